@@ -105,15 +105,24 @@ def make_dataset(
         _write_lines(folder / LABELS, list(classes))
         done = 0
         for part, lines in lists.items():
-            report = None if progress is None else _shifted(progress, done, total)
+
+            def report(count: int, _: int, done: int = done) -> None:
+                if progress is not None:
+                    progress(done + count, total)
+
             _write_part(source, folder, part, lines, options, threads, report)
             done += len(lines)
-        _check_classes(folder, list(classes))
+        found = {line.label for line in read_lines(folder / "train.txt")}
+        lost = [name for label, name in enumerate(classes) if label not in found]
+        if lost:
+            names = ", ".join(map(repr, lost))
+            message = f"no training image of {names} can be read; see the warnings"
+            raise DataError(message, code=ErrorCode.UNREADABLE, classes=lost)
         write_binary(folder / MEAN, compute_mean(folder / "train_lmdb"))
-        found = read_dataset(folder)
+        made = read_dataset(folder)
         _check_out(source, out, overwrite=overwrite)  # files may have come meanwhile
         put_in_place(folder, out)
-    return replace(found, folder=out)
+    return replace(made, folder=out)
 
 
 def read_dataset(folder: Path) -> Dataset:
@@ -141,21 +150,17 @@ def read_dataset(folder: Path) -> Dataset:
 
 
 def _check_options(options: DatasetOptions) -> None:
+    good_size = all(1 <= side <= MOST for side in options.size)
     fields = {
-        "size": (options.size, all(1 <= side <= MOST for side in options.size)),
-        "test": (options.test, 0 < options.test < 1),
-        "seed": (options.seed, 0 <= options.seed < 1 << 32),
-        "max_per_class": (options.max_per_class, (options.max_per_class or 2) >= 2),
+        "size": (good_size, f"height and width from 1 to {MOST}"),
+        "test": (0 < options.test < 1, "a fraction above 0 and below 1"),
+        "seed": (0 <= options.seed < 1 << 32, "a number from 0 to 4294967295"),
+        "max_per_class": ((options.max_per_class or 2) >= 2, "at least 2"),
     }
-    expected = {
-        "size": f"height and width from 1 to {MOST}",
-        "test": "a fraction above 0 and below 1",
-        "seed": "a number from 0 to 4294967295",
-        "max_per_class": "at least 2",
-    }
-    for field, (value, valid) in fields.items():
+    for field, (valid, expected) in fields.items():
         if not valid:
-            message = f"got {field} {value}, expected {expected[field]}"
+            value = getattr(options, field)
+            message = f"got {field} {value}, expected {expected}"
             raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
 
 
@@ -250,7 +255,7 @@ def _write_part(
     lines: list[str],
     options: DatasetOptions,
     threads: int,
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], None],
 ) -> None:
     """Write the list and the database of a part; the list has the images that were read."""
     height, width = options.size
@@ -262,22 +267,6 @@ def _write_part(
     )
     if done.skipped:
         _write_lines(file, [lines[int(key.partition(b"_")[0])] for key in _keys(database)])
-
-
-def _check_classes(folder: Path, labels: list[str]) -> None:
-    """Raise an error if a class lost all its training images."""
-    found = {line.label for line in read_lines(folder / "train.txt")}
-    lost = [name for label, name in enumerate(labels) if label not in found]
-    if lost:
-        message = f"no training image of {', '.join(map(repr, lost))} can be read; see the warnings"
-        raise DataError(message, code=ErrorCode.UNREADABLE, classes=lost)
-
-
-def _shifted(
-    progress: Callable[[int, int], None], before: int, total: int
-) -> Callable[[int, int], None]:
-    """Return a function that reports the images of a part among those of all parts."""
-    return lambda done, _: progress(before + done, total)
 
 
 def _write_lines(file: Path, lines: list[str]) -> None:

@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from demitasse.core.extras import missing_extra
 from demitasse.core.paths import regular_file, resolve_path
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
+from demitasse.io.data.databases.database import check
 from demitasse.io.data.redaction import quoted, read_list_file
 
 if TYPE_CHECKING:
@@ -60,16 +61,6 @@ def read_list(source: Path, base_dir: Path | None = None) -> list[Path]:
             raise DataError(message, str(source), code=ErrorCode.INVALID, index=number)
         paths.append(path)
     return paths
-
-
-def open_file(path: Path) -> Any:
-    """Open an HDF5 file for reading."""
-    h5py = _h5py(path)
-    try:
-        return h5py.File(regular_file(path), "r")
-    except OSError as error:
-        message = f"cannot be opened as an HDF5 file: {error}"
-        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
 
 
 def _h5py(path: Path) -> ModuleType:
@@ -143,6 +134,10 @@ class ErrorRecordingFile(io.RawIOBase):
             self._error = self._error or error
 
 
+DAMAGE = (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, DecodeError)
+"""Exceptions of h5py for damaged files."""
+
+
 class _OtherFileError(ValueError):
     """A path or data set leads to another file."""
 
@@ -154,15 +149,7 @@ def damage(path: Path, error: type[DemitasseError] = DataError) -> Iterator[None
         yield
     except DemitasseError:
         raise
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        DecodeError,
-    ) as fault:
+    except DAMAGE as fault:
         message = f"the HDF5 file is damaged: {fault}"
         other = isinstance(fault, _OtherFileError)
         code = ErrorCode.UNTRUSTED if other else ErrorCode.CORRUPT
@@ -181,9 +168,7 @@ def member(group: Any, name: str, *, links: int = LINKS) -> Any:
             )
             raise _OtherFileError(message)
         if hasattr(link, "path"):
-            if not links:
-                message = f"{name} leads through more than {LINKS} links"
-                raise ValueError(message)
+            check(links > 0, f"{name} leads through more than {LINKS} links")
             here = member(here, link.path, links=links - 1)
         else:
             here = None if link is None else here.get(part)
@@ -214,9 +199,7 @@ def need_memory(datasets: Sequence[Any]) -> None:
 
 def need_room(dataset: Any) -> None:
     """Refuse a data set that is stored in other files, or is larger than its file can hold."""
-    if not hasattr(dataset, "chunks"):
-        message = f"{dataset.name} is no data set"
-        raise ValueError(message)
+    check(hasattr(dataset, "chunks"), f"{dataset.name} is no data set")
     if dataset.is_virtual or dataset.external:  # first: the shape may depend on those files
         message = (
             f"{dataset.name} takes its values from other files, "
@@ -225,14 +208,13 @@ def need_room(dataset: Any) -> None:
         )
         raise _OtherFileError(message)
     room = dataset.file.id.get_filesize() * (1 if dataset.chunks is None else DEFLATES)
-    if dataset.nbytes > room:
-        message = f"{dataset.name} {dataset.shape} has more values than the file has room for"
-        raise ValueError(message)
+    more = f"{dataset.name} {dataset.shape} has more values than the file has room for"
+    check(dataset.nbytes <= room, more)
+    # One value needs its whole chunk in memory.
     chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
     most = max(min(room, GROWTH * dataset.file.id.get_filesize()), BLOCK)
-    if chunk > most:  # one value needs its whole chunk in memory
-        message = f"{dataset.name} is in chunks of {chunk} bytes, which the file has no room for"
-        raise ValueError(message)
+    large = f"{dataset.name} is in chunks of {chunk} bytes, which the file has no room for"
+    check(chunk <= most, large)
 
 
 class Hdf5File:
@@ -251,7 +233,13 @@ class Hdf5File:
     """
 
     def __init__(self, path: Path, names: Sequence[str], *, whole: bool = False) -> None:
-        self.path, self._file = path, open_file(path)
+        self.path = path
+        h5py = _h5py(path)
+        try:
+            self._file = h5py.File(regular_file(path), "r")
+        except OSError as error:
+            message = f"cannot be opened as an HDF5 file: {error}"
+            raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
         try:
             with damage(path):
                 self._sets = [self._numbers(name) for name in names]
@@ -259,15 +247,11 @@ class Hdf5File:
                     need_memory(self._sets)
             self.rows = int(self._sets[0].shape[0])
             for name, one in zip(names, self._sets, strict=True):
-                if one.shape[0] != self.rows:
-                    message = f"{name!r} has {one.shape[0]} rows, {names[0]!r} has {self.rows}"
+                got, expected, code = one.shape[0], self.rows, ErrorCode.COUNT_MISMATCH
+                if got != expected:
+                    message = f"{name!r} has {got} rows, {names[0]!r} has {expected}"
                     raise DataError(
-                        message,
-                        str(path),
-                        code=ErrorCode.COUNT_MISMATCH,
-                        field=name,
-                        got=one.shape[0],
-                        expected=self.rows,
+                        message, str(path), code=code, field=name, got=got, expected=expected
                     )
             if not self.rows:
                 message = f"{names[0]!r} has no rows"
@@ -318,13 +302,8 @@ class Hdf5File:
         need_room(one)
         if one.dtype.kind not in "fiub" or not one.shape:
             message = f"data set {name!r} {one.shape} of {one.dtype} has no rows of numbers"
-            raise DataError(
-                message,
-                str(self.path),
-                code=ErrorCode.DTYPE_MISMATCH,
-                field=name,
-                got=str(one.dtype),
-            )
+            code, got = ErrorCode.DTYPE_MISMATCH, str(one.dtype)
+            raise DataError(message, str(self.path), code=code, field=name, got=got)
         return one
 
 
@@ -376,15 +355,11 @@ class Hdf5Writer:
             self._file.create_dataset(name, data=batch, maxshape=room, chunks=True)
             return
         stored = self._file[name]
-        if stored.shape[1:] != batch.shape[1:]:
-            message = f"got rows of {name!r} {batch.shape[1:]}, expected {stored.shape[1:]}"
+        got, expected, code = batch.shape[1:], stored.shape[1:], ErrorCode.SHAPE_MISMATCH
+        if got != expected:
+            message = f"got rows of {name!r} {got}, expected {expected}"
             raise DataError(
-                message,
-                str(self.path),
-                code=ErrorCode.SHAPE_MISMATCH,
-                field=name,
-                got=batch.shape[1:],
-                expected=stored.shape[1:],
+                message, str(self.path), code=code, field=name, got=got, expected=expected
             )
         begin = stored.shape[0]
         stored.resize(begin + batch.shape[0], axis=0)

@@ -101,14 +101,10 @@ def convert_pairs(
 def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarray]:
     images, labels = read_idx(image_file), read_idx(label_file)
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-        message = f"{images.shape} images and {labels.shape} labels do not belong together"
-        raise DataError(
-            message,
-            str(image_file.parent),
-            code=ErrorCode.COUNT_MISMATCH,
-            got=labels.shape,
-            expected=images.shape,
-        )
+        got, expected, code = labels.shape, images.shape, ErrorCode.COUNT_MISMATCH
+        message = f"{expected} images and {got} labels do not belong together"
+        place = str(image_file.parent)
+        raise DataError(message, place, code=code, got=got, expected=expected)
     return images, labels
 
 

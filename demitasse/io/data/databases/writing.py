@@ -181,7 +181,12 @@ def resumable_database(
     settings = json.loads(json.dumps({**settings, "backend": backend}))
     _need_own(folder)
     folder.mkdir(PRIVATE, parents=True, exist_ok=True)
-    with _sole_writer(folder):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked_folder(folder))
+        except BlockingIOError:
+            message = "another process writes there; wait for its end, or write elsewhere"
+            raise DataError(message, str(folder), code=ErrorCode.IN_USE) from None
         begun = resume and (folder / SETTINGS).exists()
         if begun:
             _need_same(settings, folder)
@@ -197,18 +202,6 @@ def resumable_database(
         _need_room(path, overwrite=overwrite)  # files may have come meanwhile
         put_in_place(folder / "database", path)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _sole_writer(folder: Path) -> Iterator[None]:
-    """Lock a folder during the block, unless another process has locked the folder."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked_folder(folder))
-        except BlockingIOError:
-            message = "another process writes there; wait for its end, or write elsewhere"
-            raise DataError(message, str(folder), code=ErrorCode.IN_USE) from None
-        yield
 
 
 def _need_own(folder: Path) -> None:

@@ -38,10 +38,9 @@ class MemoryRows:
     def __init__(self, data: Any, labels: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.data = np.require(data, dtype, ["C", "W"])
         if self.data.shape[1:] != shape or not len(self.data):
-            message = f"got data of {self.data.shape}, expected (n, *{shape}), n above 0"
-            raise ShapeError(
-                message, code=ErrorCode.SHAPE_MISMATCH, got=self.data.shape, expected=shape
-            )
+            got, code = self.data.shape, ErrorCode.SHAPE_MISMATCH
+            message = f"got data of {got}, expected (n, *{shape}), n above 0"
+            raise ShapeError(message, code=code, got=got, expected=shape)
         self.labels = np.require(labels, dtype, ["C", "W"])
         if self.labels.size != len(self.data) or self.labels.shape[:1] != self.data.shape[:1]:
             rows, got = len(self.data), self.labels.shape
@@ -57,13 +56,12 @@ class MemoryRows:
             DataError: The number of rows is no multiple.
         """
         if len(self.data) % batch_size:
+            got, code = len(self.data), ErrorCode.COUNT_MISMATCH
             message = (
-                f"got {len(self.data)} rows, expected a multiple of the batch size {batch_size}; "
+                f"got {got} rows, expected a multiple of the batch size {batch_size}; "
                 "change the number of rows or the batch size"
             )
-            raise DataError(
-                message, code=ErrorCode.COUNT_MISMATCH, got=len(self.data), expected=batch_size
-            )
+            raise DataError(message, code=code, got=got, expected=batch_size)
 
     def take(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return views of the next ``count`` rows and of their labels; wraps around at the end."""
@@ -108,8 +106,12 @@ class Hdf5Batches:
         self._file: Hdf5File | None = None
         self._shapes: list[Shape] = []
         self._whole_epochs = config.whole_epochs
-        self._rows_in_all = self._count_rows() if self._whole_epochs else 0
+        self._rows_in_all = 0
         if self._whole_epochs:
+            for which, path in enumerate(paths):
+                with closing(Hdf5File(path, names)) as file:
+                    self._sizes[which] = file.rows
+            self._rows_in_all = sum(self._sizes.values())
             self._position -= self._position % self._rows_in_all
         self._skip(self._position + config.shard.rank)
 
@@ -137,16 +139,11 @@ class Hdf5Batches:
             picked = self._rows_of(file, size - place)
             count = len(picked[0])
             for array, values in zip(arrays, picked, strict=True):
-                if values.shape[1:] != array.shape[1:]:
-                    got, expected = values.shape[1:], array.shape[1:]
+                got, expected, code = values.shape[1:], array.shape[1:], ErrorCode.SHAPE_MISMATCH
+                if got != expected:
                     message = f"got rows of {got}, expected {expected} as in the rows before"
-                    raise DataError(
-                        message,
-                        str(file.path),
-                        code=ErrorCode.SHAPE_MISMATCH,
-                        got=got,
-                        expected=expected,
-                    )
+                    path = str(file.path)
+                    raise DataError(message, path, code=code, got=got, expected=expected)
                 array[place : place + count] = values
             place += count
             self._skip(count * self._step)
@@ -199,13 +196,6 @@ class Hdf5Batches:
             self._visit += 1
             if len(self._paths) > 1:
                 self.close()
-
-    def _count_rows(self) -> int:
-        """Return the number of rows of all files."""
-        for which, path in enumerate(self._paths):
-            with closing(Hdf5File(path, self._names)) as file:
-                self._sizes[which] = file.rows
-        return sum(self._sizes.values())
 
     def _size(self) -> int:
         """Return the number of rows of the current file."""

@@ -83,24 +83,16 @@ def compute_mean(
             try:
                 array = datum_to_array(Datum.FromString(bytes(value)))
             except DecodeError as error:
-                message = "the record is damaged: it is no Datum"
-                raise DataError(
-                    message, str(source), printable(key), code=ErrorCode.UNREADABLE
-                ) from error
+                name, message = printable(key), "the record is damaged: it is no Datum"
+                raise DataError(message, str(source), name, code=ErrorCode.UNREADABLE) from error
             except DemitasseError as error:
                 raise located(error, str(source), printable(key)) from error
             if not count:
                 total = np.zeros(array.shape)
             if array.shape != total.shape:
-                message = f"got a record of {array.shape}, expected {total.shape} as before"
-                raise DataError(
-                    message,
-                    str(source),
-                    printable(key),
-                    code=ErrorCode.SHAPE_MISMATCH,
-                    got=array.shape,
-                    expected=total.shape,
-                )
+                got, expected, code = array.shape, total.shape, ErrorCode.SHAPE_MISMATCH
+                name, message = printable(key), f"got a record of {got}, expected {expected}"
+                raise DataError(message, str(source), name, code=code, got=got, expected=expected)
             total += array
             count += 1
             if progress is not None and isinstance(database, Sized):
