@@ -21,21 +21,15 @@ from demitasse.core.guesses import attribute_error
 from demitasse.core.text import html_of
 from demitasse.errors import DeviceError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import BlobProto, BlobShape, floats, set_floats, stored_shape
+from demitasse.io.proto.zero_copy import StoredArray
 from demitasse.memory import Head, SyncedMemory
 
 PART = 1 << 20
 """Elements copied at a time from values that may be in a file."""
 
 
-class Values(Protocol):
-    """Numbers in memory or in a file."""
-
-    @property
-    def size(self) -> int:
-        """Number of values."""
-
-    def __getitem__(self, part: slice, /) -> np.ndarray:
-        """Return some values."""
+Values = np.ndarray | StoredArray
+"""Numbers in memory or in a file."""
 
 
 _numbers = itertools.count(1)
@@ -130,7 +124,9 @@ class Blob(Axes):
         """
         if len(shape) == 1 and type(shape[0]) is tuple and shape[0] == self._shape:
             return  # the usual case in a pass
-        new = checked_shape(_dims(shape))
+        if len(shape) == 1 and isinstance(shape[0], BlobShape):
+            shape = tuple(shape[0].dim)
+        new = checked_shape(flat_list(shape))
         if new == self._shape:
             return
         count, data, diff = math.prod(new), self._data, self._diff
@@ -165,8 +161,7 @@ class Blob(Axes):
             ShapeError: The counts differ.
             DeviceError: The blobs are on devices that do not share memory.
         """
-        self._check_same_count(other)
-        self._check_same_place(other)
+        self._check_sharing(other)
         if self._data is not other._data:
             self._note()
             self._data.shared = other._data.shared = True
@@ -174,8 +169,7 @@ class Blob(Axes):
 
     def share_diff(self, other: Blob) -> None:
         """Share the gradient memory of ``other``; raises the errors of ``share_data``."""
-        self._check_same_count(other)
-        self._check_same_place(other)
+        self._check_sharing(other)
         if self._diff is not other._diff:
             self._note()
             self._diff.shared = other._diff.shared = True
@@ -196,18 +190,13 @@ class Blob(Axes):
         self._adopt(array, Head.HEAD_AT_GPU)
 
     def _adopt(self, array: Array, side: Head) -> None:
-        if math.prod(array.shape) != self._count:
+        got = tuple(array.shape)
+        if math.prod(got) != self._count:
             message = (
-                f"got an array of shape {tuple(array.shape)} as the data of {self._label()} "
-                f"{self.shape_string}; the counts must be equal"
+                f"got an array of shape {got} as the data of {self._label()} {self.shape_string}; "
+                "the counts must be equal"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                blob=self.name,
-                got=tuple(array.shape),
-                expected=self._shape,
-            )
+            raise self._misfit(message, ErrorCode.COUNT_MISMATCH, got, self._shape)
         if self._data.size != self._count:  # both memories are replaced, as in Caffe
             data, diff = self._new_memories(self._count)
             self._note()
@@ -381,13 +370,8 @@ class Blob(Axes):
     def _check_shape(self, array: Array) -> None:
         if tuple(array.shape) != self._shape:
             message = f"got an array of shape {array.shape} for {self._label()} of {self._shape}"
-            raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                blob=self.name,
-                got=tuple(array.shape),
-                expected=self._shape,
-            )
+            got = tuple(array.shape)
+            raise self._misfit(message, ErrorCode.SHAPE_MISMATCH, got, self._shape)
 
     # -- arithmetic ----------------------------------------------------------------------------
 
@@ -471,13 +455,7 @@ class Blob(Axes):
                     f"got a blob of shape {source.shape_string} to copy into {self._label()} "
                     f"{self.shape_string}; pass reshape=True to change the shape"
                 )
-                raise ShapeError(
-                    message,
-                    code=ErrorCode.SHAPE_MISMATCH,
-                    blob=self.name,
-                    got=source.shape,
-                    expected=self._shape,
-                )
+                raise self._misfit(message, ErrorCode.SHAPE_MISMATCH, source.shape, self._shape)
             self.reshape_like(source)
         mine, theirs = (self._diff, source._diff) if copy_diff else (self._data, source._data)
         if mine is theirs:
@@ -511,17 +489,12 @@ class Blob(Axes):
         if reshape:
             self.reshape(stored_shape(proto))
         elif not self.shape_equals(proto):
+            got = stored_shape(proto)
             message = (
-                f"got a message of shape {shape_string(stored_shape(proto))} for {self._label()} "
+                f"got a message of shape {shape_string(got)} for {self._label()} "
                 f"{self.shape_string}"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                blob=self.name,
-                got=stored_shape(proto),
-                expected=self._shape,
-            )
+            raise self._misfit(message, ErrorCode.SHAPE_MISMATCH, got, self._shape)
         self.set_floats(floats(proto), floats(proto, diff=True))
 
     def set_floats(self, data: Values, diff: Values) -> None:
@@ -551,13 +524,7 @@ class Blob(Axes):
     def _fill(self, memory: SyncedMemory, values: Values, what: str) -> None:
         if values.size != self._count:
             message = f"got {values.size} {what} for {self._label()} {self.shape_string}"
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                blob=self.name,
-                got=values.size,
-                expected=self._count,
-            )
+            raise self._misfit(message, ErrorCode.COUNT_MISMATCH, values.size, self._count)
         host = memory.mutable_cpu_data(discard=True)[: self._count]
         for first in range(0, self._count, PART):
             host[first : first + PART] = values[first : first + PART]
@@ -567,22 +534,17 @@ class Blob(Axes):
     def _view(self, flat: Array) -> Array:
         return self.device.backend.view(flat, self._shape, self._count)
 
-    def _check_same_count(self, other: Blob) -> None:
+    def _misfit(self, message: str, code: ErrorCode, got: object, expected: object) -> ShapeError:
+        return ShapeError(message, code=code, blob=self.name, got=got, expected=expected)
+
+    def _check_sharing(self, other: Blob) -> None:
+        """Check that both blobs have one count, and are on one device or on the host."""
         if other.count != self._count:
             message = (
                 f"{self._label()} {self.shape_string} cannot share the memory of "
                 f"{other._label()} {other.shape_string}; the counts must be equal"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                blob=self.name,
-                got=other.count,
-                expected=self._count,
-            )
-
-    def _check_same_place(self, other: Blob) -> None:
-        """Check that both memories are on one device, or on the host."""
+            raise self._misfit(message, ErrorCode.COUNT_MISMATCH, other.count, self._count)
         if other.device is not self.device and not (
             other.device.shares_host and self.device.shares_host
         ):
@@ -648,12 +610,6 @@ class Blob(Axes):
 
     def _repr_html_(self) -> str:
         return html_of(self)
-
-
-def _dims(given: tuple[Any, ...]) -> list[int]:
-    if len(given) == 1 and isinstance(given[0], BlobShape):
-        return list(given[0].dim)
-    return flat_list(given)
 
 
 HOST_KINDS = {1, 3}

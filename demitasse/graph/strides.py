@@ -55,7 +55,10 @@ def move_strides(
         if layer.type == "Convolution" and layer.bottom:
             before, after = (thin.get(top, 1) for top in (read[i, 0], (i, 0)))
             if (before, after) != (1, 1):
-                _set_stride(copy, _stride(layer) * after // before)
+                p = copy.convolution_param
+                for name in ("stride", "stride_h", "stride_w"):
+                    p.ClearField(name)
+                p.stride.append(_stride(layer) * after // before)
         for j, blob in enumerate(layer.bottom if layer.type == "Eltwise" else ()):
             if (i, 0) in thin and read[i, j] not in thin:
                 copy.bottom[j] = f"{blob}_{layer.name}_{j}_thinned"
@@ -137,13 +140,6 @@ def _stride(layer: LayerParameter) -> int:
     if p.HasField("stride_h") or p.HasField("stride_w"):
         given |= {p.stride_h, p.stride_w}
     return given.pop() if len(given) == 1 else int(not given)
-
-
-def _set_stride(layer: LayerParameter, stride: int) -> None:
-    p = layer.convolution_param
-    for name in ("stride", "stride_h", "stride_w"):
-        p.ClearField(name)
-    p.stride.append(stride)
 
 
 def _thinning(bottom: str, top: str, stride: int) -> LayerParameter:

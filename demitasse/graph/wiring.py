@@ -150,14 +150,9 @@ def append_params(
 ) -> None:
     """Append the parameters of one layer, which share those of earlier layers by name."""
     if len(message.param) > len(shapes):
-        text = f"{len(message.param)} param specs are given for {len(shapes)} parameters"
-        raise NetError(
-            text,
-            code=ErrorCode.COUNT_MISMATCH,
-            field="param",
-            got=len(message.param),
-            expected=len(shapes),
-        )
+        got, expected, code = len(message.param), len(shapes), ErrorCode.COUNT_MISMATCH
+        text = f"{got} param specs are given for {expected} parameters"
+        raise NetError(text, code=code, field="param", got=got, expected=expected)
     for index, shape in enumerate(shapes):
         spec = message.param[index] if index < len(message.param) else ParamSpec()
         param = Param(len(params), layer, index, shape, spec.name)
@@ -170,28 +165,22 @@ def append_params(
 
 
 def _check_fit(param: Param, owner: Param, *, permissive: bool) -> None:
+    name, mine, theirs = param.name, param.shape, owner.shape
     if permissive:
-        mine, theirs = prod(param.shape), prod(owner.shape)
-        if mine != theirs:
+        got, expected, code = prod(mine), prod(theirs), ErrorCode.COUNT_MISMATCH
+        if got != expected:
             message = (
-                f"shared parameter {param.name!r} {param.shape} has {mine} values, its owner "
-                f"{owner.shape} has {theirs}"
+                f"shared parameter {name!r} {mine} has {got} values, its owner {theirs} has "
+                f"{expected}"
             )
-            raise NetError(
-                message, code=ErrorCode.COUNT_MISMATCH, param=param.name, got=mine, expected=theirs
-            )
-    elif param.shape != owner.shape:
+            raise NetError(message, code=code, param=name, got=got, expected=expected)
+    elif mine != theirs:
         message = (
-            f"shared parameter {param.name!r} has shape {param.shape}, its owner has "
-            f"{owner.shape}; share_mode: PERMISSIVE compares counts only"
+            f"shared parameter {name!r} has shape {mine}, its owner has {theirs}; "
+            "share_mode: PERMISSIVE compares counts only"
         )
-        raise NetError(
-            message,
-            code=ErrorCode.SHAPE_MISMATCH,
-            param=param.name,
-            got=param.shape,
-            expected=owner.shape,
-        )
+        code = ErrorCode.SHAPE_MISMATCH
+        raise NetError(message, code=code, param=name, got=mine, expected=theirs)
 
 
 def _set_factors(owner: Param, spec: ParamSpec) -> None:
@@ -201,15 +190,9 @@ def _set_factors(owner: Param, spec: ParamSpec) -> None:
             continue
         value, known = getattr(spec, factor), getattr(owner, factor)
         if factor in owner.given and value != known:
-            message = f"shared parameter {spec.name!r} has {factor} {value}, its owner has {known}"
-            raise NetError(
-                message,
-                code=ErrorCode.CONFLICT,
-                param=spec.name,
-                field=factor,
-                got=value,
-                expected=known,
-            )
+            name, code = spec.name, ErrorCode.CONFLICT
+            message = f"shared parameter {name!r} has {factor} {value}, its owner has {known}"
+            raise NetError(message, code=code, param=name, field=factor, got=value, expected=known)
         setattr(owner, factor, value)
         owner.given.add(factor)
 
@@ -250,14 +233,6 @@ def compute_backward_needs(graph: Graph, facts: Sequence[LayerSetup], force: boo
     from the end, layers no loss depends on are pruned. ``force`` brings everything back. Bottoms
     without a gradient get none; in the original a layer fails that is asked for one.
     """
-    needs = _from_the_front(graph, facts)
-    _from_the_losses(graph, facts, needs)
-    if force:
-        _force(graph, facts, needs)
-    return needs
-
-
-def _from_the_front(graph: Graph, facts: Sequence[LayerSetup]) -> Needs:
     blobs = [False] * len(graph.blobs)
     needs = Needs([], [], blobs, [list(fact.params) for fact in facts])
     for node, fact in zip(graph.nodes, facts, strict=True):
@@ -272,10 +247,19 @@ def _from_the_front(graph: Graph, facts: Sequence[LayerSetup]) -> Needs:
         if needs.layers[-1]:
             for top in node.tops:
                 blobs[top] = True
+    _prune_without_loss(graph, facts, needs)
+    if force:
+        for i, (node, fact) in enumerate(zip(graph.nodes, facts, strict=True)):
+            needs.layers[i] = True
+            needs.params[i] = [True] * len(fact.params)
+            for j, blob in enumerate(node.bottoms):
+                needs.bottoms[i][j] = needs.bottoms[i][j] or fact.allow_force[j]
+                blobs[blob] = blobs[blob] or needs.bottoms[i][j]
     return needs
 
 
-def _from_the_losses(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
+def _prune_without_loss(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
+    """Exclude layers that no loss depends on, and layers whose tops need no gradient."""
     under_loss: set[int] = set()
     skippable: set[int] = set()
     for i in reversed(range(len(graph.nodes))):
@@ -283,23 +267,12 @@ def _from_the_losses(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) ->
         contributes = any(
             (j < len(losses) and losses[j]) or top in under_loss for j, top in enumerate(node.tops)
         )
-        if all(top in skippable for top in node.tops) and needs.layers[i]:
+        skipped = needs.layers[i] and all(top in skippable for top in node.tops)
+        if skipped or not contributes:
             needs.layers[i] = False
             needs.bottoms[i] = [False] * len(node.bottoms)
-        if not contributes:
-            needs.layers[i] = False
-            needs.bottoms[i] = [False] * len(node.bottoms)
-        else:
+        if contributes:
             under_loss.update(node.bottoms)
         skippable.update(
             b for b, need in zip(node.bottoms, needs.bottoms[i], strict=True) if not need
         )
-
-
-def _force(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
-    for i, (node, fact) in enumerate(zip(graph.nodes, facts, strict=True)):
-        needs.layers[i] = True
-        needs.params[i] = [True] * len(fact.params)
-        for j, blob in enumerate(node.bottoms):
-            needs.bottoms[i][j] = needs.bottoms[i][j] or fact.allow_force[j]
-            needs.blobs[blob] = needs.blobs[blob] or needs.bottoms[i][j]

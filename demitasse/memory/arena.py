@@ -130,7 +130,7 @@ def allocate(
     dtype = dtype or memory.dtype
 
     def within_limit(size: int) -> Array:
-        _check_limit(memory, place, size, dtype)
+        _check_limit(memory, place, size * np.dtype(dtype).itemsize)
         try:
             return make(size)
         except (OutOfMemoryError, MemoryError, OSError) as error:
@@ -143,7 +143,7 @@ def allocate(
     return (slot or memory.assignment.slot).borrow((place, dtype), size, within_limit)
 
 
-def _check_limit(memory: SyncedMemory, place: str, size: int, dtype: str) -> None:
+def _check_limit(memory: SyncedMemory, place: str, nbytes: int) -> None:
     """Refuse an allocation beyond the memory limit of the device.
 
     Host sides of a device with a memory of its own do not count: the limit is the device's.
@@ -154,7 +154,6 @@ def _check_limit(memory: SyncedMemory, place: str, size: int, dtype: str) -> Non
         ledger.invalidate()
         return
     counted = HOST if device.shares_host else str(device)
-    nbytes = size * np.dtype(dtype).itemsize
     if not ledger.has_room(counted, nbytes, limit):
         message = (
             f"{memory.label} needs {bytes_text(nbytes)} on {device}; nets use "

@@ -107,10 +107,6 @@ class HostSide:
             self._view = weakref.ref(view)
         return np.asarray(view)
 
-    def pend(self, copy: Event | None) -> None:
-        """Note a copy to a device that may still read the array."""
-        self.order.copy = copy
-
     def wait(self) -> None:
         """Wait until no copy reads the array, so that the array may be written."""
         if self.order.copy is not None:

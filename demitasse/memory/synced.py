@@ -371,11 +371,13 @@ class SyncedMemory:
             return self.device_side.array if here is layout else None
         host = self._to_cpu()
         side = self._private_array(layout)
-        if alone and self._may_drop_host():
+        host_side = self.host_side
+        in_use = self.viewed or host_side.borrowed or self._assignment is not None
+        if alone and not (in_use or host_side.dropped):
             with Uninterrupted():
                 self.device.backend.pack_and_release(host, layout, side)
-                self.state, self.host_side.dropped = Head.HEAD_AT_GPU, True
-                self.host_side.replace(None)
+                self.state, host_side.dropped = Head.HEAD_AT_GPU, True
+                host_side.replace(None)
         else:
             self.device.backend.pack(host, layout, side)
             self.state = Head.SYNCED
@@ -447,16 +449,12 @@ class SyncedMemory:
             ShapeError: The array has another size or dtype, or is not contiguous.
         """
         if array.shape != (self.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
+            got, expected, code = tuple(array.shape), (self.size,), ErrorCode.INCOMPATIBLE
             message = (
-                f"got a {array.dtype} array of shape {array.shape}, expected a contiguous "
-                f"{self.dtype} array of shape ({self.size},)"
+                f"got a {array.dtype} array of shape {got}, expected a contiguous {self.dtype} "
+                f"array of shape {expected}"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.INCOMPATIBLE,
-                got=tuple(array.shape),
-                expected=(self.size,),
-            )
+            raise ShapeError(message, code=code, got=got, expected=expected)
         if self.state is Head.SYNCED:  # until the host side is the new one
             self.state = Head.HEAD_AT_GPU
         self.host_side.replace(array)
@@ -471,14 +469,10 @@ class SyncedMemory:
         Raises:
             ShapeError: The array has another size.
         """
-        if tuple(array.shape) != (self.size,):
-            message = f"got an array of shape {tuple(array.shape)}, expected ({self.size},)"
-            raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                got=tuple(array.shape),
-                expected=(self.size,),
-            )
+        got, expected, code = tuple(array.shape), (self.size,), ErrorCode.SHAPE_MISMATCH
+        if got != expected:
+            message = f"got an array of shape {got}, expected {expected}"
+            raise ShapeError(message, code=code, got=got, expected=expected)
         if self.device.shares_host:
             self.set_cpu_data(array)
             return
@@ -582,7 +576,7 @@ class SyncedMemory:
                     if (guard := current_guard()) is not None:
                         guard.uploads(self)
                     self.host_side.wait()
-                    self.host_side.pend(self.device_side.copy_from(self._host_array()))
+                    self.host_side.order.copy = self.device_side.copy_from(self._host_array())
                 self.state = Head.HEAD_AT_GPU if discard else Head.SYNCED
         return self.device_side.array
 
@@ -611,12 +605,6 @@ class SyncedMemory:
         """
         if self.state is Head.SYNCED:
             self.state = Head.HEAD_AT_CPU
-
-    def _may_drop_host(self) -> bool:
-        """Return whether the host side is the memory's own, without views or earlier drops."""
-        host = self.host_side
-        shared = self.viewed or host.borrowed or self._assignment is not None
-        return not (shared or host.dropped)
 
     # -- arrays --------------------------------------------------------------------------------
 

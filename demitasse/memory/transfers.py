@@ -38,10 +38,6 @@ class _Counts:
     bytes_to_host: int = 0
 
 
-class _OfThread(threading.local):
-    counts: _Counts | None = None
-
-
 class Transfers:
     """Counts of copies between host and device, for tests and reports.
 
@@ -53,7 +49,7 @@ class Transfers:
 
     def reset(self) -> None:
         """Set all counts to zero."""
-        self._own, self._all = _OfThread(), list[_Counts]()
+        self._own, self._all = threading.local(), list[_Counts]()
 
     @property
     def to_device(self) -> int:
@@ -73,7 +69,7 @@ class Transfers:
     @property
     def reorders_here(self) -> int:
         """Changes of layout by this thread."""
-        counts = self._own.counts
+        counts = getattr(self._own, "counts", None)
         return 0 if counts is None else counts.reorders
 
     @property
@@ -88,7 +84,7 @@ class Transfers:
 
     def note(self, *, up: int = 0, down: int = 0, reorders: int = 0) -> None:
         """Count a copy of ``up`` bytes to the device or ``down`` bytes to the host, or reorders."""
-        counts = self._own.counts
+        counts: _Counts | None = getattr(self._own, "counts", None)
         if counts is None:
             counts = self._own.counts = _Counts()
             self._all.append(counts)

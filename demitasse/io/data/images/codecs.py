@@ -10,7 +10,6 @@ defaults of ``imencode``.
 from __future__ import annotations
 
 import io
-import math
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -209,15 +208,7 @@ def _mode(image: Image, color: Color) -> str:
 
 
 def _planes(image: Image) -> np.ndarray:
-    pixels = _pixels(image)
-    if pixels.ndim == 2:
-        return pixels[None]
-    pixels = pixels[:, :, [2, 1, 0, 3]] if pixels.shape[2] == 4 else pixels[:, :, ::-1]
-    return pixels.transpose(2, 0, 1)  # (C, H, W)
-
-
-def _pixels(image: Image) -> np.ndarray:
-    """Return the pixels of an image. Shape: (H, W) or (H, W, C), uint8.
+    """Return the pixels of an image. Shape: (C, H, W), uint8.
 
     One call packs all pixels. ``np.asarray`` packs 64 KB at a time and joins the parts, which takes
     as long as decoding.
@@ -225,26 +216,22 @@ def _pixels(image: Image) -> np.ndarray:
     from PIL.Image import _getencoder
 
     image.load()
-    width, height = image.size
-    shape = (height, width, len(image.mode)) if len(image.mode) > 1 else (height, width)
+    (width, height), channels = image.size, len(image.mode)
     packer = _getencoder(image.mode, "raw", (image.mode,))
     packer.setimage(image.im, (0, 0, width, height))
-    packed = packer.encode(math.prod(shape))[2]
-    if len(packed) != math.prod(shape):
-        return np.asarray(image)
-    return np.frombuffer(packed, np.uint8).reshape(shape)
+    packed = packer.encode(height * width * channels)[2]
+    whole = len(packed) == height * width * channels
+    pixels = np.frombuffer(packed, np.uint8) if whole else np.asarray(image)
+    pixels = pixels.reshape(height, width, channels)
+    if channels > 1:
+        pixels = pixels[:, :, [2, 1, 0, 3]] if channels == 4 else pixels[:, :, ::-1]
+    return pixels.transpose(2, 0, 1)
 
 
 ENCODERS = {
-    "bmp": "BMP",
-    "jpeg": "JPEG",
-    "jpe": "JPEG",
-    "jpg": "JPEG",
-    "png": "PNG",
-    "tif": "TIFF",
-    "tiff": "TIFF",
-    "webp": "WEBP",
-}
+    "bmp": "BMP", "jpeg": "JPEG", "jpe": "JPEG", "jpg": "JPEG", "png": "PNG", "tif": "TIFF",
+    "tiff": "TIFF", "webp": "WEBP",
+}  # fmt: skip
 """File name extension -> Pillow's format name."""
 
 ENCODER_OPTIONS: dict[str, dict[str, int]] = {

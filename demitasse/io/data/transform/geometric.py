@@ -19,6 +19,7 @@ Source: SSD (weiliu89/caffe), ``src/caffe/data_transformer.cpp`` (``ExpandImage`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -118,13 +119,9 @@ class Expand:
     def __init__(self, param: ExpansionParameter, mean: Sequence[float]) -> None:
         self._probability, self._most = param.prob, param.max_expand_ratio
         if not 1 <= self._most <= MOST:
-            message = f"got expand_param.max_expand_ratio {self._most:g}, expected 1 to {MOST}"
-            raise ConfigError(
-                message,
-                code=ErrorCode.OUT_OF_RANGE,
-                field="expand_param.max_expand_ratio",
-                got=self._most,
-            )
+            field, code = "expand_param.max_expand_ratio", ErrorCode.OUT_OF_RANGE
+            message = f"got {field} {self._most:g}, expected 1 to {MOST}"
+            raise ConfigError(message, code=code, field=field, got=self._most)
         self._color = to_uint8(np.array(mean or [0.0]))
 
     @property
@@ -235,14 +232,9 @@ class Resize:
         else:
             width = int(aspect * FLOAT(height))
         if not min(height, width):
-            message = f"an image of {H} x {W} pixels is too narrow for resize_param {self.size}"
-            raise ShapeError(
-                message,
-                code=ErrorCode.OUT_OF_RANGE,
-                field="resize_param",
-                got=(H, W),
-                expected=self.size,
-            )
+            field, code = "resize_param", ErrorCode.OUT_OF_RANGE
+            message = f"an image of {H} x {W} pixels is too narrow for {field} {self.size}"
+            raise ShapeError(message, code=code, field=field, got=(H, W), expected=self.size)
         return height, width
 
     def _padded(self, image: np.ndarray) -> np.ndarray:
@@ -275,10 +267,9 @@ class RandomResize:
         ways = param.resize_param.interp_mode
         self._ways = [ResizeParameter.Interp_mode.Name(way) for way in ways] or ["LINEAR"]
         if 0 < self._most < self._least:
+            field, code = "random_resize_param.max_size", ErrorCode.OUT_OF_RANGE
             message = f"got min_size {self._least} and max_size {self._most}; exchange the two"
-            raise ConfigError(
-                message, code=ErrorCode.OUT_OF_RANGE, field="random_resize_param.max_size"
-            )
+            raise ConfigError(message, code=code, field=field)
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Return a resized image. Shapes: (C, H, W) -> (C, height, width), uint8."""
@@ -301,7 +292,15 @@ class Sample:
     def __init__(self, samplers: Sequence[BatchSampler]) -> None:
         self._samplers = [one for one in samplers if one.use_original_image]
         for one in self._samplers:
-            _check(one.sampler)
+            for name, most in (("scale", 1), ("aspect_ratio", math.inf)):
+                low, high = getattr(one.sampler, f"min_{name}"), getattr(one.sampler, f"max_{name}")
+                if not 0 < low <= high <= most:
+                    bound = f" <= {most}" if most == 1 else ""
+                    message = (
+                        f"got batch_sampler.sampler.min_{name} {low:g} and max_{name} {high:g}; "
+                        f"expected 0 < min_{name} <= max_{name}{bound}"
+                    )
+                    raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=f"min_{name}")
 
     def __bool__(self) -> bool:
         """Return True if there are any samplers."""
@@ -382,19 +381,3 @@ def _overlap(parts: np.ndarray, box: np.ndarray) -> np.ndarray:
     union = area + (box[:, 2:] - box[:, :2]).prod(axis=1) - shared
     ratio: np.ndarray = shared / np.maximum(union, np.finfo(np.float64).tiny)
     return ratio
-
-
-def _check(sampler: Sampler) -> None:
-    """Refuse empty or invalid ranges."""
-    if not 0 < sampler.min_scale <= sampler.max_scale <= 1:
-        message = (
-            f"got batch_sampler.sampler.min_scale {sampler.min_scale:g} and max_scale "
-            f"{sampler.max_scale:g}; expected 0 < min_scale <= max_scale <= 1"
-        )
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="min_scale")
-    if not 0 < sampler.min_aspect_ratio <= sampler.max_aspect_ratio:
-        message = (
-            f"got batch_sampler.sampler.min_aspect_ratio {sampler.min_aspect_ratio:g} and "
-            f"max_aspect_ratio {sampler.max_aspect_ratio:g}; expected 0 < min <= max"
-        )
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="min_aspect_ratio")

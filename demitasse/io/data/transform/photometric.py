@@ -48,23 +48,19 @@ class Distort:
 
     def __init__(self, param: DistortionParameter) -> None:
         self._param = param
+        code = ErrorCode.OUT_OF_RANGE
         for name in ("brightness_delta", "hue_delta"):
-            delta = getattr(param, name)
+            delta, field = getattr(param, name), f"distort_param.{name}"
             if delta < 0:
-                message = f"got distort_param.{name} {delta:g}, expected 0 or more"
-                raise ConfigError(
-                    message, code=ErrorCode.OUT_OF_RANGE, field=f"distort_param.{name}", got=delta
-                )
+                message = f"got {field} {delta:g}, expected 0 or more"
+                raise ConfigError(message, code=code, field=field, got=delta)
         for name in ("contrast", "saturation"):
             low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
+            field = f"distort_param.{name}_lower"
             if not 0 <= low <= high:
-                message = (
-                    f"got distort_param.{name}_lower {low:g} and {name}_upper {high:g}; "
-                    "expected 0 <= lower <= upper"
-                )
-                raise ConfigError(
-                    message, code=ErrorCode.OUT_OF_RANGE, field=f"distort_param.{name}_lower"
-                )
+                limits = f"{low:g} and {name}_upper {high:g}"
+                message = f"got {field} {limits}; expected 0 <= lower <= upper"
+                raise ConfigError(message, code=code, field=field)
         self._needs_color = max(param.saturation_prob, param.hue_prob, param.random_order_prob) > 0
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
@@ -75,25 +71,25 @@ class Distort:
                 "set force_color, or remove those fields"
             )
             raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=len(image), expected=3)
+        p, between = self._param, draws.between
         contrast_first = draws.share(Choice.ORDER) > 0.5
-        image = self._brightness(image, draws)
+        if draws.happens(Choice.BRIGHTNESS, p.brightness_prob):
+            delta = between(Choice.BRIGHTNESS_DELTA, -p.brightness_delta, p.brightness_delta)
+            image = _levels(image, 1, delta)
         if contrast_first:
             image = self._contrast(image, draws)
-        image = self._saturation(image, draws)
-        image = self._hue(image, draws)
+        if draws.happens(Choice.SATURATION, p.saturation_prob):
+            factor = between(Choice.SATURATION_FACTOR, p.saturation_lower, p.saturation_upper)
+            image = _hsv_levels(image, SATURATION, factor, 0)
+        if draws.happens(Choice.HUE, p.hue_prob):
+            delta = between(Choice.HUE_DELTA, -p.hue_delta, p.hue_delta)
+            image = _hsv_levels(image, HUE, 1, delta)  # clipped at 0, as in SSD
         if not contrast_first:
             image = self._contrast(image, draws)
-        if draws.happens(Choice.CHANNELS, self._param.random_order_prob):
+        if draws.happens(Choice.CHANNELS, p.random_order_prob):
             order = ORDERS[draws.one_of(Choice.CHANNELS_ORDER, len(ORDERS))]
             image = image[list(order)]
         return image
-
-    def _brightness(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        p = self._param
-        if not draws.happens(Choice.BRIGHTNESS, p.brightness_prob):
-            return image
-        delta = draws.between(Choice.BRIGHTNESS_DELTA, -p.brightness_delta, p.brightness_delta)
-        return _levels(image, 1, delta)
 
     def _contrast(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         p = self._param
@@ -102,29 +98,18 @@ class Distort:
         factor = draws.between(Choice.CONTRAST_FACTOR, p.contrast_lower, p.contrast_upper)
         return _levels(image, factor, 0) if abs(factor - 1) > 1e-3 else image
 
-    def _saturation(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        p = self._param
-        if not draws.happens(Choice.SATURATION, p.saturation_prob):
-            return image
-        factor = draws.between(Choice.SATURATION_FACTOR, p.saturation_lower, p.saturation_upper)
-        hsv = bgr_to_hsv(image)
-        hsv[SATURATION] = _levels(hsv[SATURATION], factor, 0)
-        return hsv_to_bgr(hsv)
-
-    def _hue(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        p = self._param
-        if not draws.happens(Choice.HUE, p.hue_prob):
-            return image
-        delta = draws.between(Choice.HUE_DELTA, -p.hue_delta, p.hue_delta)
-        hsv = bgr_to_hsv(image)
-        hsv[HUE] = _levels(hsv[HUE], 1, delta)  # clipped at 0, as in SSD
-        return hsv_to_bgr(hsv)
-
 
 def _levels(image: np.ndarray, factor: float, more: float) -> np.ndarray:
     """Return level * factor + more of every pixel, by a lookup table. uint8, any shape."""
     table = np.arange(256, dtype=np.float32) * np.float32(factor) + np.float32(more)
     return np.take(to_uint8(table), image)
+
+
+def _hsv_levels(image: np.ndarray, channel: int, factor: float, more: float) -> np.ndarray:
+    """Change the levels of one channel of HSV. Shapes: (3, H, W), uint8."""
+    hsv = bgr_to_hsv(image)
+    hsv[channel] = _levels(hsv[channel], factor, more)
+    return hsv_to_bgr(hsv)
 
 
 CLIP_LIMIT = 4.0

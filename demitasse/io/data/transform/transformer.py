@@ -139,21 +139,15 @@ class DataTransformer:
         if h > H or w > W:
             size = h if h == w else f"{h} x {w}"
             message = f"crop_size {size} is larger than a record of {H} x {W} pixels"
-            raise ShapeError(
-                message, code=ErrorCode.OUT_OF_RANGE, field="crop_size", got=(h, w), expected=(H, W)
-            )
+            field, code = "crop_size", ErrorCode.OUT_OF_RANGE
+            raise ShapeError(message, code=code, field=field, got=(h, w), expected=(H, W))
         if self._mean_file and self._mean is not None and self._mean.shape != shape:
+            field, got, code = "mean_file", self._mean.shape, ErrorCode.SHAPE_MISMATCH
             message = (
-                f"got mean_file {self._mean_file!r} of {self._mean.shape}, expected {shape}, the "
-                "shape of a record before the crop"
+                f"got mean_file {self._mean_file!r} of {got}, expected {shape}, the shape of a "
+                "record before the crop"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                field="mean_file",
-                got=self._mean.shape,
-                expected=shape,
-            )
+            raise ShapeError(message, code=code, field=field, got=got, expected=shape)
         if not self._mean_file and self._mean is not None:
             check_channel_values("mean_value", len(self._mean), C)
         return C, h, w
@@ -247,9 +241,14 @@ class DataTransformer:
         if self._mirror or self._crops_anywhere:
             words = words_of(self._random, len(images), first, step, places)
         if isinstance(out, ImageBatch):
-            self._cut(images, out, words)
+            h, w = out.shape[2:]
+            for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
+                out.bytes[i] = image[:, top : top + h, left : left + w]
+                out.places[i] = top, left, turned
         elif isinstance(images, np.ndarray) and not self._crops_anywhere:
-            self._centred(images, out)
+            h, w = out.shape[2:]
+            top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
+            self._compute(images, top, left, out)
             if words is not None:
                 mirrored = np.flatnonzero(words[:, 0] & 1)
                 out[mirrored] = out[mirrored, :, :, ::-1]
@@ -260,8 +259,9 @@ class DataTransformer:
             and out[0].size <= SMALL
         ):
             self._together(images, out, words)
-        else:
-            self._one_by_one(images, out, words)
+        else:  # different sizes or crop positions
+            for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
+                self._compute(image, top, left, out[i][:, :, ::-1] if turned else out[i])
 
     @property
     def mean_scale(self) -> MeanScale:
@@ -289,12 +289,6 @@ class DataTransformer:
         """Stop the threads; a later use starts new ones."""
         self._threads.close()
 
-    def _centred(self, images: np.ndarray, out: np.ndarray) -> None:
-        """Transform records of one size with one crop position. Shapes: (N, C, ...)."""
-        h, w = out.shape[2:]
-        top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
-        self._compute(images, top, left, out)
-
     def _together(self, images: np.ndarray, out: np.ndarray, words: np.ndarray) -> None:
         """Transform small records of one size with random crops. Shapes: (N, C, ...)."""
         windows = sliding_window_view(images, out.shape[2:], axis=(2, 3))
@@ -305,13 +299,6 @@ class DataTransformer:
             turned = np.flatnonzero(words[:, 0] & 1)
             cut[turned] = cut[turned, :, :, ::-1]
         self._compute(cut, 0, 0, out)
-
-    def _cut(self, images: Images, out: ImageBatch, words: np.ndarray | None) -> None:
-        """Crop records of bytes, and note positions and flips."""
-        for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
-            h, w = out.shape[2:]
-            out.bytes[i] = image[:, top : top + h, left : left + w]
-            out.places[i] = top, left, turned
 
     def _crops(
         self, images: Images, shape: tuple[int, ...], words: np.ndarray | None
@@ -325,14 +312,6 @@ class DataTransformer:
                 need_shape(f"record {i} of the batch becomes", self.infer_shape(checked), shape[1:])
             room = checked[1] - h, checked[2] - w
             yield image, *self._placed(*room, None if words is None else words[i])
-
-    def _one_by_one(self, images: Images, out: np.ndarray, words: np.ndarray | None) -> None:
-        """Transform records of different sizes or crop positions."""
-        for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
-            result = out[i]
-            if turned:
-                result = result[:, :, ::-1]
-            self._compute(image, top, left, result)
 
     def _placed(self, rows: int, columns: int, words: np.ndarray | None) -> tuple[int, int, bool]:
         """Return the crop position of a record, and True if the record is flipped.
