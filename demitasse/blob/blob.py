@@ -500,10 +500,6 @@ class Blob(Axes):
     def set_floats(self, data: Values, diff: Values) -> None:
         """Copy the data and, unless it is empty, the gradient, in parts. Shapes: (count,).
 
-        Args:
-            data: The data.
-            diff: The gradient.
-
         Raises:
             ShapeError: The number of values is not the blob's count.
         """

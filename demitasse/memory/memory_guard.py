@@ -104,10 +104,8 @@ class MemoryGuard:
     def record_effects(self) -> None:
         """Record the present states, after the work.
 
-        Raises:
-            NotRecorded: No replay is possible: a memory has lazy contents, was unknown in the
-                previous run, was read on the host while empty, or has moved otherwise than by an
-                exchange of private arrays.
+        NotRecorded: a memory has lazy contents, was unknown in the previous run, was read on the
+        host while empty, or has moved otherwise than by an exchange of private arrays.
         """
         for memory, head, version, host, array, layout in self._before:
             written, newest, side = memory.version != version, memory.state, memory.device_side

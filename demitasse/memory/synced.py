@@ -280,13 +280,10 @@ class SyncedMemory:
             self.state = Head.HEAD_AT_CPU
 
     def grow(self, size: int) -> bool:
-        """Have more elements, without the present contents.
+        """Have more elements, without the present contents; return True after a change.
 
-        Steps that refer to this memory stay prepared, for smaller shapes too.
-
-        Returns:
-            False without a change for a memory that several blobs share, or that has a live view
-            or a slot of an arena.
+        Steps that refer to this memory stay prepared, for smaller shapes too. A memory that several
+        blobs share, or that has a live view or a slot of an arena, is not changed.
         """
         if self.shared or self.viewed or self._assignment is not None:
             return False
@@ -357,14 +354,9 @@ class SyncedMemory:
     def private_data(self, layout: PrivateLayout, *, alone: bool = False) -> Array | None:
         """Return the private side in ``layout``, up to date, for reading. Shape: (layout.size,).
 
-        Args:
-            layout: The layout.
-            alone: True to drop a host side that is copied here, unless it has other users. A later
-                reader allocates it again, and it stays then.
-
-        Returns:
-            None if the private side is up to date in another layout; ``convert`` then gives the
-            contents in this one.
+        ``alone`` drops a host side that is copied here, unless it has other users. A later reader
+        allocates it again, and it stays then. The result is None if the private side is up to date
+        in another layout; ``convert`` then gives the contents in this one.
         """
         here = self.layout
         if here is not None and self.device_side.device is self.device:

@@ -161,9 +161,6 @@ def convert_imageset(
         threads: Number of threads that decode images.
         progress: Called after each line with the lines done and the number of lines.
 
-    Returns:
-        Numbers of records written and of lines skipped by this call.
-
     Raises:
         ConfigError: The backend or format is unknown.
         DataError: The list or, without ``skip``, an image cannot be read; or see

@@ -94,9 +94,7 @@ def read_net_params(path: PathLike, *, ignore_unknown_fields: bool = False) -> N
 def read_net(path: PathLike, *, ignore_unknown_fields: bool = False) -> ReadNet:
     """Read a net from prototxt, upgrade it to the current format, and return it with its lines.
 
-    Args:
-        path: The file.
-        ignore_unknown_fields: As for ``parse_text``.
+    ``ignore_unknown_fields`` as for ``parse_text``.
 
     Raises:
         PrototxtError: The file does not exist, is empty, or is no net.

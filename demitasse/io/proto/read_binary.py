@@ -79,11 +79,6 @@ def read_binary(
     Memory use is bounded by the size of the file, whatever its contents. Bytes of strings that are
     not UTF-8 become ``\xNN``.
 
-    Args:
-        path: The file.
-        cls: The message class.
-        error: Class of raised errors.
-
     Raises:
         DemitasseError: As ``error``: the file does not exist, or is empty, damaged or no such
             message.

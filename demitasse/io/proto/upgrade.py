@@ -137,12 +137,9 @@ SOLVER_TYPES = {
 
 
 def upgrade_solver(solver: SolverParameter) -> list[str]:
-    """Upgrade a solver to the current format, in place: ``solver_type`` becomes ``type``.
+    """Upgrade a solver in place, and return a note per kind of change.
 
-    Nets inside the solver are not changed, as in Caffe.
-
-    Returns:
-        A note per kind of change.
+    ``solver_type`` becomes ``type``. Nets inside the solver are not changed, as in Caffe.
 
     Raises:
         PrototxtError: Both ``solver_type`` and ``type`` are set.
@@ -162,18 +159,14 @@ def upgrade_solver(solver: SolverParameter) -> list[str]:
 
 
 def upgrade_net(net: NetParameter, lines: Lines | None = None) -> list[str]:
-    """Upgrade a net to the current format, in place.
+    """Upgrade a net of any format in place, and return a note per kind of change.
 
-    Args:
-        net: A net of any format, with or without parameters.
-        lines: Line of each entry of ``layers`` (or else ``layer``); updated to match ``net.layer``.
-
-    Returns:
-        A note per kind of change, and a note of class Problem per dropped item.
+    A note of a dropped item is a Problem. ``lines`` has the line of each entry of ``layers`` (or
+    else ``layer``), and is updated to match ``net.layer``.
 
     Raises:
-        PrototxtError: A V0 layer has an unknown type, or padding before a layer that takes none,
-            or the inputs have too few shapes.
+        PrototxtError: A V0 layer has an unknown type, or padding before a layer that takes none, or
+            the inputs have too few shapes.
     """
     lines = [] if lines is None else lines
     return [

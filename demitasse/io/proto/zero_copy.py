@@ -40,15 +40,9 @@ RAW_TYPES = {BlobProto.DOUBLE: "<f8", BlobProto.FLOAT: "<f4", BlobProto.FLOAT16:
 
 
 def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
-    """Return the values of a blob message, flat.
+    """Return the values of a blob message, or of a field of numbers, flat. Shape: (count,).
 
-    Args:
-        source: A blob message, or a field of numbers of any message.
-        diff: Return the gradient instead of the data.
-
-    Returns:
-        Shape (count,); float64 if stored as doubles, else float32; empty without values.
-        Read-only.
+    The array is float64 if stored as doubles, else float32; empty without values; read-only.
 
     Raises:
         WeightsError: Raw data has a type other than float.
@@ -78,12 +72,9 @@ def count_floats(blob: BlobProto, diff: bool = False) -> int:
 
 
 def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
-    """Replace the values of a blob message; its shape is not changed.
+    """Replace the values of a blob message, or its gradient (``diff``), but not its shape.
 
-    Args:
-        blob: The message to fill.
-        values: Any shape, read in C order; float64 is stored as doubles, others as float32.
-        diff: Replace the gradient instead of the data.
+    Values of any shape are read in C order. float64 is stored as doubles, other types as float32.
     """
     names = ("diff", "double_diff", "raw_diff") if diff else ("data", "double_data", "raw_data")
     for name in names:

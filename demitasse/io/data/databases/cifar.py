@@ -48,12 +48,6 @@ def convert(
 ) -> dict[Path, int]:
     """Write ``cifar10_train_lmdb`` and ``cifar10_test_lmdb``, or the same as LevelDBs.
 
-    Args:
-        folder: Folder of the six files.
-        out: Folder to write to.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Replace existing databases.
-
     Returns:
         Number of records of each database written.
 

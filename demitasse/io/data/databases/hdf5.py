@@ -225,9 +225,6 @@ class Hdf5File:
         names: Names of the data sets, one per top.
         whole: Read whole data sets, for random access.
 
-    Attributes:
-        rows: Number of rows.
-
     Raises:
         DataError: A data set is missing, is no array of rows, or differs in its number of rows.
     """
@@ -274,10 +271,7 @@ class Hdf5File:
         return [array[index - first] for array in held]
 
     def block(self, index: int) -> tuple[int, list[np.ndarray]]:
-        """Return the block of rows that contains a row.
-
-        Returns:
-            The number of its first row, and the rows of every data set.
+        """Return the number of the first row of a row's block, and the rows of the block.
 
         Raises:
             DataError: The file is damaged.
@@ -310,11 +304,8 @@ class Hdf5File:
 class Hdf5Writer:
     """Append rows to the data sets of a new file; reopens the file after ``close``.
 
-    Args:
-        path: The file; an existing file is replaced.
-
     Raises:
-        DataError: The file cannot be created.
+        DataError: The file cannot be created; an existing file is replaced.
     """
 
     def __init__(self, path: Path) -> None:

@@ -30,10 +30,9 @@ DEFLATES = 1032
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Read an idx-ubyte file, gzipped or plain.
+    """Return the contents of an idx-ubyte file, gzipped or plain.
 
-    Returns:
-        Contents of the file, uint8. Shape: as declared, e.g. (60000, 28, 28) or (60000,).
+    Shape: as declared, e.g. (60000, 28, 28) or (60000,); uint8.
 
     Raises:
         DataError: The file cannot be read, or is no idx-ubyte file.
@@ -117,11 +116,7 @@ def convert(
 ) -> dict[Path, int]:
     """Write ``mnist_train_lmdb`` and ``mnist_test_lmdb``, or the same as LevelDBs.
 
-    Args:
-        folder: Folder of the four files, gzipped or plain.
-        out: Folder to write to; by default ``folder``.
-        overwrite: Replace existing databases.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
+    ``folder`` has the four files, gzipped or plain, and by default gets the databases.
 
     Returns:
         Number of records of each database written.

@@ -71,21 +71,13 @@ def write_annotations(
     overwrite: bool = False,
     backend: str = "LMDB",
 ) -> int:
-    """Write images with objects as a database, with the keys 00000000, 00000001, ...
+    """Write images with objects as a database; ``records`` are arguments of ``annotated_datum``.
 
-    Args:
-        path: Folder to create.
-        records: Arguments of ``annotated_datum``.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records written.
+    Other arguments, keys, result and errors are as of ``write_database``.
 
     Raises:
-        ConfigError: The backend is unknown.
         ShapeError: See ``annotated_datum``.
-        DataError: See ``annotated_datum``; or ``path`` exists or cannot be written.
+        DataError: See ``annotated_datum``.
     """
     numbered = (
         (b"%08d" % number, annotated_datum(image, objects))
@@ -101,22 +93,7 @@ def write_records(
     overwrite: bool = False,
     backend: str = "LMDB",
 ) -> int:
-    """Write records as a database; the database appears at ``path`` when it is complete.
-
-    Args:
-        path: Folder to create.
-        records: Keys and records.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records written.
-
-    Raises:
-        ConfigError: The backend is unknown.
-        DataError: ``path`` exists or cannot be written.
-        OSError: The database cannot be written, e.g. the disk is full.
-    """
+    """Write keys and records as a database; see ``write_database``."""
     with new_database(Path(path), backend, overwrite=overwrite) as database:
         written = Records(database)
         for key, datum in records:

@@ -73,14 +73,8 @@ class MemoryRows:
 class Hdf5Batches:
     """Fills batches with rows of listed HDF5 files, in an endless loop.
 
-    Args:
-        paths: The files.
-        names: Names of the data sets, one per top.
-        batch_size: Rows per batch.
-        shuffle: Shuffle the files, and the rows of each file, in every epoch.
-        seed: Random seed of the net.
-        name: Name of the layer.
-        config: Start position, shard and policy for bad records.
+    ``names`` are the data sets of the tops. With ``shuffle`` the files, and the rows of each file,
+    are shuffled in every epoch, by the net's ``seed`` and the layer's ``name``.
     """
 
     @renamed_arguments(reading="config")

@@ -150,13 +150,6 @@ NumberedRecord = tuple[int, Raw]
 class DatabaseBatches:
     """Fills batches with the records of a database, in order, in an endless loop.
 
-    Args:
-        path: The database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        maker: Converts records to batches.
-        batch_size: Records per batch.
-        config: Start position, shard and policy for bad records.
-
     Raises:
         DataError: The database cannot be opened, or is empty.
     """

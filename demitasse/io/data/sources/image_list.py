@@ -118,16 +118,8 @@ def _number(text: str) -> float:
 class ImageListBatches(ListSampler[Image]):
     """Fills batches with the images of a list, in an endless loop.
 
-    Args:
-        source: The list, for messages.
-        entries: Its lines.
-        find: Returns the path of an image name.
-        transformer: Transformation of each image.
-        batch_size: Images per batch.
-        order: EpochPermutation of the images.
-        color: Channels to decode to.
-        size: (height, width) in pixels to resize to, or None.
-        config: Start position, shard and policy for bad records.
+    ``find`` returns the path of an image name. Images are decoded to the channels of ``color``,
+    resized to ``size`` (height, width) in pixels or not, and transformed.
     """
 
     @renamed_arguments(reading="config")
@@ -268,19 +260,9 @@ class LabelImageBatches(ListSampler[LabelledImage]):
     """Fills batches with images and their label images, in an endless loop.
 
     Crop and mirror apply to both alike. An image smaller than the crop is padded on the right and
-    below: with the mean, its labels with ``ignore_label``.
-
-    Args:
-        source: The list, for messages.
-        pairs: Its lines.
-        find: Returns the path of an image name.
-        look: Options.
-        augmenter: Augmentation of the colours, before the crop.
-        batch_size: Images per batch.
-        order: EpochPermutation of the images.
-        random: Random words by record, for crop and mirror.
-        augment_random: Random words by record, for the augmenter.
-        config: Start position, shard and policy for bad records.
+    below: with the mean, its labels with ``ignore_label``. The augmenter changes colours before the
+    crop. ``random`` and ``augment_random`` are random words by record, for crop and mirror and for
+    the augmenter.
     """
 
     @renamed_arguments(reading="config")

@@ -82,10 +82,7 @@ ReaderConfig.__init__ = renamed_arguments(broken="bad_records")(  # type: ignore
 class Batch:
     """Host memory of one batch, reused.
 
-    Args:
-        memory: Allocates host memory.
-        dtype: Element type of all arrays.
-        takes_bytes: Allow images as bytes; a device subtracts the mean later.
+    With ``takes_bytes``, images may be bytes; a device subtracts the mean later.
 
     Attributes:
         arrays: Arrays of the tops.
@@ -157,21 +154,14 @@ class BatchSource(Protocol):
         """
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch.
-
-        Args:
-            batch: Its ``array``s are overwritten; ``position``, ``skipped`` and ``last`` are set.
+        """Overwrite the arrays of the next batch, and set ``position``, ``skipped`` and ``last``.
 
         Raises:
             DataError: A record cannot be used; names the record.
         """
 
     def skip(self, batch: Batch) -> None:
-        """Advance like ``fill``, without reading records if possible.
-
-        Args:
-            batch: Its ``position``, ``skipped`` and ``last`` are set.
-        """
+        """Advance like ``fill``, without reading records if possible; arrays stay as they are."""
 
     def close(self) -> None:
         """Close files and stop threads."""

@@ -45,12 +45,6 @@ logger = logging.getLogger(__name__)
 class Augmenter:
     """Augments images as ``transform_param`` says, before the crop.
 
-    Args:
-        param: The layer's ``transform_param``.
-
-    Attributes:
-        steps: The steps, in order.
-
     Raises:
         ConfigError: A field is invalid, or images would have different sizes without a crop.
     """
@@ -96,14 +90,9 @@ class Augmenter:
         return bool(self.steps)
 
     def __call__(self, image: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Return an augmented image.
+        """Return an augmented image, by the record's random words, uint32 (24,).
 
-        Args:
-            image: Shape: (C, H, W), uint8.
-            words: Random words of the record. Shape: (24,), uint32.
-
-        Returns:
-            Shape: (C, h, w), uint8, or float32 with ``convert_to_lab``.
+        Shapes: (C, H, W) uint8 -> (C, h, w) uint8, or float32 with ``convert_to_lab``.
 
         Raises:
             ShapeError: The image does not consist of bytes in 1 or 3 channels.

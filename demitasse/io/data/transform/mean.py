@@ -30,10 +30,7 @@ def check_channel_values(field: str, count: int, channels: int) -> None:
 
 
 def read_mean(path: Path) -> np.ndarray:
-    """Read a mean file (``.binaryproto``).
-
-    Returns:
-        The mean, float32, or float64 if stored so. Shape: (C, H, W).
+    """Return a mean file (``.binaryproto``). Shape: (C, H, W), float32, or float64 if stored so.
 
     Raises:
         DataError: The file does not exist, or is no array (C, H, W).
@@ -67,11 +64,8 @@ def compute_mean(
 ) -> BlobProto:
     """Return the mean of all records of a database, as stored in Caffe's mean files.
 
-    Args:
-        source: The database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        progress: Called after each record with the records done and their number; never for
-            databases without a count of records.
+    ``progress`` is called after each record with the records done and their number; never for
+    databases without a count of records.
 
     Raises:
         DataError: The database is empty or cannot be read, or its records differ in size.

@@ -29,11 +29,7 @@ class RandomWords(Protocol):
 class RecordRandom:
     """Random words of the records of one layer.
 
-    Args:
-        seed: Random seed of the net, or a function that returns the seed.
-        name: Name of the layer.
-        purpose: Purpose of the words; each purpose has its own words.
-        words: Words per record.
+    Each ``purpose`` has its own words. The seed may be a function that returns the seed.
     """
 
     def __init__(

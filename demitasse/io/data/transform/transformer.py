@@ -123,10 +123,7 @@ class DataTransformer:
             self._mean = np.array(param.mean_value, self.dtype).reshape(-1, 1, 1)
 
     def infer_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return the shape of a record after ``finish``.
-
-        Args:
-            shape: (C, H, W), after ``augment``.
+        """Return the shape of a record (C, H, W) of ``augment`` after ``finish``.
 
         Raises:
             ShapeError: The record is smaller than the crop, or does not fit the mean.
@@ -222,15 +219,10 @@ class DataTransformer:
         step: int = 1,
         places: Sequence[int] | None = None,
     ) -> None:
-        """Crop, mirror, center and scale.
+        """Crop, mirror, center and scale the results of ``augment``, which has the same arguments.
 
-        Args:
-            images: Result of ``augment``.
-            out: Array for the result, (N, C, h, w); or bytes, which are cropped only: mirror, mean
-                and scale are noted for the device.
-            first: As for ``augment``.
-            step: As for ``augment``.
-            places: As for ``augment``.
+        ``out`` is an array (N, C, h, w); or bytes, which are cropped only: mirror, mean and scale
+        are noted for the device.
 
         Raises:
             ShapeError: A record has an unsuitable size, or ``out`` has another shape.
@@ -271,12 +263,8 @@ class DataTransformer:
     def visible_region(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
         """Return the visible region of a record after ``finish``, and True if it is flipped.
 
-        Args:
-            shape: (C, H, W), after ``augment``.
-            number: Number of the record.
-
         Raises:
-            ShapeError: The record has an unsuitable size.
+            ShapeError: The record, (C, H, W) after ``augment``, has an unsuitable size.
         """
         (_, h, w), (H, W) = self.infer_shape(shape), shape[1:]
         words = None
