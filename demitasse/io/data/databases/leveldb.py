@@ -15,14 +15,7 @@ from pathlib import Path
 
 from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases._leveldb_files import (
-    VALUE,
-    Entry,
-    LevelDbFiles,
-    log_entries,
-    read_manifest,
-    table_entries,
-)
+from demitasse.io.data.databases import _leveldb_files as files
 from demitasse.io.data.databases.database import (
     BufferPool,
     DamagedError,
@@ -38,19 +31,19 @@ class LevelDbDatabase:
 
     def __init__(self, path: Path, mode: Mode = "read") -> None:
         self.path = path
-        self._writer: LevelDbFiles | None = None
+        self._writer: files.LevelDbFiles | None = None
         if mode == "new":
             if path.exists():
                 message = "exists already; remove it first or write elsewhere"
                 raise DataError(message, str(path), code=ErrorCode.EXISTS)
             path.mkdir(parents=True)
-            self._writer = LevelDbFiles(path)
+            self._writer = files.LevelDbFiles(path)
         self._load()
         if mode == "write":
             if self._logged:
                 message = "has records in a log; open it once with LevelDB before appending"
                 raise DataError(message, str(path), code=ErrorCode.UNSUPPORTED)
-            self._writer = LevelDbFiles(path, self._manifest)
+            self._writer = files.LevelDbFiles(path, self._manifest)
 
     def new_cursor(self) -> LevelDbCursor:
         """Return a cursor at the first record."""
@@ -84,7 +77,7 @@ class LevelDbDatabase:
         try:
             name = read_text(path / "CURRENT").strip()
             check(Path(name).name not in {"", ".."}, f"CURRENT names no file: {name!r}")
-            self._manifest = read_manifest(path / Path(name).name)
+            self._manifest = files.read_manifest(path / Path(name).name)
             self._files = {file.name: file for file in path.iterdir()}
             self._logged = self._read_logs()
             self._runs = self._sorted_runs()
@@ -98,15 +91,15 @@ class LevelDbDatabase:
 
     def records(self) -> Generator[tuple[bytes, bytes]]:
         """Yield keys and values of all records, in key order."""
-        runs = [chain.from_iterable(map(table_entries, run)) for run in self._runs]
+        runs = [chain.from_iterable(map(files.table_entries, run)) for run in self._runs]
         last: bytes | None = None
         for key, place, value in heapq.merge(self._logged, *runs):
             if key != last:  # older entries of the same key come later
                 last = key
-                if -place & 0xFF == VALUE:
+                if -place & 0xFF == files.VALUE:
                     yield key, value
 
-    def _read_logs(self) -> list[Entry]:
+    def _read_logs(self) -> list[files.Entry]:
         """Return the sorted entries of logs that are not yet tables."""
         logs = sorted(
             (int(Path(name).stem), file)
@@ -114,7 +107,9 @@ class LevelDbDatabase:
             if name.endswith(".log") and Path(name).stem.isdecimal()
         )
         oldest = self._manifest.log_number
-        return sorted(e for number, file in logs if number >= oldest for e in log_entries(file))
+        return sorted(
+            e for number, file in logs if number >= oldest for e in files.log_entries(file)
+        )
 
     def _sorted_runs(self) -> list[list[Path]]:
         """Return lists of tables; the concatenated tables of a list are sorted."""
@@ -187,7 +182,7 @@ class LevelDbCursor:
 class LevelDbTransaction:
     """Records that are written together; each commit writes one table."""
 
-    def __init__(self, path: Path, writer: LevelDbFiles) -> None:
+    def __init__(self, path: Path, writer: files.LevelDbFiles) -> None:
         self._path, self._writer = path, writer
         self._pending: list[tuple[bytes, bytes]] = []
 

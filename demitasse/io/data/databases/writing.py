@@ -11,13 +11,7 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import Message
 
-from demitasse.core.atomic import (
-    atomic_write,
-    is_partial_name,
-    locked_folder,
-    partial_folder,
-    put_in_place,
-)
+from demitasse.core import atomic
 from demitasse.core.paths import read_bytes, real_path
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import Database, Mode, open_db
@@ -131,11 +125,11 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
     """
     _need_room(path, overwrite=overwrite)
     path = _followed(path)
-    with partial_folder(path) as folder:
+    with atomic.partial_folder(path) as folder:
         with closing(open_db(folder / "database", backend, "new")) as database:
             yield database
         _need_room(path, overwrite=overwrite)  # files may have come meanwhile
-        put_in_place(folder / "database", path)
+        atomic.put_in_place(folder / "database", path)
 
 
 @contextmanager
@@ -160,7 +154,7 @@ def resumable_database(
     folder.mkdir(PRIVATE, parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked_folder(folder))
+            stack.enter_context(atomic.locked_folder(folder))
         except BlockingIOError:
             message = "another process writes there; wait for its end, or write elsewhere"
             raise DataError(message, str(folder), code=ErrorCode.IN_USE) from None
@@ -173,11 +167,11 @@ def resumable_database(
         mode: Mode = "write" if begun else "new"
         with closing(open_db(folder / "database", backend, mode)) as database:
             if not begun:  # resumable from here on
-                with atomic_write(folder / SETTINGS) as file:
+                with atomic.atomic_write(folder / SETTINGS) as file:
                     file.write(json.dumps(settings).encode())
             yield database
         _need_room(path, overwrite=overwrite)  # files may have come meanwhile
-        put_in_place(folder / "database", path)
+        atomic.put_in_place(folder / "database", path)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -190,7 +184,7 @@ def _need_own(folder: Path) -> None:
     inside = {file.name for file in database.iterdir()} if database.is_dir() else set()
     others = {name for name in names if name not in {SETTINGS, "database"}}
     others |= {name for name in inside if not _of_a_database(name)}
-    if folder.is_symlink() or not all(map(is_partial_name, others)):
+    if folder.is_symlink() or not all(map(atomic.is_partial_name, others)):
         message = "is no folder of an interrupted conversion; move it away, or write elsewhere"
         raise DataError(message, str(folder), code=ErrorCode.EXISTS)
 

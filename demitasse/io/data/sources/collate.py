@@ -27,7 +27,7 @@ from demitasse.io.data.sources.source import Batch, Shape
 from demitasse.io.data.threads import Threads
 from demitasse.io.data.transform.augment import AnnotatedAugmenter
 from demitasse.io.data.transform.geometric import EmitFilter, mirrored
-from demitasse.io.data.transform.random import RandomWords
+from demitasse.io.data.transform.random import RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer, Images
 from demitasse.io.proto import AnnotatedDatum, Datum
 from demitasse.io.proto.read_binary import parse_message
@@ -143,7 +143,7 @@ class DatumMaker:
         self._labels = labels
 
     def batch_shapes(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of records like this record; see ``BatchMaker``."""
+        """Return the shapes of a batch of ``count`` records like this record."""
         images, labels = self._stacker.stack([raw])
         shape = self._shape_of(self._transformer.augment(images, first=number))
         return [(count, *shape), (count, *np.shape(labels[0]))][: 1 + self._labels]
@@ -151,7 +151,11 @@ class DatumMaker:
     def make(
         self, batch: Batch, records: list[Raw], first: int, step: int, places: Sequence[int]
     ) -> None:
-        """Fill a batch; see ``BatchMaker``."""
+        """Fill a batch with records; a RecordError has the index of a bad record.
+
+        Record ``i`` of ``records`` has the index ``places[i]``, and at index ``k`` is the record of
+        number ``first + k * step``.
+        """
         images, labels = self._stacker.stack(records)
         images = self._transformer.augment(images, first=first, step=step, places=places)
         shape = (len(records), *self._shape_of(images))
@@ -222,7 +226,7 @@ class AnnotatedMaker:
         augmenter: AnnotatedAugmenter,
         transformer: DataTransformer,
         keeping: EmitFilter,
-        random: RandomWords,
+        random: RecordRandom,
         *,
         labels: bool,
         boxes: bool,
@@ -232,7 +236,7 @@ class AnnotatedMaker:
         self._threads = Threads("annotate")
 
     def batch_shapes(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of records like this record; see ``BatchMaker``."""
+        """Return the shapes of a batch of ``count`` records like this record."""
         scene = self._read(raw, number)
         data: Shape = (count, *self._transformer.infer_shape(scene.pixels.shape))
         if scene.objects is None:
@@ -242,7 +246,7 @@ class AnnotatedMaker:
     def make(
         self, batch: Batch, records: list[Raw], first: int, step: int, places: Sequence[int]
     ) -> None:
-        """Fill a batch; see ``BatchMaker``."""
+        """Fill a batch with records; see ``DatumMaker``."""
 
         def read(index: int) -> Scene:
             try:

@@ -5,16 +5,16 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``, ``Next``, ``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.io.data.bad_records import RecordError, located, nothing_left
 from demitasse.io.data.databases.database import BufferPool, Database, Raw, open_db, printable
+from demitasse.io.data.sources.collate import AnnotatedMaker, DatumMaker
 from demitasse.io.data.sources.source import UNSHARDED, Batch, ReaderConfig, Shape, Shard
 
 
@@ -124,24 +124,8 @@ class RecordReader:
             self._cursor.seek_to_first()
 
 
-class BatchMaker(Protocol):
-    """Converts database records to batches, in the prefetching thread."""
-
-    def batch_shapes(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of ``count`` records like this record."""
-
-    def make(
-        self, batch: Batch, records: list[Raw], first: int, step: int, places: Sequence[int]
-    ) -> None:
-        """Fill a batch with records; a RecordError has the index of a bad record.
-
-        Record ``i`` of ``records`` has the index ``places[i]``, and at index ``k`` is the record of
-        number ``first + k * step``.
-        """
-
-    def close(self) -> None:
-        """Stop the threads."""
-
+BatchMaker = DatumMaker | AnnotatedMaker
+"""Converts database records to batches, in the prefetching thread."""
 
 NumberedRecord = tuple[int, Raw]
 """Number of a record, and its bytes."""

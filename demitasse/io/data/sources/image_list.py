@@ -29,7 +29,7 @@ from demitasse.io.data.sources.sampler import EpochPermutation, ListSampler
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.augment import Augmenter
 from demitasse.io.data.transform.mean import check_channel_values
-from demitasse.io.data.transform.random import RandomWords
+from demitasse.io.data.transform.random import RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer
 
 Find = Callable[[str], Path]
@@ -276,8 +276,8 @@ class LabelImageBatches(ListSampler[LabelledImage]):
         batch_size: int,
         order: EpochPermutation,
         *,
-        random: RandomWords,
-        augment_random: RandomWords,
+        random: RecordRandom,
+        augment_random: RecordRandom,
         config: ReaderConfig | None = None,
     ) -> None:
         config = config or ReaderConfig()

@@ -23,18 +23,8 @@ import numpy as np
 
 from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
+from demitasse.io.data.images import colors
 from demitasse.io.data.images.codecs import decode_image
-from demitasse.io.data.images.colors import (
-    bgr_to_gray,
-    bgr_to_hsv,
-    bgr_to_lab,
-    bgr_to_ycrcb,
-    equalize,
-    equalize_parts,
-    hsv_to_bgr,
-    to_uint8,
-    ycrcb_to_bgr,
-)
 from demitasse.io.data.transform.mean import check_channel_values
 from demitasse.io.data.transform.random import Choice, Draws
 from demitasse.io.proto import DistortionParameter, NoiseParameter
@@ -102,14 +92,14 @@ class Distort:
 def _levels(image: np.ndarray, factor: float, more: float) -> np.ndarray:
     """Return level * factor + more of every pixel, by a lookup table. uint8, any shape."""
     table = np.arange(256, dtype=np.float32) * np.float32(factor) + np.float32(more)
-    return np.take(to_uint8(table), image)
+    return np.take(colors.to_uint8(table), image)
 
 
 def _hsv_levels(image: np.ndarray, channel: int, factor: float, more: float) -> np.ndarray:
     """Change the levels of one channel of HSV. Shapes: (3, H, W), uint8."""
-    hsv = bgr_to_hsv(image)
+    hsv = colors.bgr_to_hsv(image)
     hsv[channel] = _levels(hsv[channel], factor, more)
-    return hsv_to_bgr(hsv)
+    return colors.hsv_to_bgr(hsv)
 
 
 CLIP_LIMIT = 4.0
@@ -145,13 +135,13 @@ class Noise:
         if not draws.happens(Choice.NOISE, self._probability):
             return image
         if p.decolorize and len(image) == 3:
-            image = np.repeat(bgr_to_gray(image)[None], 3, 0)
+            image = np.repeat(colors.bgr_to_gray(image)[None], 3, 0)
         if p.gauss_blur:
             image = blur(image)
         if p.hist_eq:
-            image = _of_brightness(image, equalize)
+            image = _of_brightness(image, colors.equalize)
         if p.clahe:
-            image = _of_brightness(image, lambda plane: equalize_parts(plane, CLIP_LIMIT))
+            image = _of_brightness(image, lambda plane: colors.equalize_parts(plane, CLIP_LIMIT))
         if p.jpeg > 0:
             image = recompress(image, int(min(p.jpeg, 100)))
         if p.erode:
@@ -168,8 +158,8 @@ class Noise:
             )
             raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=len(image), expected=3)
         if p.convert_to_hsv:
-            return bgr_to_hsv(image)
-        return bgr_to_lab(image) if p.convert_to_lab else image
+            return colors.bgr_to_hsv(image)
+        return colors.bgr_to_lab(image) if p.convert_to_lab else image
 
     def _salted(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Overwrite random pixels."""
@@ -196,7 +186,7 @@ def blur(image: np.ndarray) -> np.ndarray:
         padded = np.pad(blurred, pad, "reflect" if size > 1 else "edge")
         views = np.lib.stride_tricks.sliding_window_view(padded, BLUR_SIZE, axis)
         blurred = views @ bell
-    return to_uint8(blurred)
+    return colors.to_uint8(blurred)
 
 
 def erode(image: np.ndarray) -> np.ndarray:
@@ -226,5 +216,5 @@ def _of_brightness(image: np.ndarray, change: Callable[[np.ndarray], np.ndarray]
     """Apply a function to the luma of an image."""
     if len(image) == 1:
         return change(image[0])[None]
-    brightness, red, blue = bgr_to_ycrcb(image)
-    return ycrcb_to_bgr(np.stack([change(brightness), red, blue]))
+    brightness, red, blue = colors.bgr_to_ycrcb(image)
+    return colors.ycrcb_to_bgr(np.stack([change(brightness), red, blue]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum, auto
-from typing import Protocol
 
 import numpy as np
 
@@ -17,13 +16,6 @@ from demitasse.backends.random import bits, stream_of
 
 CROP_WORDS = 4
 """Random words per record for crop and mirror."""
-
-
-class RandomWords(Protocol):
-    """Returns random words of records: a ``RecordRandom``, or a substitute in tests."""
-
-    def __call__(self, first: int, count: int, step: int = 1) -> np.ndarray:
-        """Return the words of records first, first + step, ... Shape: (count, words), uint32."""
 
 
 class RecordRandom:
@@ -50,7 +42,7 @@ class RecordRandom:
 
 
 def words_of(
-    random: RandomWords, count: int, first: int, step: int, places: Sequence[int] | None
+    random: RecordRandom, count: int, first: int, step: int, places: Sequence[int] | None
 ) -> np.ndarray:
     """Return the words of records. Shape: (count, words), uint32.
 

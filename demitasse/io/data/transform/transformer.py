@@ -28,7 +28,7 @@ from demitasse.io.data.threads import Threads
 from demitasse.io.data.transform.augment import Augmenter
 from demitasse.io.data.transform.geometric import Region
 from demitasse.io.data.transform.mean import check_channel_values, read_mean
-from demitasse.io.data.transform.random import AUGMENT_WORDS, RandomWords, RecordRandom, words_of
+from demitasse.io.data.transform.random import AUGMENT_WORDS, RecordRandom, words_of
 from demitasse.io.proto import Datum, TransformationParameter
 
 Images = np.ndarray | Sequence[np.ndarray]
@@ -94,8 +94,8 @@ class DataTransformer:
         param: TransformationParameter,
         phase: str,
         base_dir: Path | None = None,
-        random: RandomWords | None = None,
-        augment_random: RandomWords | None = None,
+        random: RecordRandom | None = None,
+        augment_random: RecordRandom | None = None,
         *,
         dtype: str = "float32",
     ) -> None:
