@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from demitasse.errors import DemitasseError, ErrorCode, NetError
-from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule, Phase
+from demitasse.io.proto import NetParameter, NetState, NetStateRule, Phase
 
 MOST = 20
 """Number of faults that one message lists."""
@@ -44,29 +44,20 @@ def state_meets_rule(state: NetState, rule: NetStateRule) -> bool:
     return stages.issuperset(rule.stage) and stages.isdisjoint(rule.not_stage)
 
 
-def is_included(layer: LayerParameter, state: NetState) -> bool:
-    """Return True if a layer takes part in a state."""
-    if layer.include and layer.exclude:
-        message = (
-            f"layer {layer.name!r} has both include and exclude rules; "
-            "say either where it is or where it is not"
-        )
-        raise NetError(message, code=ErrorCode.CONFLICT, layer=layer.name)
-    if layer.include:
-        return any(state_meets_rule(state, rule) for rule in layer.include)
-    return not any(state_meets_rule(state, rule) for rule in layer.exclude)
-
-
 def filter_net(net: NetParameter) -> tuple[NetParameter, list[int]]:
     """Return a copy of ``net`` with the layers that its state includes, and their old indices."""
     kept: list[int] = []
     faults: list[DemitasseError] = []
     for index, layer in enumerate(net.layer):
-        try:
-            if is_included(layer, net.state):
-                kept.append(index)
-        except NetError as error:
-            faults.append(error)
+        if layer.include and layer.exclude:
+            message = (
+                f"layer {layer.name!r} has both include and exclude rules; "
+                "say either where it is or where it is not"
+            )
+            faults.append(NetError(message, code=ErrorCode.CONFLICT, layer=layer.name))
+        rules = layer.include or layer.exclude
+        if any(state_meets_rule(net.state, rule) for rule in rules) == bool(layer.include):
+            kept.append(index)
     raise_faults(faults)
     filtered = NetParameter()
     filtered.CopyFrom(net)

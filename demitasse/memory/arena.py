@@ -36,11 +36,7 @@ class Arena:
     @property
     def nbytes(self) -> int:
         """Size of all buffers, in bytes."""
-        return sum(
-            math.prod(array.shape) * np.dtype(dtype).itemsize
-            for slot in self.slots
-            for (_, dtype), array in slot.arrays.items()
-        )
+        return sum(share.nbytes for slot in self.slots for share in slot.shares())
 
 
 @dataclass

@@ -78,6 +78,7 @@ class SyncedMemory:
         version: Grows with every write; the key of values derived from the contents.
         serial: Identity among all memories of the process, past ones included.
         shared: True once several blobs have shared this memory.
+        assignment: The slot of an arena that replaces own buffers; None for own buffers.
         concat_slot: Place in the top of a Concat where Steps may write the contents, or that whole
             top; None for neither.
         host_side, device_side: The two sides, for this package.
@@ -87,23 +88,10 @@ class SyncedMemory:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_assignment",
-        "_fill_stale",
-        "concat_slot",
-        "device",
-        "device_side",
-        "dtype",
-        "host_side",
-        "initializer",
-        "label",
-        "serial",
-        "shared",
-        "size",
-        "state",
-        "version",
-        "watch",
-    )
+        "__weakref__", "_fill_stale", "assignment", "concat_slot", "device", "device_side",
+        "dtype", "host_side", "initializer", "label", "serial", "shared", "size", "state",
+        "version", "watch",
+    )  # fmt: skip
 
     def __init__(self, size: int, dtype: str, device: Device, label: str = "an array") -> None:
         self.size, self.dtype, self.device, self.label = size, dtype, device, label
@@ -115,7 +103,7 @@ class SyncedMemory:
         order = StreamOrder()
         self.host_side = HostSide(order)
         self.device_side = DeviceSide(device, order)
-        self._assignment: Assignment | None = None
+        self.assignment: Assignment | None = None
         self.concat_slot: ChannelSlice | None = None
         self.initializer: Callable[[np.ndarray], None] | None = None
         fill = bool(settings.get_often("debug_fill_stale"))
@@ -160,11 +148,7 @@ class SyncedMemory:
     @property
     def device_nbytes(self) -> int:
         """Size of the device side in C order, in bytes."""
-        return self.size * np.dtype(self._device_dtype).itemsize
-
-    @property
-    def _device_dtype(self) -> str:
-        return ARRAYS.get(self.device_side.storage, self.dtype)
+        return self.size * np.dtype(ARRAYS.get(self.storage, self.dtype)).itemsize
 
     @property
     def layout(self) -> PrivateLayout | None:
@@ -180,22 +164,17 @@ class SyncedMemory:
     @property
     def persistent(self) -> bool:
         """True if the contents can be read after a pass; False for a shared buffer."""
-        return self._assignment is None
+        return self.assignment is None
 
     @property
     def viewed(self) -> bool:
         """True if the host side has a live view."""
         return self.host_side.viewed
 
-    @property
-    def assignment(self) -> Assignment | None:
-        """The slot of an arena that replaces the memory's own buffers; None for own buffers."""
-        return self._assignment
-
     def shares(self) -> list[Share]:
         """Return the present arrays, for the ledger of memory in use."""
-        if self._assignment is not None:
-            return self._assignment.slot.shares()
+        if self.assignment is not None:
+            return self.assignment.slot.shares()
         found, host, side = [], self.host_side.array, self.device_side
         if host is not None:
             found.append(Share(HOST, id(host), self.nbytes))
@@ -215,8 +194,7 @@ class SyncedMemory:
     def mutable_cpu_data(self, *, discard: bool = False) -> np.ndarray:
         """Return the host side for writing; the device side becomes stale.
 
-        Args:
-            discard: True if everything will be overwritten; the contents are then not copied.
+        ``discard`` promises that everything will be overwritten; contents are then not copied.
         """
         self._check_open()
         elsewhere = self.state is not Head.HEAD_AT_CPU
@@ -241,8 +219,7 @@ class SyncedMemory:
     def mutable_gpu_data(self, *, discard: bool = False) -> Array:
         """Return the device side for writing; the host side becomes stale.
 
-        Args:
-            discard: True if everything will be overwritten; the contents are then not copied.
+        ``discard`` promises that everything will be overwritten; contents are then not copied.
         """
         if self.device.shares_host:
             return self.mutable_cpu_data(discard=discard)
@@ -285,7 +262,7 @@ class SyncedMemory:
         Steps that refer to this memory stay prepared, for smaller shapes too. A memory that several
         blobs share, or that has a live view or a slot of an arena, is not changed.
         """
-        if self.shared or self.viewed or self._assignment is not None:
+        if self.shared or self.viewed or self.assignment is not None:
             return False
         self.assign(None)
         self.size = size
@@ -364,7 +341,7 @@ class SyncedMemory:
         host = self._to_cpu()
         side = self._private_array(layout)
         host_side = self.host_side
-        in_use = self.viewed or host_side.borrowed or self._assignment is not None
+        in_use = self.viewed or host_side.borrowed or self.assignment is not None
         if alone and not (in_use or host_side.dropped):
             with Uninterrupted():
                 self.device.backend.pack_and_release(host, layout, side)
@@ -485,19 +462,19 @@ class SyncedMemory:
 
     def before_pass(self) -> None:
         """Make a host side with live views the newest, for values written through a view."""
-        if self.viewed and not self.cleared and self._assignment is None:
+        if self.viewed and not self.cleared and self.assignment is None:
             self.mutable_cpu_data()
 
     def after_pass(self) -> None:
         """Bring a host side with live views up to date."""
-        if self.viewed and self.state is Head.HEAD_AT_GPU and self._assignment is None:
+        if self.viewed and self.state is Head.HEAD_AT_GPU and self.assignment is None:
             self._to_cpu()
 
     # -- shared buffers ------------------------------------------------------------------------
 
     def assign(self, assignment: Assignment | None) -> None:
         """Use the buffers of a slot, or own buffers for None; the contents are discarded."""
-        self._assignment = assignment
+        self.assignment = assignment
         self.host_side.replace(None)
         self.device_side.replace(None, self.device)
         order = StreamOrder() if assignment is None else assignment.slot.order
@@ -508,18 +485,18 @@ class SyncedMemory:
 
     def move(self, assignment: Assignment) -> None:
         """Use another place in the top of a Concat, for other shapes; the slots are the same."""
-        self._assignment = assignment
+        self.assignment = assignment
 
     def _check_open(self) -> None:
-        if self._assignment is not None:
-            self._assignment.check_open()
+        if self.assignment is not None:
+            self.assignment.check_open()
 
     # -- the four states -----------------------------------------------------------------------
 
     def _to_cpu(self, *, discard: bool = False) -> np.ndarray:
         match self.state:
             case Head.UNINITIALIZED:
-                fresh = self.host_side.array is None and self._assignment is None  # zeros
+                fresh = self.host_side.array is None and self.assignment is None  # zeros
                 host = self._host_array()
                 if self.initializer is not None and not discard:
                     self.initializer(host)
@@ -556,7 +533,7 @@ class SyncedMemory:
         match self.state:
             case Head.UNINITIALIZED:
                 self.watch.guard = None
-                fresh = self.device_side.array is None and self._assignment is None
+                fresh = self.device_side.array is None and self.assignment is None
                 self._device_array()
                 if not (discard or fresh):
                     self.device_side.fill(0)
@@ -625,7 +602,7 @@ class SyncedMemory:
     def _device_array(self) -> Array:
         side = self.device_side
         if side.array is None:
-            dtype = self._device_dtype
+            dtype = ARRAYS.get(side.storage, self.dtype)
             make = partial(self.device.backend.zeros, dtype=dtype)
             side.array = allocate(self, str(self.device), self.size, make, dtype)
         return side.array
@@ -634,7 +611,7 @@ class SyncedMemory:
         side = self.device_side
         if side.layout is layout:
             return side.array
-        place = self._assignment
+        place = self.assignment
         if place is not None and layout not in side.views:
             side.views[layout] = self._new_private_array(layout)  # a part of a slot's array
         if side.view(layout, shared=place is not None) is not None:
@@ -647,7 +624,7 @@ class SyncedMemory:
         return side.array
 
     def _new_private_array(self, layout: PrivateLayout) -> Array:
-        make, place = self.device.backend.empty_private, self._assignment
+        make, place = self.device.backend.empty_private, self.assignment
         slot = place.concat_slot if place is not None else None
         if place is None or slot is None:
             return allocate(self, "private", layout.size, make)

@@ -157,17 +157,12 @@ class Guard:
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
-        self._refuses = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._where, self._doing, self._advice, self._feeds = "", "", LAYER, False
-        self._written: set[int] = set()
 
     @contextmanager
     def for_pass(self, mode: TransferMode) -> Iterator[None]:
         """Return a context for one pass in the mode "warn" or "raise"."""
-        self._begin()
+        self._where, self._doing, self._advice, self._feeds = "", "", LAYER, False
+        self._written: set[int] = set()
         self._refuses = mode == "raise"
         token = _guard.set(self)
         try:

@@ -30,6 +30,8 @@ from demitasse.io.weights.hdf5 import write_hdf5_weights
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+    from demitasse.layers.base import Layer
+
 Parameter = tuple[np.ndarray, np.ndarray | None]
 """Values, and gradients or None."""
 
@@ -99,18 +101,6 @@ def caffemodel_pieces(
     return pieces
 
 
-class ParameterLayer(Protocol):
-    """A layer (``demitasse.layers.base.Layer``)."""
-
-    @property
-    def name(self) -> str:
-        """Name in the net."""
-
-    @property
-    def blobs(self) -> list[Blob]:
-        """Parameters: weight, bias, ..."""
-
-
 class ParameterStore(Protocol):
     """Layers and parameters of a net (``demitasse.net.structure.Structure``)."""
 
@@ -119,7 +109,7 @@ class ParameterStore(Protocol):
         """Name of the net."""
 
     @property
-    def layers(self) -> Sequence[ParameterLayer]:
+    def layers(self) -> Sequence[Layer]:
         """All layers, in order."""
 
     @property

@@ -85,12 +85,16 @@ class Unit:
                 found[name] = matrix.T if turned else matrix
         return found
 
+    def wanted(self, shapes: Sequence[Sequence[tuple[int, ...]]]) -> Tensors:
+        """Return tensors as ``to_torch`` does, for shapes of the parameters of each layer."""
+        one = np.float32(1)
+        return self.to_torch([[np.broadcast_to(one, shape) for shape in its] for its in shapes])
+
     def to_caffe(
         self, tensors: Tensors, shapes: Sequence[Sequence[tuple[int, ...]]]
     ) -> list[list[np.ndarray]]:
         """Return the parameters of each layer, of the given shapes, from the module's tensors."""
-        wanted = self.to_torch([[np.broadcast_to(np.float32(1), one) for one in layer]
-                                for layer in shapes])  # fmt: skip
+        wanted = self.wanted(shapes)
         _need(self, tensors, wanted)
         first = self.layers[0]
         if first.type == "BatchNorm":
@@ -327,11 +331,7 @@ def pairs_for(
     if path is not None:
         return read_map(path, layers)
     units = units_of(layers)
-    wanted = [
-        unit.to_torch([[np.broadcast_to(np.float32(1), one) for one in shapes[name]]
-                       for name in unit.names])
-        for unit in units
-    ]  # fmt: skip
+    wanted = [unit.wanted([shapes[name] for name in unit.names]) for unit in units]
     return by_order(units, wanted, modules_of(arrays))
 
 

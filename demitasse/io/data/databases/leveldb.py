@@ -79,7 +79,14 @@ class LevelDbDatabase:
             check(Path(name).name not in {"", ".."}, f"CURRENT names no file: {name!r}")
             self._manifest = files.read_manifest(path / Path(name).name)
             self._files = {file.name: file for file in path.iterdir()}
-            self._logged = self._read_logs()
+            logs = sorted(
+                (int(Path(name).stem), file)
+                for name, file in self._files.items()
+                if name.endswith(".log") and Path(name).stem.isdecimal()
+            )
+            oldest = self._manifest.log_number  # older logs are in tables
+            newer = (file for number, file in logs if number >= oldest)
+            self._logged = sorted(chain.from_iterable(map(files.log_entries, newer)))
             self._runs = self._sorted_runs()
         except (OSError, ValueError) as error:
             raise self.damaged(error) from error
@@ -98,18 +105,6 @@ class LevelDbDatabase:
                 last = key
                 if -place & 0xFF == files.VALUE:
                     yield key, value
-
-    def _read_logs(self) -> list[files.Entry]:
-        """Return the sorted entries of logs that are not yet tables."""
-        logs = sorted(
-            (int(Path(name).stem), file)
-            for name, file in self._files.items()
-            if name.endswith(".log") and Path(name).stem.isdecimal()
-        )
-        oldest = self._manifest.log_number
-        return sorted(
-            e for number, file in logs if number >= oldest for e in files.log_entries(file)
-        )
 
     def _sorted_runs(self) -> list[list[Path]]:
         """Return lists of tables; the concatenated tables of a list are sorted."""

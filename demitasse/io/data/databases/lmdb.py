@@ -241,16 +241,11 @@ class LmdbTransaction:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Add a record, or replace the record of the same key."""
-        if not 0 < len(key) <= self._longest_key:
-            message = f"got a key of {len(key)} bytes, expected 1 to {self._longest_key}"
-            raise DataError(
-                message,
-                str(self._path),
-                printable(key),
-                code=ErrorCode.OUT_OF_RANGE,
-                got=len(key),
-                expected=self._longest_key,
-            )
+        got, expected, code = len(key), self._longest_key, ErrorCode.OUT_OF_RANGE
+        if not 0 < got <= expected:
+            message = f"got a key of {got} bytes, expected 1 to {expected}"
+            name, path = printable(key), str(self._path)
+            raise DataError(message, path, name, code=code, got=got, expected=expected)
         self._pending.append((key, value))
 
     def commit(self) -> None:

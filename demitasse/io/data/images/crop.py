@@ -45,19 +45,16 @@ def averaged_center_crop(content: bytes, side: int) -> bytes:
             factor *= 2
         if factor > 1:
             image.thumbnail((width // factor, height // factor), Resampling.NEAREST)
-        square = image.crop(_middle(*image.size))
+        (width, height), half = image.size, min(image.size) / 2
+        if height > width:
+            middle = (0, int(height // 2 - half), width, int(height // 2 + half))
+        else:
+            middle = (int(width // 2 - half), 0, int(width // 2 + half), height)
+        square = image.crop(middle)
         square.thumbnail((side, side), Resampling.LANCZOS)
         file = io.BytesIO()
         square.save(file, "JPEG", quality=75)
     return file.getvalue()
-
-
-def _middle(width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the center square: left, top, right, bottom, in pixels."""
-    half = min(width, height) / 2
-    if height > width:
-        return 0, int(height // 2 - half), width, int(height // 2 + half)
-    return int(width // 2 - half), 0, int(width // 2 + half), height
 
 
 FLOAT = np.float32  # Caffe's precision, which decides the rounding of pixel positions

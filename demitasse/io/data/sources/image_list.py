@@ -363,9 +363,17 @@ class LabelImageBatches(ListSampler[LabelledImage]):
     def _labels(self, pair: Pair, size: tuple[int, ...]) -> np.ndarray:
         """Return the labels of an image of a size. Shape: (H, W)."""
         if self._look.label_type != "PIXEL":
-            label = self._look.ignore_label
+            label, text = self._look.ignore_label, pair.label
             if self._look.label_type == "IMAGE":
-                label = _class(pair.label)
+                short = INTEGER.fullmatch(text) is not None and len(text) < 20
+                if not short or abs(int(text)) > np.iinfo(np.int32).max:
+                    message = (
+                        f"got the label {text[:40]!r}, expected an integer of 32 bits; for images "
+                        "set label_type: PIXEL"
+                    )
+                    code, got = ErrorCode.INVALID, text[:40]
+                    raise DataError(message, code=code, field="label", got=got)
+                label = int(text)
             return np.full(size, label, np.int32)
         labels: np.ndarray = read_image(self._find(pair.label), "indices")[0]
         if labels.shape != size:
@@ -374,14 +382,3 @@ class LabelImageBatches(ListSampler[LabelledImage]):
                 message, code=ErrorCode.SHAPE_MISMATCH, got=labels.shape, expected=size
             )
         return labels
-
-
-def _class(text: str) -> int:
-    short = INTEGER.fullmatch(text) is not None and len(text) < 20
-    if not short or abs(int(text)) > np.iinfo(np.int32).max:
-        message = (
-            f"got the label {text[:40]!r}, expected an integer of 32 bits; for images set "
-            "label_type: PIXEL"
-        )
-        raise DataError(message, code=ErrorCode.INVALID, field="label", got=text[:40])
-    return int(text)

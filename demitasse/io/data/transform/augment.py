@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -34,6 +35,8 @@ from demitasse.io.data.transform.random import Draws
 from demitasse.io.proto import BatchSampler, TransformationParameter
 
 FIELDS = ("distort_param", "expand_param", "resize_param", "noise_param", "random_resize_param")
+
+MANY_SIZES = "makes images of many sizes; add a resize_param to one size, or crop_size"
 
 Step = Callable[[np.ndarray, Draws], np.ndarray]
 
@@ -61,28 +64,20 @@ class Augmenter:
             self._expand(param, resize, crops=crops)
         if resize is not None:
             if param.mean_file and not resize.always:
-                message = "mean_file needs images of one size; remove resize_param.prob"
-                raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_file")
+                _refuse("mean_file", "needs images of one size; remove resize_param.prob")
             if not (resize.always or crops):
-                message = (
-                    "with resize_param.prob below 1 images have many sizes; set crop_size, or "
-                    "remove prob"
-                )
-                raise ConfigError(message, code=ErrorCode.CONFLICT, field="resize_param.prob")
+                fault = "below 1 makes images of many sizes; set crop_size, or remove prob"
+                _refuse("resize_param.prob", fault)
             self.steps.append(resize)
         if param.HasField("noise_param"):
             self.steps.append(Noise(param.noise_param))
         if param.HasField("random_resize_param"):
-            if not crops or param.mean_file:
-                field = "mean_file" if crops else "crop_size"
-                message = (
-                    "random_resize_param makes images of many sizes; set crop_size, and give "
-                    "mean_value instead of mean_file"
-                )
-                raise ConfigError(message, code=ErrorCode.CONFLICT, field=field)
+            if crops and param.mean_file:
+                _refuse("mean_file", "conflicts with random_resize_param; give mean_value instead")
+            if not crops:
+                _refuse("crop_size", "is missing, but random_resize_param makes many sizes")
             if param.noise_param.convert_to_lab:
-                message = "random_resize_param resizes bytes; remove noise_param.convert_to_lab"
-                raise ConfigError(message, code=ErrorCode.CONFLICT, field="random_resize_param")
+                _refuse("random_resize_param", "resizes bytes; remove noise_param.convert_to_lab")
             self.steps.append(RandomResize(param.random_resize_param))
 
     def __bool__(self) -> bool:
@@ -108,15 +103,15 @@ class Augmenter:
     ) -> None:
         expand = Expand(param.expand_param, param.mean_value)
         if expand.changes_size and param.mean_file:
-            message = "expand_param fills with one colour; give mean_value instead of mean_file"
-            raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_file")
+            _refuse("mean_file", "conflicts with expand_param, of one colour; give mean_value")
         if expand.changes_size and not crops and (resize is None or not resize.to_one_size):
-            message = (
-                "expand_param makes images of many sizes; add a resize_param to one size, or "
-                "crop_size"
-            )
-            raise ConfigError(message, code=ErrorCode.CONFLICT, field="expand_param")
+            _refuse("expand_param", MANY_SIZES)
         self.steps.append(expand)
+
+
+def _refuse(field: str, fault: str) -> NoReturn:
+    message = f"{field} {fault}"
+    raise ConfigError(message, code=ErrorCode.CONFLICT, field=field)
 
 
 def need_bytes(image: np.ndarray) -> None:
@@ -143,11 +138,7 @@ class AnnotatedAugmenter:
         self._sample, self._keeping = Sample(samplers), keeping
         resized = [step for step in steps if isinstance(step, Resize) and step.to_one_size]
         if self._sample and not (resized or param.crop_size or param.crop_h):
-            message = (
-                "batch_sampler makes images of many sizes; add a resize_param to one size, or "
-                "crop_size"
-            )
-            raise ConfigError(message, code=ErrorCode.CONFLICT, field="batch_sampler")
+            _refuse("batch_sampler", MANY_SIZES)
 
     def __call__(
         self, image: np.ndarray, rows: np.ndarray, words: np.ndarray

@@ -8,7 +8,7 @@ change the other choices.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum, auto
+from enum import IntEnum
 
 import numpy as np
 
@@ -53,32 +53,14 @@ def words_of(
     return random(first, places[-1] + 1, step)[list(places)]
 
 
-class Choice(IntEnum):
-    """Random choices; the value is the index of the random word."""
-
-    ORDER = 0
-    BRIGHTNESS = auto()
-    BRIGHTNESS_DELTA = auto()
-    CONTRAST = auto()
-    CONTRAST_FACTOR = auto()
-    SATURATION = auto()
-    SATURATION_FACTOR = auto()
-    HUE = auto()
-    HUE_DELTA = auto()
-    CHANNELS = auto()
-    CHANNELS_ORDER = auto()
-    EXPAND = auto()
-    EXPAND_RATIO = auto()
-    EXPAND_TOP = auto()
-    EXPAND_LEFT = auto()
-    RESIZE = auto()
-    INTERPOLATION = auto()
-    NOISE = auto()
-    PIXELS = auto()
-    SAMPLES = auto()
-    SAMPLE = auto()
-    RANDOM_SIZE = auto()
-    RANDOM_INTERPOLATION = auto()
+Choice = IntEnum(
+    "Choice",
+    "ORDER BRIGHTNESS BRIGHTNESS_DELTA CONTRAST CONTRAST_FACTOR SATURATION SATURATION_FACTOR HUE "
+    "HUE_DELTA CHANNELS CHANNELS_ORDER EXPAND EXPAND_RATIO EXPAND_TOP EXPAND_LEFT RESIZE "
+    "INTERPOLATION NOISE PIXELS SAMPLES SAMPLE RANDOM_SIZE RANDOM_INTERPOLATION",
+    start=0,
+)
+"""Random choices; the value is the index of the random word."""
 
 
 AUGMENT_WORDS = 24
