@@ -24,12 +24,10 @@ from demitasse.io.proto import BlobProto, BlobShape, floats, set_floats, stored_
 from demitasse.io.proto.zero_copy import StoredArray
 from demitasse.memory import Head, SyncedMemory
 
-PART = 1 << 20
-"""Elements copied at a time from values that may be in a file."""
+PART = 1 << 20  # elements copied at a time from values that may be in a file
 
 
-Values = np.ndarray | StoredArray
-"""Numbers in memory or in a file."""
+Values = np.ndarray | StoredArray  # numbers in memory or in a file
 
 
 _numbers = itertools.count(1)

@@ -13,11 +13,8 @@ from demitasse.backends.arrays import Array
 from demitasse.blob.blob import Blob
 from demitasse.memory import Head
 
-BINS = 30
-"""Bars of a histogram."""
-
-MOST_SAMPLED = 1 << 16
-"""Largest sample of a histogram; larger blobs are sampled at equal distances."""
+BINS = 30  # bars of a histogram
+MOST_SAMPLED = 1 << 16  # largest sample of a histogram; larger blobs are sampled at equal distances
 
 
 @dataclass(frozen=True)

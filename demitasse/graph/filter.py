@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, NetState, NetStateRule, Phase
 
-MOST = 20
-"""Number of faults that one message lists."""
+MOST = 20  # number of faults that one message lists
 
 
 def listed(faults: Sequence[object]) -> str:

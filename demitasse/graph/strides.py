@@ -27,8 +27,7 @@ OTHER_WINDOWS = (
 )  # fmt: skip
 """Fields of forks that give windows along other axes than height and width."""
 
-Read = Mapping[tuple[int, int], Top]
-"""Top that each bottom of each layer reads."""
+Read = Mapping[tuple[int, int], Top]  # top that each bottom of each layer reads
 
 
 def move_strides(

@@ -17,8 +17,7 @@ from demitasse.io.proto import LayerParameter, NetParameter, ParamSpec
 
 # -- blobs -------------------------------------------------------------------------------------
 
-AUTOMATIC = "(automatic)"
-"""Name of the automatic tops of loss layers, which no layer can read."""
+AUTOMATIC = "(automatic)"  # name of the automatic tops of loss layers, which no layer can read
 
 
 class Node(FrozenStruct):

@@ -37,8 +37,7 @@ class Head(Enum):
     SYNCED = 3
 
 
-DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
-"""Heads at which the device side is up to date."""
+DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)  # heads at which the device side is up to date
 
 
 class Watch:
@@ -54,8 +53,7 @@ class Watch:
         self.guard: object = None
 
 
-UNWATCHED = Watch()
-"""The watch of memories that no recording uses."""
+UNWATCHED = Watch()  # the watch of memories that no recording uses
 
 _serials = itertools.count()
 

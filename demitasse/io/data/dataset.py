@@ -32,8 +32,7 @@ PARTS = ("train", "test")
 NAMES = {LABELS, MEAN, *(f"{part}{end}" for part in PARTS for end in (".txt", "_lmdb"))}
 """Names of the files and folders of a data set."""
 
-MOST = 1 << 16
-"""Largest side of an image, in pixels."""
+MOST = 1 << 16  # largest side of an image, in pixels
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,7 @@ class Converted(NamedTuple):
     skipped: int
 
 
-_Record = tuple[Datum | AnnotatedDatum, int]
-"""A record, and the number of values of its image."""
+_Record = tuple[Datum | AnnotatedDatum, int]  # a record, and the number of values of its image
 
 
 def convert_imageset(

@@ -23,8 +23,7 @@ from demitasse.io.data.sources.source import Batch, BatchSource
 
 logger = logging.getLogger(__name__)
 
-LOG_EVERY = 1000
-"""One in so many waits is logged."""
+LOG_EVERY = 1000  # one in so many waits is logged
 
 
 class PrefetcherClosed(DataError):  # noqa: N818 - an event as much as an error

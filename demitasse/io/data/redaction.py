@@ -25,8 +25,7 @@ BINARY = {
 }  # fmt: skip
 """First bytes of a binary file -> its kind."""
 
-START = 1 << 16
-"""Bytes of a file that are searched for zeros, before gigabytes are read."""
+START = 1 << 16  # bytes of a file that are searched for zeros, before gigabytes are read
 
 
 def quoted(name: str, number: int, path: Path | None = None) -> str:

@@ -12,11 +12,8 @@ from demitasse.core.host import cores
 from demitasse.core.threads import Pool
 from demitasse.errors import DeviceError
 
-THREADS = min(8, cores())
-"""Largest number of threads of a pool."""
-
-AHEAD = 8
-"""Results per thread that may wait in ``map_ahead``."""
+THREADS = min(8, cores())  # largest number of threads of a pool
+AHEAD = 8  # results per thread that may wait in ``map_ahead``
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

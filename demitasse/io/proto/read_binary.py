@@ -22,8 +22,7 @@ from demitasse.io.proto.wire_format import LARGEST, memory_cost, memory_limit
 
 M = TypeVar("M", bound=Message)
 
-BLOCK = 1 << 16
-"""Bytes that are read at a time while the fields of a message are searched."""
+BLOCK = 1 << 16  # bytes that are read at a time while the fields of a message are searched
 
 
 def escape_invalid_utf8(message: Message) -> int:
@@ -54,8 +53,7 @@ def _escaped(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-NEVER_TOO_LARGE = 1 << 14
-"""Bytes of a file whose messages need not be counted."""
+NEVER_TOO_LARGE = 1 << 14  # bytes of a file whose messages need not be counted
 
 ITER = b"\x08"  # tag of the first field of a solver state
 

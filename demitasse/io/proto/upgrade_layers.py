@@ -24,8 +24,7 @@ from demitasse.io.proto.caffe_pb2 import (
 )
 from demitasse.io.proto.caffe_pb2 import V1LayerParameter as Old
 
-Lines = list[int | None]
-"""Line of each layer, or None if unknown."""
+Lines = list[int | None]  # line of each layer, or None if unknown
 
 
 class Problem(str):
@@ -88,8 +87,7 @@ def _moves() -> dict[str, dict[str, str]]:
     return moves
 
 
-MOVES = _moves()
-"""V0 field -> layer type -> V1 field; other types cannot have the field."""
+MOVES = _moves()  # V0 field -> layer type -> V1 field; other types cannot have the field
 
 
 def upgrade_v0(net: NetParameter, lines: Lines) -> list[str]:
@@ -274,8 +272,7 @@ def _align(net: NetParameter, index: int) -> list[str]:
     return [f"layer {crop.name!r}: CROP aligns its bottoms, offset {offset[0]}, {offset[1]}"]
 
 
-Map = tuple[Fraction, Fraction]
-"""Scale and shift along one axis."""
+Map = tuple[Fraction, Fraction]  # scale and shift along one axis
 
 SIDES = ("h", "w")
 

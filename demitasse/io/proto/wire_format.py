@@ -6,8 +6,7 @@ from typing import Any, Protocol
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-LARGEST = 2**31 - 1
-"""Largest message that protobuf reads, in bytes."""
+LARGEST = 2**31 - 1  # largest message that protobuf reads, in bytes
 
 VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
 

@@ -143,8 +143,7 @@ def _raw(blob: BlobProto, name: str) -> Floats:
 M = TypeVar("M", bound=Message)
 Array = npt.NDArray[Any]
 
-LARGE = 1 << 16
-"""Least size in bytes of arrays that are cut out."""
+LARGE = 1 << 16  # least size in bytes of arrays that are cut out
 
 BLOB: dict[int, Any] = {}
 PLACES: dict[type[Message], dict[int, Any]] = {

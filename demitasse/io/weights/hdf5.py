@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from demitasse.io.weights.save import ParameterStore
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-NUMBER = re.compile("0|[1-9][0-9]{0,8}")
-"""Syntax of a parameter's index."""
-DEEPEST = 128
-"""Largest nesting of groups: one more than the slashes in a layer's name."""
+NUMBER = re.compile("0|[1-9][0-9]{0,8}")  # syntax of a parameter's index
+DEEPEST = 128  # largest nesting of groups: one more than the slashes in a layer's name
 
 
 def is_hdf5(path: Path) -> bool:

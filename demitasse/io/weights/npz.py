@@ -22,8 +22,7 @@ from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.data.databases.database import check
 
 MAGIC = b"\x93NUMPY"
-LENGTHS = {1: "<H", 2: "<I"}
-"""Version -> encoding of the header's length."""
+LENGTHS = {1: "<H", 2: "<I"}  # version -> encoding of the header's length
 
 LONGEST_HEADER = 10_000  # bytes, NumPy's own limit
 HEADER = re.compile(
@@ -71,14 +70,12 @@ def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray
     return values.reshape(shape, order="F" if found[3] == b"True" else "C")
 
 
-DEFLATES = 1032
-"""Largest ratio of DEFLATE compression: bytes per compressed byte."""
+DEFLATES = 1032  # largest ratio of DEFLATE compression: bytes per compressed byte
 
 ROOM, GROWTH = 64 << 20, 50
 """Bytes that the arrays may take in any case, and bytes per byte of the file."""
 
-ENCRYPTED = 1
-"""Flag bit of encrypted members."""
+ENCRYPTED = 1  # flag bit of encrypted members
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from demitasse.layers.base import Layer
 
-Parameter = tuple[np.ndarray, np.ndarray | None]
-"""Values, and gradients or None."""
+Parameter = tuple[np.ndarray, np.ndarray | None]  # values, and gradients or None
 
 STATE_DICT = "the command demitasse weights export, which writes a state_dict"
 FOREIGN = {

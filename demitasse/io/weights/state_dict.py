@@ -29,8 +29,7 @@ from demitasse.io.weights.batch_norm import running_averages
 from demitasse.io.weights.formats import Parameters
 from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 
-Tensors = dict[str, np.ndarray]
-"""Tensors of a module by name (weight, bias, running_mean, ...)."""
+Tensors = dict[str, np.ndarray]  # tensors of a module by name (weight, bias, running_mean, ...)
 
 NAMES: Mapping[str, tuple[str, ...]] = {"Bias": ("bias",), "Parameter": ("value",)}
 """Layer type -> PyTorch's names of its parameters, if not weight and bias."""
@@ -189,11 +188,8 @@ def _types(unit: Unit) -> str:
     return " and ".join(layer.type for layer in unit.layers)
 
 
-Pairs = list[tuple[Unit, str]]
-"""Units with the names of their modules."""
-
-UNREAD = "num_batches_tracked"
-"""Counter of PyTorch's BatchNorm, which Caffe does not have."""
+Pairs = list[tuple[Unit, str]]  # units with the names of their modules
+UNREAD = "num_batches_tracked"  # counter of PyTorch's BatchNorm, which Caffe does not have
 
 TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[=+#]|[^\s=+#"]+)')
 
@@ -365,14 +361,9 @@ def to_parameters(
 
 PICKLED = {".pt", ".pth"}
 
-ENDINGS = {*PICKLED, ".safetensors"}
-"""Extensions of files of state_dicts."""
-
-WRAPPED = ("state_dict", "model_state_dict", "model")
-"""Keys of the state_dict in a checkpoint."""
-
-PARALLEL = "module."
-"""Prefix of names saved by DataParallel."""
+ENDINGS = {*PICKLED, ".safetensors"}  # extensions of files of state_dicts
+WRAPPED = ("state_dict", "model_state_dict", "model")  # keys of the state_dict in a checkpoint
+PARALLEL = "module."  # prefix of names saved by DataParallel
 
 
 def read_state_dict(path: Path) -> dict[str, np.ndarray]:

@@ -289,8 +289,7 @@ def unsnap(packed: bytes) -> bytes:
 
 POLYNOMIAL = 0x82F63B78  # bits in reverse
 ALL = 0xFFFFFFFF
-LANE = 64
-"""Bytes per lane: long enough that combining is cheap, short enough for many lanes."""
+LANE = 64  # bytes per lane: long enough that combining is cheap, short enough for many lanes
 
 MASK = 0xA282EAD8
 
@@ -341,11 +340,8 @@ def _tables(power: int) -> np.ndarray:
     return halves
 
 
-BLOCK = 64 * 1024
-"""Bytes per block of a table, as in databases written by Caffe."""
-
-RESTART_EVERY = 16
-"""Entries between two keys that are stored in full."""
+BLOCK = 64 * 1024  # bytes per block of a table, as in databases written by Caffe
+RESTART_EVERY = 16  # entries between two keys that are stored in full
 
 LAST_LEVEL = 6
 

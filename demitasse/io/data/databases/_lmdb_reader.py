@@ -24,19 +24,15 @@ from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import BufferPool, DamagedError, Raw, check, what_is_there
 
-HEADER = Struct("<Q2xHHH")
-"""Page number, flags, end of the node offsets, start of the nodes."""
-OVERFLOW_HEADER = Struct("<Q2xHI")
-"""Page number, flags, number of consecutive pages."""
+HEADER = Struct("<Q2xHHH")  # page number, flags, end of the node offsets, start of the nodes
+OVERFLOW_HEADER = Struct("<Q2xHI")  # page number, flags, number of consecutive pages
 META = Struct("<II16x IHHQQQQQ IHHQQQQQ QQ")
 """Magic, version; free-page database and main database; last page, transaction.
 
 Per database: page size, flags, depth, branch, leaf and overflow pages, records, root.
 """
-NODE = Struct("<IHH")
-"""Size of the value, flags, size of the key, which follows."""
-BRANCH_NODE = Struct("<Q")
-"""Page number (48 bits) and size of the key (16 bits)."""
+NODE = Struct("<IHH")  # size of the value, flags, size of the key, which follows
+BRANCH_NODE = Struct("<Q")  # page number (48 bits) and size of the key (16 bits)
 PAGE_NUMBER = Struct("<Q")
 
 PAGE_HEADER_SIZE = HEADER.size
@@ -293,11 +289,8 @@ class LmdbFile:
         return status.st_size, status.st_mtime_ns
 
 
-READ_AHEAD = 1 << 16
-"""Read-ahead in bytes for consecutive pages."""
-
-MAX_READ = 1 << 18
-"""Largest read in bytes for consecutive overflow records."""
+READ_AHEAD = 1 << 16  # read-ahead in bytes for consecutive pages
+MAX_READ = 1 << 18  # largest read in bytes for consecutive overflow records
 
 
 OverflowRecord = tuple[int, int, int]

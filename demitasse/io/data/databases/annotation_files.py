@@ -30,8 +30,7 @@ DAMAGE = (
 
 EDGES = ("xmin", "ymin", "xmax", "ymax")
 
-LONGEST_SIDE = 1 << 31
-"""Largest height or width of an image, in pixels."""
+LONGEST_SIDE = 1 << 31  # largest height or width of an image, in pixels
 
 
 class Object(NamedTuple):

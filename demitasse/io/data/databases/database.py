@@ -39,8 +39,7 @@ class BufferPool:
         return self._rooms[self._used - 1][:size]
 
 
-Raw = bytes | memoryview
-"""Value of a record."""
+Raw = bytes | memoryview  # value of a record
 
 Mode = Literal["read", "write", "new"]
 """``read``, ``write`` (append), or ``new`` (refuse an existing path)."""

@@ -16,8 +16,7 @@ from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.codecs import Color, decode_image
 from demitasse.io.proto import AnnotatedDatum, Datum, floats
 
-Label = int | float | tuple[float, ...]
-"""A class, a number, or several numbers."""
+Label = int | float | tuple[float, ...]  # a class, a number, or several numbers
 
 
 def datum_to_array(datum: Datum, color: Color = "native") -> np.ndarray:

@@ -28,17 +28,13 @@ from demitasse.io.data.redaction import quoted, read_list_file
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-BLOCK = 64 << 20
-"""Bytes of a block for sequential reading."""
-
-DEFLATES = 1032
-"""Largest ratio of DEFLATE compression: bytes per compressed byte."""
+BLOCK = 64 << 20  # bytes of a block for sequential reading
+DEFLATES = 1032  # largest ratio of DEFLATE compression: bytes per compressed byte
 
 ROOM, GROWTH = 64 << 20, 50
 """Bytes that arrays in memory may take in any case, and bytes per byte of the file."""
 
-LINKS = 16
-"""Largest number of soft links on the way to a data set."""
+LINKS = 16  # largest number of soft links on the way to a data set
 
 
 def read_list(source: Path, base_dir: Path | None = None) -> list[Path]:

@@ -154,8 +154,7 @@ def _need_whole(file: LmdbFile, path: Path) -> None:
         raise
 
 
-_databases: weakref.WeakSet[LmdbDatabase] = weakref.WeakSet()
-"""Open databases of this process."""
+_databases: weakref.WeakSet[LmdbDatabase] = weakref.WeakSet()  # open databases of this process
 
 
 class LmdbCursor:

@@ -20,13 +20,11 @@ from demitasse.core.paths import reason_of, regular_file
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.writing import write_database
 
-SPLITS = {"train": "train", "test": "t10k"}
-"""Database -> prefix of its two file names."""
+SPLITS = {"train": "train", "test": "t10k"}  # database -> prefix of its two file names
 
 KINDS = (("images-idx3-ubyte", "images.idx3-ubyte"), ("labels-idx1-ubyte", "labels.idx1-ubyte"))
 UBYTE = 8
-DEFLATES = 1032
-"""Largest ratio of gzip compression: bytes per compressed byte."""
+DEFLATES = 1032  # largest ratio of gzip compression: bytes per compressed byte
 
 
 def read_idx(path: Path) -> np.ndarray:

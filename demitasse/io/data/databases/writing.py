@@ -18,14 +18,9 @@ from demitasse.io.data.databases.database import Database, Mode, open_db
 from demitasse.io.data.databases.datum import annotated_datum, array_to_datum
 from demitasse.io.proto import Datum
 
-COMMIT_EVERY = 1000
-"""Records per transaction."""
-
-PRIVATE = 0o700
-"""Mode of folders until they are complete."""
-
-SETTINGS = "settings.json"
-"""File beside an incomplete database: the settings of its records."""
+COMMIT_EVERY = 1000  # records per transaction
+PRIVATE = 0o700  # mode of folders until they are complete
+SETTINGS = "settings.json"  # file beside an incomplete database: the settings of its records
 
 
 def write_database(

@@ -122,8 +122,7 @@ MAXIMUM, SIXTEEN_BITS = "maximum", 65535
 """Key of ``Image.info`` for the largest value of a PNM file; the largest value of 16 bits."""
 
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
-EXTRA_SAMPLES, UNASSOCIATED = 338, 2
-"""Tags of TIFF and their values."""
+EXTRA_SAMPLES, UNASSOCIATED = 338, 2  # tags of TIFF and their values
 
 
 def _tiff_tag(image: Image, tag: int) -> int | None:

@@ -18,8 +18,7 @@ def to_uint8(values: np.ndarray) -> np.ndarray:
 
 
 BITS = 14
-GRAY = (1868, 9617, 4899)
-"""Luma weights of blue, green and red, in units of 1 / 16384."""
+GRAY = (1868, 9617, 4899)  # luma weights of blue, green and red, in units of 1 / 16384
 
 HUES = 180
 """Number of hues; OpenCV halves degrees."""
@@ -116,8 +115,7 @@ def lab_to_bgr(image: np.ndarray) -> np.ndarray:
 LUMA = np.array([24.966, 128.553, 65.481], np.float32) / np.float32(255)
 """Weights of blue, green and red in the luma of BT.601 for video, from 16 to 235."""
 
-CONTRAST = np.float32(255 / 219)
-"""Levels of blue, green and red per level of this luma."""
+CONTRAST = np.float32(255 / 219)  # levels of blue, green and red per level of this luma
 
 
 def bgr_to_luma(image: np.ndarray) -> np.ndarray:
@@ -136,8 +134,7 @@ def _shifted(values: np.ndarray) -> np.ndarray:
 
 
 LEVELS = 256
-PARTS = 8
-"""Tiles per direction."""
+PARTS = 8  # tiles per direction
 
 
 def equalize(image: np.ndarray) -> np.ndarray:

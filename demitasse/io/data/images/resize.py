@@ -98,11 +98,8 @@ def resize_bicubic(image: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.asarray(resized).transpose(2, 0, 1)
 
 
-MODES = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
-"""Values of ``interp_mode``."""
-
-SHARPNESS = -0.75
-"""Derivative parameter of the bicubic kernel."""
+MODES = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")  # values of ``interp_mode``
+SHARPNESS = -0.75  # derivative parameter of the bicubic kernel
 
 
 def interpolate(image: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-ONE = 1 << 11
-"""Sum of the weights of two neighbours."""
+ONE = 1 << 11  # sum of the weights of two neighbours
 
 
 class Shares(NamedTuple):

@@ -34,8 +34,7 @@ from demitasse.io.proto.read_binary import parse_message
 from demitasse.io.proto.wire_format import varint
 
 DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
-MOST_TAILS = 1 << 16
-"""Largest number of cached record ends."""
+MOST_TAILS = 1 << 16  # largest number of cached record ends
 
 LARGE = 1 << 15
 """Images from this size on, in bytes, are returned as views instead of one copied array."""

@@ -127,8 +127,7 @@ class RecordReader:
 BatchMaker = DatumMaker | AnnotatedMaker
 """Converts database records to batches, in the prefetching thread."""
 
-NumberedRecord = tuple[int, Raw]
-"""Number of a record, and its bytes."""
+NumberedRecord = tuple[int, Raw]  # number of a record, and its bytes
 
 
 class DatabaseBatches:

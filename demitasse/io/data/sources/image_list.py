@@ -32,8 +32,7 @@ from demitasse.io.data.transform.mean import check_channel_values
 from demitasse.io.data.transform.random import RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer
 
-Find = Callable[[str], Path]
-"""Returns the path of an image name."""
+Find = Callable[[str], Path]  # returns the path of an image name
 
 
 @dataclass(frozen=True, slots=True)

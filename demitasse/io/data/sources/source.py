@@ -52,8 +52,7 @@ Shard.__init__ = renamed_arguments(ranks="world_size")(  # type: ignore[method-a
     Shard.__init__
 )
 
-UNSHARDED = Shard()
-"""Shard of a single process: every record."""
+UNSHARDED = Shard()  # shard of a single process: every record
 
 
 @dataclass(frozen=True)
@@ -182,8 +181,7 @@ class BatchShard:
         return position // batch_size % self.world_size == self.rank
 
 
-ALL_BATCHES = BatchShard()
-"""Shard of a single rank: every batch."""
+ALL_BATCHES = BatchShard()  # shard of a single rank: every batch
 
 
 class ShardedSource:

@@ -42,8 +42,7 @@ from demitasse.io.proto import (
 
 Region = tuple[float, float, float, float]
 
-WHOLE: Region = (0.0, 0.0, 1.0, 1.0)
-"""Region of an unchanged image."""
+WHOLE: Region = (0.0, 0.0, 1.0, 1.0)  # region of an unchanged image
 
 BOX = slice(2, 6)
 """Columns of the box in a row of objects; see ``demitasse.io.data.databases.datum``."""
@@ -109,8 +108,7 @@ def coverage(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     return share
 
 
-MOST = 100
-"""Largest ratio of the canvas to the image, per side."""
+MOST = 100  # largest ratio of the canvas to the image, per side
 
 
 class Expand:
@@ -166,8 +164,7 @@ class Expand:
 
 FLOAT = np.float32  # SSD's precision of aspects, which decides the rounding of sizes
 
-Size = tuple[int, int]
-"""Height and width, in pixels."""
+Size = tuple[int, int]  # height and width, in pixels
 
 
 class Resize:
@@ -282,8 +279,7 @@ class RandomResize:
         return interpolate(image, height, width, way)
 
 
-DRAWN = 4
-"""Random numbers per region: scale, aspect and two coordinates."""
+DRAWN = 4  # random numbers per region: scale, aspect and two coordinates
 
 
 class Sample:

@@ -103,8 +103,7 @@ def _hsv_levels(image: np.ndarray, channel: int, factor: float, more: float) -> 
 
 
 CLIP_LIMIT = 4.0
-POSTERIZE_STEP = 64
-"""Distance of the levels left by ``posterize``."""
+POSTERIZE_STEP = 64  # distance of the levels left by ``posterize``
 
 BLUR_SIZE, BLUR_SIGMA = 7, 1.5
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from demitasse.backends.random import bits, stream_of
 
-CROP_WORDS = 4
-"""Random words per record for crop and mirror."""
+CROP_WORDS = 4  # random words per record for crop and mirror
 
 
 class RecordRandom:
@@ -63,8 +62,7 @@ Choice = IntEnum(
 """Random choices; the value is the index of the random word."""
 
 
-AUGMENT_WORDS = 24
-"""Random words per record: more than there are choices, as a reserve."""
+AUGMENT_WORDS = 24  # random words per record: more than there are choices, as a reserve
 
 
 class Draws:

@@ -13,8 +13,7 @@ from google.protobuf.message import Message
 from demitasse.io.proto.text.schema import schema
 from demitasse.io.proto.text.tokens import Token
 
-LISTED_IN = frozenset({"PoolingParameter"})
-"""Messages with entries in the table's ``lists``."""
+LISTED_IN = frozenset({"PoolingParameter"})  # messages with entries in the table's ``lists``
 
 TABLE = Path(__file__).with_name("dialects.toml")
 

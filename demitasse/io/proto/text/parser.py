@@ -101,8 +101,7 @@ def wrong_kind(field: Field, token: Token, begins_field: bool) -> str:
 
 CLOSERS = {"{": "}", "<": ">"}
 
-MOST_FAULTS = 10_000
-"""Faults after which parsing stops; also the largest number of warnings."""
+MOST_FAULTS = 10_000  # faults after which parsing stops; also the largest number of warnings
 
 
 class _Enough(Exception):  # noqa: N818 - it never leaves the parser
