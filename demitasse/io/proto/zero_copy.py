@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 Floats = npt.NDArray[Any]  # float32 or float64
+Pieces = list[bytes | memoryview]
+
+NAMES = (("double_data", "data"), ("double_diff", "diff"))  # fields of values, and of gradients
 
 MAX_AXES = 32
 RAW_TYPES = {BlobProto.DOUBLE: "<f8", BlobProto.FLOAT: "<f4", BlobProto.FLOAT16: "<f2"}
@@ -49,8 +52,7 @@ def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
     """
     if not isinstance(source, BlobProto):
         return _numbers(source)
-    singles, doubles = ("diff", "double_diff") if diff else ("data", "double_data")
-    for name in (doubles, singles):
+    for name in NAMES[diff]:
         field = getattr(source, name)
         if len(field):
             return _numbers(field) if has_blocks(field) else _packed(source, name)
@@ -63,8 +65,7 @@ def count_floats(blob: BlobProto, diff: bool = False) -> int:
     Raises:
         WeightsError: Raw data has a type other than float.
     """
-    singles, doubles = ("diff", "double_diff") if diff else ("data", "double_data")
-    for name in (doubles, singles):
+    for name in NAMES[diff]:
         count = len(getattr(blob, name))
         if count:
             return count
@@ -76,15 +77,18 @@ def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
 
     Values of any shape are read in C order. float64 is stored as doubles, other types as float32.
     """
-    names = ("diff", "double_diff", "raw_diff") if diff else ("data", "double_data", "raw_data")
-    for name in names:
+    for name in (*NAMES[diff], "raw_diff" if diff else "raw_data"):
         blob.ClearField(name)
+    blob.MergeFromString(b"".join(_array_field(values, diff)))
+
+
+def _array_field(values: Floats, diff: bool) -> Pieces:
+    """Return values as a field of a blob message: its prefix and its body; empty without values."""
     double = values.dtype == np.float64
+    number = BlobProto.DESCRIPTOR.fields_by_name[NAMES[diff][0 if double else 1]].number
     block = np.ascontiguousarray(values, "<f8" if double else "<f4")
-    if block.size:
-        number = BlobProto.DESCRIPTOR.fields_by_name[names[double]].number
-        body = block.reshape(-1).view(np.uint8).data
-        blob.MergeFromString(b"".join([length_prefix(number, body.nbytes), body]))
+    body = block.reshape(-1).view(np.uint8).data
+    return [length_prefix(number, body.nbytes), body] if block.size else []
 
 
 def stored_shape(blob: BlobProto) -> tuple[int, ...]:
@@ -282,27 +286,17 @@ def _blob(view: FileView, arrays: Arrays) -> list[bytes]:
     return [*parts, view.part(begin).read()]
 
 
-Pieces = list[bytes | memoryview]
-
-SINGLE = (BlobProto.DATA_FIELD_NUMBER, BlobProto.DIFF_FIELD_NUMBER)
-DOUBLE = (BlobProto.DOUBLE_DATA_FIELD_NUMBER, BlobProto.DOUBLE_DIFF_FIELD_NUMBER)
-
-
 def blob_pieces(data: npt.NDArray[Any], diff: npt.NDArray[Any] | None = None) -> Pieces:
     """Return a blob message; float64 is stored as doubles, other types as float32."""
-    double = data.dtype == np.float64
-    numbers = DOUBLE if double else SINGLE
-    arrays: Pieces = []
-    for number, array in zip(numbers, (data, diff), strict=True):
-        if array is not None and array.size:
-            block = np.ascontiguousarray(array, "<f8" if double else "<f4")
-            body = block.reshape(-1).view(np.uint8).data
-            arrays += [length_prefix(number, body.nbytes), body]
+    arrays = _array_field(data, False)
+    if diff is not None:
+        arrays += _array_field(diff, True)
     shape: Pieces = []
     if data.ndim:
         encoded = BlobShape(dim=data.shape).SerializeToString()
         shape = [length_prefix(BlobProto.SHAPE_FIELD_NUMBER, len(encoded)), encoded]
-    return [*shape, *arrays] if double else [*arrays, *shape]
+    # in the order of the fields' numbers
+    return [*shape, *arrays] if data.dtype == np.float64 else [*arrays, *shape]
 
 
 def field_pieces(number: int, pieces: Pieces) -> Pieces:

@@ -73,7 +73,8 @@ class MemoryRows:
 class Hdf5Batches:
     """Fills batches with rows of listed HDF5 files, in an endless loop.
 
-    ``names`` are the data sets of the tops. With ``shuffle`` the files, and the rows of each file,
+    ``position`` is the number of rows used before the next batch. ``names`` are the data sets of
+    the tops. With ``shuffle`` the files, and the rows of each file,
     are shuffled in every epoch, by the net's ``seed`` and the layer's ``name``.
     """
 
@@ -93,7 +94,7 @@ class Hdf5Batches:
         self._seed, self._name, self._shuffle = seed, name, shuffle
         self._files = EpochPermutation(len(paths), seed, f"{name}/files", shuffle=shuffle)
         config = config or ReaderConfig()
-        self._position, self._step = config.position, config.shard.world_size
+        self.position, self._step = config.position, config.shard.world_size
         self._visit = 0  # files opened since the first epoch began
         self._row = 0  # row in this visit
         self._sizes: dict[int, int] = {}  # rows of each opened file
@@ -106,13 +107,8 @@ class Hdf5Batches:
                 with closing(Hdf5File(path, names)) as file:
                     self._sizes[which] = file.rows
             self._rows_in_all = sum(self._sizes.values())
-            self._position -= self._position % self._rows_in_all
-        self._skip(self._position + config.shard.rank)
-
-    @property
-    def position(self) -> int:
-        """Rows used before the next batch."""
-        return self._position
+            self.position -= self.position % self._rows_in_all
+        self._skip(self.position + config.shard.rank)
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch, one per top."""
@@ -168,13 +164,13 @@ class Hdf5Batches:
     def _next_size(self) -> int:
         """Return the number of rows of the next batch."""
         if self._whole_epochs:
-            return min(self._batch_size, self._rows_in_all - self._position % self._rows_in_all)
+            return min(self._batch_size, self._rows_in_all - self.position % self._rows_in_all)
         return self._batch_size
 
     def _finish_batch(self, size: int, batch: Batch) -> None:
-        self._position += size * self._step
-        batch.position = self._position
-        batch.last = self._whole_epochs and self._position % self._rows_in_all == 0
+        self.position += size * self._step
+        batch.position = self.position
+        batch.last = self._whole_epochs and self.position % self._rows_in_all == 0
 
     def _skip(self, rows: int) -> None:
         """Advance by some rows, into the files that follow."""

@@ -41,10 +41,6 @@ class RecordReader:
             self.number -= back
         return back
 
-    def peek(self) -> Raw:
-        """Return the next record of ``take``."""
-        return self._cursor.value()
-
     def take(self, count: int, *, to_end: bool = False) -> list[Raw]:
         """Return the next ``count`` records; valid until the next call or ``close``.
 
@@ -82,7 +78,7 @@ class RecordReader:
 
     def record(self, number: int) -> bytes:
         """Return any record; fastest for increasing numbers."""
-        return bytes(self._reader_at(number).peek())
+        return bytes(self._reader_at(number)._cursor.value())
 
     def key_of(self, number: int) -> str:
         """Return the key of any record, for messages."""
@@ -133,6 +129,9 @@ NumberedRecord = tuple[int, Raw]  # number of a record, and its bytes
 class DatabaseBatches:
     """Fills batches with the records of a database, in order, in an endless loop.
 
+    Attributes:
+        position: Records used by all processes before the next batch.
+
     Raises:
         DataError: The database cannot be opened, or is empty.
     """
@@ -149,17 +148,12 @@ class DatabaseBatches:
     ) -> None:
         config = config or ReaderConfig()
         self._source, self._maker, self._batch_size = str(path), maker, batch_size
-        self._position, self._step = config.position, config.shard.world_size
+        self.position, self._step = config.position, config.shard.world_size
         self._whole_epochs, self._policy = config.whole_epochs, config.bad_records
         self._database = open_db(path, backend)
         self._reader = RecordReader(self._database, config.position, config.shard)
         if self._whole_epochs:
-            self._position -= self._reader.begin_round()
-
-    @property
-    def position(self) -> int:
-        """Records used before the next batch."""
-        return self._position
+            self.position -= self._reader.begin_round()
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch, one per top."""
@@ -180,7 +174,7 @@ class DatabaseBatches:
         while not made:  # all records of a batch may be bad
             first = self._reader.number
             records = self._reader.take(self._batch_size, to_end=self._whole_epochs)
-            self._position += len(records) * self._step
+            self.position += len(records) * self._step
             slots = range(first, first + len(records) * self._step, self._step)
             made = self._fill(batch, records, slots)
         self._note(batch)
@@ -188,7 +182,7 @@ class DatabaseBatches:
     def skip(self, batch: Batch) -> None:
         """Skip the next batch."""
         count = self._reader.skip(self._batch_size, to_end=self._whole_epochs)
-        self._position += count * self._step
+        self.position += count * self._step
         self._note(batch)
 
     def key_of(self, number: int) -> str:
@@ -203,7 +197,7 @@ class DatabaseBatches:
 
     def _note(self, batch: Batch) -> None:
         """Write the position behind the batch into the batch."""
-        batch.position, batch.last = self._position, self._whole_epochs and self._reader.at_start
+        batch.position, batch.last = self.position, self._whole_epochs and self._reader.at_start
         batch.skipped = self._policy.count
 
     def _fill(self, batch: Batch, records: list[Raw], slots: range) -> bool:

@@ -68,15 +68,9 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
         name, *labels = line.rsplit(maxsplit=count)
         if len(labels) < count:
             if count > 1:
-                message = f"got {len(labels)} labels, expected {count} as in the first line"
-                raise DataError(
-                    message,
-                    str(source),
-                    line,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    got=len(labels),
-                    expected=count,
-                )
+                got, code = len(labels), ErrorCode.COUNT_MISMATCH
+                message = f"got {got} labels, expected {count} as in the first line"
+                raise DataError(message, str(source), line, code=code, got=got, expected=count)
             name, labels = line, [line]
         values = tuple(_number(label) for label in labels)
         if not all(map(math.isfinite, values)):
@@ -164,9 +158,8 @@ class ImageListBatches(ListSampler[Image]):
         records = [image.pixels for image in images]
         data = batch.images((len(images), *shape), records, self._transformer.mean_scale)
         for index, (number, entry, pixels) in enumerate(images):
-            labels[index] = (
-                self._entries[entry].labels if labels.ndim > 1 else self._entries[entry].labels[0]
-            )
+            values = self._entries[entry].labels
+            labels[index] = values if labels.ndim > 1 else values[0]
             try:
                 self._transformer.finish([pixels], data[index : index + 1], first=number)
             except DemitasseError as error:
@@ -376,8 +369,7 @@ class LabelImageBatches(ListSampler[LabelledImage]):
             return np.full(size, label, np.int32)
         labels: np.ndarray = read_image(self._find(pair.label), "indices")[0]
         if labels.shape != size:
-            message = f"the image is {size}, its labels {pair.label} are {labels.shape}"
-            raise ShapeError(
-                message, code=ErrorCode.SHAPE_MISMATCH, got=labels.shape, expected=size
-            )
+            shape, code = labels.shape, ErrorCode.SHAPE_MISMATCH
+            message = f"the image is {size}, its labels {pair.label} are {shape}"
+            raise ShapeError(message, code=code, got=shape, expected=size)
         return labels

@@ -139,6 +139,9 @@ class WindowBatches:
         cache: Keep all image files in memory.
         config: Start position, shard and policy for bad records.
 
+    Attributes:
+        position: Windows used before the next batch.
+
     Raises:
         DataError: The file has no windows of a needed kind.
     """
@@ -162,7 +165,7 @@ class WindowBatches:
     ) -> None:
         config = config or ReaderConfig()
         self._policy, self._shard = config.bad_records, config.shard
-        self._position = config.position
+        self.position = config.position
         self._source, self._windows, self._find = source, windows, find
         self._cut, self._mirror, self._mean, self._scale = cut, mirror, mean, scale
         shown = int(np.float32(batch_size) * np.float32(fraction))  # Caffe's rounding
@@ -174,11 +177,6 @@ class WindowBatches:
             if count and not found:
                 message = f"a batch needs {count} {kind} windows, but the window file has none"
                 raise DataError(message, str(source), code=ErrorCode.MISSING, kind=kind)
-
-    @property
-    def position(self) -> int:
-        """Windows used before the next batch."""
-        return self._position
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, size, size) and labels (N,)."""
@@ -194,7 +192,7 @@ class WindowBatches:
         data, labels = (batch.array(i, shape) for i, shape in enumerate(self.shapes()))
         count, world_size = len(labels), self._shard.world_size
         data[...] = 0
-        words = self._random(self._position + self._shard.rank, count, world_size)
+        words = self._random(self.position + self._shard.rank, count, world_size)
         for index in range(count):
             shown = index >= self._counts[0]
             choice = self._windows.foreground if shown else self._windows.background
@@ -211,8 +209,8 @@ class WindowBatches:
         self._files.clear()
 
     def _finish_batch(self, batch: Batch) -> None:
-        self._position += sum(self._counts) * self._shard.world_size
-        batch.position, batch.skipped = self._position, self._policy.count
+        self.position += sum(self._counts) * self._shard.world_size
+        batch.position, batch.skipped = self.position, self._policy.count
 
     def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
         """Write a random window, or the next good one, to ``out``; return its label."""
