@@ -98,18 +98,27 @@ def make_dataset(
     lists = _split(classes, options)
     total = sum(map(len, lists.values()))
     out = real_path(out) if out.is_symlink() else out
+    height, width = options.size
+    how = ImageSet(gray=options.gray, resize_height=height, resize_width=width)
     with partial_folder(out) as partial:
         folder = partial / "dataset"
         folder.mkdir()
         _write_lines(folder / LABELS, list(classes))
         done = 0
         for part, lines in lists.items():
+            file, database = folder / f"{part}.txt", folder / f"{part}_lmdb"
+            _write_lines(file, lines)
 
             def report(count: int, _: int, done: int = done) -> None:
                 if progress is not None:
                     progress(done + count, total)
 
-            _write_part(source, folder, part, lines, options, threads, report)
+            converted = convert_imageset(
+                f"{source}/", file, database, how, skip=options.skip, threads=threads,
+                progress=report,
+            )  # fmt: skip
+            if converted.skipped:  # the list has the images that were read
+                _write_lines(file, [lines[int(key.partition(b"_")[0])] for key in _keys(database)])
             done += len(lines)
         found = {line.label for line in read_lines(folder / "train.txt")}
         lost = [name for label, name in enumerate(classes) if label not in found]
@@ -143,9 +152,6 @@ def read_dataset(folder: Path) -> Dataset:
     train, test = (len(_keys(folder / f"{part}_lmdb")) for part in PARTS)
     values = tuple(mean.mean((1, 2), dtype=np.float64).tolist())
     return Dataset(folder, tuple(labels), (channels, height, width), values, train, test)
-
-
-# -- classes -----------------------------------------------------------------------------------
 
 
 def _check_options(options: DatasetOptions) -> None:
@@ -197,23 +203,18 @@ def _classes(source: Path) -> dict[str, list[str]]:
         raise DataError(message, str(error.filename or source), code=code_of(error)) from error
     if len(classes) < 2:
         message = (
-            f"got {len(classes)} class folder{'' if len(classes) == 1 else 's'} and {len(loose)} "
-            "images beside, expected a folder for each class, and at least two: "
-            f"{source.name}/CLASS/IMAGE"
+            f"got {len(classes)} class folders and {len(loose)} images beside, expected a folder "
+            f"for each class, and at least two: {source.name}/CLASS/IMAGE"
         )
         raise DataError(message, str(source), code=ErrorCode.MISSING, got=len(classes))
     empty = [name for name, images in classes.items() if not images]
     if empty:
-        message = (
-            f"got no images in the class folder{'s' * (len(empty) > 1)} "
-            f"{', '.join(map(repr, empty))}; add images, or remove the folder"
-        )
+        names = ", ".join(map(repr, empty))
+        message = f"got class folders without images: {names}; add images, or remove the folders"
         raise DataError(message, str(source), code=ErrorCode.NOT_FOUND, classes=empty)
     for name in [*classes, *(image for images in classes.values() for image in images)]:
         if any(end in name for end in "\n\r\0"):
-            message = (
-                f"got a line break in the name {name!r}; lists have a name in a line: rename it"
-            )
+            message = f"got a line break in the name {name!r}, expected a line for a name"
             raise DataError(message, str(source), code=ErrorCode.INVALID, got=name)
     if loose:
         log.warning("Left out %d images in %s that are in no class folder", len(loose), source)
@@ -242,30 +243,6 @@ def _split(classes: dict[str, list[str]], options: DatasetOptions) -> dict[str, 
 def _shuffled(items: list[str], seed: int, name: str) -> list[str]:
     order = EpochPermutation(len(items), seed, f"dataset/{name}", shuffle=True).of_round(0)
     return [items[number] for number in order.tolist()]
-
-
-# -- files -------------------------------------------------------------------------------------
-
-
-def _write_part(
-    source: Path,
-    folder: Path,
-    part: str,
-    lines: list[str],
-    options: DatasetOptions,
-    threads: int,
-    progress: Callable[[int, int], None],
-) -> None:
-    """Write the list and the database of a part; the list has the images that were read."""
-    height, width = options.size
-    how = ImageSet(gray=options.gray, resize_height=height, resize_width=width)
-    file, database = folder / f"{part}.txt", folder / f"{part}_lmdb"
-    _write_lines(file, lines)
-    done = convert_imageset(
-        f"{source}/", file, database, how, skip=options.skip, threads=threads, progress=progress
-    )
-    if done.skipped:
-        _write_lines(file, [lines[int(key.partition(b"_")[0])] for key in _keys(database)])
 
 
 def _write_lines(file: Path, lines: list[str]) -> None:

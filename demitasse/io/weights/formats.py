@@ -151,15 +151,6 @@ def _array_of(layer: str, index: int, blob: BlobProto, arrays: Arrays) -> np.nda
             return np.array(values.reshape(shape))  # a copy: not a part of a message
     except ValueError:  # an axis of 0, and another that is too long
         pass
-    message = (
-        f"got {values.size} values of parameter {index} of layer {layer!r}, expected "
-        f"{shape_string(shape)}"
-    )
-    raise WeightsError(
-        message,
-        code=ErrorCode.COUNT_MISMATCH,
-        layer=layer,
-        param=index,
-        got=values.size,
-        expected=shape,
-    )
+    got, wanted, code = values.size, shape_string(shape), ErrorCode.COUNT_MISMATCH
+    message = f"got {got} values of parameter {index} of layer {layer!r}, expected {wanted}"
+    raise WeightsError(message, code=code, layer=layer, param=index, got=got, expected=shape)

@@ -69,13 +69,9 @@ def message_pairs(
                     f"got {count} {what} of parameter {index} of layer {name!r}, expected "
                     f"{shape_string(blob.shape)}: the file is damaged"
                 )
+                expected, code = blob.count, ErrorCode.COUNT_MISMATCH
                 raise WeightsError(
-                    text,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    layer=name,
-                    param=index,
-                    got=count,
-                    expected=blob.count,
+                    text, code=code, layer=name, param=index, got=count, expected=expected
                 )
     return list(zip(mine, theirs, strict=True))
 
@@ -103,11 +99,9 @@ def array_pairs(
         if array.shape != blob.shape and (array.shape != legacy or len(legacy) != 4):
             raise _misfit(name, index, blob.shape, array.shape)
         if array.dtype.kind not in "fiu":
-            kind = str(array.dtype)
+            kind, code = str(array.dtype), ErrorCode.DTYPE_MISMATCH
             text = f"got parameter {index} of layer {name!r} of type {kind}, expected numbers"
-            raise WeightsError(
-                text, code=ErrorCode.DTYPE_MISMATCH, layer=name, param=index, got=kind
-            )
+            raise WeightsError(text, code=code, layer=name, param=index, got=kind)
     return [(mine[index], array.reshape(mine[index].shape)) for index, array in arrays.items()]
 
 
@@ -141,13 +135,9 @@ def target_blobs(
 
 def _same_number(layer: str, have: int, given: int) -> None:
     if have != given:
-        message = (
-            f"got {given} parameters of layer {layer!r}, expected {have}; "
-            "rename the layer to keep its parameters"
-        )
-        raise WeightsError(
-            message, code=ErrorCode.COUNT_MISMATCH, layer=layer, got=given, expected=have
-        )
+        counts, code = f"got {given} parameters of layer {layer!r}", ErrorCode.COUNT_MISMATCH
+        message = f"{counts}, expected {have}; rename the layer to keep its parameters"
+        raise WeightsError(message, code=code, layer=layer, got=given, expected=have)
 
 
 def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ...]) -> ShapeError:
@@ -164,11 +154,10 @@ def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ..
 
 def matched(layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]) -> list[tuple[Blob, Blob]]:
     """Pair the parameters of two layers, which must agree in number and shapes."""
-    if len(mine) != len(theirs):
-        message = f"{layer} has {len(mine)} parameters here and {len(theirs)} in the other net"
-        raise NetError(
-            message, code=ErrorCode.COUNT_MISMATCH, layer=layer, got=len(theirs), expected=len(mine)
-        )
+    got, expected, code = len(theirs), len(mine), ErrorCode.COUNT_MISMATCH
+    if got != expected:
+        message = f"{layer} has {expected} parameters here and {got} in the other net"
+        raise NetError(message, code=code, layer=layer, got=got, expected=expected)
     for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if a.shape != b.shape:
             raise _misfit(layer, index, a.shape, b.shape)

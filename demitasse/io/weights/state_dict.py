@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -159,33 +160,25 @@ def _exchanged(array: np.ndarray) -> np.ndarray:
 
 
 def _need(unit: Unit, tensors: Tensors, wanted: Tensors) -> None:
+    module = f"the module of {unit} ({' and '.join(layer.type for layer in unit.layers)})"
     missing = [name for name in wanted if name not in tensors]
     extra = [name for name in tensors if name not in wanted]
     if missing or extra:
         parts = [f"lacks {', '.join(missing)}"] if missing else []
         parts += [f"has the unexpected {', '.join(extra)}"] if extra else []
-        message = f"the module of {unit} ({_types(unit)}) {' and '.join(parts)}"
+        message = f"{module} {' and '.join(parts)}"
         code = ErrorCode.MISSING if missing else ErrorCode.UNKNOWN
         raise WeightsError(message, code=code, layer=unit.names[0])
     for name, array in wanted.items():
-        if array.shape != tensors[name].shape:
-            got = tensors[name].shape
+        got, expected, layer = tensors[name].shape, array.shape, unit.names[0]
+        if got != expected:
             message = (
-                f"got {name} of the module of {unit} ({_types(unit)}) of {shape_string(got)}, "
-                f"expected {shape_string(array.shape)}"
+                f"got {name} of {module} of {shape_string(got)}, expected {shape_string(expected)}"
             )
+            code = ErrorCode.SHAPE_MISMATCH
             raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                layer=unit.names[0],
-                param=name,
-                got=got,
-                expected=array.shape,
+                message, code=code, layer=layer, param=name, got=got, expected=expected
             )
-
-
-def _types(unit: Unit) -> str:
-    return " and ".join(layer.type for layer in unit.layers)
 
 
 Pairs = list[tuple[Unit, str]]  # units with the names of their modules
@@ -216,7 +209,8 @@ def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
     pairs: Pairs = []
     faults: list[str] = []
     for number, line in enumerate(lines, start=1):
-        words = _words(line)
+        tokens = takewhile(lambda token: token != "#", TOKEN.findall(line))
+        words = [json.loads(one) if one.startswith('"') else one for one in tokens]
         if not words:
             continue
         *left, equals, module = words if len(words) > 2 else ["", "", ""]
@@ -235,16 +229,6 @@ def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
         message = f"{path} is no map of this net:\n{listed(faults)}"
         raise ConfigError(message, code=ErrorCode.INVALID, file=str(path), faults=len(faults))
     return pairs
-
-
-def _words(line: str) -> list[str]:
-    """Return the names and operators of a line, without the comment."""
-    found: list[str] = []
-    for token in TOKEN.findall(line):
-        if token == "#":
-            break
-        found.append(json.loads(token) if token.startswith('"') else token)
-    return found
 
 
 def map_text(pairs: Pairs) -> str:

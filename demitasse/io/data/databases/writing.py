@@ -46,10 +46,7 @@ def write_database(
         DataError: ``path`` exists or cannot be written.
         OSError: The database cannot be written, e.g. the disk is full.
     """
-    numbered = (
-        (b"%08d" % number, array_to_datum(array, label))
-        for number, (array, label) in enumerate(records)
-    )
+    numbered = ((b"%08d" % i, array_to_datum(*record)) for i, record in enumerate(records))
     return write_records(path, numbered, overwrite=overwrite, backend=backend)
 
 
@@ -68,10 +65,7 @@ def write_annotations(
         ShapeError: See ``annotated_datum``.
         DataError: See ``annotated_datum``.
     """
-    numbered = (
-        (b"%08d" % number, annotated_datum(image, objects))
-        for number, (image, objects) in enumerate(records)
-    )
+    numbered = ((b"%08d" % i, annotated_datum(*record)) for i, record in enumerate(records))
     return write_records(path, numbered, overwrite=overwrite, backend=backend)
 
 
@@ -119,7 +113,7 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
     If the block raises, nothing remains.
     """
     _need_room(path, overwrite=overwrite)
-    path = _followed(path)
+    path = real_path(path) if path.is_symlink() else path  # the link remains
     with atomic.partial_folder(path) as folder:
         with closing(open_db(folder / "database", backend, "new")) as database:
             yield database
@@ -142,7 +136,7 @@ def resumable_database(
     ``path``. A later call with ``resume`` and equal ``settings`` continues there.
     """
     _need_room(path, overwrite=overwrite)
-    path = _followed(path)
+    path = real_path(path) if path.is_symlink() else path  # the link remains
     folder = path.with_name(f".{path.name}.partial")
     settings = json.loads(json.dumps({**settings, "backend": backend}))
     _need_own(folder)
@@ -196,11 +190,6 @@ def _need_same(settings: Mapping[str, object], folder: Path) -> None:
         names = ", ".join(others)
         message = f"was started with another {names}; use the same, or start without resume"
         raise DataError(message, str(folder), code=ErrorCode.INCOMPATIBLE, field=names)
-
-
-def _followed(path: Path) -> Path:
-    """Return the target of a link, so that the link remains."""
-    return real_path(path) if path.is_symlink() else path
 
 
 def _need_room(path: Path, *, overwrite: bool) -> None:
