@@ -20,28 +20,17 @@ from demitasse.backends.recording import NotRecorded
 from demitasse.memory.sides import DeviceSide, HostSide
 from demitasse.memory.synced import DEVICE_HEADS, UNWATCHED, Head, SyncedMemory, Watch
 
+Unchanged = tuple[SyncedMemory, DeviceSide, Array | None, Head, int]
+"""A memory that is only read, its device side, array, newest side and version.
 
-class Unchanged(NamedTuple):
-    """A memory that is only read, and must have the contents of the previous run."""
+The memory must have the contents of the previous run.
+"""
 
-    memory: SyncedMemory
-    device_side: DeviceSide
-    array: Array | None
-    head: Head
-    version: int
+Input = tuple[SyncedMemory, Head, bool]
+"""A memory that is read before it is written, its newest side then, and True if rewritten.
 
-
-class Input(NamedTuple):
-    """A memory that is read before it is written, and its newest side then.
-
-    Attributes:
-        rewritten: True if other code writes the memory between runs; otherwise it must have the
-            contents of the previous run.
-    """
-
-    memory: SyncedMemory
-    head: Head
-    rewritten: bool
+Other code rewrites the memory between runs; otherwise the contents are those of the previous run.
+"""
 
 
 class Effect(NamedTuple):
@@ -126,9 +115,9 @@ class MemoryGuard:
                 if memory.serial not in self._versions:
                     raise _refusal(memory, "is new")
                 if not (rewritten or changed):
-                    self._unchanged.append(Unchanged(memory, side, array, head, version))
+                    self._unchanged.append((memory, side, array, head, version))
                     continue
-                self._inputs.append(Input(memory, head, rewritten))
+                self._inputs.append((memory, head, rewritten))
             if head is Head.UNINITIALIZED and not free:
                 self._cleared.append(memory)
             elif self._queued:

@@ -96,23 +96,20 @@ class ImageSet:
         """Resize an image by these options. Shapes: (C, H, W) -> (C, H', W'), uint8."""
         sides = pixels.shape[1:]
         if self.min_dim or self.max_dim:
-            scale = float(self._scale(min(sides), max(sides)))
+            shorter, longer = np.float32(min(sides)), np.float32(max(sides))  # SSD's precision
+            scale = np.float32(1)
+            if self.min_dim and shorter < self.min_dim:
+                scale = np.float32(self.min_dim) / shorter
+            if self.max_dim and int(scale * longer) > self.max_dim:
+                scale = np.float32(self.max_dim) / longer
             if scale == 1:
                 return pixels
-            height, width = (round(side * scale) for side in sides)
-            return resize_image(pixels, height, width, 1 / scale)
+            factor = float(scale)
+            height, width = (round(side * factor) for side in sides)
+            return resize_image(pixels, height, width, 1 / factor)
         if self.resize_height > 0 and self.resize_width > 0:
             return resize_image(pixels, self.resize_height, self.resize_width)
         return pixels
-
-    def _scale(self, shorter: int, longer: int) -> np.float32:
-        """Return the scale of the sides, in SSD's precision."""
-        scale = np.float32(1)
-        if self.min_dim and shorter < self.min_dim:
-            scale = np.float32(self.min_dim) / np.float32(shorter)
-        if self.max_dim and int(scale * np.float32(longer)) > self.max_dim:
-            scale = np.float32(self.max_dim) / np.float32(longer)
-        return scale
 
 
 class Line(NamedTuple):

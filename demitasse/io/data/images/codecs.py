@@ -185,10 +185,8 @@ def _need_room(image: Image, size: int) -> None:
     """Refuse an image that is too large for its file, before decoding."""
     most = max(ROOM, GROWTH * size) // 4
     if image.width * image.height > most:
-        message = (
-            f"got {image.width} x {image.height} pixels in {size} bytes, "
-            f"expected at most {most} pixels for a file of this size"
-        )
+        got = f"got {image.width} x {image.height} pixels in {size} bytes"
+        message = f"{got}, expected at most {most} pixels for a file of this size"
         raise ValueError(message)
 
 

@@ -327,16 +327,14 @@ class DataTransformer:
 
 def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
     """Return height and width of the crop, or None."""
-    square, sides = param.crop_size, (param.crop_h, param.crop_w)
-    if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
-        message = (
-            f"got crop_size {square}, crop_h {sides[0]} and crop_w {sides[1]}; "
-            "give crop_size, or both crop_h and crop_w"
-        )
+    square, h, w = param.crop_size, param.crop_h, param.crop_w
+    if bool(h) != bool(w) or (square and (h or w)):
+        got = f"got crop_size {square}, crop_h {h} and crop_w {w}"
+        message = f"{got}; give crop_size, or both crop_h and crop_w"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="crop_size")
     if square:
         return square, square
-    return sides if sides[0] else None
+    return (h, w) if h else None
 
 
 def _color(param: TransformationParameter) -> Color:
