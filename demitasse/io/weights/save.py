@@ -17,13 +17,7 @@ from demitasse.blob import Blob
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.graph import Param
 from demitasse.io.proto import LayerParameter, NetParameter
-from demitasse.io.proto.zero_copy import (
-    Pieces,
-    blob_pieces,
-    field_pieces,
-    with_field,
-    write_pieces,
-)
+from demitasse.io.proto.zero_copy import Pieces, blob_pieces, field_pieces, with_field, write_pieces
 from demitasse.io.weights.formats import write_weights
 from demitasse.io.weights.hdf5 import write_hdf5_weights
 

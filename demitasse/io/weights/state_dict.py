@@ -316,9 +316,7 @@ def pairs_for(
 
 
 def to_parameters(
-    pairs: Pairs,
-    shapes: Mapping[str, Sequence[tuple[int, ...]]],
-    arrays: Mapping[str, np.ndarray],
+    pairs: Pairs, shapes: Mapping[str, Sequence[tuple[int, ...]]], arrays: Mapping[str, np.ndarray]
 ) -> tuple[Parameters, list[str]]:
     """Return a net's parameters, and the unused modules; a WeightsError lists all faults."""
     modules, faults, found = modules_of(arrays), list[str](), Parameters()

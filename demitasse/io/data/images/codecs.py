@@ -274,7 +274,7 @@ IMAGES = {
     *(".ppm", ".ras", ".sr", ".tif", ".tiff", ".webp"),
 }
 VIDEOS = {
-    *(".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"),
+    *(".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv")
 }
 """File name extensions, in lower case."""
 

@@ -14,12 +14,7 @@ from demitasse.io.data.images.samples import ONE, shares
 
 @lru_cache(256)
 def _columns(
-    size: int,
-    wanted: int,
-    step: float | None,
-    pixel_bytes: int,
-    *,
-    side_by_side: bool,
+    size: int, wanted: int, step: float | None, pixel_bytes: int, *, side_by_side: bool
 ) -> Values:
     """Return the kernel's arguments for columns: sizes, source offsets and weights."""
     first, _, share = shares(size, wanted, step)

@@ -15,11 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from demitasse.backends.pixels import ImageBatch
-from demitasse.core.deprecated import (
-    deprecated_attribute,
-    deprecated_names,
-    renamed_arguments,
-)
+from demitasse.core.deprecated import deprecated_attribute, deprecated_names, renamed_arguments
 from demitasse.io.data.bad_records import BadRecordPolicy
 from demitasse.io.data.transform.transformer import MeanScale
 

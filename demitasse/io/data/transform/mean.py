@@ -58,9 +58,7 @@ def read_mean(path: Path) -> np.ndarray:
 
 
 def compute_mean(
-    source: str | Path,
-    backend: str = "LMDB",
-    progress: Callable[[int, int], None] | None = None,
+    source: str | Path, backend: str = "LMDB", progress: Callable[[int, int], None] | None = None
 ) -> BlobProto:
     """Return the mean of all records of a database, as stored in Caffe's mean files.
 
