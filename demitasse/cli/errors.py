@@ -15,23 +15,10 @@ from typing import Literal
 
 import click
 
+from demitasse import errors
 from demitasse.core.extras import lacks_extra
 from demitasse.core.text import escaped
-from demitasse.errors import (
-    ConfigError,
-    DataError,
-    DemitasseError,
-    DeviceError,
-    ErrorCode,
-    LostProcessError,
-    NetError,
-    OutOfMemoryError,
-    ParallelError,
-    PrototxtError,
-    ShapeError,
-    SnapshotError,
-    WeightsError,
-)
+from demitasse.errors import ConfigError, DataError, DemitasseError, DeviceError, ErrorCode
 
 LEAST_MEMORY = (("RLIMIT_AS", "ulimit -v", 256 << 20), ("RLIMIT_DATA", "ulimit -d", 128 << 20))
 """Limits of the process, and bytes that Python, NumPy and a small net take."""
@@ -40,17 +27,17 @@ FAILED, MODEL_OR_DATA, DEVICE, INTERRUPTED = 1, 3, 4, 130
 
 EXIT_CODES: dict[type[BaseException], int] = {
     KeyboardInterrupt: INTERRUPTED,
-    OutOfMemoryError: DEVICE,
     DeviceError: DEVICE,
+    errors.OutOfMemoryError: DEVICE,
     ConfigError: MODEL_OR_DATA,
     DataError: MODEL_OR_DATA,
-    NetError: MODEL_OR_DATA,
-    LostProcessError: FAILED,
-    ParallelError: FAILED,
-    PrototxtError: MODEL_OR_DATA,
-    ShapeError: MODEL_OR_DATA,
-    SnapshotError: MODEL_OR_DATA,
-    WeightsError: MODEL_OR_DATA,
+    errors.NetError: MODEL_OR_DATA,
+    errors.PrototxtError: MODEL_OR_DATA,
+    errors.ShapeError: MODEL_OR_DATA,
+    errors.SnapshotError: MODEL_OR_DATA,
+    errors.WeightsError: MODEL_OR_DATA,
+    errors.LostProcessError: FAILED,
+    errors.ParallelError: FAILED,
     DemitasseError: FAILED,
     OSError: FAILED,
     MemoryError: DEVICE,
@@ -59,7 +46,6 @@ EXIT_CODES: dict[type[BaseException], int] = {
 
 CAUGHT: tuple[type[BaseException], ...] = (*EXIT_CODES, RuntimeError)
 """Exceptions that may have a message; libraries raise RuntimeErrors for lack of threads."""
-
 
 _broken: list[str] = []
 """Parts of the command line that contain line breaks, longest first."""
@@ -138,20 +124,38 @@ def handle_errors() -> Iterator[None]:
             raise
         if logging.getLogger("demitasse").isEnabledFor(logging.DEBUG):
             traceback.print_exception(error)
-        from demitasse.cli.excerpts import with_excerpts
-        from demitasse.core.config.files import working_folder
-
-        text = "interrupted" if isinstance(error, KeyboardInterrupt) else with_excerpts(error)
-        if isinstance(error, OSError):
-            text = error_text(error)
-        if isinstance(error, FileNotFoundError) and error.filename is None and not working_folder():
-            text += ": the working directory has been deleted; change to another one"
-        if stdout_failed(error):
-            text = stdout_message(error)
-        if isinstance(error, MemoryError) and not text:
-            text = "the host has no memory left"
-        message = _as_flags(text + _named_limit(error))
+        message = _as_flags(_message(error) + _named_limit(error))
         raise CliError(message or type(error).__name__, exit_code(error)) from error
+
+
+def _message(error: BaseException) -> str:
+    from demitasse.cli.excerpts import with_excerpts
+    from demitasse.core.config.files import working_folder
+
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if stdout_failed(error):
+        return stdout_message(error)
+    if isinstance(error, OSError):
+        deleted = isinstance(error, FileNotFoundError) and error.filename is None
+        if deleted and not working_folder():
+            return f"{error}: the working directory has been deleted; change to another one"
+        return error_text(error)
+    text = with_excerpts(error)
+    return "the host has no memory left" if isinstance(error, MemoryError) and not text else text
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Turn errors of files and values into DataError and ConfigError: they are wrong input."""
+    from demitasse.core.paths import code_of
+
+    try:
+        yield
+    except OSError as error:
+        raise DataError(error_text(error), code=code_of(error)) from error
+    except (ValueError, ImportError) as error:
+        raise ConfigError(str(error), code=ErrorCode.INVALID) from error
 
 
 def error_text(error: OSError) -> str:
@@ -182,9 +186,6 @@ def check_memory_limits() -> None:
     """Check that the process may use the memory that Python's libraries need.
 
     With less, libraries end the process without an error.
-
-    Raises:
-        DeviceError: A limit of the process is too small.
     """
     try:
         import resource
@@ -221,7 +222,7 @@ def as_run_failures() -> Iterator[None]:
     """
     try:
         yield
-    except (NetError, SnapshotError) as error:
+    except (errors.NetError, errors.SnapshotError) as error:
         raise DemitasseError(str(error), code=error.code, **error.details) from error
 
 

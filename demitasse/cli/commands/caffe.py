@@ -115,31 +115,19 @@ def write_shims(folder: Path) -> list[Path]:
 
     For a folder ``tools``, the converters are also written to ``examples`` beside the folder, as
     in Caffe's ``build``.
-
-    Args:
-        folder: The folder; created if missing.
-
-    Returns:
-        The written files.
-
-    Raises:
-        OSError: A file cannot be written.
     """
     places = [(folder, name) for name in (*SHIMS, *EXAMPLE_SHIMS.values())]
     if real_path(folder).name == "tools":
         beside = real_path(folder).parent / "examples"
         places += [(beside / place, name) for place, name in EXAMPLE_SHIMS.items()]
     written = []
+    python = shlex.quote(sys.executable)
     for place, name in places:
         place.mkdir(parents=True, exist_ok=True)
+        script = f'#!/bin/sh\nexec {python} -P -m demitasse.tools.{name} "$@"\n'
         for file in (place / name, place / f"{name}.bin"):
             with atomic_write(file) as out:
-                out.write(_script(name).encode())
+                out.write(script.encode())
             file.chmod(0o755)
             written.append(file)
     return written
-
-
-def _script(name: str) -> str:
-    python = shlex.quote(sys.executable)
-    return f'#!/bin/sh\nexec {python} -P -m demitasse.tools.{name} "$@"\n'

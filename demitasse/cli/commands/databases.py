@@ -7,10 +7,9 @@ Source: Caffe, ``tools``, ``examples/mnist``, ``examples/siamese`` and ``example
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,62 +23,21 @@ from demitasse.cli.options import (
     device_option,
     gpu_numbers,
     json_option,
+    option,
     option_group,
     overwrite_option,
     split_names,
+    switch,
+    threads_option,
 )
 from demitasse.cli.render import print_json
 
-if TYPE_CHECKING:
-    from demitasse.io.data.imageset import Annotations
 
-Function = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class ImageSetConversion:
-    """Flags of a database of images.
-
-    Attributes:
-        root: Prefix of each name.
-        source: The list.
-        out: The database's folder.
-        images: Fields of ``ImageSet``.
-        options: Further arguments of ``convert_imageset``.
-        as_json: Print JSON.
-    """
-
-    root: str
-    source: Path
-    out: Path
-    images: dict[str, Any]
-    options: dict[str, Any]
-    as_json: bool
-
-    def run(
-        self, *, min_dim: int = 0, max_dim: int = 0, annotations: Annotations | None = None
-    ) -> None:
-        """Make the database and print its size; see ``ImageSet`` for the arguments."""
-        from demitasse.cli.progress import line_progress
-        from demitasse.io.data.imageset import ImageSet, convert_imageset
-
-        how = ImageSet(**self.images, min_dim=min_dim, max_dim=max_dim, annotations=annotations)
-        with line_progress() as progress:
-            done = convert_imageset(
-                self.root, self.source, self.out, how, **self.options, progress=progress
-            )
-        if self.as_json:
-            print_json({"database": str(self.out), **done._asdict()})
-            return
-        left_out = f", {done.skipped} images skipped" if done.skipped else ""
-        echo(f"{self.out}: {done.written} records written{left_out}")
-
-
-def _conversion(
-    *,
+def make_image_set(
     root: str,
     source: Path,
     out: Path,
+    *,
     as_json: bool,
     backend: str,
     overwrite: bool,
@@ -87,122 +45,105 @@ def _conversion(
     on_error: str,
     threads: int | None,
     **images: Any,
-) -> ImageSetConversion:
+) -> None:
+    """Make a database of images and print its size; ``images`` are fields of ``ImageSet``."""
+    from demitasse.cli.progress import line_progress
+    from demitasse.io.data.imageset import ImageSet, convert_imageset
     from demitasse.io.data.threads import THREADS
 
     for side in ("resize_height", "resize_width"):
         images[side] = max(images[side], 0)
-    options = {
-        "backend": backend,
-        "overwrite": overwrite,
-        "resume": resume,
-        "skip": on_error == "skip",
-        "threads": threads or THREADS,
-    }
-    return ImageSetConversion(root, source, out, images, options, as_json)
+    with line_progress() as progress:
+        done = convert_imageset(
+            root, source, out, ImageSet(**images), backend=backend, overwrite=overwrite,
+            resume=resume, skip=on_error == "skip", threads=threads or THREADS, progress=progress,
+        )  # fmt: skip
+    if as_json:
+        print_json({"database": str(out), **done._asdict()})
+        return
+    left_out = f", {done.skipped} images skipped" if done.skipped else ""
+    echo(f"{out}: {done.written} records written{left_out}")
 
 
 image_set_options = option_group(
-    "conversion",
-    _conversion,
+    "flags",
+    dict,
     click.argument("root", metavar="ROOTFOLDER/"),
     click.argument("source", metavar="LISTFILE", type=FILE),
     click.argument("out", metavar="DB_NAME", type=FOLDER),
-    click.option("--gray", is_flag=True, help="Store one channel: brightness."),
-    click.option("--shuffle", is_flag=True, help="Store the images in random order."),
-    click.option(
-        "--seed",
-        type=int,
-        default=0,
-        show_default=True,
-        help="Seed of --shuffle.",
-    ),
+    switch("--gray", "Store one channel: brightness."),
+    switch("--shuffle", "Store the images in random order."),
+    option("--seed", "Seed of --shuffle.", int, 0),
     backend_option(),
-    click.option(
+    option(
         "--resize_width",
-        type=int,
+        "Resize to this width, in pixels. [default: 0, no resizing]",
+        int,
         default=0,
-        help="Resize to this width, in pixels. [default: 0, no resizing]",
     ),
-    click.option(
+    option(
         "--resize_height",
-        type=int,
+        "Resize to this height, in pixels. [default: 0, no resizing]",
+        int,
         default=0,
-        help="Resize to this height, in pixels. [default: 0, no resizing]",
     ),
-    click.option("--check_size", is_flag=True, help="Refuse images of different sizes."),
-    click.option("--encoded", is_flag=True, help="Store the bytes of image files."),
-    click.option(
+    switch("--check_size", "Refuse images of different sizes."),
+    switch("--encoded", "Store the bytes of image files."),
+    option(
         "--encode_type",
+        "Store the bytes of files of this format; convert other formats.",
         default="",
+        show_default=False,
         metavar="jpg|png|...",
-        help="Store the bytes of files of this format; convert other formats.",
     ),
     overwrite_option,
-    click.option("--resume", is_flag=True, help="Resume an interrupted run with the same flags."),
-    click.option(
+    switch("--resume", "Resume an interrupted run with the same flags."),
+    option(
         "--on_error",
-        type=click.Choice(["skip", "raise"]),
-        default="skip",
-        show_default=True,
-        help="Skip unreadable images with a warning, or raise an error.",
+        "Skip unreadable images with a warning, or raise an error.",
+        ["skip", "raise"],
+        "skip",
     ),
-    click.option(
-        "--threads",
-        type=click.IntRange(min=1),
-        help="Number of decoder threads. [default: number of CPUs]",
-    ),
+    threads_option,
     json_option,
 )
-"""Adds the flags of databases of images; the command gets ``conversion``."""
+"""Adds the flags of databases of images; the command gets ``flags``, by name."""
 
 
 @click.command(cls=Command)
 @image_set_options
-def convert_imageset_command(conversion: ImageSetConversion) -> None:
+def convert_imageset_command(flags: dict[str, Any]) -> None:
     """Make a database of the images in a list.
 
     LISTFILE has lines "NAME LABEL"; ROOTFOLDER/ is the folder of the images, or, as in Caffe, a
     prefix of each name. The database appears when it is complete; --resume continues an
     interrupted run.
     """
-    conversion.run()
+    make_image_set(**flags)
 
 
 @click.command(cls=Command)
 @image_set_options
-@click.option(
+@option(
     "--anno_type",
-    type=click.Choice(["classification", "detection"]),
-    default="classification",
-    show_default=True,
-    help="Second column of LISTFILE: a label, or the name of a file of objects.",
+    "Second column of LISTFILE: a label, or the name of a file of objects.",
+    ["classification", "detection"],
+    "classification",
 )
-@click.option(
+@option(
     "--label_type",
-    type=click.Choice(["xml", "json", "txt"]),
-    default="xml",
-    show_default=True,
-    help="Format of files of objects: VOC's, COCO's, or lines of class, xmin, ymin, xmax, ymax.",
+    "Format of files of objects: VOC's, COCO's, or lines of class, xmin, ymin, xmax, ymax.",
+    ["xml", "json", "txt"],
+    "xml",
 )
-@click.option(
-    "--label_map_file", type=FILE, help="Names and numbers of the classes, a LabelMap prototxt."
+@option("--label_map_file", "Names and numbers of the classes, a LabelMap prototxt.", FILE)
+@switch("--check_label", "Refuse duplicate names of classes.")
+@option(
+    "--min_dim", "Enlarge images with a shorter side, in pixels. [default: 0, none]", int, default=0
 )
-@click.option("--check_label", is_flag=True, help="Refuse duplicate names of classes.")
-@click.option(
-    "--min_dim",
-    type=int,
-    default=0,
-    help="Enlarge images with a shorter side, in pixels. [default: 0, none]",
-)
-@click.option(
-    "--max_dim",
-    type=int,
-    default=0,
-    help="Shrink longer sides to this, in pixels. [default: 0, none]",
-)
+@option("--max_dim", "Shrink longer sides to this, in pixels. [default: 0, none]", int, default=0)
 def convert_annoset_command(
-    conversion: ImageSetConversion,
+    flags: dict[str, Any],
     anno_type: str,
     label_type: str,
     label_map_file: Path | None,
@@ -226,7 +167,9 @@ def convert_annoset_command(
             raise click.UsageError(message)
         labels = read_labels(label_map_file, check=check_label) if label_map_file else {}
         annotations = Annotations(label_type, labels)
-    conversion.run(min_dim=max(min_dim, 0), max_dim=max(max_dim, 0), annotations=annotations)
+    make_image_set(
+        **flags, min_dim=max(min_dim, 0), max_dim=max(max_dim, 0), annotations=annotations
+    )
 
 
 def print_record_counts(written: Mapping[Path, int], *, as_json: bool) -> None:
@@ -286,17 +229,11 @@ def convert_mnist_data_command(
 @click.argument("labels", type=FILE)
 @click.argument("out", metavar="DB_NAME", type=FOLDER)
 @backend_option("LEVELDB")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the pairs.")
+@option("--seed", "Seed of the pairs.", int, 0)
 @overwrite_option
 @json_option
 def convert_mnist_siamese_data_command(
-    images: Path,
-    labels: Path,
-    out: Path,
-    backend: str,
-    seed: int,
-    overwrite: bool,
-    as_json: bool,
+    images: Path, labels: Path, out: Path, backend: str, seed: int, overwrite: bool, as_json: bool
 ) -> None:
     """Make a database of pairs of MNIST's images.
 
@@ -395,7 +332,7 @@ def extract_features_command(
     to the database at its position, a record for each item, with keys 0000000000, ...; DB_TYPE is
     lmdb or leveldb.
     """
-    names, paths = split_names((blobs,)), [Path(path) for path in split_names((databases,))]
+    names, paths = split_names(blobs), [Path(path) for path in split_names(databases)]
     if len(names) != len(paths):
         message = (
             f"got {len(names)} blobs and {len(paths)} databases; give a database for each blob"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,34 +19,29 @@ from demitasse.cli.options import (
     complete_codes,
     device_options,
     json_option,
+    option,
     phase_option,
     state_options,
+    switch,
 )
 from demitasse.cli.render import print_json, show, table, terminal_width
 from demitasse.core.text import bytes_text, escaped
 
 if TYPE_CHECKING:
     from demitasse.core.memory_info import MemoryInfo
-    from demitasse.lint import Finding
-    from demitasse.lint.findings import Code
 
 
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
 @phase_option("TEST")
 @state_options
-@click.option(
-    "--runs",
-    is_flag=True,
-    help="Also print the code of each layer on the device, and why no faster code runs.",
-)
+@switch("--runs", "Also print the code of each layer on the device, and why no faster code runs.")
 @device_options
 @json_option
 def summary_command(
     net: Path,
     phase: str,
-    level: int | None,
-    stages: list[str],
+    state: dict[str, Any],
     runs: bool,
     device: str | None,
     as_json: bool,
@@ -64,7 +60,7 @@ def summary_command(
 
     # shapes need no device; --runs does
     where = device if runs else "numpy"
-    with open_net(net, phase, device=where, level=level or 0, stages=stages) as made:
+    with open_net(net, phase, device=where, **state) as made:
         found, memory = net_summary(made), _memory_of(device)
         found["memory"] = asdict(memory)
         if runs:
@@ -123,7 +119,7 @@ def _memory_of(device: str | None) -> MemoryInfo:
 
 @click.command(cls=Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
-@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@switch("--strict", "Treat warnings as errors.")
 @json_option
 @click.pass_context
 def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_json: bool) -> None:
@@ -132,6 +128,7 @@ def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_j
     FILEs are prototxt. Nothing is run; data files are read if they exist. Exits with 3 if there
     are errors.
     """
+    from demitasse.cli.excerpts import excerpt_of
     from demitasse.lint import lint
 
     findings = [finding for file in files for finding in lint(file)]
@@ -140,9 +137,13 @@ def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_j
     else:
         for finding in findings:
             show(str(finding))
-            for line in _excerpt(finding):
-                echo(line)
-        echo(_count_text([finding.severity for finding in findings]))
+            if terminal_width():  # programs read one line for each finding
+                for line in excerpt_of(finding.where, finding.message):
+                    echo(line)
+        severities = [finding.severity for finding in findings]
+        counts = {name: severities.count(name) for name in ("error", "warning", "note")}
+        parts = [f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items() if n]
+        echo(", ".join(parts) or "nothing found")
         if findings:
             print_stderr(f"to explain: demitasse explain {findings[0].code}")
     bad = {"error", "warning"} if strict else {"error"}
@@ -150,26 +151,12 @@ def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_j
         ctx.exit(MODEL_OR_DATA)
 
 
-def _excerpt(finding: Finding) -> list[str]:
-    """Return the line of a finding on a terminal; programs read one line for each finding."""
-    from demitasse.cli.excerpts import excerpt_of
-
-    return excerpt_of(finding.where, finding.message) if terminal_width() else []
-
-
-def _count_text(severities: list[str]) -> str:
-    counts = {name: severities.count(name) for name in ("error", "warning", "note")}
-    parts = [
-        f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count
-    ]
-    return ", ".join(parts) or "nothing found"
-
-
 @click.command(cls=Command)
 @click.argument("code", required=False, shell_complete=complete_codes)
 def explain_command(code: str | None) -> None:
     """Explain a code of lint by examples; without CODE, list all codes."""
     from demitasse.core.text import suggestion
+    from demitasse.lint.examples import EXAMPLES
     from demitasse.lint.findings import CODES
 
     if code is None:
@@ -181,43 +168,34 @@ def explain_command(code: str | None) -> None:
             f"unknown code {code!r}{suggestion(code, CODES)}; `demitasse explain` lists all codes"
         )
         raise click.UsageError(message)
-    show(_explanation(name))
-
-
-def _explanation(code: Code) -> str:
-    from demitasse.lint.examples import EXAMPLES
-    from demitasse.lint.findings import CODES
-
-    parts = [f"{code}: {CODES[code].text}", f"What to do: {CODES[code].remedy}"]
-    for example in EXAMPLES[code]:
+    parts = [f"{name}: {CODES[name].text}", f"What to do: {CODES[name].remedy}"]
+    for example in EXAMPLES[name]:
         parts.append(f"Found ({example.severity}):\n\n{_indented(example.wrong)}")
         if example.right:
             parts.append(f"Not found:\n\n{_indented(example.right)}")
-    return "\n\n".join(parts)
+    show("\n\n".join(parts))
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"  {line}".rstrip() for line in text.strip("\n").split("\n"))
+    return indent(text.strip("\n"), "  ")
 
 
 @click.command(cls=Command)
 @click.argument("net", metavar="NET", type=FILE)
 @click.argument("out", metavar="OUTPUT", type=FILE)
-@click.option(
+@option(
     "--rankdir",
-    type=click.Choice(["LR", "RL", "TB", "BT"], case_sensitive=False),
-    default="LR",
-    show_default=True,
-    help="Direction of the drawing: left to right, top to bottom, ...",
+    "Direction of the drawing: left to right, top to bottom, ...",
+    click.Choice(["LR", "RL", "TB", "BT"], case_sensitive=False),
+    "LR",
 )
-@click.option(
+@option(
     "--phase",
-    type=click.Choice(["TRAIN", "TEST", "ALL"], case_sensitive=False),
-    default="ALL",
-    show_default=True,
-    help="Draw the layers of this phase.",
+    "Draw the layers of this phase.",
+    click.Choice(["TRAIN", "TEST", "ALL"], case_sensitive=False),
+    "ALL",
 )
-@click.option("--display_lrm", is_flag=True, help="Also draw the learning-rate factors.")
+@switch("--display_lrm", "Also draw the learning-rate factors.")
 def draw_net_command(net: Path, out: Path, rankdir: str, phase: str, display_lrm: bool) -> None:
     """Draw a net.
 

@@ -8,62 +8,53 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.commands.classify import input_errors
-from demitasse.cli.errors import MODEL_OR_DATA, echo, print_stderr
-from demitasse.cli.options import FILE, FOLDER, FloatRange, device_options
+from demitasse.cli.errors import MODEL_OR_DATA, echo, input_errors, print_stderr
+from demitasse.cli.options import (
+    FILE,
+    FOLDER,
+    POSITIVE,
+    FloatRange,
+    device_options,
+    labels_option,
+    option,
+    switch,
+)
 
 if TYPE_CHECKING:
     from demitasse.inference.prediction.parts import Format
     from demitasse.inference.serving.model import Model
 
 
+weights_files = option("--weights", "Weights of a net given as a prototxt.", FILE, multiple=True)
+
+
 @click.command(cls=Command)
 @click.argument("model", metavar="MODEL", type=FILE)
 @click.argument("images", metavar="IMAGE...", nargs=-1)
-@click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
-@click.option(
-    "--card",
-    "card",
-    metavar="NAME",
+@weights_files
+@option(
+    "--card card",
+    "Use this published card, for weights that are not recognised.",
     default="",
-    help="Use this published card, for weights that are not recognised.",
+    show_default=False,
+    metavar="NAME",
 )
-@click.option("--labels", type=FILE, help="File of class names, one per line.")
-@click.option("--mean", type=FILE, help="Subtract this mean image, .npy or .binaryproto.")
-@click.option(
-    "--top", type=click.IntRange(min=1), help="Show this many classes or objects. [default: 5]"
+@labels_option
+@option("--mean", "Subtract this mean image, .npy or .binaryproto.", FILE)
+@option("--top", "Show this many classes or objects. [default: 5]", POSITIVE)
+@option("--threshold", "Hide objects with lower scores. [default: the card's]", FloatRange(0, 1))
+@option("--batch", "Most images per forward pass.", POSITIVE, 16)
+@option("--every", "Step between the frames of videos and animations.", POSITIVE, 1)
+@option(
+    "--draw", "Write images with the predictions, or the net's images, as PNG, to a folder.", FOLDER
 )
-@click.option(
-    "--threshold",
-    type=FloatRange(0, 1),
-    help="Hide objects with lower scores. [default: the card's]",
-)
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    default=16,
-    show_default=True,
-    help="Most images per forward pass.",
-)
-@click.option(
-    "--every",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Step between the frames of videos and animations.",
-)
-@click.option(
-    "--draw",
-    type=FOLDER,
-    help="Write images with the predictions, or the net's images, as PNG, to a folder.",
-)
-@click.option("--masks", type=FOLDER, help="Write the class of every pixel, as PNG, to a folder.")
-@click.option("--json", "lines", is_flag=True, help="Print a line of JSON for each image.")
+@option("--masks", "Write the class of every pixel, as PNG, to a folder.", FOLDER)
+@switch("--json lines", "Print a line of JSON for each image.")
 @device_options
 @click.pass_context
 def run_command(
@@ -141,44 +132,29 @@ def run_command(
 @click.command(cls=Command)
 @click.argument("model", metavar="MODEL", type=FILE)
 @click.argument("inputs", metavar="INPUT...", nargs=-1)
-@click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
-@click.option(
-    "--out", "-o", type=FILE, required=True, help="The folder of parts; with --join, the file."
-)
-@click.option(
+@weights_files
+@option("--out -o", "The folder of parts; with --join, the file.", FILE, required=True)
+@option(
     "--shard",
-    metavar="i/n|auto",
+    "Share of this process, from 0; auto asks MPI, a Slurm array or a Kubernetes job.",
     default="0/1",
-    show_default=True,
-    help="Share of this process, from 0; auto asks MPI, a Slurm array or a Kubernetes job.",
+    metavar="i/n|auto",
 )
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    default=16,
-    show_default=True,
-    help="Items per forward pass.",
+@option("--batch", "Items per forward pass.", POSITIVE, 16)
+@option(
+    "--format kind",
+    "Write arrays of the outputs, or a line of JSON per item, as the card defines.",
+    ["npz", "jsonl"],
+    "npz",
 )
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["npz", "jsonl"]),
-    default="npz",
-    show_default=True,
-    help="Write arrays of the outputs, or a line of JSON per item, as the card defines.",
-)
-@click.option(
+@option(
     "--output",
+    "Write this blob in place of the outputs. Repeatable.",
     metavar="BLOB",
     multiple=True,
-    help="Write this blob in place of the outputs. Repeatable.",
 )
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Replace a part of another model, other items or another batch size.",
-)
-@click.option("--join", is_flag=True, help="Join the parts in the folder MODEL into one file.")
+@switch("--force", "Replace a part of another model, other items or another batch size.")
+@switch("--join", "Join the parts in the folder MODEL into one file.")
 @device_options
 def predict_command(
     model: Path,
@@ -235,78 +211,48 @@ def predict_command(
 MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """Pattern of a model's name."""
 
-POSITIVE = click.IntRange(min=1)
-
 
 @click.command(cls=Command)
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
-@click.option(
+@weights_files
+@option(
     "--host",
-    metavar="ADDRESS",
+    "Address to listen on; the default accepts connections from this machine alone.",
     default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; the default accepts connections from this machine alone.",
+    metavar="ADDRESS",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="Port to listen on; 0 for a free port.",
-)
-@click.option(
-    "--workers",
-    type=POSITIVE,
-    default=1,
-    show_default=True,
-    help="Threads per model, each with its own net.",
-)
-@click.option(
-    "--max_batch", type=POSITIVE, default=16, show_default=True, help="Most items per forward pass."
-)
-@click.option(
+@option("--port", "Port to listen on; 0 for a free port.", click.IntRange(0, 65535), 8000)
+@option("--workers", "Threads per model, each with its own net.", POSITIVE, 1)
+@option("--max_batch", "Most items per forward pass.", POSITIVE, 16)
+@option(
     "--max_delay",
-    type=FloatRange(0, 60_000),
+    "Milliseconds that a request waits for a larger batch. [default: 0]",
+    FloatRange(0, 60_000),
     default=0.0,
     metavar="MS",
-    help="Milliseconds that a request waits for a larger batch. [default: 0]",
 )
-@click.option(
+@option(
     "--max_queue",
-    type=POSITIVE,
-    default=128,
-    show_default=True,
-    help="Requests that can wait for a model; further requests get status 503.",
+    "Requests that can wait for a model; further requests get status 503.",
+    POSITIVE,
+    128,
 )
-@click.option(
-    "--max_bytes",
-    type=POSITIVE,
-    default=1 << 25,
-    show_default=True,
-    help="Most bytes of a request.",
-)
-@click.option(
+@option("--max_bytes", "Most bytes of a request.", POSITIVE, 1 << 25)
+@option(
     "--timeout",
-    type=FloatRange(0.001, 86_400),
-    default=60.0,
+    "Time limit of receiving a request, and again of answering it.",
+    FloatRange(0.001, 86_400),
+    60.0,
     metavar="SECONDS",
-    show_default=True,
-    help="Time limit of receiving a request, and again of answering it.",
 )
 @device_options
 def serve_command(
     models: tuple[str, ...],
     weights: tuple[Path, ...],
-    host: str,
-    port: int,
-    workers: int,
-    max_batch: int,
     max_delay: float,
-    max_queue: int,
     max_bytes: int,
     timeout: float,
-    device: str | None,
+    **settings: Any,
 ) -> None:
     """Serve trained nets over HTTP, by KServe's protocol, version 2.
 
@@ -328,16 +274,7 @@ def serve_command(
     if weights and len(models) > 1:
         message = "--weights needs a single MODEL; give files of weights beside their prototxts"
         raise click.UsageError(message)
-    how = ServerConfig(
-        host=host,
-        port=port,
-        workers=workers,
-        max_batch=max_batch,
-        max_delay=max_delay / 1000,
-        max_queue=max_queue,
-        device=device,
-        limits=Limits(max_bytes, timeout),
-    )
+    how = ServerConfig(**settings, max_delay=max_delay / 1000, limits=Limits(max_bytes, timeout))
     with ExitStack() as imported:
         with input_errors():
             found = {}
@@ -387,58 +324,45 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
 @click.argument("weights", metavar="WEIGHTS...", nargs=-1, type=FILE)
-@click.option(
+@switch(
     "--list",
-    is_flag=True,
+    "Print the published cards and exit.",
     is_eager=True,
     expose_value=False,
     callback=_show_list,
-    help="Print the published cards and exit.",
 )
-@click.option("--out", type=FILE, help="File of the card. [default: model.toml beside NET]")
-@click.option("--overwrite", is_flag=True, help="Replace an existing card.")
-@click.option("--card", "known", metavar="NAME", help="Start from this published card.")
-@click.option(
-    "--train",
-    type=FILE,
-    help="Prototxt of the training, for mean, scale, crop and size.",
-)
-@click.option(
-    "--task",
-    type=click.Choice(["classify", "detect", "segment", "image", "features"]),
-    help="Task of the net.",
-)
-@click.option(
-    "--channels",
-    type=click.Choice(["bgr", "rgb", "gray", "y", "l"]),
-    help="Order of the net's channels.",
-)
-@click.option("--size", metavar="PIXELS|H,W", help="Resize images to this size.")
-@click.option(
+@option("--out", "File of the card. [default: model.toml beside NET]", FILE)
+@switch("--overwrite", "Replace an existing card.")
+@option("--card known", "Start from this published card.", metavar="NAME")
+@option("--train", "Prototxt of the training, for mean, scale, crop and size.", FILE)
+@option("--task", "Task of the net.", ["classify", "detect", "segment", "image", "features"])
+@option("--channels", "Order of the net's channels.", ["bgr", "rgb", "gray", "y", "l"])
+@option("--size", "Resize images to this size.", metavar="PIXELS|H,W")
+@option(
     "--resize",
-    type=click.Choice(["warp", "short side", "factor", "none"]),
-    help="Resize to --size: both sides, the short side, by this factor, or not. [default: warp]",
+    "Resize to --size: both sides, the short side, by this factor, or not. [default: warp]",
+    ["warp", "short side", "factor", "none"],
 )
-@click.option("--crop", metavar="PIXELS|H,W", help="Crop the centre to this size.")
-@click.option(
+@option("--crop", "Crop the centre to this size.", metavar="PIXELS|H,W")
+@option(
     "--mean",
-    metavar="NUMBERS|FILE|none",
-    help="Subtract this from pixels of 0 to 255: a number for each channel, with commas between, "
+    "Subtract this from pixels of 0 to 255: a number for each channel, with commas between, "
     "a file, or none.",
+    metavar="NUMBERS|FILE|none",
 )
-@click.option("--scale", metavar="NUMBERS", help="Multiply by this after the mean. [default: 1]")
-@click.option("--labels", type=FILE, help="File of class names, one per line.")
-@click.option("--input", "input_", metavar="BLOB", help="Input of the net, if it has several.")
-@click.option(
+@option("--scale", "Multiply by this after the mean. [default: 1]", metavar="NUMBERS")
+@labels_option
+@option("--input input_", "Input of the net, if it has several.", metavar="BLOB")
+@option(
     "--output",
+    "Read this blob. Repeatable. [default: the net's outputs]",
     metavar="BLOB",
     multiple=True,
-    help="Read this blob. Repeatable. [default: the net's outputs]",
 )
-@click.option("--softmax", is_flag=True, help="Apply softmax to the scores of classes.")
-@click.option("--name", help="Name of the model. [default: the net's name]")
-@click.option("--source", help="Origin of the model.")
-@click.option("--licence", help="Licence of the model.")
+@switch("--softmax", "Apply softmax to the scores of classes.")
+@option("--name", "Name of the model. [default: the net's name]")
+@option("--source", "Origin of the model.")
+@option("--licence", "Licence of the model.")
 def card_command(
     net: Path,
     weights: tuple[Path, ...],
@@ -483,10 +407,10 @@ def card_command(
             }
             flags = derived | {key: value for key, value in flags.items() if value}
             train = train or net
-        draft = CardRequest(
+        request = CardRequest(
             ready.net, ready.weights, known or "", train, labels, mean, softmax, flags
         )
-        card, label_file = build_card(draft)
+        card, label_file = build_card(request)
         Predictor(card, device="numpy").net.close()
         card = replace(card, net=net, weights=weights)
         text = format_card(card, path.parent, label_file)

@@ -194,13 +194,18 @@ class Preprocessor:
         raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, field="mean", got=shape)
 
 
+def read_mean_array(path: Path) -> np.ndarray:
+    """Return the mean in a file ``.npy`` or ``.binaryproto``. Shape: (C, H, W) or (C,)."""
+    return read_npy(path) if path.suffix == ".npy" else read_mean(path)
+
+
 def _mean(preprocess: Preprocess) -> np.ndarray | None:
     """Return the mean, float32. Shape: (C, H, W), (C, 1, 1) or (1, 1, 1)."""
     mean, channels = preprocess.mean, CHANNELS[preprocess.channels]
     if not isinstance(mean, Path):
         return np.array(mean, np.float32)[:, None, None] if mean else None
     try:
-        values = read_npy(mean) if mean.suffix == ".npy" else read_mean(mean)
+        values = read_mean_array(mean)
     except (OSError, ValueError) as error:
         message = f"the mean cannot be read: {reason_of(error, mean)}"
         raise ConfigError(message, code=ErrorCode.UNREADABLE, field="mean").at(str(mean)) from None
