@@ -7,14 +7,13 @@ Source: Caffe, ``tools/extract_features.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse.blob import Blob
 from demitasse.core.log import get_logger, number
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import Records, new_database
@@ -27,12 +26,7 @@ log = get_logger(__name__)
 
 
 class Scores:
-    """Sums of a net's outputs, each batch weighted by its number of records.
-
-    Attributes:
-        batches: Number of batches run.
-        weight: Sum of the weights.
-    """
+    """Sums of a net's outputs, each batch weighted by its number of records."""
 
     def __init__(self) -> None:
         self.batches, self.weight, self._loss = 0, 0.0, 0.0
@@ -44,17 +38,12 @@ class Scores:
     ) -> None:
         """Run batches through a net and sum the outputs.
 
-        Args:
-            net: The net.
-            batches: Number of batches; None for an epoch, in which each record counts once.
-            progress: Called after each batch with the batches done and their number; never in an
-                epoch, whose number of batches the data decides.
-
-        Raises:
-            ConfigError: ``batches`` is None, and no layer of the net reads records.
+        None is an epoch, in which each record counts once. ``progress`` gets the batches done and
+        their number; it is not called in an epoch, whose number of batches the data decides.
         """
         self._weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
-        for weight, loss in Epoch(net).batches() if batches is None else _iterate(net, batches):
+        one_each = ((1, net.forward()) for _ in range(batches or 0))
+        for weight, loss in Epoch(net).batches() if batches is None else one_each:
             self._loss += weight * loss
             for name in net.outputs:
                 self._add(name, net.blob_by_name(name).cpu_data(), weight)
@@ -99,23 +88,12 @@ class Scores:
         return {"batches": self.batches, "loss": self.loss, "outputs": outputs}
 
 
-def _iterate(net: Net, count: int) -> Iterator[tuple[int, float]]:
-    for _ in range(count):
-        yield 1, net.forward()
-
-
-log = get_logger(__name__)
-
-
 def load_weights_into(
     net: Net, files: Sequence[str | os.PathLike[str]], on_mismatch: OnMismatch = "raise"
 ) -> None:
     """Load files one after the other, and log what was left out of files and net."""
     for layer in load_files(net, files, on_mismatch, log_load_report):
         log.warning("No file has weights for layer %s; the initial weights stay", layer)
-
-
-log = get_logger(__name__)
 
 
 def write_features(
@@ -127,22 +105,9 @@ def write_features(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[Path, int]:
-    """Run a net and write blobs as databases, a record for each item.
+    """Run a net and write blobs as databases, a record for each item; count the records.
 
-    Args:
-        net: The net, with data layers.
-        outputs: Blob -> path of its database; all databases appear when all are complete.
-        batches: Number of forward passes.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Replace existing databases.
-        progress: Called after each batch with the batches done and their number.
-
-    Returns:
-        The number of records of each database.
-
-    Raises:
-        DataError: The path of a database exists.
-        ShapeError: A blob has more than the four axes of a record.
+    ``outputs`` are the databases by blob; all of them appear when all are complete.
     """
     blobs = {name: net.blob_by_name(name) for name in outputs}
     with ExitStack() as stack:
@@ -153,20 +118,16 @@ def write_features(
         for done in range(1, batches + 1):
             net.forward()
             for name, records in written.items():
-                _add_records(blobs[name], name, records)
+                N, C, H, W = (blobs[name].legacy_shape(axis) for axis in range(4))
+                for item in blobs[name].cpu_data().reshape(N, C, H, W):
+                    if records.add(b"%010d" % records.count, array_to_datum(item)):
+                        _log_count(name, records)
             if progress is not None:
                 progress(done, batches)
         for name, records in written.items():
             records.commit()
             _log_count(name, records)
     return {outputs[name]: records.count for name, records in written.items()}
-
-
-def _add_records(blob: Blob, name: str, records: Records) -> None:
-    N, C, H, W = (blob.legacy_shape(axis) for axis in range(4))
-    for item in blob.cpu_data().reshape(N, C, H, W):
-        if records.add(b"%010d" % records.count, array_to_datum(item)):
-            _log_count(name, records)
 
 
 def _log_count(name: str, records: Records) -> None:

@@ -54,12 +54,7 @@ def with_excerpts(error: BaseException) -> str:
 
 
 def excerpt_of(where: str, message: str) -> list[str]:
-    """Return the prototxt line of a finding, with a mark.
-
-    Args:
-        where: File and line, optionally column and part, with colons between.
-        message: The message of the finding.
-    """
+    """Return the prototxt line of a finding, with a mark; ``where`` is "FILE:LINE[:COLUMN]"."""
     at = PLACE.match(where)
     if at is None:
         return []

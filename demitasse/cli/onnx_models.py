@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from demitasse.core.paths import check_exists
 from demitasse.inference.cards.card_file import ONNX
@@ -14,22 +15,10 @@ from demitasse.inference.cards.model_files import ModelFiles
 from demitasse.net import Net
 
 
-def open_net(
-    path: Path,
-    phase: str,
-    *,
-    device: str | None = None,
-    seed: int | None = None,
-    level: int = 0,
-    stages: Sequence[str] = (),
-) -> Net:
-    """Return the net in a prototxt, or in an ONNX file, which is one of phase TEST.
-
-    Raises:
-        DemitasseError: The file cannot be read, or onnx is not installed.
-    """
+def open_net(path: Path, phase: str, *, device: str | None, **options: Any) -> Net:
+    """Return the net in a prototxt, with options of ``Net``; or in an ONNX file, of phase TEST."""
     if path.suffix != ONNX:
-        return Net(path, phase, device=device, seed=seed, level=level, stages=stages)
+        return Net(path, phase, device=device, **options)
     from demitasse.interop.onnx_import import import_onnx
 
     check_exists(path)
@@ -38,11 +27,7 @@ def open_net(
 
 @contextmanager
 def as_caffe_files(files: ModelFiles) -> Iterator[ModelFiles]:
-    """Return files that Caffe reads: those given, or an import of an ONNX file, removed at the end.
-
-    Raises:
-        DemitasseError: The file cannot be read, or onnx is not installed.
-    """
+    """Return files that Caffe reads; an imported ONNX file is removed at the end."""
     if files.net.suffix != ONNX:
         yield files
         return

@@ -33,7 +33,6 @@ class RunHistory:
     """Records of a run.
 
     Attributes:
-        path: The file it was read from.
         scalars: Numbers by name, then by iteration.
         facts: Metadata that was logged at the start of the run.
         environment: Versions and settings of the run, as in ``doctor``.
@@ -51,20 +50,11 @@ class RunHistory:
     best: str = ""
 
     def put(self, name: str, iteration: float, value: float) -> None:
-        """Store a number; a later number of the same iteration replaces it.
-
-        Raises:
-            DataError: There are too many names.
-        """
+        """Store a number; a later number of the same iteration replaces it."""
         if name not in self.scalars and len(self.scalars) == MOST_NAMES:
             message = f"the run has more than {MOST_NAMES} different numbers"
             raise DataError(message, str(self.path), code=ErrorCode.LIMIT, limit=MOST_NAMES)
         self.scalars.setdefault(name, {})[iteration] = value
-
-    def put_histogram(self, name: str, iteration: float, found: Histogram) -> None:
-        """Store a histogram; ignore names above the limit."""
-        if name in self.histograms or len(self.histograms) < MOST_NAMES:
-            self.histograms.setdefault(name, {})[iteration] = found
 
     def points(self, name: str) -> list[tuple[float, float]]:
         """Return the iterations and values of a name, in order; empty for an unknown name."""
@@ -80,11 +70,7 @@ class RunHistory:
 
 
 def read_run(path: Path) -> RunHistory:
-    """Read a run; a file that starts with ``{`` has JSON lines, other files are logs.
-
-    Raises:
-        DataError: The file cannot be read, or has no numbers of a run.
-    """
+    """Read a run; a file that starts with ``{`` has JSON lines, other files are logs."""
     try:
         text = read_text(path, errors="replace")
     except OSError as error:
@@ -116,7 +102,8 @@ def _from_json_lines(path: Path, text: str) -> RunHistory:
                 run.environment = facts
             case "distributions", dict():
                 for name, found in histograms(facts):
-                    run.put_histogram(name, iteration, found)
+                    if name in run.histograms or len(run.histograms) < MOST_NAMES:
+                        run.histograms.setdefault(name, {})[iteration] = found
             case "snapshot", {"weights": str(weights)}:
                 run.snapshots[weights] = iteration
             case "best", {"weights": str(weights)}:
@@ -138,11 +125,10 @@ def _entries(text: str) -> Iterator[tuple[str, int, dict[str, object]]]:
 
 def _from_log(path: Path) -> RunHistory:
     run, log = RunHistory(path), read_log(path)
-    for rows, known in ((log.losses, {"loss": "smoothed_loss"}),
-                        (log.rates, {"LearningRate": "learning_rate"})):  # fmt: skip
-        for row in rows:
-            for column, name in known.items():
-                run.put(name, row["NumIters"], row[column])
+    for row in log.losses:
+        run.put("smoothed_loss", row["NumIters"], row["loss"])
+    for row in log.rates:
+        run.put("learning_rate", row["NumIters"], row["LearningRate"])
     for rows, group in ((log.train, "train"), (log.test, "test0")):
         for row in rows:
             for name in row.keys() - COLUMNS:
@@ -159,12 +145,6 @@ def _number(value: object) -> float:
 
 
 WAITING = "share of time waiting for data"
-
-SPEEDS = {
-    "images per second": ["images_per_second"],
-    WAITING: ["data_wait"],
-}
-"""Titles of charts, and names of their numbers."""
 
 TRAINING = "training"
 
@@ -197,13 +177,12 @@ Groups = dict[str, list[str]]
 
 
 def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
-    """Write a page that compares runs, with one chart for each common quantity.
-
-    Raises:
-        DemitasseError: Matplotlib is not installed.
-        OSError: The page cannot be written.
-    """
-    runs = _by_name(histories)
+    """Write a page that compares runs, with one chart for each common quantity."""
+    stems = [run.path.stem for run in histories]
+    runs = {
+        run.path.stem if stems.count(run.path.stem) == 1 else str(run.path): run
+        for run in histories
+    }
     page = Page(f"Training: {', '.join(runs)}")
     _add_summary(page, runs)
     charts = [_chart(runs, label, groups) for label, groups in _quantities(runs).items()]
@@ -218,16 +197,6 @@ def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
             with page.folded(f"{title}weights and gradients"):
                 _add_distributions(page, run)
     page.write(path)
-
-
-def _by_name(histories: Sequence[RunHistory]) -> dict[str, RunHistory]:
-    """Return runs by the stems of their files; by whole paths where stems are equal."""
-    named: dict[str, RunHistory] = {}
-    stems = [run.path.stem for run in histories]
-    for run in histories:
-        name = run.path.stem if stems.count(run.path.stem) == 1 else str(run.path)
-        named[name] = run
-    return named
 
 
 def _add_summary(page: Page, runs: Runs) -> None:
@@ -299,7 +268,8 @@ def _quantities(runs: Runs) -> dict[str, Groups]:
         "loss" if len(parts) < 2 else "total loss": losses,
         **dict(ordered[: len(tested)]),
         "learning rate": {TRAINING: ["learning_rate"]},
-        **{label: {TRAINING: names} for label, names in SPEEDS.items()},
+        "images per second": {TRAINING: ["images_per_second"]},
+        WAITING: {TRAINING: ["data_wait"]},
         "norm of all gradients": {TRAINING: ["gradient_norm"]},
         **dict(ordered[len(tested) :]),
     }
@@ -391,7 +361,12 @@ def _add_distributions(page: Page, run: RunHistory) -> None:
     """Add a chart of the distribution of each parameter and gradient."""
     gradients = [name for name in run.histograms if name.startswith("gradients/")]
     norms = [
-        Curve(name.removeprefix("gradients/"), _norms(run, name), number, number // len(COLORS))
+        Curve(
+            name.removeprefix("gradients/"),
+            [(at, one.norm) for at, one in sorted(run.histograms[name].items())],
+            number,
+            number // len(COLORS),
+        )
         for number, name in enumerate(gradients[:MOST_CURVES])
     ]
     if norms:
@@ -411,10 +386,6 @@ def _add_distributions(page: Page, run: RunHistory) -> None:
     page.charts(charts)
     if len(run.histograms) > MOST_CHARTS:
         page.text(f"{len(run.histograms) - MOST_CHARTS} more are not shown.")
-
-
-def _norms(run: RunHistory, name: str) -> list[tuple[float, float]]:
-    return [(at, one.norm) for at, one in sorted(run.histograms[name].items())]
 
 
 def _fact_text(value: object) -> str:
