@@ -28,20 +28,10 @@ from typing import Self
 from demitasse.core.text import escaped
 
 __all__ = [
-    "ConfigError",
-    "DataError",
-    "DemitasseError",
-    "DeviceError",
-    "ErrorCode",
-    "LostProcessError",
-    "NetError",
-    "OutOfMemoryError",
-    "ParallelError",
-    "PrototxtError",
-    "ShapeError",
-    "SnapshotError",
-    "WeightsError",
-]
+    "ConfigError", "DataError", "DemitasseError", "DeviceError", "ErrorCode", "LostProcessError",
+    "NetError", "OutOfMemoryError", "ParallelError", "PrototxtError", "ShapeError",
+    "SnapshotError", "WeightsError",
+]  # fmt: skip
 
 LONGEST, LONGEST_PLACE = 8000, 2000
 """Characters of a message, and of a place, that are shown."""

@@ -77,7 +77,7 @@ def echo(text: str) -> None:
 class CliError(click.ClickException):
     """Exit with a message and a code, without a traceback."""
 
-    def __init__(self, message: str, code: int = FAILED) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance, too
 

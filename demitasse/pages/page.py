@@ -61,11 +61,7 @@ NUMBER, BAD = ' class="number"', ' class="bad"'
 
 
 class Page:
-    """Builder of a page, from top to bottom; all text is escaped.
-
-    Args:
-        title: Title and first heading.
-    """
+    """Builder of a page, from top to bottom; all text is escaped."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -73,38 +69,24 @@ class Page:
 
     def heading(self, text: str) -> None:
         """Add a heading."""
-        self._parts.append(f"<h2>{_text(text)}</h2>")
+        self._parts.append(f"<h2>{html_text(text)}</h2>")
 
     def text(self, text: str) -> None:
         """Add a paragraph."""
-        self._parts.append(f"<p>{_text(text)}</p>")
+        self._parts.append(f"<p>{html_text(text)}</p>")
 
     def charts(self, charts: Sequence[tuple[Chart, str]]) -> None:
-        """Add charts, several beside each other where the window is wide.
-
-        Args:
-            charts: The charts, each with its text for screen readers.
-        """
+        """Add charts with texts for screen readers, beside each other where the window is wide."""
         figures = [_figure(chart.svg(), about) for chart, about in charts]
         self._parts.append(f'<div class="charts">{"".join(figures)}</div>')
 
     def wide_chart(self, chart: Chart, about: str) -> None:
-        """Add a chart as wide as the page; on phones the same chart with fewer labels.
-
-        Args:
-            chart: The chart.
-            about: Text for screen readers.
-        """
+        """Add a chart as wide as the page; on phones the same chart with fewer labels."""
         for kind, svg in (("only-wide", chart.svg(wide=True)), ("only-narrow", chart.svg())):
             self._parts.append(_figure(svg, about, kind))
 
     def drawing(self, svg: str, about: str) -> None:
-        """Add a drawing on white ground, shrunk to fit; a switch shows its own size.
-
-        Args:
-            svg: The drawing, which is not escaped.
-            about: Text for screen readers.
-        """
+        """Add a drawing, which is not escaped, shrunk to fit; a switch shows its own size."""
         self._parts.append(
             '<div class="drawing"><label><input type="checkbox"> full size</label>'
             f"{_figure(svg, about)}</div>"
@@ -113,7 +95,7 @@ class Page:
     @contextmanager
     def folded(self, title: str) -> Iterator[None]:
         """Put what is added meanwhile below a title that unfolds it."""
-        yield from self._within(f"<details><summary>{_text(title)}</summary>", "</details>")
+        yield from self._within(f"<details><summary>{html_text(title)}</summary>", "</details>")
 
     @contextmanager
     def columns(self) -> Iterator[None]:
@@ -132,7 +114,9 @@ class Page:
 
     def facts(self, facts: Sequence[tuple[str, str]]) -> None:
         """Add names with values, in as many columns as the window has room for."""
-        pairs = (f"<div><dt>{_text(n)}</dt><dd>{_text(value)}</dd></div>" for n, value in facts)
+        pairs = (
+            f"<div><dt>{html_text(n)}</dt><dd>{html_text(value)}</dd></div>" for n, value in facts
+        )
         self._parts.append(f"<dl>{''.join(pairs)}</dl>")
 
     def table(
@@ -143,14 +127,7 @@ class Page:
         numbers: Collection[int] = (),
         bad: Collection[int] = (),
     ) -> None:
-        """Add a table.
-
-        Args:
-            header: Names of the columns.
-            rows: The cells.
-            numbers: Indices of right-aligned columns.
-            bad: Indices of marked rows.
-        """
+        """Add a table; see ``html_table``."""
         content = html_table(header, rows, numbers=numbers, bad=bad)
         self._parts.append(f'<div class="wide">{content}</div>')
 
@@ -161,27 +138,24 @@ class Page:
             "<!DOCTYPE html>\n"
             '<html lang="en"><head><meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{_text(self._title)}</title>\n<style>{STYLE}</style></head>\n"
-            f"<body><h1>{_text(self._title)}</h1>\n{body}\n"
+            f"<title>{html_text(self._title)}</title>\n<style>{STYLE}</style></head>\n"
+            f"<body><h1>{html_text(self._title)}</h1>\n{body}\n"
             f"<footer>Demitasse {__version__}</footer></body></html>\n"
         )
 
     def write(self, path: Path) -> None:
-        """Write the page.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write the page."""
         with atomic_write(path) as file:
             file.write(self.html().encode())
 
 
 def _figure(svg: str, about: str, kind: str = "") -> str:
     name = f' class="{kind}"' if kind else ""
-    return f'<figure{name} role="img" aria-label="{_text(about)}">{svg}</figure>'
+    return f'<figure{name} role="img" aria-label="{html_text(about)}">{svg}</figure>'
 
 
-def _text(text: str) -> str:
+def html_text(text: str) -> str:
+    """Return text as HTML, with markup, control characters and line ends escaped."""
     return escape(escaped(text, one_line=True))
 
 
@@ -203,16 +177,12 @@ def html_table(
 ) -> str:
     """Return a table as HTML; without a header if all its names are empty.
 
-    Args:
-        header: Names of the columns.
-        rows: The cells.
-        numbers: Indices of right-aligned columns.
-        bad: Indices of marked rows.
+    ``numbers`` are indices of right-aligned columns, ``bad`` those of marked rows.
     """
 
     def line(cells: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{NUMBER if i in numbers else ''}>{_text(cell)}</{tag}>"
+            f"<{tag}{NUMBER if i in numbers else ''}>{html_text(cell)}</{tag}>"
             for i, cell in enumerate(cells)
         )
 

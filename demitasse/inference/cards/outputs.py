@@ -34,41 +34,28 @@ Decoder = Callable[[Outputs, Sequence[View]], list[Prediction]]
 
 
 def output_decoder(card: Card, *, softmax: bool, threshold: float | None = None) -> Decoder:
-    """Return the decoder of a card's outputs.
-
-    Args:
-        card: The card.
-        softmax: Apply softmax to scores of classes.
-        threshold: Lowest score of a box; None for the card's.
-    """
+    """Return the decoder of a card's outputs; the threshold is the lowest score of a box."""
     lowest = card.detect.threshold if threshold is None else threshold
 
-    def classes(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        return _classes(_only(outputs), len(views), card.labels, softmax=softmax)
+    def decode(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
+        match card.task:
+            case "features":
+                return _features(outputs, len(views))
+            case "detect" if card.detect.boxes:
+                rows = _rows_of_anchors(outputs, views[0].input, card.detect, lowest)
+                return _boxes(rows, views, card.labels, lowest)
+        output = _only(outputs)
+        match card.task:
+            case "classify":
+                return _classes(output, len(views), card.labels, softmax=softmax)
+            case "detect":
+                return _boxes(_rows(output), views, card.labels, lowest)
+            case "segment":
+                return _segments(output, views, card.labels)
+            case _:
+                return _images(output, views, card)
 
-    def boxes(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        if card.detect.boxes:
-            rows = _rows_of_anchors(outputs, views[0].input, card.detect, lowest)
-        else:
-            rows = _rows(_only(outputs))
-        return _boxes(rows, views, card.labels, lowest)
-
-    def segments(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        return _segments(_only(outputs), views, card.labels)
-
-    def image(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        return _images(_only(outputs), views, card)
-
-    def features(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        return _features(outputs, len(views))
-
-    return {
-        "classify": classes,
-        "detect": boxes,
-        "segment": segments,
-        "image": image,
-        "features": features,
-    }[card.task]
+    return decode
 
 
 def _only(outputs: Outputs) -> np.ndarray:
@@ -96,12 +83,9 @@ def _classes(
     if labels and len(labels) != rows.shape[1]:
         message = f"there are {len(labels)} labels, but the net has {rows.shape[1]} classes"
         raise ConfigError(
-            message,
-            code=ErrorCode.COUNT_MISMATCH,
-            field="labels",
-            got=len(labels),
+            message, code=ErrorCode.COUNT_MISMATCH, field="labels", got=len(labels),
             expected=rows.shape[1],
-        )
+        )  # fmt: skip
     if softmax:
         rows = np.exp(rows - rows.max(axis=1, keepdims=True))
         rows /= rows.sum(axis=1, keepdims=True)
@@ -158,18 +142,14 @@ def _boxes(
     for image, view in enumerate(views):
         mine = rows[(rows[:, 0] == image) & (rows[:, 1] >= 0) & (rows[:, 2] >= threshold)]
         mine = mine[np.argsort(-mine[:, 2], kind="stable")]
-        placed = view.boxes_in_image(mine[:, 3:])
-        answers.append(
-            Boxes([_box(row, edges, labels) for row, edges in zip(mine, placed, strict=True)])
-        )
+        boxes = []
+        for row, edges in zip(mine, view.boxes_in_image(mine[:, 3:]), strict=True):
+            index = int(row[1])
+            label = labels[index] if index < len(labels) else str(index)
+            corners = (round(float(edge), 2) for edge in edges)
+            boxes.append(Box(index, label, float(row[2]), *corners))
+        answers.append(Boxes(boxes))
     return answers
-
-
-def _box(row: np.ndarray, edges: np.ndarray, labels: Sequence[str]) -> Box:
-    index = int(row[1])
-    label = labels[index] if index < len(labels) else str(index)
-    xmin, ymin, xmax, ymax = (round(float(edge), 2) for edge in edges)
-    return Box(index, label, float(row[2]), xmin, ymin, xmax, ymax)
 
 
 def _segments(scores: np.ndarray, views: Sequence[View], labels: Sequence[str]) -> list[Prediction]:
@@ -236,27 +216,17 @@ def _features(outputs: Outputs, count: int) -> list[Prediction]:
                 f"output {name!r} is {array.shape} for {count} images; for task features its first "
                 "axis is that of the images"
             )
-            raise ConfigError(
-                message, code=ErrorCode.SHAPE_MISMATCH, task="features", blob=name, got=array.shape
-            )
-    return [
-        Features({name: array[i].copy() for name, array in outputs.items()}) for i in range(count)
-    ]
+            code = ErrorCode.SHAPE_MISMATCH
+            raise ConfigError(message, code=code, task="features", blob=name, got=array.shape)
+    return [Features({name: a[i].copy() for name, a in outputs.items()}) for i in range(count)]
 
 
 def anchor_boxes(anchors: Anchors, input_size: tuple[int, int]) -> np.ndarray:
-    """Return the anchor boxes and their variances.
+    """Return the anchor boxes and their variances, for the input's height and width in pixels.
 
     Each feature map has one cell per step of the input; the last cell may exceed the input. Each
-    cell has one centered square per size, clipped to the input's sides.
-
-    Args:
-        anchors: The card's anchors.
-        input_size: Height and width of the net's input, in pixels.
-
-    Returns:
-        Boxes (xmin, ymin, xmax, ymax in units of the input's sides) and variances. Shape:
-        (2, P, 4), float32.
+    cell has one centered square per size, clipped to the input's sides. Boxes are xmin, ymin, xmax,
+    ymax in units of the input's sides. Shape: (2, P, 4), float32.
     """
     height, width = input_size
     maps = [

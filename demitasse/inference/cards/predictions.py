@@ -49,10 +49,8 @@ class Classes:
 
     def as_dict(self, top: int = 5) -> dict[str, object]:
         """Return the best classes for JSON."""
-        best = [
-            {"index": i, "label": _label(self.labels, i), "score": float(self.scores[i])}
-            for i in self._best(top)
-        ]
+        pairs = zip(self._best(top), self.top(top), strict=True)
+        best = [{"index": i, "label": label, "score": score} for i, (label, score) in pairs]
         return {"classes": best}
 
     def _best(self, count: int) -> list[int]:

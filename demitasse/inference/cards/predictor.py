@@ -32,7 +32,6 @@ Item = TypeVar("Item")
 
 BATCH_SIZE = 16
 
-
 log = get_logger(__name__)
 
 Arrays = dict[str, np.ndarray]
@@ -240,11 +239,7 @@ def has_inputs(net: Path) -> bool:
 
 
 def check_inputs(net: Path, weights: Sequence[Path]) -> None:
-    """Refuse a training net.
-
-    Raises:
-        ConfigError: The net has no inputs in phase TEST.
-    """
+    """Refuse a training net, which has no inputs in phase TEST."""
     if has_inputs(net):
         return
     files = "".join(f" --weights {one}" for one in weights)

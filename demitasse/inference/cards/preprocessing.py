@@ -14,7 +14,7 @@ from demitasse.inference.cards.card import CHANNELS, COMPLETED, MAX_AREA, MAX_SI
 from demitasse.io.data.images.colors import bgr_to_gray, bgr_to_lab, bgr_to_luma
 from demitasse.io.data.images.resize import resize_bicubic, resize_image
 from demitasse.io.data.transform.mean import read_mean
-from demitasse.io.proto import LayerParameter, TransformationParameter, read_net
+from demitasse.io.proto import read_net
 from demitasse.io.weights.npz import read_npy
 
 
@@ -101,12 +101,9 @@ class Preprocessor:
                 f"net's input has {shape[0]}"
             )
             raise ConfigError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                field="channels",
-                got=channels,
+                message, code=ErrorCode.SHAPE_MISMATCH, field="channels", got=channels,
                 expected=shape[0],
-            )
+            )  # fmt: skip
         self._size = preprocess.size or shape[1:]
         self._mean = _mean(preprocess)
         self._scale = np.array(preprocess.scale, np.float32)[:, None, None]
@@ -137,20 +134,18 @@ class Preprocessor:
                 message, code=ErrorCode.SHAPE_MISMATCH, got=size, expected=(height, width)
             )
         part = resized[:, top : top + height, left : left + width]
-        values = self._converted(part)
+        match self._parameters.channels:  # float32, of the net's channels
+            case "y":
+                values = bgr_to_luma(part)[None]
+            case "l":
+                values = bgr_to_lab(part)[:1]
+            case _:
+                values = part.astype(np.float32)
         if self._mean is not None:
             values -= self._mean_at(size, top, left, height, width)
         values *= self._scale
         pixels = ordered if self._parameters.channels in COMPLETED.values() else None
         return PreparedImage(values, View(original, size, (top, left), (height, width), pixels))
-
-    def _converted(self, image: np.ndarray) -> np.ndarray:
-        """Return the values of the net's channels, float32. Shapes: (3, H, W) -> (C, H, W)."""
-        if self._parameters.channels == "y":
-            return bgr_to_luma(image)[None]
-        if self._parameters.channels == "l":
-            return bgr_to_lab(image)[:1]
-        return image.astype(np.float32)
 
     def _in_order(self, image: np.ndarray) -> np.ndarray:
         """Return the channels in the net's order; BGR for luma and lightness."""
@@ -223,7 +218,6 @@ class TrainingPreprocess:
     """Preprocessing in the data layer of a training net; empty where unspecified.
 
     Attributes:
-        mean: Mean values.
         mean_file: File of a mean image, as written in the prototxt.
         scale: Factor after the subtraction of the mean.
         crop: Height and width of the crop, in pixels.
@@ -242,43 +236,29 @@ class TrainingPreprocess:
 def training_preprocess(net: Path) -> TrainingPreprocess | None:
     """Return the preprocessing of a training net's data layer, preferably that of phase TEST.
 
-    Returns:
-        The preprocessing, or None if no layer reads images.
-
-    Raises:
-        PrototxtError: The file cannot be read.
+    None means that no layer reads images.
     """
     message = read_net(net).message
     tested, _ = filter_phase(message, "TEST", message.state.level, ())
-    layers = [
-        layer
-        for layer in (*tested.layer, *message.layer)
-        if layer.HasField("transform_param") and not layer.bottom
-    ]
-    return _of(layers[0]) if layers else None
-
-
-def _of(layer: LayerParameter) -> TrainingPreprocess:
-    p, images = layer.transform_param, layer.image_data_param
-    size: tuple[int, ...] = (images.new_height, images.new_width)
-    if p.HasField("resize_param"):
-        size = (p.resize_param.height, p.resize_param.width)
-    return TrainingPreprocess(
-        mean=tuple(_as_written(value) for value in p.mean_value),
-        mean_file=p.mean_file,
-        scale=_as_written(p.scale),
-        crop=_crop(p),
-        size=size if all(size) else (),
-        channels="gray" if p.force_gray else "",
-    )
+    for layer in (*tested.layer, *message.layer):
+        if layer.bottom or not layer.HasField("transform_param"):
+            continue
+        p, images = layer.transform_param, layer.image_data_param
+        size: tuple[int, ...] = (images.new_height, images.new_width)
+        if p.HasField("resize_param"):
+            size = (p.resize_param.height, p.resize_param.width)
+        crop = (p.crop_h, p.crop_w) if p.crop_h and p.crop_w else (p.crop_size, p.crop_size)
+        return TrainingPreprocess(
+            mean=tuple(map(_as_written, p.mean_value)),
+            mean_file=p.mean_file,
+            scale=_as_written(p.scale),
+            crop=crop if all(crop) else (),
+            size=size if all(size) else (),
+            channels="gray" if p.force_gray else "",
+        )
+    return None
 
 
 def _as_written(value: float) -> float:
     """Return a number of a prototxt without the further digits of float32."""
     return float(f"{value:.7g}")
-
-
-def _crop(p: TransformationParameter) -> tuple[int, ...]:
-    if p.crop_h and p.crop_w:
-        return (p.crop_h, p.crop_w)
-    return (p.crop_size, p.crop_size) if p.crop_size else ()
