@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import click
 
@@ -88,6 +88,11 @@ class CliError(click.ClickException):
             click.echo(f"error: {printable(self.format_message())}", err=True)
         except OSError:
             discard_stream("stderr")
+
+
+def fail(message: str) -> NoReturn:
+    """Exit with an error about the usage of a command."""
+    raise click.UsageError(message)
 
 
 def exit_code(error: BaseException) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from demitasse.cli.errors import fail
 from demitasse.cli.gflags import RenamedOption
 
 if TYPE_CHECKING:
@@ -264,8 +265,7 @@ state_options = option_group("state", _state, *STATE_FLAGS)
 
 def _devices(device: str | None, gpu: str | None) -> list[str]:
     if gpu and device is not None:
-        message = "got --device and --gpu, expected one of them"
-        raise click.UsageError(message)
+        fail("got --device and --gpu, expected one of them")
     if gpu:
         return _gpus(gpu)
     return [] if device is None else [device]
@@ -300,8 +300,7 @@ def gpu_numbers(text: str) -> list[int]:
         return available_gpus()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        message = f"--gpu takes numbers of GPUs with commas between, or all; got {text!r}"
-        raise click.UsageError(message)
+        fail(f"--gpu takes numbers of GPUs with commas between, or all; got {text!r}")
     return list(dict.fromkeys(map(int, parts)))
 
 

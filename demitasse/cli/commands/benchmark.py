@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import click
 
 from demitasse.cli.command import DEVICES, Command, MultiValueCommand
-from demitasse.cli.errors import FAILED, echo, print_stderr
+from demitasse.cli.errors import FAILED, echo, fail, print_stderr
 from demitasse.cli.options import (
     FILE,
     POSITIVE,
@@ -51,25 +51,17 @@ def _iterations(ctx: click.Context, param: click.Parameter, value: str) -> int |
 @option("--model", "The net's prototxt.", FILE, required=True)
 @weights_option("Weights to test.", required=True)
 @option(
-    "--iterations",
-    "Number of batches; 'epoch' reads every record exactly once.",
-    default="50",
-    metavar="N|epoch",
-    callback=_iterations,
-)
+    "--iterations", "Number of batches; 'epoch' reads every record exactly once.", default="50",
+    metavar="N|epoch", callback=_iterations,
+)  # fmt: skip
 @mismatch_option
 @state_options
 @device_options
 @json_option
 def test_command(
-    model: Path,
-    weights: list[str],
-    iterations: int | None,
-    on_mismatch: Literal["raise", "skip"],
-    state: dict[str, Any],
-    device: str | None,
-    as_json: bool,
-) -> None:
+    model: Path, weights: list[str], iterations: int | None, on_mismatch: Literal["raise", "skip"],
+    state: dict[str, Any], device: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Test a trained net on batches of its data.
 
     Logs every output of every batch, and the means at the end.
@@ -107,14 +99,9 @@ def test_command(
 @device_options
 @json_option
 def time_command(
-    model: Path,
-    iterations: int,
-    forward_only: bool,
-    phase: str,
-    state: dict[str, Any],
-    device: str | None,
-    as_json: bool,
-) -> None:
+    model: Path, iterations: int, forward_only: bool, phase: str, state: dict[str, Any],
+    device: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Measure forward and backward passes, whole and by layer.
 
     Every measurement synchronizes the device. Whole passes are measured first, without
@@ -153,19 +140,14 @@ class Bench(MultiValueCommand):
 @click.command(cls=Bench)
 @click.argument("nets", type=FILE, nargs=-1, required=True, metavar="NET...")
 @option(
-    "--devices",
-    "Devices to run on. [default: the device of the settings]",
-    default="",
-    metavar="A,B,...",
-    shell_complete=complete_devices,
-)
+    "--devices", "Devices to run on. [default: the device of the settings]", default="",
+    metavar="A,B,...", shell_complete=complete_devices,
+)  # fmt: skip
 @option("--batches", "Batch sizes.", default="1,8,64", metavar="N,M,...")
 @option(
-    "--phases",
-    "Measure forward passes (test), or whole steps of SGD (train).",
-    default="test",
+    "--phases", "Measure forward passes (test), or whole steps of SGD (train).", default="test",
     metavar="test,train",
-)
+)  # fmt: skip
 @option("--rounds", "Number of rounds; each round measures every case.", POSITIVE, 10)
 @option("--seconds", "Time of each case in a round.", FloatRange(min=0), 0.2)
 @switch("--layers", "Time each layer, too.")
@@ -174,31 +156,17 @@ class Bench(MultiValueCommand):
 @option("--save", "Write the results as pytest-benchmark does (JSON).", FILE)
 @option("--baseline", "Compare with a saved run; slower cases exit with 1.", FILE, old="--against")
 @option(
-    "--tolerance",
-    "Slowdown from --baseline that is no regression.",
-    FloatRange(min=0),
-    10.0,
-    old="--allowed",
-    metavar="PERCENT",
-)
+    "--tolerance", "Slowdown from --baseline that is no regression.", FloatRange(min=0), 10.0,
+    old="--allowed", metavar="PERCENT",
+)  # fmt: skip
 @option("--html", "Write a page with charts.", FILE)
 @option("--chart", "Draw images per second over batch sizes (.svg, .png).", FILE)
 @click.pass_context
 def bench_command(
-    ctx: click.Context,
-    /,
-    nets: tuple[Path, ...],
-    devices: str,
-    batches: str,
-    phases: str,
-    peers: bool,
-    save: Path | None,
-    baseline: Path | None,
-    tolerance: float,
-    html: Path | None,
-    chart: Path | None,
-    **how: Any,
-) -> None:
+    ctx: click.Context, /, nets: tuple[Path, ...], devices: str, batches: str, phases: str,
+    peers: bool, save: Path | None, baseline: Path | None, tolerance: float, html: Path | None,
+    chart: Path | None, **how: Any,
+) -> None:  # fmt: skip
     """Measure images per second.
 
     NETs are prototxts, or folders of trained models, whose deploy nets are measured. Inputs of the
@@ -263,8 +231,7 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
     wrong = [size for size in sizes if not size.isdecimal() or int(size) == 0]
     wrong += [phase for phase in wanted if phase not in {"TEST", "TRAIN"}]
     if wrong or not sizes or not wanted:
-        message = f"--batches takes integers and --phases test and train; got {', '.join(wrong)}"
-        raise click.UsageError(message)
+        fail(f"--batches takes integers and --phases test and train; got {', '.join(wrong)}")
     return [
         Case(net, device, int(size), phase)
         for net in nets
@@ -281,11 +248,9 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
     "--limit", "Memory limit, e.g. 8GiB. [default: nine tenths of the free memory]", metavar="SIZE"
 )
 @option(
-    "--keep keep_blobs",
-    "Blobs to keep, in addition to inputs and outputs.",
-    default="outputs",
+    "--keep keep_blobs", "Blobs to keep, in addition to inputs and outputs.", default="outputs",
     metavar="BLOB[,BLOB]|outputs|all",
-)
+)  # fmt: skip
 @option(
     "--solver",
     "Also update the parameters, by a solver type, such as SGD, or a solver's prototxt.",

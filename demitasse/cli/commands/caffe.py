@@ -22,21 +22,11 @@ BREW = ("train", "test", "time", "device_query")
 """Commands of Caffe's program ``caffe``."""
 
 SHIMS = (
-    "caffe",
-    "compute_image_mean",
-    "convert_annoset",
-    "convert_imageset",
-    "device_query",
-    "extract_features",
-    "finetune_net",
-    "get_image_size",
-    "net_speed_benchmark",
-    "test_net",
-    "train_net",
-    "upgrade_net_proto_binary",
-    "upgrade_net_proto_text",
+    "caffe", "compute_image_mean", "convert_annoset", "convert_imageset", "device_query",
+    "extract_features", "finetune_net", "get_image_size", "net_speed_benchmark", "test_net",
+    "train_net", "upgrade_net_proto_binary", "upgrade_net_proto_text",
     "upgrade_solver_proto_text",
-)
+)  # fmt: skip
 """Executables in ``build/tools`` of Caffe and of SSD's Caffe."""
 
 EXAMPLE_SHIMS = {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import echo, input_errors
+from demitasse.cli.errors import echo, fail, input_errors
 from demitasse.cli.options import FILE, FLOAT, device_option, option, option_group, switch
 from demitasse.core.atomic import atomic_write
 from demitasse.errors import ConfigError, DataError, ErrorCode
@@ -51,8 +51,7 @@ def _image_model(
     *, device: str | None, gpu: bool, mean_file: Path | None, channel_swap: str, **arguments: Any
 ) -> ImageModel:
     if gpu and device is not None:
-        message = "got --device and --gpu, expected one of them"
-        raise click.UsageError(message)
+        fail("got --device and --gpu, expected one of them")
     mean_file = None if mean_file == Path() else mean_file  # an empty name is Caffe's default
     swap = numbers("--channel_swap", channel_swap) if channel_swap else None
     return ImageModel(mean_file, "cuda:0" if gpu else device, {**arguments, "channel_swap": swap})
@@ -76,11 +75,10 @@ image_options = option_group(
     option("--input_scale", "Multiply by this after the mean. [default: 1]", FLOAT),
     option("--raw_scale", "Multiply pixels from 0 to 1 by this before the mean.", FLOAT, 255.0),
     option(
-        "--channel_swap",
-        "Order of the channels; 2,1,0 is blue first, an empty text red first.",
+        "--channel_swap", "Order of the channels; 2,1,0 is blue first, an empty text red first.",
         default="2,1,0",
     ),
-)
+)  # fmt: skip
 """Adds the flags of a net for images; the command gets ``image_model``."""
 
 
@@ -99,11 +97,9 @@ def numbers(flag: str, text: str) -> list[int]:
 @image_options
 @switch("--center_only", "Use only the centre crop, not ten crops of an image.")
 @option(
-    "--images_dim",
-    "Resize images to this before they are cropped.",
-    default="256,256",
+    "--images_dim", "Resize images to this before they are cropped.", default="256,256",
     metavar="HEIGHT,WIDTH",
-)
+)  # fmt: skip
 @option("--ext", "Extension of the images in a folder.", default="jpg")
 def classify_command(
     source: Path, out: Path, image_model: ImageModel, center_only: bool, images_dim: str, ext: str
@@ -120,8 +116,7 @@ def classify_command(
 
     size = numbers("--images_dim", images_dim)
     if len(size) != 2:
-        message = f"--images_dim takes height,width; got {images_dim!r}"
-        raise click.UsageError(message)
+        fail(f"--images_dim takes height,width; got {images_dim!r}")
     with input_errors(), use_device(choose_device(image_model.device)[0]):
         mean = image_model.mean()
         classifier = Classifier(image_dims=size, mean=mean, **image_model.arguments)
@@ -152,17 +147,13 @@ EDGES = ("ymin", "xmin", "ymax", "xmax")
 @click.argument("out", metavar="OUTPUT", type=FILE)
 @image_options
 @option(
-    "--crop_mode",
-    "Source of windows: INPUT, or the package selective_search_ijcv_with_python.",
-    ["list", "selective_search"],
-    "selective_search",
-)
+    "--crop_mode", "Source of windows: INPUT, or the package selective_search_ijcv_with_python.",
+    ["list", "selective_search"], "selective_search",
+)  # fmt: skip
 @option(
-    "--context_pad",
-    "Width of the border around a window, in pixels of the net's input.",
-    click.IntRange(min=0),
-    16,
-)
+    "--context_pad", "Width of the border around a window, in pixels of the net's input.",
+    click.IntRange(min=0), 16,
+)  # fmt: skip
 def detect_command(
     source: Path, out: Path, image_model: ImageModel, crop_mode: str, context_pad: int
 ) -> None:
@@ -177,11 +168,9 @@ def detect_command(
     from demitasse.core.paths import read_text
 
     if out.suffix not in {".csv", ".h5"}:
-        message = f"got {out.name!r}, expected a .csv or a .h5 file as OUTPUT"
-        raise click.UsageError(message)
+        fail(f"got {out.name!r}, expected a .csv or a .h5 file as OUTPUT")
     if (source.suffix == ".csv") != (crop_mode == "list"):
-        message = "--crop_mode list needs a .csv file of windows, selective_search a .txt file"
-        raise click.UsageError(message)
+        fail("--crop_mode list needs a .csv file of windows, selective_search a .txt file")
     with input_errors(), use_device(choose_device(image_model.device)[0]):
         mean = image_model.mean()
         if mean is not None:  # one value for each channel, which also fills the area outside

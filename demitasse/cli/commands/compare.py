@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from demitasse.cli.command import Command, MultiValueCommand
-from demitasse.cli.errors import FAILED
+from demitasse.cli.errors import FAILED, fail
 from demitasse.cli.options import (
     FILE,
     FloatRange,
@@ -125,21 +125,15 @@ report_options = option_group(
 @click.command(cls=MultiValueCommand)
 @click.argument("net", type=FILE)
 @option(
-    "--devices",
-    "Two or more devices; the first is the reference.",
-    shell_complete=complete_devices,
-    required=True,
-    metavar="A B ...",
-)
+    "--devices", "Two or more devices; the first is the reference.",
+    shell_complete=complete_devices, required=True, metavar="A B ...",
+)  # fmt: skip
 @weights_option("Weights of NET.")
 @option(
     "--steps",
     "Also train N steps on each device, and compare losses and parameters after each step.",
-    click.IntRange(min=0),
-    default=0,
-    show_default=False,
-    metavar="N",
-)
+    click.IntRange(min=0), default=0, show_default=False, metavar="N",
+)  # fmt: skip
 @switch(
     "--each_step",
     "Also compare every Step with portable code on the same inputs; name the first wrong one.",
@@ -151,18 +145,9 @@ report_options = option_group(
 @state_options
 @click.pass_context
 def consistency_command(
-    ctx: click.Context,
-    net: Path,
-    devices: str,
-    weights: list[str],
-    steps: int,
-    each_step: bool,
-    seed: int,
-    inputs: Path | None,
-    phase: str,
-    state: dict[str, Any],
-    options: ReportOptions,
-) -> None:
+    ctx: click.Context, net: Path, devices: str, weights: list[str], steps: int, each_step: bool,
+    seed: int, inputs: Path | None, phase: str, state: dict[str, Any], options: ReportOptions,
+) -> None:  # fmt: skip
     """Compare a net on several devices, layer by layer.
 
     NET is its prototxt, or an .onnx file, of phase TEST. Exits with 1 if a difference is above
@@ -176,12 +161,10 @@ def consistency_command(
 
     names = split_names(devices)
     if len(names) < 2:
-        message = "--devices needs two or more devices, e.g. --devices cpu cuda:0"
-        raise click.UsageError(message)
+        fail("--devices needs two or more devices, e.g. --devices cpu cuda:0")
     phase = "TEST" if net.suffix == ONNX else phase
     if steps and phase != "TRAIN":
-        message = "--steps needs a prototxt, and --phase TRAIN"
-        raise click.UsageError(message)
+        fail("--steps needs a prototxt, and --phase TRAIN")
     with open_net(net, phase, device=names[0], seed=seed, **state) as made:
         load_weights_into(made, weights)
         arrays = _inputs(made, inputs, seed)
@@ -219,19 +202,10 @@ WEIGHT_FILES = {".caffemodel", ".h5", ".safetensors"}
 @state_options
 @click.pass_context
 def diff_command(
-    ctx: click.Context,
-    net: Path,
-    other: Path,
-    weights: list[str],
-    other_weights: list[str],
-    device: str | None,
-    seed: int,
-    inputs: Path | None,
-    trust: bool,
-    phase: str,
-    state: dict[str, Any],
-    options: ReportOptions,
-) -> None:
+    ctx: click.Context, net: Path, other: Path, weights: list[str], other_weights: list[str],
+    device: str | None, seed: int, inputs: Path | None, trust: bool, phase: str,
+    state: dict[str, Any], options: ReportOptions,
+) -> None:  # fmt: skip
     """Compare a net with another model, by blobs and parameters.
 
     NET is its prototxt. OTHER is an .onnx file (run by ONNX Runtime), a .pt2 file (by PyTorch),
@@ -243,8 +217,7 @@ def diff_command(
     from demitasse.net import Net
 
     if other_weights and other.suffix != ".prototxt":
-        message = f"--other_weights needs a prototxt as OTHER, got {other}"
-        raise click.UsageError(message)
+        fail(f"--other_weights needs a prototxt as OTHER, got {other}")
     with Net(net, phase, device=device, seed=seed, **state) as made:
         load_weights_into(made, weights)
         if other.suffix in WEIGHT_FILES:
@@ -302,8 +275,7 @@ def _with_model(
         arrays |= {} if inputs is None else _inputs(net, inputs, seed)
         missing = [name for name in net.inputs if name not in arrays]
         if missing:
-            message = f"{path} lacks the inputs {', '.join(missing)}; give the inputs with --inputs"
-            raise click.UsageError(message)
+            fail(f"{path} lacks the inputs {', '.join(missing)}; give the inputs with --inputs")
     else:
         arrays = _inputs(net, inputs, seed)
     return compare_model(net, other, arrays)

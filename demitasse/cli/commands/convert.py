@@ -14,7 +14,7 @@ import click
 
 from demitasse.cli.command import Command
 from demitasse.cli.commands.compare import ReportOptions, report_options
-from demitasse.cli.errors import echo
+from demitasse.cli.errors import echo, fail
 from demitasse.cli.options import (
     FILE,
     FLOAT,
@@ -89,10 +89,8 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
 @option(
     "--batch",
     "Batch size: a number, any (dynamic), as in NET (fixed), or any if NET allows (auto).",
-    default="auto",
-    callback=_batch,
-    metavar="N|dynamic|fixed|auto",
-)
+    default="auto", callback=_batch, metavar="N|dynamic|fixed|auto",
+)  # fmt: skip
 @switch("--any_size", "Allow any height, width and batch size of images.")
 @shape_option("Shape of an input, in place of NET's; any other blob becomes an input.")
 @option("--opset", "Version of ONNX's operators.", int, 17)
@@ -107,25 +105,11 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
 @state_options
 @click.pass_context
 def export_command(
-    ctx: click.Context,
-    /,
-    net: Path,
-    out: Path,
-    weights: list[str],
-    kind: str | None,
-    outputs: list[str],
-    any_size: bool,
-    opset: int,
-    float16: bool,
-    mean: str | None,
-    scale: float,
-    bgr: bool,
-    uint8: bool,
-    check: Check | None,
-    state: dict[str, Any],
-    options: ReportOptions,
+    ctx: click.Context, /, net: Path, out: Path, weights: list[str], kind: str | None,
+    outputs: list[str], any_size: bool, opset: int, float16: bool, mean: str | None, scale: float,
+    bgr: bool, uint8: bool, check: Check | None, state: dict[str, Any], options: ReportOptions,
     **settings: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Write a net in phase TEST as an ONNX file or a PyTorch module.
 
     NET is its prototxt, OUT an .onnx file or a .py file, with the weights in a .safetensors file
@@ -179,8 +163,7 @@ def _framework(ctx: click.Context, out: Path, kind: str | None) -> str:
     found = kind or named
     if found is None or out.suffix != ENDINGS[found]:
         wanted = ENDINGS[found] if found else " or ".join(ENDINGS.values())
-        message = f"got {out}, expected a file ending in {wanted}"
-        raise click.UsageError(message)
+        fail(f"got {out}, expected a file ending in {wanted}")
     given = [
         name
         for name in FOR_ONNX
@@ -188,8 +171,7 @@ def _framework(ctx: click.Context, out: Path, kind: str | None) -> str:
     ]
     if found == "torch" and given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        message = f"{flags}: for ONNX files only"
-        raise click.UsageError(message)
+        fail(f"{flags}: for ONNX files only")
     return found
 
 
@@ -225,16 +207,10 @@ def _mean(text: str) -> np.ndarray:
 @report_options
 @click.pass_context
 def import_command(
-    ctx: click.Context,
-    model: Path,
-    prototxt: Path | None,
-    caffemodel: Path | None,
-    shapes: dict[str, tuple[int, ...]],
-    batch: int | None,
-    check: Check | None,
-    device: str | None,
+    ctx: click.Context, model: Path, prototxt: Path | None, caffemodel: Path | None,
+    shapes: dict[str, tuple[int, ...]], batch: int | None, check: Check | None, device: str | None,
     options: ReportOptions,
-) -> None:
+) -> None:  # fmt: skip
     """Convert an ONNX file to a prototxt and a caffemodel.
 
     MODEL is an .onnx file. PROTOTXT and CAFFEMODEL default to MODEL with other extensions. Blobs
@@ -246,11 +222,9 @@ def import_command(
 
     check_exists(model)
     if model.suffix != ".onnx":
-        message = f"got {model}, expected a file ending in .onnx"
-        raise click.UsageError(message)
+        fail(f"got {model}, expected a file ending in .onnx")
     if prototxt is not None and caffemodel is None:
-        message = f"got {prototxt} without CAFFEMODEL; give a file for the weights, too"
-        raise click.UsageError(message)
+        fail(f"got {prototxt} without CAFFEMODEL; give a file for the weights, too")
     done = import_onnx(
         model, prototxt or model.with_suffix(".prototxt"),
         caffemodel or model.with_suffix(".caffemodel"), shapes=shapes, batch=batch, device=device,

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import echo
+from demitasse.cli.errors import echo, fail
 from demitasse.cli.options import (
     BACKEND,
     FILE,
@@ -76,37 +76,28 @@ image_set_options = option_group(
     option("--seed", "Seed of --shuffle.", int, 0),
     backend_option(),
     option(
-        "--resize_width",
-        "Resize to this width, in pixels. [default: 0, no resizing]",
-        int,
+        "--resize_width", "Resize to this width, in pixels. [default: 0, no resizing]", int,
         default=0,
     ),
     option(
-        "--resize_height",
-        "Resize to this height, in pixels. [default: 0, no resizing]",
-        int,
+        "--resize_height", "Resize to this height, in pixels. [default: 0, no resizing]", int,
         default=0,
     ),
     switch("--check_size", "Refuse images of different sizes."),
     switch("--encoded", "Store the bytes of image files."),
     option(
-        "--encode_type",
-        "Store the bytes of files of this format; convert other formats.",
-        default="",
-        show_default=False,
-        metavar="jpg|png|...",
+        "--encode_type", "Store the bytes of files of this format; convert other formats.",
+        default="", show_default=False, metavar="jpg|png|...",
     ),
     overwrite_option,
     switch("--resume", "Resume an interrupted run with the same flags."),
     option(
-        "--on_error",
-        "Skip unreadable images with a warning, or raise an error.",
-        ["skip", "raise"],
-        "skip",
+        "--on_error", "Skip unreadable images with a warning, or raise an error.",
+        ["skip", "raise"], "skip",
     ),
     threads_option,
     json_option,
-)
+)  # fmt: skip
 """Adds the flags of databases of images; the command gets ``flags``, by name."""
 
 
@@ -125,17 +116,14 @@ def convert_imageset_command(flags: dict[str, Any]) -> None:
 @click.command(cls=Command)
 @image_set_options
 @option(
-    "--anno_type",
-    "Second column of LISTFILE: a label, or the name of a file of objects.",
-    ["classification", "detection"],
-    "classification",
-)
+    "--anno_type", "Second column of LISTFILE: a label, or the name of a file of objects.",
+    ["classification", "detection"], "classification",
+)  # fmt: skip
 @option(
     "--label_type",
     "Format of files of objects: VOC's, COCO's, or lines of class, xmin, ymin, xmax, ymax.",
-    ["xml", "json", "txt"],
-    "xml",
-)
+    ["xml", "json", "txt"], "xml",
+)  # fmt: skip
 @option("--label_map_file", "Names and numbers of the classes, a LabelMap prototxt.", FILE)
 @switch("--check_label", "Refuse duplicate names of classes.")
 @option(
@@ -143,14 +131,9 @@ def convert_imageset_command(flags: dict[str, Any]) -> None:
 )
 @option("--max_dim", "Shrink longer sides to this, in pixels. [default: 0, none]", int, default=0)
 def convert_annoset_command(
-    flags: dict[str, Any],
-    anno_type: str,
-    label_type: str,
-    label_map_file: Path | None,
-    check_label: bool,
-    min_dim: int,
-    max_dim: int,
-) -> None:
+    flags: dict[str, Any], anno_type: str, label_type: str, label_map_file: Path | None,
+    check_label: bool, min_dim: int, max_dim: int,
+) -> None:  # fmt: skip
     """Make a database of the images in a list and their objects.
 
     LISTFILE has lines "NAME LABEL", or for --anno_type detection "NAME OBJECTS", the name of a file
@@ -163,8 +146,7 @@ def convert_annoset_command(
     annotations = Annotations()
     if anno_type == "detection":
         if label_map_file is None and label_type != "txt":
-            message = f"--label_map_file is missing: {label_type} files name classes"
-            raise click.UsageError(message)
+            fail(f"--label_map_file is missing: {label_type} files name classes")
         labels = read_labels(label_map_file, check=check_label) if label_map_file else {}
         annotations = Annotations(label_type, labels)
     make_image_set(
@@ -314,18 +296,9 @@ def compute_image_mean_command(
 @overwrite_option
 @json_option
 def extract_features_command(
-    weights: Path,
-    model: Path,
-    blobs: str,
-    databases: str,
-    batches: int,
-    backend: str,
-    mode: str | None,
-    gpu: str,
-    device: str | None,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
+    weights: Path, model: Path, blobs: str, databases: str, batches: int, backend: str,
+    mode: str | None, gpu: str, device: str | None, overwrite: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Write blobs of a net as databases of features.
 
     NET is a prototxt with a data layer; BATCHES batches are run in phase TEST. Each blob is written
@@ -334,10 +307,7 @@ def extract_features_command(
     """
     names, paths = split_names(blobs), [Path(path) for path in split_names(databases)]
     if len(names) != len(paths):
-        message = (
-            f"got {len(names)} blobs and {len(paths)} databases; give a database for each blob"
-        )
-        raise click.UsageError(message)
+        fail(f"got {len(names)} blobs and {len(paths)} databases; give a database for each blob")
     from demitasse.cli.evaluation import load_weights_into, write_features
     from demitasse.cli.progress import line_progress
     from demitasse.core.log import get_logger

@@ -17,7 +17,7 @@ import click
 
 from demitasse import __version__
 from demitasse.cli.command import Command
-from demitasse.cli.errors import FAILED, echo
+from demitasse.cli.errors import FAILED, echo, fail
 from demitasse.cli.options import FILE, available_gpus, gpu_numbers, json_option, option, switch
 from demitasse.cli.render import print_json, show, table
 from demitasse.core.config import settings
@@ -356,8 +356,7 @@ def trust_command(files: tuple[Path, ...], remove: bool) -> None:
         elif distrust(file):
             echo(f"no longer trusted: {file}")
         else:
-            message = f"{file} is not on the list {trust_list()}"
-            raise click.UsageError(message)
+            fail(f"{file} is not on the list {trust_list()}")
 
 
 @click.command(cls=Command)

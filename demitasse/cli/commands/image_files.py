@@ -21,11 +21,9 @@ from demitasse.errors import DataError, ErrorCode
 @click.command(cls=Command)
 @option("--input source", "List of images, one per line.", FILE, required=True)
 @option(
-    "--input_folder",
-    "Folder of the names in the list. [default: the working directory]",
-    FOLDER,
+    "--input_folder", "Folder of the names in the list. [default: the working directory]", FOLDER,
     default=Path(),
-)
+)  # fmt: skip
 @option("--output_folder", "Folder to write to.", FOLDER, required=True)
 @option(
     "--output_side_length side", "Height and width of the written images, in pixels.", POSITIVE, 256
@@ -34,17 +32,12 @@ from demitasse.errors import DataError, ErrorCode
 @option(
     "--image_lib",
     "Resize as opencv or PIL; PIL averages pixels and writes JPEGs, some of them smaller.",
-    click.Choice(["opencv", "PIL"], case_sensitive=False),
-    "opencv",
-)
+    click.Choice(["opencv", "PIL"], case_sensitive=False), "opencv",
+)  # fmt: skip
 def resize_and_crop_images_command(
-    source: Path,
-    input_folder: Path,
-    output_folder: Path,
-    side: int,
-    num_clients: int | None,
+    source: Path, input_folder: Path, output_folder: Path, side: int, num_clients: int | None,
     image_lib: str,
-) -> None:
+) -> None:  # fmt: skip
     """Resize images and crop their centre squares.
 
     The shorter side is resized to --output_side_length, and the longer side is cropped. Unreadable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import MODEL_OR_DATA, echo, print_stderr
+from demitasse.cli.errors import MODEL_OR_DATA, echo, fail, print_stderr
 from demitasse.cli.options import (
     FILE,
     complete_codes,
@@ -39,13 +39,8 @@ if TYPE_CHECKING:
 @device_options
 @json_option
 def summary_command(
-    net: Path,
-    phase: str,
-    state: dict[str, Any],
-    runs: bool,
-    device: str | None,
-    as_json: bool,
-) -> None:
+    net: Path, phase: str, state: dict[str, Any], runs: bool, device: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Show a net's layers, parameters, work and memory.
 
     NET is a prototxt or an .onnx file.
@@ -164,10 +159,7 @@ def explain_command(code: str | None) -> None:
         return
     name = next((known for known in CODES if known == code.strip("[]")), None)
     if name is None:
-        message = (
-            f"unknown code {code!r}{suggestion(code, CODES)}; `demitasse explain` lists all codes"
-        )
-        raise click.UsageError(message)
+        fail(f"unknown code {code!r}{suggestion(code, CODES)}; `demitasse explain` lists all codes")
     parts = [f"{name}: {CODES[name].text}", f"What to do: {CODES[name].remedy}"]
     for example in EXAMPLES[name]:
         parts.append(f"Found ({example.severity}):\n\n{_indented(example.wrong)}")
@@ -184,17 +176,13 @@ def _indented(text: str) -> str:
 @click.argument("net", metavar="NET", type=FILE)
 @click.argument("out", metavar="OUTPUT", type=FILE)
 @option(
-    "--rankdir",
-    "Direction of the drawing: left to right, top to bottom, ...",
-    click.Choice(["LR", "RL", "TB", "BT"], case_sensitive=False),
-    "LR",
-)
+    "--rankdir", "Direction of the drawing: left to right, top to bottom, ...",
+    click.Choice(["LR", "RL", "TB", "BT"], case_sensitive=False), "LR",
+)  # fmt: skip
 @option(
-    "--phase",
-    "Draw the layers of this phase.",
-    click.Choice(["TRAIN", "TEST", "ALL"], case_sensitive=False),
-    "ALL",
-)
+    "--phase", "Draw the layers of this phase.",
+    click.Choice(["TRAIN", "TEST", "ALL"], case_sensitive=False), "ALL",
+)  # fmt: skip
 @switch("--display_lrm", "Also draw the learning-rate factors.")
 def draw_net_command(net: Path, out: Path, rankdir: str, phase: str, display_lrm: bool) -> None:
     """Draw a net.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import echo, input_errors
+from demitasse.cli.errors import echo, fail, input_errors
 from demitasse.cli.options import (
     FILE,
     FOLDER,
@@ -53,11 +53,9 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tup
 )
 @switch("--gray", "Store one channel: brightness.")
 @option(
-    "--test",
-    "Part of each class that is kept for the test.",
-    FloatRange(0, 1, min_open=True, max_open=True),
-    0.2,
-)
+    "--test", "Part of each class that is kept for the test.",
+    FloatRange(0, 1, min_open=True, max_open=True), 0.2,
+)  # fmt: skip
 @option(
     "--max_per_class",
     "Take this many images of a class at most, chosen by the seed. [default: all]",
@@ -65,27 +63,17 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tup
 )
 @option("--seed", "Seed of the split and of the order.", click.IntRange(0, (1 << 32) - 1), 0)
 @option(
-    "--on_error",
-    "Raise an error for an unreadable image, or skip it with a warning.",
-    ["raise", "skip"],
-    "raise",
-)
+    "--on_error", "Raise an error for an unreadable image, or skip it with a warning.",
+    ["raise", "skip"], "raise",
+)  # fmt: skip
 @threads_option
 @overwrite_option
 @json_option
 def dataset_command(
-    source: Path,
-    out: Path,
-    size: tuple[int, int],
-    gray: bool,
-    test: float,
-    max_per_class: int | None,
-    seed: int,
-    on_error: str,
-    threads: int | None,
-    overwrite: bool,
+    source: Path, out: Path, size: tuple[int, int], gray: bool, test: float,
+    max_per_class: int | None, seed: int, on_error: str, threads: int | None, overwrite: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Make databases for training and test of the images in class folders.
 
     PHOTOS has a folder of images for each class. OUT gets train_lmdb, test_lmdb, their lists,
@@ -116,28 +104,20 @@ def dataset_command(
 @option("--data", "Folder of `demitasse dataset`, for classes, size and mean.", FOLDER)
 @option("--classes", "Number of classes, without --data.", click.IntRange(min=2))
 @option(
-    "--net name",
-    "The net. [default: lenet for small gray images, else cifar10_quick]",
+    "--net name", "The net. [default: lenet for small gray images, else cifar10_quick]",
     ["lenet", "cifar10_quick", "resnet20", "squeezenet"],
-)
+)  # fmt: skip
 @option(
-    "--size",
-    "Size of the images, without --data. [default: the net's]",
-    metavar="PIXELS|HxW",
+    "--size", "Size of the images, without --data. [default: the net's]", metavar="PIXELS|HxW",
     callback=_size,
-)
+)  # fmt: skip
 @switch("--gray", "Images have one channel, without --data.")
 @option("--out -o", "Folder of the files. [default: this folder]", FOLDER, default=".")
 @replace_option
 def new_command(
-    data: Path | None,
-    classes: int | None,
-    name: str | None,
-    size: tuple[int, int] | None,
-    gray: bool,
-    out: Path,
-    overwrite: bool,
-) -> None:
+    data: Path | None, classes: int | None, name: str | None, size: tuple[int, int] | None,
+    gray: bool, out: Path, overwrite: bool,
+) -> None:  # fmt: skip
     """Write train_val.prototxt and solver.prototxt, to start from.
 
     With --data, classes, size, mean and databases are those of the folder. squeezenet is for
@@ -150,12 +130,10 @@ def new_command(
     prefix = "" if out == Path() else f"{out.as_posix()}/"
     if data is not None:
         if size is not None or gray:
-            message = "--size and --gray are for nets without --data; the data has its own"
-            raise click.UsageError(message)
+            fail("--size and --gray are for nets without --data; the data has its own")
         start = _start_data(data, classes)
     elif classes is None:
-        message = "give the folder of `demitasse dataset` by --data, or a number by --classes"
-        raise click.UsageError(message)
+        fail("give the folder of `demitasse dataset` by --data, or a number by --classes")
     else:
         side = NETS[name or ("lenet" if gray else "cifar10_quick")].size
         shape = (1 if gray else 3, *(size or (side, side)))
@@ -180,8 +158,7 @@ def _start_data(folder: Path, classes: int | None) -> StartData:
 
     found = read_dataset(folder)
     if classes is not None and classes != len(found.labels):
-        message = f"got --classes {classes}, but {folder} has {len(found.labels)}; omit the flag"
-        raise click.UsageError(message)
+        fail(f"got --classes {classes}, but {folder} has {len(found.labels)}; omit the flag")
     sources = ((folder / "train_lmdb").as_posix(), (folder / "test_lmdb").as_posix())
     mean = tuple(round(value, 2) for value in found.mean)
     return StartData(len(found.labels), found.shape, mean, sources, found.train, found.test)
@@ -190,10 +167,7 @@ def _start_data(folder: Path, classes: int | None) -> StartData:
 def _need_new(files: list[Path], *, overwrite: bool) -> None:
     existing = [str(file) for file in files if file.exists()]
     if existing and not overwrite:
-        message = (
-            f"{' and '.join(existing)} exist; replace by --overwrite, or write elsewhere by --out"
-        )
-        raise click.UsageError(message)
+        fail(f"{' and '.join(existing)} exist; replace by --overwrite, or write elsewhere by --out")
 
 
 @click.command(cls=Command)
@@ -205,14 +179,9 @@ def _need_new(files: list[Path], *, overwrite: bool) -> None:
 @replace_option
 @state_options
 def deploy_command(
-    net: Path,
-    weights: tuple[Path, ...],
-    labels: Path | None,
-    out: Path | None,
-    shapes: dict[str, tuple[int, ...]],
-    overwrite: bool,
-    state: dict[str, Any],
-) -> None:
+    net: Path, weights: tuple[Path, ...], labels: Path | None, out: Path | None,
+    shapes: dict[str, tuple[int, ...]], overwrite: bool, state: dict[str, Any],
+) -> None:  # fmt: skip
     """Write the deploy net of a training net, and its model card.
 
     Writes deploy.prototxt and model.toml. Data layers become inputs, losses become Softmax or

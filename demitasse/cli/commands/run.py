@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import MODEL_OR_DATA, echo, input_errors, print_stderr
+from demitasse.cli.errors import MODEL_OR_DATA, echo, fail, input_errors, print_stderr
 from demitasse.cli.options import (
     FILE,
     FOLDER,
@@ -38,12 +38,9 @@ weights_files = option("--weights", "Weights of a net given as a prototxt.", FIL
 @click.argument("images", metavar="IMAGE...", nargs=-1)
 @weights_files
 @option(
-    "--card card",
-    "Use this published card, for weights that are not recognised.",
-    default="",
-    show_default=False,
-    metavar="NAME",
-)
+    "--card card", "Use this published card, for weights that are not recognised.", default="",
+    show_default=False, metavar="NAME",
+)  # fmt: skip
 @labels_option
 @option("--mean", "Subtract this mean image, .npy or .binaryproto.", FILE)
 @option("--top", "Show this many classes or objects. [default: 5]", POSITIVE)
@@ -58,22 +55,10 @@ weights_files = option("--weights", "Weights of a net given as a prototxt.", FIL
 @device_options
 @click.pass_context
 def run_command(
-    ctx: click.Context,
-    model: Path,
-    images: tuple[str, ...],
-    weights: tuple[Path, ...],
-    card: str,
-    labels: Path | None,
-    mean: Path | None,
-    top: int | None,
-    threshold: float | None,
-    batch: int,
-    every: int,
-    draw: Path | None,
-    masks: Path | None,
-    lines: bool,
-    device: str | None,
-) -> None:
+    ctx: click.Context, model: Path, images: tuple[str, ...], weights: tuple[Path, ...], card: str,
+    labels: Path | None, mean: Path | None, top: int | None, threshold: float | None, batch: int,
+    every: int, draw: Path | None, masks: Path | None, lines: bool, device: str | None,
+) -> None:  # fmt: skip
     """Run a trained net on images and print its predictions.
 
     MODEL is a model card (.toml), a folder with a card model.toml, an .onnx file with its card
@@ -94,8 +79,7 @@ def run_command(
 
     if not images:
         check_exists(model)
-        message = "Missing argument 'IMAGE...'."
-        raise click.UsageError(message)
+        fail("Missing argument 'IMAGE...'.")
     with input_errors():
         if not card and trains(model, weights) and recognize(weights) is None:
             found = ModelFiles(model, weights, None)
@@ -135,40 +119,26 @@ def run_command(
 @weights_files
 @option("--out -o", "The folder of parts; with --join, the file.", FILE, required=True)
 @option(
-    "--shard",
-    "Share of this process, from 0; auto asks MPI, a Slurm array or a Kubernetes job.",
-    default="0/1",
-    metavar="i/n|auto",
-)
+    "--shard", "Share of this process, from 0; auto asks MPI, a Slurm array or a Kubernetes job.",
+    default="0/1", metavar="i/n|auto",
+)  # fmt: skip
 @option("--batch", "Items per forward pass.", POSITIVE, 16)
 @option(
     "--format kind",
     "Write arrays of the outputs, or a line of JSON per item, as the card defines.",
-    ["npz", "jsonl"],
-    "npz",
-)
+    ["npz", "jsonl"], "npz",
+)  # fmt: skip
 @option(
-    "--output",
-    "Write this blob in place of the outputs. Repeatable.",
-    metavar="BLOB",
+    "--output", "Write this blob in place of the outputs. Repeatable.", metavar="BLOB",
     multiple=True,
-)
+)  # fmt: skip
 @switch("--force", "Replace a part of another model, other items or another batch size.")
 @switch("--join", "Join the parts in the folder MODEL into one file.")
 @device_options
 def predict_command(
-    model: Path,
-    inputs: tuple[str, ...],
-    weights: tuple[Path, ...],
-    out: Path,
-    shard: str,
-    batch: int,
-    kind: Format,
-    output: tuple[str, ...],
-    force: bool,
-    join: bool,
-    device: str | None,
-) -> None:
+    model: Path, inputs: tuple[str, ...], weights: tuple[Path, ...], out: Path, shard: str,
+    batch: int, kind: Format, output: tuple[str, ...], force: bool, join: bool, device: str | None,
+) -> None:  # fmt: skip
     """Run a trained net on many inputs and write its outputs in parts.
 
     MODEL is as for run; arrays and databases need no published weights or card. INPUTs are images,
@@ -184,14 +154,12 @@ def predict_command(
 
     if join:
         if inputs:
-            message = "--join takes one folder of parts and no INPUT"
-            raise click.UsageError(message)
+            fail("--join takes one folder of parts and no INPUT")
         count = join_parts(model, out)
         echo(f"{out}: {count} parts")
         return
     if not inputs:
-        message = "Missing argument 'INPUT...'."
-        raise click.UsageError(message)
+        fail("Missing argument 'INPUT...'.")
     part = find_shard(shard, os.environ)
     if shard.startswith("auto"):
         echo(f"Shard {part}, from {part.where}")
@@ -216,44 +184,30 @@ MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @weights_files
 @option(
-    "--host",
-    "Address to listen on; the default accepts connections from this machine alone.",
-    default="127.0.0.1",
-    metavar="ADDRESS",
-)
+    "--host", "Address to listen on; the default accepts connections from this machine alone.",
+    default="127.0.0.1", metavar="ADDRESS",
+)  # fmt: skip
 @option("--port", "Port to listen on; 0 for a free port.", click.IntRange(0, 65535), 8000)
 @option("--workers", "Threads per model, each with its own net.", POSITIVE, 1)
 @option("--max_batch", "Most items per forward pass.", POSITIVE, 16)
 @option(
-    "--max_delay",
-    "Milliseconds that a request waits for a larger batch. [default: 0]",
-    FloatRange(0, 60_000),
-    default=0.0,
-    metavar="MS",
-)
+    "--max_delay", "Milliseconds that a request waits for a larger batch. [default: 0]",
+    FloatRange(0, 60_000), default=0.0, metavar="MS",
+)  # fmt: skip
 @option(
-    "--max_queue",
-    "Requests that can wait for a model; further requests get status 503.",
-    POSITIVE,
+    "--max_queue", "Requests that can wait for a model; further requests get status 503.", POSITIVE,
     128,
-)
+)  # fmt: skip
 @option("--max_bytes", "Most bytes of a request.", POSITIVE, 1 << 25)
 @option(
-    "--timeout",
-    "Time limit of receiving a request, and again of answering it.",
-    FloatRange(0.001, 86_400),
-    60.0,
-    metavar="SECONDS",
-)
+    "--timeout", "Time limit of receiving a request, and again of answering it.",
+    FloatRange(0.001, 86_400), 60.0, metavar="SECONDS",
+)  # fmt: skip
 @device_options
 def serve_command(
-    models: tuple[str, ...],
-    weights: tuple[Path, ...],
-    max_delay: float,
-    max_bytes: int,
-    timeout: float,
-    **settings: Any,
-) -> None:
+    models: tuple[str, ...], weights: tuple[Path, ...], max_delay: float, max_bytes: int,
+    timeout: float, **settings: Any,
+) -> None:  # fmt: skip
     """Serve trained nets over HTTP, by KServe's protocol, version 2.
 
     Each MODEL is a card (.toml), a folder with a card model.toml, an .onnx file, weights with their
@@ -269,11 +223,9 @@ def serve_command(
     names = [name for name, _ in named]
     for name in names:
         if names.count(name) > 1:
-            message = f"two models have the name {name!r}; name them: one={named[0][1]}"
-            raise click.UsageError(message)
+            fail(f"two models have the name {name!r}; name them: one={named[0][1]}")
     if weights and len(models) > 1:
-        message = "--weights needs a single MODEL; give files of weights beside their prototxts"
-        raise click.UsageError(message)
+        fail("--weights needs a single MODEL; give files of weights beside their prototxts")
     how = ServerConfig(**settings, max_delay=max_delay / 1000, limits=Limits(max_bytes, timeout))
     with ExitStack() as imported:
         with input_errors():
@@ -292,8 +244,7 @@ def _name_and_path(text: str) -> tuple[str, Path]:
     stem = (path if path.is_dir() else path.with_suffix("")).resolve().name
     name = path.resolve().parent.name if path.name == "model.toml" else stem
     if re.fullmatch(MODEL_NAME, name) is None:
-        message = f"{name!r} cannot be a model's name; give a name: NAME={text}"
-        raise click.UsageError(message)
+        fail(f"{name!r} cannot be a model's name; give a name: NAME={text}")
     return name, path
 
 
@@ -325,12 +276,9 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
 @click.argument("net", type=FILE)
 @click.argument("weights", metavar="WEIGHTS...", nargs=-1, type=FILE)
 @switch(
-    "--list",
-    "Print the published cards and exit.",
-    is_eager=True,
-    expose_value=False,
+    "--list", "Print the published cards and exit.", is_eager=True, expose_value=False,
     callback=_show_list,
-)
+)  # fmt: skip
 @option("--out", "File of the card. [default: model.toml beside NET]", FILE)
 @switch("--overwrite", "Replace an existing card.")
 @option("--card known", "Start from this published card.", metavar="NAME")
@@ -354,27 +302,17 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
 @labels_option
 @option("--input input_", "Input of the net, if it has several.", metavar="BLOB")
 @option(
-    "--output",
-    "Read this blob. Repeatable. [default: the net's outputs]",
-    metavar="BLOB",
+    "--output", "Read this blob. Repeatable. [default: the net's outputs]", metavar="BLOB",
     multiple=True,
-)
+)  # fmt: skip
 @switch("--softmax", "Apply softmax to the scores of classes.")
 @option("--name", "Name of the model. [default: the net's name]")
 @option("--source", "Origin of the model.")
 @option("--licence", "Licence of the model.")
 def card_command(
-    net: Path,
-    weights: tuple[Path, ...],
-    out: Path | None,
-    overwrite: bool,
-    known: str | None,
-    train: Path | None,
-    labels: Path | None,
-    mean: str | None,
-    softmax: bool,
-    **flags: object,
-) -> None:
+    net: Path, weights: tuple[Path, ...], out: Path | None, overwrite: bool, known: str | None,
+    train: Path | None, labels: Path | None, mean: str | None, softmax: bool, **flags: object,
+) -> None:  # fmt: skip
     """Write a model card, which defines a net's preprocessing and labels for `demitasse run`.
 
     NET is a prototxt, or an .onnx file without WEIGHTS. Published weights are recognised. For other
@@ -389,12 +327,10 @@ def card_command(
     from demitasse.inference.cards.predictor import Predictor
 
     if bool(weights) == (net.suffix == ONNX):
-        message = "WEIGHTS are needed with a prototxt, and not with an .onnx file"
-        raise click.UsageError(message)
+        fail("WEIGHTS are needed with a prototxt, and not with an .onnx file")
     path = out or net.parent / CARD
     if path.exists() and not overwrite:
-        message = f"{path} exists; replace it by --overwrite, or give another file by --out"
-        raise click.UsageError(message)
+        fail(f"{path} exists; replace it by --overwrite, or give another file by --out")
     given = ModelFiles(net, weights, None)
     with input_errors(), ready_files(given, labels, mean) as ready:
         if ready.card is not None and not known:  # a training net defines most of it

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 
 from demitasse.cli.command import Command, given_flags
-from demitasse.cli.errors import FAILED, INTERRUPTED, as_run_failures, handle_errors
+from demitasse.cli.errors import FAILED, INTERRUPTED, as_run_failures, fail, handle_errors
 from demitasse.cli.options import (
     FILE,
     FLOAT,
@@ -73,23 +73,18 @@ workers_options = option_group(
         "Split the data into S shards, each with the net's batch size, shared out among the "
         "processes that mpirun starts; by default one shard for each process. The same number of "
         "shards gives the same bits for any number of processes.",
-        POSITIVE,
-        metavar="S",
+        POSITIVE, metavar="S",
     ),
     option(
-        "--expect-processes expected",
-        "Refuse to train unless exactly N processes are connected.",
-        POSITIVE,
-        old="--ranks",
-        metavar="N",
+        "--expect-processes expected", "Refuse to train unless exactly N processes are connected.",
+        POSITIVE, old="--ranks", metavar="N",
     ),
     option(
         "--allreduce",
         "How gradients are summed over processes: deterministic (the same bits for any number "
         "of processes), fast (the order that MPI or NCCL chooses) or fp16 (sent in half "
         "precision). By default fast between GPUs that NCCL connects, else deterministic.",
-        ["deterministic", "fast", "fp16"],
-        old="--reduce",
+        ["deterministic", "fast", "fp16"], old="--reduce",
         old_values={"exact": "deterministic", "half": "fp16"},
     ),
     switch(
@@ -102,10 +97,7 @@ workers_options = option_group(
         "--timeout",
         "How long a process waits for the others before the run ends: at the start, in an "
         "iteration and at the end.",
-        FloatRange(min=1),
-        300.0,
-        old="--deadline",
-        metavar="SECONDS",
+        FloatRange(min=1), 300.0, old="--deadline", metavar="SECONDS",
     ),
     switch(
         "--fault-tolerant",
@@ -113,7 +105,7 @@ workers_options = option_group(
         "Needs mpirun --with-ft ulfm (Open MPI 5), and gradients that do not travel by NCCL.",
         old="--survive",
     ),
-)
+)  # fmt: skip
 """Adds the flags of training by several processes; the command gets ``workers``."""
 
 
@@ -240,42 +232,32 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--resume",
     "Resume from the newest complete snapshot of the solver's snapshot_prefix; without one, "
     "start a new run.",
-    ["auto"],
-    is_flag=False,
-    flag_value="auto",
-)
+    ["auto"], is_flag=False, flag_value="auto",
+)  # fmt: skip
 @switch(
     "--force", "Resume from a --snapshot of another run, with other weights, layers or solver type."
 )
 @switch("--exact", "Refuse a --snapshot if the numbers would differ from those of its own run.")
 @weights_option("Initial weights, loaded by layer name, one file after the other.")
 @option(
-    "--sigint_effect",
-    "Effect of Ctrl-C; stop finishes the iteration and writes a snapshot.",
-    EFFECTS,
-    "stop",
-)
+    "--sigint_effect", "Effect of Ctrl-C; stop finishes the iteration and writes a snapshot.",
+    EFFECTS, "stop",
+)  # fmt: skip
 @option("--sighup_effect", "Effect of a hang-up (SIGHUP).", EFFECTS, "snapshot")
 @option(
-    "--sigterm_effect",
-    "Effect of SIGTERM, which job schedulers send before they kill.",
-    EFFECTS,
+    "--sigterm_effect", "Effect of SIGTERM, which job schedulers send before they kill.", EFFECTS,
     "stop",
-)
+)  # fmt: skip
 @option(
-    "--on_nonfinite",
-    "Warn or stop when the loss is NaN or infinite.",
-    ["warn", "raise"],
-    "warn",
+    "--on_nonfinite", "Warn or stop when the loss is NaN or infinite.", ["warn", "raise"], "warn",
     old_values={"stop": "raise"},
-)
+)  # fmt: skip
 @mismatch_option
 @option(
     "--keep_last",
-    "Keep the last N snapshots of this run and delete older ones. [default: keep all]",
-    POSITIVE,
+    "Keep the last N snapshots of this run and delete older ones. [default: keep all]", POSITIVE,
     metavar="N",
-)
+)  # fmt: skip
 @option(
     "--keep_best",
     "Write the weights to ..._best.caffemodel when a test improves this output, e.g. "
@@ -283,58 +265,35 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     metavar="OUTPUT",
 )
 @option(
-    "--early_stopping",
-    "End the run when this output of the tests stops improving.",
+    "--early_stopping", "End the run when this output of the tests stops improving.",
     metavar="OUTPUT",
-)
+)  # fmt: skip
 @option("--patience", "Number of tests without improvement that end the run.", POSITIVE, 5)
 @option(
-    "--min_delta",
-    "Least improvement that counts, for --early_stopping. [default: 0]",
-    FLOAT,
+    "--min_delta", "Least improvement that counts, for --early_stopping. [default: 0]", FLOAT,
     default=0.0,
-)
+)  # fmt: skip
 @option(
     "--logger loggers",
     "Also send the numbers of the run to jsonl:PATH, tensorboard:DIR, wandb:PROJECT or "
     "mlflow:EXPERIMENT; may be given several times. `demitasse report` draws the first kind.",
-    old="--log_to",
-    multiple=True,
-    metavar="KIND:PLACE",
-    shell_complete=complete_loggers,
-)
+    old="--log_to", multiple=True, metavar="KIND:PLACE", shell_complete=complete_loggers,
+)  # fmt: skip
 @option(
-    "--histograms",
-    "Log histograms of weights and gradients to --logger, every N iterations.",
-    POSITIVE,
-    metavar="N",
-)
+    "--histograms", "Log histograms of weights and gradients to --logger, every N iterations.",
+    POSITIVE, metavar="N",
+)  # fmt: skip
 @option_group("state", dict, *STATE_FLAGS)
 @training_device_options
 @workers_options
 @click.pass_context
 def train_command(
-    ctx: click.Context,
-    /,
-    file: Path,
-    snapshot: Path | None,
-    resume: str | None,
-    force: bool,
-    exact: bool,
-    weights: list[str],
-    sigint_effect: Effect,
-    sighup_effect: Effect,
-    sigterm_effect: Effect,
-    early_stopping: str | None,
-    patience: int,
-    min_delta: float,
-    loggers: tuple[str, ...],
-    histograms: int | None,
-    state: dict[str, Any],
-    devices: list[str],
-    workers: Workers,
-    **settings: Any,
-) -> None:
+    ctx: click.Context, /, file: Path, snapshot: Path | None, resume: str | None, force: bool,
+    exact: bool, weights: list[str], sigint_effect: Effect, sighup_effect: Effect,
+    sigterm_effect: Effect, early_stopping: str | None, patience: int, min_delta: float,
+    loggers: tuple[str, ...], histograms: int | None, state: dict[str, Any], devices: list[str],
+    workers: Workers, **settings: Any,
+) -> None:  # fmt: skip
     """Train a net, or resume its training.
 
     Several GPUs train one net: --gpu 0,1. Under mpirun, all processes train one net; on GPU
@@ -344,17 +303,13 @@ def train_command(
     that of the settings, else the solver's solver_mode and device_id.
     """
     if snapshot is not None and weights:
-        message = "got --snapshot and --weights, expected one of them"
-        raise click.UsageError(message)
+        fail("got --snapshot and --weights, expected one of them")
     if snapshot is not None and resume is not None:
-        message = "got --snapshot and --resume, expected one of them"
-        raise click.UsageError(message)
+        fail("got --snapshot and --resume, expected one of them")
     if (force or exact) and snapshot is None and resume is None:
-        message = "--force and --exact need --snapshot or --resume"
-        raise click.UsageError(message)
+        fail("--force and --exact need --snapshot or --resume")
     if histograms is not None and not loggers:
-        message = "--histograms needs --logger"
-        raise click.UsageError(message)
+        fail("--histograms needs --logger")
     from demitasse.cli.progress import train_progress
     from demitasse.core.log import get_logger
     from demitasse.io.proto import read_solver_params

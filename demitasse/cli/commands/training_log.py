@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import echo
+from demitasse.cli.errors import echo, fail
 from demitasse.cli.options import FILE, FOLDER, option, switch
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def parse_log_command(log: Path, folder: Path, delimiter: str, verbose: bool) ->
     from demitasse.cli.training_log import read_log
 
     if len(delimiter) != 1:
-        message = f"--delimiter takes one character, got {delimiter!r}"
-        raise click.UsageError(message)
+        fail(f"--delimiter takes one character, got {delimiter!r}")
     found = read_log(log)
     for name, rows in (("train", found.train), ("test", found.test)):
         out = folder / f"{log.name}.{name}"

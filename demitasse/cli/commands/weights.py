@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import FAILED, echo
+from demitasse.cli.errors import FAILED, echo, fail
 from demitasse.cli.options import FILE, FloatRange, json_option, option, switch
 from demitasse.cli.render import print_json, show, table
 from demitasse.core.text import bytes_text, escaped
@@ -66,18 +66,16 @@ def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: s
 
     kind = kind or out.suffix[1:]
     if kind not in FORMATS:
-        message = (
+        fail(
             f"got {out}, expected an extension of {', '.join(FORMATS)}; or give the format by --to"
         )
-        raise click.UsageError(message)
     weights = read_weights(file)
     if names is None and kind not in {"pt", "pth"} and dtype is None:
         write_weights(out, kind, weights)
         echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
         return
     if f".{kind}" not in ENDINGS or out.suffix != f".{kind}":
-        message = f"got {out}, expected {', '.join(sorted(ENDINGS))} for a state_dict"
-        raise click.UsageError(message)
+        fail(f"got {out}, expected {', '.join(sorted(ENDINGS))} for a state_dict")
     arrays, pairs = to_state_dict(read_layers(file), weights, names)
     write_state_dict(out, arrays, dtype)
     echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
@@ -129,11 +127,9 @@ def import_state_dict(
 @click.argument("first", type=FILE)
 @click.argument("second", type=FILE)
 @option(
-    "--rtol",
-    "Largest difference allowed, relative to an array's largest value.",
-    FloatRange(min=0),
-    0.0,
-)
+    "--rtol", "Largest difference allowed, relative to an array's largest value.",
+    FloatRange(min=0), 0.0,
+)  # fmt: skip
 @option("--top", "Print this many rows.", click.IntRange(min=0), 20)
 @json_option
 @click.pass_context
