@@ -120,20 +120,15 @@ def largest_batch(
     """
     where = choose_device(device)[0]
     path, phase = Path(net), phase.upper()
+    keep = keep_blobs if keep_blobs is None or isinstance(keep_blobs, str) else tuple(keep_blobs)
     trial = Trial(
-        net=with_batch(path, phase, 1),
-        grows=_batch_inputs(path, phase),
-        phase=phase,
-        device=where.name,
-        keep=keep_blobs if keep_blobs is None or isinstance(keep_blobs, str) else tuple(keep_blobs),
-        solver=_solver_type(solver),
-        base_dir=str(path.parent.absolute()),
-    )
+        with_batch(path, phase, 1), _batch_inputs(path, phase), phase, where.name, keep,
+        _solver_type(solver), str(path.parent.absolute()),
+    )  # fmt: skip
     if trial.solver and phase != "TRAIN":
         message = f"got phase {phase} with a solver, expected TRAIN"
-        raise ConfigError(
-            message, code=ErrorCode.CONFLICT, field="phase", got=phase, expected="TRAIN"
-        )
+        code = ErrorCode.CONFLICT
+        raise ConfigError(message, code=code, field="phase", got=phase, expected="TRAIN")
     search = _Search(trial, *_limits(where, limit), max_batch, on_trial)
     line = search.line()
     computed = max(0, min(max_batch, line.batch_within(search.limit)))
@@ -187,25 +182,14 @@ class _MemoryModel:
 class _Search:
     """Search for the largest batch size by trials.
 
-    Args:
-        limit: Memory limit of the net.
-        free: Memory that trials can use without harm to other processes; None if unknown.
-
-    Attributes:
-        fits: Result of the largest batch that fitted, or None.
-        refused: Smallest batch size that did not fit, or None.
-        why: Why ``refused`` did not fit.
-        confirmed: True after the search.
+    ``free`` is the memory that trials can use without harm to other processes, if known. ``fits``
+    is the result of the largest batch that fitted, ``refused`` the smallest batch that did not.
     """
 
     def __init__(
-        self,
-        trial: Trial,
-        limit: int,
-        free: int | None,
-        max_batch: int,
+        self, trial: Trial, limit: int, free: int | None, max_batch: int,
         on_trial: Callable[[int], object],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.trial, self.limit, self.max_batch = trial, limit, max_batch
         self._free, self._on_trial = free, on_trial
         self._known: list[TrialResult] = []
@@ -347,8 +331,6 @@ class Trial:
     Attributes:
         net: The net, with batch size 1, without data layers.
         grows: Inputs with the batch as first axis.
-        phase: "TRAIN" runs forward and backward, "TEST" forward.
-        device: Name of the device.
         keep: Blobs to keep, as in ``Net``.
         solver: Type of the solver that updates the parameters; empty for none.
         base_dir: Folder of relative file names in the net.

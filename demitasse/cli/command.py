@@ -40,13 +40,10 @@ DEVICES = re.compile(r"\w+(:\w+)?(,\w+(:\w+)?)*")
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used.
-
-    Attributes:
-        modules: Command -> its module in ``demitasse.cli.commands``.
-    """
+    """A group whose commands are imported when they are used."""
 
     modules: ClassVar[Mapping[str, str]] = {}
+    """Command -> its module in ``demitasse.cli.commands``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -140,13 +137,10 @@ def _switches(command: click.Command) -> list[str]:
 
 
 class MultiValueCommand(Command):
-    """A command with flags that take several words: ``--devices cpu numpy``.
-
-    Attributes:
-        multi_value: Flag -> pattern of its words; the first word without a match ends the list.
-    """
+    """A command with flags that take several words: ``--devices cpu numpy``."""
 
     multi_value: ClassVar[dict[str, re.Pattern[str]]] = {"--devices": DEVICES}
+    """Flag -> pattern of its words; the first word without a match ends the list."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join the words of each list by commas."""
@@ -168,39 +162,29 @@ def _shared_options() -> list[click.Parameter]:
     return [
         click.Option(["--log_level"], type=levels, help="Log messages of this level and above."),
         click.Option(
-            ["--log_format"],
-            type=click.Choice(["glog", "text", "json"]),
-            default="glog",
-            show_default=True,
+            ["--log_format"], type=click.Choice(["glog", "text", "json"]), default="glog",
             help="Format of log lines on standard error; Caffe's log parsers read glog.",
+            show_default=True,
         ),
         click.Option(
-            ["--log_dir"],
-            type=click.Path(path_type=Path, file_okay=False),
+            ["--log_dir"], type=click.Path(path_type=Path, file_okay=False),
             help="Also write a log file to this folder.",
         ),
         click.Option(["--minloglevel"], type=click.IntRange(0, 3), hidden=True),
         RenamedOption(
-            ["--plugins"],
-            old="--import",
-            multiple=True,
-            metavar="MODULE|FILE.py",
+            ["--plugins"], old="--import", multiple=True, metavar="MODULE|FILE.py",
             help="Module or file that adds layers and backends; repeat the flag for several.",
         ),
-    ]
+    ]  # fmt: skip
 
 
 # -- logging -----------------------------------------------------------------------------------
 
 
 def _start_logging(
-    stack: ExitStack,
-    log_level: str | None,
-    log_format: str,
-    log_dir: Path | None,
-    minloglevel: int | None,
-    as_caffe: bool,
-) -> None:
+    stack: ExitStack, log_level: str | None, log_format: str, log_dir: Path | None,
+    minloglevel: int | None, as_caffe: bool,
+) -> None:  # fmt: skip
     """Log until the stack is closed."""
     from demitasse.core.config import settings
     from demitasse.core.log import start_logging, stop_logging

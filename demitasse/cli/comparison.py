@@ -35,27 +35,18 @@ class ComparisonReport:
     """
 
     def __init__(
-        self,
-        net: str,
-        found: Comparison,
-        steps: Sequence[TrainingStep],
-        dtype: str,
-        rtol: float | None,
-        *,
-        title: str = "Consistency",
-        missing: Sequence[str] = (),
+        self, net: str, found: Comparison, steps: Sequence[TrainingStep], dtype: str,
+        rtol: float | None, *, title: str = "Consistency", missing: Sequence[str] = (),
         notes: Sequence[str] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.net, self.found, self.steps = net, found, steps
         self.title, self.missing, self.notes = f"{title} of {net}", missing, notes
         self._dtype, self._rtol = dtype, rtol
         self.rtol = tolerance(dtype, rtol=rtol)
         self.mismatches = [one for one in found.all if self._differs(one)]
-
-    @property
-    def agree(self) -> bool:
-        """True if no difference is above its tolerance, and nothing is missing."""
-        return not self.mismatches and not self.missing
+        self.agree = not self.mismatches and not self.missing
+        self._kinds = [kind for kind in KINDS if any(d.kind == kind for d in found.differences)]
+        self._columns = [(device, kind) for device in found.devices for kind in self._kinds]
 
     def _differs(self, one: Difference) -> bool:
         return not one.relative <= tolerance(self._dtype, one.type, self._rtol)
@@ -93,19 +84,11 @@ class ComparisonReport:
         return table(head, [self._cells(row) for row in rows], whole=head[:2])
 
     def _head(self) -> list[str]:
-        names = [
-            device if kind == "data" else f"{kind}s"
-            for device in self.found.devices
-            for kind in self._kinds()
-        ]
+        names = [device if kind == "data" else f"{kind}s" for device, kind in self._columns]
         return [f"against {self.found.reference}:", "", *names, ""]
 
-    def _kinds(self) -> list[str]:
-        """Return the kinds of compared arrays; each has a column for each device."""
-        return [kind for kind in KINDS if any(d.kind == kind for d in self.found.differences)]
-
     def _cells(self, row: Row) -> list[str]:
-        found = [row.by_kind(kind)[d] for d in self.found.devices for kind in self._kinds()]
+        found = [row.by_kind(kind)[device] for device, kind in self._columns]
         bad = any(one is not None and self._differs(one) for one in found)
         cells = ["-" if one is None else f"{one.relative:.1e}" for one in found]
         return [row.layer, row.type, *cells, "DIFFERS" if bad else ""]
@@ -168,7 +151,7 @@ class ComparisonReport:
         names = [row.layer for row in rows]
         curves = []
         for color, device in enumerate(self.found.devices):
-            for style, kind in enumerate(self._kinds()):
+            for style, kind in enumerate(self._kinds):
                 found = [row.by_kind(kind)[device] for row in rows]
                 points = [(i, math.nan if d is None else d.relative) for i, d in enumerate(found)]
                 name = device if kind == "data" else f"{device}, {kind}s"

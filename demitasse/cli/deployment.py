@@ -46,14 +46,9 @@ class Deployed(NamedTuple):
 
 
 def deploy(
-    train: Path,
-    weights: Sequence[Path],
-    labels: Path | None,
-    folder: Path,
-    *,
-    overwrite: bool,
+    train: Path, weights: Sequence[Path], labels: Path | None, folder: Path, *, overwrite: bool,
     **options: Any,
-) -> Callable[[], Deployed]:
+) -> Callable[[], Deployed]:  # fmt: skip
     """Return the function that writes the deploy net and the card of a training net.
 
     The card is loaded with its weights before; ``options`` are those of ``deploy_net``.
@@ -128,18 +123,10 @@ def ready_files(
 
 
 def _derived_card(
-    made: DeployNet,
-    train: Path,
-    file: Path,
-    weights: Sequence[Path],
-    labels: Path | None,
+    made: DeployNet, train: Path, file: Path, weights: Sequence[Path], labels: Path | None,
     mean: Path | str | None = None,
-) -> tuple[Card | None, str]:
-    """Write a deploy net, check its weights, and derive its card.
-
-    Returns:
-        The card, or None and why there is none.
-    """
+) -> tuple[Card | None, str]:  # fmt: skip
+    """Write a deploy net, check its weights, and derive its card; or return why there is none."""
     write_text(file, made.message)
     with Net(file, "TEST", device="numpy") as net:
         _need_weights(load_files(net, weights), weights)
@@ -166,15 +153,9 @@ def _derived_card(
     if size and list(size) != dims[2:]:
         flags["size"] = f"{size[0]},{size[1]}"
     request = CardRequest(
-        net=file,
-        weights=weights,
-        known="",
-        train=train if has_transform else None,
-        labels=labels,
-        mean=mean or (None if has_transform else "none"),
-        softmax=False,
-        flags=flags,
-    )
+        net=file, weights=weights, known="", train=train if has_transform else None, labels=labels,
+        mean=mean or (None if has_transform else "none"), softmax=False, flags=flags,
+    )  # fmt: skip
     card, _ = build_card(request)
     if card.labels and kind == "Softmax" and len(card.labels) != shape[1]:
         message = f"got {len(card.labels)} labels in {labels}, expected {shape[1]}, one for a score"

@@ -26,22 +26,13 @@ LEAST_MEMORY = (("RLIMIT_AS", "ulimit -v", 256 << 20), ("RLIMIT_DATA", "ulimit -
 FAILED, MODEL_OR_DATA, DEVICE, INTERRUPTED = 1, 3, 4, 130
 
 EXIT_CODES: dict[type[BaseException], int] = {
-    KeyboardInterrupt: INTERRUPTED,
-    DeviceError: DEVICE,
-    errors.OutOfMemoryError: DEVICE,
-    ConfigError: MODEL_OR_DATA,
-    DataError: MODEL_OR_DATA,
-    errors.NetError: MODEL_OR_DATA,
-    errors.PrototxtError: MODEL_OR_DATA,
-    errors.ShapeError: MODEL_OR_DATA,
-    errors.SnapshotError: MODEL_OR_DATA,
-    errors.WeightsError: MODEL_OR_DATA,
-    errors.LostProcessError: FAILED,
-    errors.ParallelError: FAILED,
-    DemitasseError: FAILED,
-    OSError: FAILED,
-    MemoryError: DEVICE,
-}
+    KeyboardInterrupt: INTERRUPTED, DeviceError: DEVICE, errors.OutOfMemoryError: DEVICE,
+    ConfigError: MODEL_OR_DATA, DataError: MODEL_OR_DATA, errors.NetError: MODEL_OR_DATA,
+    errors.PrototxtError: MODEL_OR_DATA, errors.ShapeError: MODEL_OR_DATA,
+    errors.SnapshotError: MODEL_OR_DATA, errors.WeightsError: MODEL_OR_DATA,
+    errors.LostProcessError: FAILED, errors.ParallelError: FAILED, DemitasseError: FAILED,
+    OSError: FAILED, MemoryError: DEVICE,
+}  # fmt: skip
 """Exception -> exit code; the first match counts. Wrong usage is click's own 2."""
 
 CAUGHT: tuple[type[BaseException], ...] = (*EXIT_CODES, RuntimeError)

@@ -33,9 +33,7 @@ class Scores:
         self._sums: dict[str, np.ndarray] = {}
         self._weights: dict[str, float] = {}
 
-    def run(
-        self, net: Net, batches: int | None, progress: Callable[[int, int], None] | None = None
-    ) -> None:
+    def run(self, net: Net, batches: int | None, progress: Callable[[int, int], None]) -> None:
         """Run batches through a net and sum the outputs.
 
         None is an epoch, in which each record counts once. ``progress`` gets the batches done and
@@ -49,7 +47,7 @@ class Scores:
                 self._add(name, net.blob_by_name(name).cpu_data(), weight)
             self.batches += 1
             self.weight += weight
-            if progress is not None and batches is not None:
+            if batches is not None:
                 progress(self.batches, batches)
 
     def _add(self, name: str, values: np.ndarray, weight: float) -> None:
@@ -97,14 +95,9 @@ def load_weights_into(
 
 
 def write_features(
-    net: Net,
-    outputs: dict[str, Path],
-    batches: int,
-    backend: str,
-    *,
-    overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[Path, int]:
+    net: Net, outputs: dict[str, Path], batches: int, backend: str, *, overwrite: bool,
+    progress: Callable[[int, int], None],
+) -> dict[Path, int]:  # fmt: skip
     """Run a net and write blobs as databases, a record for each item; count the records.
 
     ``outputs`` are the databases by blob; all of them appear when all are complete.
@@ -122,8 +115,7 @@ def write_features(
                 for item in blobs[name].cpu_data().reshape(N, C, H, W):
                     if records.add(b"%010d" % records.count, array_to_datum(item)):
                         _log_count(name, records)
-            if progress is not None:
-                progress(done, batches)
+            progress(done, batches)
         for name, records in written.items():
             records.commit()
             _log_count(name, records)

@@ -85,16 +85,11 @@ def _bar(total: int | None = None, completed: int = 0) -> Iterator[Callable[...,
     from rich.console import Console
 
     bar = rich.Progress(
-        rich.MofNCompleteColumn(),
-        rich.BarColumn(bar_width=24),
-        rich.TextColumn("{task.fields[note]}"),
-        rich.TimeElapsedColumn(),
-        rich.TextColumn("left"),
-        rich.TimeRemainingColumn(),
-        console=Console(stderr=True),
-        refresh_per_second=4,
+        rich.MofNCompleteColumn(), rich.BarColumn(bar_width=24),
+        rich.TextColumn("{task.fields[note]}"), rich.TimeElapsedColumn(), rich.TextColumn("left"),
+        rich.TimeRemainingColumn(), console=Console(stderr=True), refresh_per_second=4,
         transient=True,
-    )
+    )  # fmt: skip
     update = partial(bar.update, bar.add_task("", total=total, completed=completed, note=""))
     before = sys.stderr
     with bar:

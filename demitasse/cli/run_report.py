@@ -7,8 +7,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from demitasse.cli.training_log import read_log
 from demitasse.core.paths import read_failure, read_text
@@ -30,13 +31,11 @@ COLUMNS = {"NumIters", "Seconds", "LearningRate"}
 
 @dataclass
 class RunHistory:
-    """Records of a run.
+    """Records of a run; numbers and histograms are stored by name, then by iteration.
 
     Attributes:
-        scalars: Numbers by name, then by iteration.
         facts: Metadata that was logged at the start of the run.
         environment: Versions and settings of the run, as in ``doctor``.
-        histograms: Histograms of parameters and gradients, by name, then by iteration.
         snapshots: File of weights -> its iteration.
         best: The file of weights that ``keep_best`` wrote, or empty.
     """
@@ -62,8 +61,7 @@ class RunHistory:
 
     def rewind(self, iteration: float) -> None:
         """Delete the numbers of this and later iterations: the run was resumed here."""
-        tables: list[dict[float, float] | dict[float, Histogram]]
-        tables = [*self.scalars.values(), *self.histograms.values()]
+        tables: list[dict[float, Any]] = [*self.scalars.values(), *self.histograms.values()]
         for values in tables:
             for late in [one for one in values if one >= iteration]:
                 del values[late]
@@ -187,9 +185,7 @@ def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
     _add_summary(page, runs)
     charts = [_chart(runs, label, groups) for label, groups in _quantities(runs).items()]
     charts = [(chart, about) for chart, about in charts if chart.curves]
-    page.charts(charts[:MOST_CHARTS])
-    if len(charts) > MOST_CHARTS:
-        page.text(f"{len(charts) - MOST_CHARTS} more are not shown.")
+    _add_charts(page, charts)
     for name, run in runs.items():
         title = f"{name}: " if len(runs) > 1 else ""
         _add_details(page, run, title)
@@ -197,6 +193,12 @@ def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
             with page.folded(f"{title}weights and gradients"):
                 _add_distributions(page, run)
     page.write(path)
+
+
+def _add_charts(page: Page, charts: Sequence[tuple[Chart, str]]) -> None:
+    page.charts(charts[:MOST_CHARTS])
+    if len(charts) > MOST_CHARTS:
+        page.text(f"{len(charts) - MOST_CHARTS} more are not shown.")
 
 
 def _add_summary(page: Page, runs: Runs) -> None:
@@ -214,12 +216,8 @@ def _add_summary(page: Page, runs: Runs) -> None:
         for name, run in runs.items()
     ]
     tests = dict.fromkeys(n for run in runs.values() for n in run.scalars if n.startswith("test"))
-    found = [
-        (name, test, _last(run, (test,)), *_ends(run, test))
-        for name, run in runs.items()
-        for test in tests
-        if run.points(test)
-    ]
+    pairs = [(name, run, test) for name, run in runs.items() for test in tests if run.points(test)]
+    found = [(name, test, _last(run, (test,)), *_ends(run, test)) for name, run, test in pairs]
     page.table(head, rows, numbers=range(3, len(head)))
     if found:
         page.table(("run", "test", "last", "lowest", "highest"), found, numbers=(2, 3, 4))
@@ -232,12 +230,10 @@ def _last(run: RunHistory, names: Sequence[str]) -> str:
 
 def _ends(run: RunHistory, name: str) -> tuple[str, str]:
     """Return the lowest and the highest value, each with its first iteration."""
-    ends = [(value, -at) for at, value in run.points(name) if math.isfinite(value)]
-    if not ends:
-        return "", ""
-    lowest, at = min(((value, -back) for value, back in ends))
-    highest, back = max(ends)
-    return f"{lowest:.4g} at {at:.0f}", f"{highest:.4g} at {-back:.0f}"
+    points = [(at, value) for at, value in run.points(name) if math.isfinite(value)]
+    ends = (choose(points, key=itemgetter(1), default=None) for choose in (min, max))
+    lowest, highest = ("" if end is None else f"{end[1]:.4g} at {end[0]:.0f}" for end in ends)
+    return lowest, highest
 
 
 def _median(run: RunHistory, name: str, form: Callable[[float], str]) -> str:
@@ -294,9 +290,9 @@ def _chart(runs: Runs, label: str, groups: Groups) -> tuple[Chart, str]:
             else:
                 curve = Curve(f"{title}, {group}", by_run[title], color, number)
             curves.append(curve)
-    scale = _scale([value for curve in curves for _, value in curve.points])
     percent = label == WAITING
-    return Chart(curves, label, "iteration", scale, percent=percent), f"{label} over iterations"
+    chart = Chart(curves, label, "iteration", _scale(curves), percent=percent)
+    return chart, f"{label} over iterations"
 
 
 def _points(run: RunHistory, names: Sequence[str]) -> list[tuple[float, float]]:
@@ -304,11 +300,10 @@ def _points(run: RunHistory, names: Sequence[str]) -> list[tuple[float, float]]:
     return next((points for name in names if (points := run.points(name))), [])
 
 
-def _scale(values: Sequence[float]) -> Literal["linear", "log"]:
-    drawn = [value for value in values if math.isfinite(value)]
-    if drawn and min(drawn) > 0 and max(drawn) > WIDE * min(drawn):
-        return "log"
-    return "linear"
+def _scale(curves: Sequence[Curve]) -> Literal["linear", "log"]:
+    drawn = [value for curve in curves for _, value in curve.points if math.isfinite(value)]
+    is_wide = drawn and min(drawn) > 0 and max(drawn) > WIDE * min(drawn)
+    return "log" if is_wide else "linear"
 
 
 def _add_details(page: Page, run: RunHistory, title: str) -> None:
@@ -345,37 +340,27 @@ def _snapshots(run: RunHistory) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
     tested = {file: values[at] for file, at in run.snapshots.items() if at in values}
     choose = max if kinds and "accuracy" in kinds[0] else min
     best = run.best or (choose(tested, key=lambda file: tested[file]) if tested else "")
-    rows: list[tuple[str, ...]] = [
-        (
-            f"{at}",
-            file,
-            f"{tested[file]:.4g}" if file in tested else "",
-            "best" if file == best else "",
-        )
-        for file, at in run.snapshots.items()
-    ]
+    rows: list[tuple[str, ...]] = []
+    for file, at in run.snapshots.items():
+        score = f"{tested[file]:.4g}" if file in tested else ""
+        rows.append((f"{at}", file, score, "best" if file == best else ""))
     return ("iteration", "weights", kinds[0] if kinds else "", ""), rows
 
 
 def _add_distributions(page: Page, run: RunHistory) -> None:
     """Add a chart of the distribution of each parameter and gradient."""
     gradients = [name for name in run.histograms if name.startswith("gradients/")]
-    norms = [
-        Curve(
-            name.removeprefix("gradients/"),
-            [(at, one.norm) for at, one in sorted(run.histograms[name].items())],
-            number,
-            number // len(COLORS),
-        )
-        for number, name in enumerate(gradients[:MOST_CURVES])
-    ]
+    norms = []
+    for number, name in enumerate(gradients[:MOST_CURVES]):
+        points = [(at, one.norm) for at, one in sorted(run.histograms[name].items())]
+        style = number // len(COLORS)
+        norms.append(Curve(name.removeprefix("gradients/"), points, number, style))
     if norms:
-        scale = _scale([value for curve in norms for _, value in curve.points])
-        chart = Chart(norms, "norm of the gradient", "iteration", scale)
+        chart = Chart(norms, "norm of the gradient", "iteration", _scale(norms))
         page.wide_chart(chart, "The norm of each parameter's gradient over iterations")
     page.text("For each parameter: the median, 5 % and 95 % quantiles, smallest and largest value.")
     charts = []
-    for parameter, found in list(run.histograms.items())[:MOST_CHARTS]:
+    for parameter, found in run.histograms.items():
         entries = sorted(found.items())
         curves = [
             Curve(label, [(at, one.quantile(share)) for at, one in entries], color, style)
@@ -383,9 +368,7 @@ def _add_distributions(page: Page, run: RunHistory) -> None:
         ]
         about = f"Distribution of {parameter} over iterations"
         charts.append((Chart(curves, parameter, "iteration"), about))
-    page.charts(charts)
-    if len(run.histograms) > MOST_CHARTS:
-        page.text(f"{len(run.histograms) - MOST_CHARTS} more are not shown.")
+    _add_charts(page, charts)
 
 
 def _fact_text(value: object) -> str:

@@ -152,15 +152,10 @@ class Chart:
         style = color // len(COLORS) if curve.style is None else curve.style
         points = [(x, _drawable(y, self.scale)) for x, y in thinned(curve.points)]
         [line] = axes.plot(
-            [x for x, _ in points],
-            [y for _, y in points],
-            color=COLORS[color % len(COLORS)],
-            linestyle=STYLES[style % len(STYLES)],
-            linewidth=1.2,
-            marker="o" if len(points) < 40 else None,
-            markersize=3,
-            clip_on=False,
-        )
+            [x for x, _ in points], [y for _, y in points], color=COLORS[color % len(COLORS)],
+            linestyle=STYLES[style % len(STYLES)], linewidth=1.2,
+            marker="o" if len(points) < 40 else None, markersize=3, clip_on=False,
+        )  # fmt: skip
         return line
 
     def _scale_y(self, axes: Axes) -> None:

@@ -120,16 +120,10 @@ class Page:
         self._parts.append(f"<dl>{''.join(pairs)}</dl>")
 
     def table(
-        self,
-        header: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        *,
-        numbers: Collection[int] = (),
-        bad: Collection[int] = (),
+        self, header: Sequence[str], rows: Sequence[Sequence[str]], **marks: Collection[int]
     ) -> None:
         """Add a table; see ``html_table``."""
-        content = html_table(header, rows, numbers=numbers, bad=bad)
-        self._parts.append(f'<div class="wide">{content}</div>')
+        self._parts.append(f'<div class="wide">{html_table(header, rows, **marks)}</div>')
 
     def html(self) -> str:
         """Return the whole page."""

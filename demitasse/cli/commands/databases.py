@@ -34,18 +34,9 @@ from demitasse.cli.render import print_json
 
 
 def make_image_set(
-    root: str,
-    source: Path,
-    out: Path,
-    *,
-    as_json: bool,
-    backend: str,
-    overwrite: bool,
-    resume: bool,
-    on_error: str,
-    threads: int | None,
-    **images: Any,
-) -> None:
+    root: str, source: Path, out: Path, *, as_json: bool, backend: str, overwrite: bool,
+    resume: bool, on_error: str, threads: int | None, **images: Any,
+) -> None:  # fmt: skip
     """Make a database of images and print its size; ``images`` are fields of ``ImageSet``."""
     from demitasse.cli.progress import line_progress
     from demitasse.io.data.imageset import ImageSet, convert_imageset

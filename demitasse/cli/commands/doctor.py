@@ -100,34 +100,19 @@ def _doctor_text(found: dict[str, Any]) -> str:
 
 
 LIBRARIES = {
-    "numpy": ["numpy"],
-    "array-api-compat": ["array-api-compat"],
-    "protobuf": ["protobuf"],
-    "llvmlite": ["llvmlite"],
-    "lmdb": ["lmdb"],
-    "click": ["click"],
-    "rich": ["rich"],
-    "h5py": ["h5py"],
-    "Pillow": ["pillow"],
-    "scikit-learn": ["scikit-learn"],
-    "torch": ["torch"],
+    "numpy": ["numpy"], "array-api-compat": ["array-api-compat"], "protobuf": ["protobuf"],
+    "llvmlite": ["llvmlite"], "lmdb": ["lmdb"], "click": ["click"], "rich": ["rich"],
+    "h5py": ["h5py"], "Pillow": ["pillow"], "scikit-learn": ["scikit-learn"], "torch": ["torch"],
     "cupy": ["cupy-cuda13x", "cupy-cuda12x", "cupy"],
     "cuDNN": ["nvidia-cudnn-cu13", "nvidia-cudnn-cu12"],
-    "cuDNN frontend": ["nvidia-cudnn-frontend"],
-    "NCCL": ["nvidia-nccl-cu13", "nvidia-nccl-cu12"],
-}
+    "cuDNN frontend": ["nvidia-cudnn-frontend"], "NCCL": ["nvidia-nccl-cu13", "nvidia-nccl-cu12"],
+}  # fmt: skip
 """Library -> distributions that can contain it."""
 
 EXTRAS = {
-    "h5py": "hdf5",
-    "Pillow": "image",
-    "scikit-learn": "examples",
-    "torch": "torch",
-    "cupy": "cuda13",
-    "cuDNN": "cudnn13",
-    "cuDNN frontend": "cudnn13",
-    "NCCL": "nccl13",
-}
+    "h5py": "hdf5", "Pillow": "image", "scikit-learn": "examples", "torch": "torch",
+    "cupy": "cuda13", "cuDNN": "cudnn13", "cuDNN frontend": "cudnn13", "NCCL": "nccl13",
+}  # fmt: skip
 """Optional library -> the extra of demitasse that installs it."""
 
 BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
@@ -279,25 +264,17 @@ def problems(found: dict[str, Any]) -> list[str]:
 
 
 PROPERTIES = {
-    "id": "Device id",
-    "major": "Major revision number",
-    "minor": "Minor revision number",
-    "name": "Name",
-    "totalGlobalMem": "Total global memory",
+    "id": "Device id", "major": "Major revision number", "minor": "Minor revision number",
+    "name": "Name", "totalGlobalMem": "Total global memory",
     "sharedMemPerBlock": "Total shared memory per block",
-    "regsPerBlock": "Total registers per block",
-    "warpSize": "Warp size",
-    "memPitch": "Maximum memory pitch",
-    "maxThreadsPerBlock": "Maximum threads per block",
-    "maxThreadsDim": "Maximum dimension of block",
-    "maxGridSize": "Maximum dimension of grid",
-    "clockRate": "Clock rate",
-    "totalConstMem": "Total constant memory",
-    "textureAlignment": "Texture alignment",
-    "asyncEngineCount": "Concurrent copy and execution",
+    "regsPerBlock": "Total registers per block", "warpSize": "Warp size",
+    "memPitch": "Maximum memory pitch", "maxThreadsPerBlock": "Maximum threads per block",
+    "maxThreadsDim": "Maximum dimension of block", "maxGridSize": "Maximum dimension of grid",
+    "clockRate": "Clock rate", "totalConstMem": "Total constant memory",
+    "textureAlignment": "Texture alignment", "asyncEngineCount": "Concurrent copy and execution",
     "multiProcessorCount": "Number of multiprocessors",
     "kernelExecTimeoutEnabled": "Kernel execution timeout",
-}
+}  # fmt: skip
 """CUDA's name of a property -> Caffe's; newer versions of CUDA lack some."""
 
 

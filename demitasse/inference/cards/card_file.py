@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from demitasse.core.config.files import parse_toml
 from demitasse.core.log import get_logger
@@ -90,13 +90,22 @@ def parse_card(path: Path) -> Table:
 
 def card_values(path: Path) -> dict[str, object]:
     """Return the raw tables of a card."""
+    content = _read_bounded(path, MAX_CARD, "the card")
     try:
-        if path.stat().st_size > MAX_CARD:
-            message = f"a card has at most {MAX_CARD} bytes"
+        return parse_toml(content)
+    except (ValueError, RecursionError) as error:
+        message = f"the card cannot be read: {error}"
+        raise ConfigError(message, code=ErrorCode.UNREADABLE).at(str(path)) from None
+
+
+def _read_bounded(path: Path, most: int, what: str) -> bytes:
+    try:
+        if path.stat().st_size > most:
+            message = f"{what} must have at most {most} bytes"
             raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
-        return parse_toml(read_bytes(path))
-    except (OSError, ValueError, RecursionError) as error:
-        message = f"the card cannot be read: {getattr(error, 'strerror', None) or error}"
+        return read_bytes(path)
+    except OSError as error:
+        message = f"{what} cannot be read: {error.strerror or error}"
         raise ConfigError(message, code=ErrorCode.UNREADABLE).at(str(path)) from None
 
 
@@ -115,8 +124,7 @@ def card_from_table(
     net, weights = model.text("net"), model.names("weights", MAX_FILES)
     task, how = model.choice("task", TASKS), _preprocess(preprocess, folder, overrides)
     if task == "image" and how.crop:
-        message = "crop leaves out parts of the image, which task image shows whole; use size"
-        raise preprocess.refuse(message)
+        preprocess.refuse("crop cuts the image, which task image shows whole; use size")
     card = Card(
         task=task,
         preprocess=how,
@@ -133,8 +141,8 @@ def card_from_table(
         source=model.text("source"),
         licence=model.text("licence"),
     )
-    for one in (model, classify):
-        one.close()
+    model.close()
+    classify.close()
     return card
 
 
@@ -144,14 +152,11 @@ def _preprocess(table: Table, folder: Path, overrides: FileOverrides) -> Preproc
     size, crop = table.sides("size"), table.sides("crop")
     resize = table.choice("resize", RESIZES, "warp")
     if resize == "short side" and len(size) != 1:
-        message = 'resize = "short side" needs size = the length of that side, one number of pixels'
-        raise table.refuse(message)
+        table.refuse('resize = "short side" needs one size, the length of that side in pixels')
     if resize == "factor" and (len(size) != 1 or size[0] > MAX_FACTOR):
-        message = f'resize = "factor" needs size = the factor, one number from 1 to {MAX_FACTOR}'
-        raise table.refuse(message)
+        table.refuse(f'resize = "factor" needs one size, the factor, from 1 to {MAX_FACTOR}')
     if resize == "none" and size:
-        message = 'resize = "none" leaves images as they are; leave size out'
-        raise table.refuse(message)
+        table.refuse('resize = "none" leaves images as they are; leave size out')
     scale = table.numbers("scale", counts, (1.0,))
     mean: tuple[float, ...] | Path
     if table.holds_text("mean"):
@@ -178,12 +183,11 @@ def _detect(table: Table) -> Detect:
     )
     table.close()
     if bool(made.boxes) != bool(made.scores) or bool(made.boxes) != (made.anchors is not None):
-        message = (
+        table.refuse(
             "boxes, scores and [detect.anchors] go together: the outputs with predicted boxes and "
             "their scores, and the anchors of the boxes. A net with a DetectionOutput layer needs "
             "none of them"
         )
-        raise table.refuse(message)
     return made
 
 
@@ -193,17 +197,14 @@ def _image(table: Table, how: Preprocess) -> ImageOutput:
         "channels", list(OUTPUT_CHANNELS), "ab" if how.channels == "l" else how.channels
     )
     same = channels == how.channels
-    if (channels in COMPLETED or how.channels in COMPLETED.values()) and (
-        COMPLETED.get(channels) != how.channels
-    ):
-        message = (
+    completes = channels in COMPLETED or how.channels in COMPLETED.values()
+    if completes and COMPLETED.get(channels) != how.channels:
+        table.refuse(
             f'channels = "{channels}" does not go with "{how.channels}" of [preprocess]; an output '
             '"y" needs the input "y", and "ab" the input "l"'
         )
-        raise table.refuse(message)
     if same and isinstance(how.mean, Path) and not table.has("mean"):
-        message = "mean is missing; the mean image of [preprocess] has the size of the input"
-        raise table.refuse(message)
+        table.refuse("mean is missing; the mean image of [preprocess] has the size of the input")
     mean = () if isinstance(how.mean, Path) or not same else how.mean
     counts = {1, OUTPUT_CHANNELS[channels]}
     made = ImageOutput(
@@ -213,8 +214,7 @@ def _image(table: Table, how: Preprocess) -> ImageOutput:
     )
     table.close()
     if 0 in made.scale:
-        message = "scale must not be 0, because outputs are divided by it"
-        raise table.refuse(message)
+        table.refuse("scale must not be 0, because outputs are divided by it")
     return made
 
 
@@ -224,11 +224,10 @@ def _anchors(table: Table) -> Anchors:
     made = Anchors(sizes, steps, table.numbers("variance", {4}, (0.1, 0.1, 0.2, 0.2)))
     table.close()
     if len(sizes) != len(steps) or min(min(row) for row in sizes) <= 0 or min(steps) <= 0:
-        message = (
+        table.refuse(
             f"sizes has {len(sizes)} lists and steps {len(steps)} numbers; each feature map needs "
             "one of both, all above 0"
         )
-        raise table.refuse(message)
     return made
 
 
@@ -254,14 +253,8 @@ def _labels(
 
 def read_labels(path: Path) -> tuple[str, ...]:
     """Read the names of classes, one per line, in the order of their indices."""
-    try:
-        if path.stat().st_size > MAX_LABEL_FILE:
-            message = f"a file of labels has at most {MAX_LABEL_FILE} bytes"
-            raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
-        lines = read_bytes(path).decode("utf-8", "replace").splitlines()
-    except OSError as error:
-        message = f"the labels cannot be read: {error.strerror or error}"
-        raise ConfigError(message, code=ErrorCode.UNREADABLE).at(str(path)) from None
+    content = _read_bounded(path, MAX_LABEL_FILE, "the file of labels")
+    lines = content.decode("utf-8", "replace").splitlines()
     if len(lines) > MAX_LABELS:
         message = f"there are {len(lines)} labels; at most {MAX_LABELS} are taken"
         raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
@@ -483,9 +476,9 @@ class Table:
                 )
                 raise ConfigError(message, code=ErrorCode.UNKNOWN, field=key).at(self._place)
 
-    def refuse(self, message: str) -> ConfigError:
-        """Return an error about this table."""
-        return ConfigError(message, code=ErrorCode.INVALID).at(self._place)
+    def refuse(self, message: str) -> NoReturn:
+        """Raise an error about this table."""
+        raise ConfigError(message, code=ErrorCode.INVALID).at(self._place)
 
     def _entry(
         self, key: str, default: object, valid: Callable[[Any], bool], needed: str, near: str = ""
@@ -510,8 +503,6 @@ def _is_list(value: object, most: int = MAX_LABELS) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and -MAX_NUMBER <= value <= MAX_NUMBER
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -MAX_NUMBER <= value <= MAX_NUMBER

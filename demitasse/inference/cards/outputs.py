@@ -120,17 +120,12 @@ def _rows_of_anchors(
             message, code=ErrorCode.SHAPE_MISMATCH, task="detect", got=codes.shape, anchors=count
         )
     n, classes = len(codes), scores[0].size // count
+    confidence = float(np.nextafter(np.float32(threshold), np.float32(-1)))
     found = Detector(
-        classes=classes,
-        background=detect.background,
-        code="CENTER_SIZE",
-        variance_in_target=False,
-        confidence=float(np.nextafter(np.float32(threshold), np.float32(-1))),
-        overlap=detect.overlap,
-        eta=1.0,
-        top_k=400,
-        keep=200,
-    )
+        classes=classes, background=detect.background, code="CENTER_SIZE",
+        variance_in_target=False, confidence=confidence, overlap=detect.overlap, eta=1.0,
+        top_k=400, keep=200,
+    )  # fmt: skip
     return found(codes.reshape(n, count, 1, 4), scores.reshape(n, count, classes), prior)
 
 

@@ -149,9 +149,8 @@ class Predictor:
         """
         if batch_size < 1:
             message = f"batch_size must be at least 1, it is {batch_size}"
-            raise ConfigError(
-                message, code=ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch_size
-            )
+            code = ErrorCode.OUT_OF_RANGE
+            raise ConfigError(message, code=code, field="batch_size", got=batch_size)
         largest = min(batch_size, self.card.batch or batch_size)
         waiting: list[tuple[Item, PreparedImage | DataError]] = []
         count, shape = 0, None
@@ -214,14 +213,13 @@ class Predictor:
     ) -> Iterator[tuple[Item, Prediction | DataError]]:
         """Run a batch; yield its items with their predictions or errors."""
         ready = [one for _, one in waiting if isinstance(one, PreparedImage)]
-        predictions = iter(self._run(ready) if ready else [])
+        predictions: Iterator[Prediction] = iter(())
+        if ready:
+            batch = {self.input: np.stack([one.values for one in ready])}
+            outputs = run_net(self.net, batch, self.outputs)
+            predictions = iter(self.read(outputs, [one.view for one in ready]))
         for item, one in waiting:
             yield item, one if isinstance(one, DataError) else next(predictions)
-
-    def _run(self, images: Sequence[PreparedImage]) -> list[Prediction]:
-        batch = np.stack([one.values for one in images])
-        outputs = run_net(self.net, {self.input: batch}, self.outputs)
-        return self.read(outputs, [one.view for one in images])
 
     def __repr__(self) -> str:
         return f"Predictor({self.card.name or self.net.name!r}, {self.card.task})"

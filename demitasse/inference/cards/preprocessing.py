@@ -40,8 +40,7 @@ class View:
     def boxes_in_image(self, boxes: np.ndarray) -> np.ndarray:
         """Return boxes in pixels of the image, clipped to its edges.
 
-        Args:
-            boxes: xmin, ymin, xmax, ymax in units of the input's width and height. Shape: (K, 4).
+        Shape: (K, 4): xmin, ymin, xmax, ymax in units of the input's width and height.
         """
         height, width = self.image
         scaled = boxes.astype(np.float64)
@@ -70,27 +69,14 @@ class View:
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """A preprocessed image.
-
-    Attributes:
-        values: float32. Shape: (C, H, W).
-        view: Position of the values in the image.
-    """
+    """Values of a preprocessed image, float32, (C, H, W); and their position in the image."""
 
     values: np.ndarray
     view: View
 
 
 class Preprocessor:
-    """Preprocesses images by a card.
-
-    Args:
-        preprocess: The card's parameters.
-        shape: Channels, height and width of the net's input.
-
-    Raises:
-        ConfigError: The number of channels differs from the net's, or the mean does not fit.
-    """
+    """Preprocesses images by a card, for the channels, height and width of the net's input."""
 
     def __init__(self, preprocess: Preprocess, shape: tuple[int, int, int]) -> None:
         self._parameters = preprocess
@@ -109,14 +95,7 @@ class Preprocessor:
         self._scale = np.array(preprocess.scale, np.float32)[:, None, None]
 
     def __call__(self, image: np.ndarray) -> PreparedImage:
-        """Preprocess an image.
-
-        Args:
-            image: Pixels, uint8, BGR or gray. Shape: (C, H, W).
-
-        Raises:
-            DataError: The resized image is smaller than the crop, or too large.
-        """
+        """Preprocess the pixels of an image, uint8, BGR or gray. Shape: (C, H, W)."""
         original = (image.shape[1], image.shape[2])
         ordered = self._in_order(image)
         resized = self._resized(ordered)

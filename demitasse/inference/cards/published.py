@@ -42,7 +42,6 @@ class PublishedCard:
 
     Attributes:
         key: Name of the card in messages and flags.
-        name: Name of the model.
         files: SHA-1 and SHA-256 of files of weights.
         contents: Hashes of the parameters, see ``content_hash``.
         nets: Names of the nets in their prototxts.
@@ -131,12 +130,8 @@ def similar_cards(net: Path) -> list[PublishedCard]:
     Nets that were trained on other data may have the same name, so a card is only a suggestion.
     """
     message = read_net(net).message
-    sizes = [
-        tuple(shape.dim[2:])
-        for layer in message.layer
-        if layer.type == "Input"
-        for shape in layer.input_param.shape
-    ]
+    inputs = (layer for layer in message.layer if layer.type == "Input")
+    sizes = [tuple(shape.dim[2:]) for layer in inputs for shape in layer.input_param.shape]
     name = message.name.casefold()
     called = [one for one in published_cards() if name in {net.casefold() for net in one.nets}]
     return [one for one in called if _input_size(one) in {(), *sizes}]

@@ -52,12 +52,7 @@ class BatchRunner:
         return [*digests, text, *self.outputs, str(self.net.device)]
 
     def values(self, items: Items, batch: range) -> dict[str, np.ndarray]:
-        """Return the outputs of a batch of items. Shapes: (len(batch), ...).
-
-        Raises:
-            DataError: An item cannot be read, or the shapes of the items differ.
-            NetError: The rows of an output differ from the number of items.
-        """
+        """Return the outputs of a batch of items. Shapes: (len(batch), ...)."""
         inputs = items.rows(batch) if isinstance(items, Arrays) else self._stacked(items, batch)
         found = self._model.run(inputs)
         for name, array in found.items():
@@ -70,11 +65,7 @@ class BatchRunner:
         return found
 
     def lines(self, items: Items, batch: range) -> list[str]:
-        """Return predictions for a batch of images, as lines of JSON.
-
-        Raises:
-            ConfigError: The model has no card, or the items are not images.
-        """
+        """Return predictions for a batch of images, as lines of JSON."""
         if self._predictor is None or isinstance(items, Arrays):
             message = (
                 "JSON lines are predictions for images by a model's card; without a card, or for "
@@ -157,9 +148,8 @@ class Shard:
 
     def part_of(self, total: int) -> range:
         """Return this shard's range of ``total`` numbers; shards are contiguous and balanced."""
-        return range(
-            self.index * total // self.num_shards, (self.index + 1) * total // self.num_shards
-        )
+        begin, end = (at * total // self.num_shards for at in (self.index, self.index + 1))
+        return range(begin, end)
 
     def __str__(self) -> str:
         return f"{self.index}/{self.num_shards}"
