@@ -208,10 +208,8 @@ class _Search:
                 self._known = answers
                 return _MemoryModel((few, many), *uses)
             if few == 1:
-                message = (
-                    f"a batch of {many} does not fit in {bytes_text(self.limit)}: "
-                    f"{answers[-1].lacks}"
-                )
+                lacks = answers[-1].lacks
+                message = f"a batch of {many} does not fit in {bytes_text(self.limit)}: {lacks}"
                 raise OutOfMemoryError(message)
             few, many = few // 2, many // 2
 
@@ -229,7 +227,14 @@ class _Search:
             if answer.use is not None:
                 low, self.fits, back = batch, answer, PRECISION
                 self._known = [self._known[-1], answer]
-                batch = min(self._expected(), FARTHER * low)
+                # the size at the limit, on the line through the last two fitting trials
+                before, last = self._known
+                more, grown = last.batch - before.batch, last.peak - before.peak
+                if more > 0 and grown > 0:
+                    expected = last.batch + (self.limit - last.peak) * more // grown
+                    batch = min(expected, FARTHER * low)
+                else:
+                    batch = FARTHER * low
             else:
                 high, self.refused, self.why = batch, batch, answer.lacks
                 batch, back = high - max(1, high // back), max(2, back // 2)
@@ -240,14 +245,6 @@ class _Search:
             batch = batch if batch < high else (low + high) // 2
         self.confirmed = True
 
-    def _expected(self) -> int:
-        """Return the batch size at the limit, on the line through the last two fitting trials."""
-        before, last = self._known
-        more, grown = last.batch - before.batch, last.peak - before.peak
-        if more <= 0 or grown <= 0:
-            return last.batch * FARTHER
-        return last.batch + (self.limit - last.peak) * more // grown
-
     def _run(self, *batches: int) -> list[TrialResult]:
         self._on_trial(batches[-1])
         most = self.limit if self._free is None else min(self.limit, self._free)
@@ -256,21 +253,15 @@ class _Search:
 
 def _batch_inputs(path: Path, phase: str) -> tuple[str, ...]:
     """Return the inputs with the batch as first axis."""
-    one, two = (_shapes(with_batch(path, phase, batch)) for batch in (1, 2))
-    grows = tuple(name for name, shape in two.items() if shape != one[name])
+    pairs = zip(with_batch(path, phase, 1).layer, with_batch(path, phase, 2).layer, strict=True)
+    grows = tuple(one.top[0] for one, two in pairs if one.input_param != two.input_param)
     if not grows:
         message = f"{path} has a fixed batch size: no input has the batch as first axis"
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
     return grows
 
 
-def _shapes(net: NetParameter) -> dict[str, list[int]]:
-    inputs = (layer for layer in net.layer if layer.type == "Input")
-    return {layer.top[0]: list(layer.input_param.shape[0].dim) for layer in inputs}
-
-
 def _solver_type(solver: str | os.PathLike[str] | None) -> str:
-    """Return the type of a solver, given by name or prototxt."""
     if solver is None:
         return ""
     known = {name.lower(): name for name in RULES}
@@ -345,10 +336,7 @@ class Trial:
     base_dir: str = "."
 
     def run(self, batches: Sequence[int], limit: int) -> list[TrialResult]:
-        """Run batch sizes one after the other, up to the first that does not fit.
-
-        The limit is that of the net's memory, in bytes.
-        """
+        """Run batch sizes, within a limit of the net's bytes, up to the first that does not fit."""
         found_settings = ((name, settings.find(name)) for name in settings.names())
         ask = {
             **vars(self),
@@ -359,14 +347,11 @@ class Trial:
                 name: one.value for name, one in found_settings if one.where == "set by the program"
             },
         }
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(
-            [sys.executable, "-P", "-c", CHILD],
-            input=json.dumps(ask),
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+            [sys.executable, "-P", "-c", CHILD], input=json.dumps(ask), capture_output=True,
+            text=True, check=False, env=environment,
+        )  # fmt: skip
         answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         found = [_parse_result(one) for one in answers]
         if len(found) < len(batches) and not (found and found[-1].lacks):

@@ -133,9 +133,9 @@ class _TimedCase:
     def look(self, *, layers: bool) -> None:
         """Measure memory, traffic, work and peak, and the times of layers if requested."""
         net, result = self.net, self.result
-        before = _bytes_moved()
+        before = transfers.bytes_to_device + transfers.bytes_to_host
         self.once()
-        result.moved = _bytes_moved() - before
+        result.moved = transfers.bytes_to_device + transfers.bytes_to_host - before
         history = self._solver.history.memories if self._solver is not None else ()
         result.memory = memory_held(net, history).total
         for layer in report(net.plan):
@@ -194,11 +194,11 @@ def measure(
         for result, _ in running if reading else ():
             if result.case.device not in PEERS:
                 _measure_reading(result, rounds * seconds)
-        best: dict[str, float] = {}  # of all measurements on a device
-        for result in results:
-            best[result.case.device] = max(best.get(result.case.device, 0.0), result.peak)
-        for result in results:
-            result.peak = best[result.case.device]
+        for device in {result.case.device for result in results}:
+            alike = [result for result in results if result.case.device == device]
+            best = max(result.peak for result in alike)
+            for result in alike:
+                result.peak = best
     finally:
         for _, work in running:
             work.close()
@@ -206,10 +206,7 @@ def measure(
 
 
 def machine(devices: Sequence[str]) -> dict[str, str]:
-    """Return what throughput depends on besides the nets: processor, cores, load, versions, date.
-
-    Libraries and settings of the measured devices are included.
-    """
+    """Return what throughput depends on: processor, cores, load, date, versions, settings."""
     found = {"processor": processor_name() or platform.processor() or platform.machine()}
     found["cores"] = f"{cores()} of {os.cpu_count()}"
     if hasattr(os, "getloadavg"):
@@ -240,10 +237,6 @@ def _measure_reading(result: Result, seconds: float) -> None:
     with solver or net:
         work = net.forward if solver is None else partial(solver.step, 1)
         result.reading = streaming_rate(work, net, case.batch, seconds)
-
-
-def _bytes_moved() -> int:
-    return transfers.bytes_to_device + transfers.bytes_to_host
 
 
 _Work = _TimedCase | PeerCase

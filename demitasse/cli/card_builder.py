@@ -148,7 +148,6 @@ def _check_complete(model: Values, how: Values) -> None:
 
 
 def _subtable(tables: Values, name: str) -> Values:
-    """Return a table; add an empty one if missing."""
     found = tables.setdefault(name, {})
     assert isinstance(found, dict)
     return found

@@ -127,7 +127,6 @@ def given_flags(ctx: click.Context, leave_out: Collection[str] = ()) -> list[str
 
 
 def _switches(command: click.Command) -> list[str]:
-    """Return the names of the switches of a command."""
     return [
         normalize_name(name.removeprefix("--"))
         for one in command.params
@@ -185,7 +184,6 @@ def _start_logging(
     stack: ExitStack, log_level: str | None, log_format: str, log_dir: Path | None,
     minloglevel: int | None, as_caffe: bool,
 ) -> None:  # fmt: skip
-    """Log until the stack is closed."""
     from demitasse.core.config import settings
     from demitasse.core.log import start_logging, stop_logging
     from demitasse.errors import ConfigError

@@ -12,10 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from demitasse.cli.card_builder import CardRequest, build_card
-from demitasse.cli.onnx_models import as_caffe_files
 from demitasse.core.atomic import atomic_write
 from demitasse.core.log import get_logger
-from demitasse.core.paths import is_file, resolve_path
+from demitasse.core.paths import check_exists, is_file, resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.inference.cards.card import CHANNELS, Card
 from demitasse.inference.cards.card_file import CARD, ONNX, format_card
@@ -97,6 +96,22 @@ def trains(model: Path, weights: Sequence[Path]) -> bool:
 
 
 @contextmanager
+def as_caffe_files(files: ModelFiles) -> Iterator[ModelFiles]:
+    """Return files that Caffe reads; an imported ONNX file is removed at the end."""
+    if files.net.suffix != ONNX:
+        yield files
+        return
+    from demitasse.interop.onnx_import import import_onnx
+
+    check_exists(files.net)
+    with TemporaryDirectory(prefix="demitasse-") as folder:
+        net, weights = Path(folder, "net.prototxt"), Path(folder, "net.caffemodel")
+        import_onnx(files.net, net, weights, device="numpy").net.close()
+        card = None if files.card is None else replace(files.card, net=net, weights=(weights,))
+        yield ModelFiles(net, (weights,), card)
+
+
+@contextmanager
 def ready_files(
     files: ModelFiles, labels: Path | None = None, mean: Path | str | None = None
 ) -> Iterator[ModelFiles]:
@@ -166,7 +181,6 @@ def _derived_card(
 
 
 def _need_weights(missing: Sequence[str], weights: Sequence[Path]) -> None:
-    """Refuse files that lack weights of layers."""
     if missing:
         message = (
             f"got no weights for {', '.join(map(repr, missing))} in "

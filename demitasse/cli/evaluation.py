@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from demitasse.core.log import get_logger, number
+from demitasse.core.paths import check_exists
+from demitasse.inference.cards.card_file import ONNX
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import Records, new_database
 from demitasse.io.weights.load import OnMismatch, load_files
@@ -84,6 +86,16 @@ class Scores:
         """Return the means for JSON: plain numbers for outputs of one value."""
         outputs = {name: mean.tolist() for name, mean in self.means().items()}
         return {"batches": self.batches, "loss": self.loss, "outputs": outputs}
+
+
+def open_net(path: Path, phase: str, *, device: str | None, **options: Any) -> Net:
+    """Return the net in a prototxt, with options of ``Net``; or in an ONNX file, of phase TEST."""
+    if path.suffix != ONNX:
+        return Net(path, phase, device=device, **options)
+    from demitasse.interop.onnx_import import import_onnx
+
+    check_exists(path)
+    return import_onnx(path, device=device).net
 
 
 def load_weights_into(

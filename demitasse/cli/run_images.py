@@ -80,7 +80,6 @@ def _in_folder(folder: Path, color: Color, every: int) -> Iterator[ImageInput]:
 
 
 def _read_frames(path: Path, place: Path, color: Color, every: int) -> Iterator[ImageInput]:
-    """Yield the frames of a file, or its one image."""
     name, number = str(path), 0
     try:
         is_video = path.suffix.lower() in VIDEOS
@@ -150,7 +149,6 @@ def text_lines(image: ImageInput, answer: Prediction, top: int | None) -> str:
 
 
 def _default_rows(answer: Prediction) -> int:
-    """Return the default number of rows."""
     from demitasse.inference.cards import Classes
 
     return SHOWN_CLASSES if isinstance(answer, Classes) else sys.maxsize

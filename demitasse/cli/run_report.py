@@ -272,7 +272,6 @@ def _quantities(runs: Runs) -> dict[str, Groups]:
 
 
 def _chart(runs: Runs, label: str, groups: Groups) -> tuple[Chart, str]:
-    """Return a chart with a curve for each run and group."""
     found = {
         group: {title: points for title, run in runs.items() if (points := _points(run, names))}
         for group, names in groups.items()
@@ -307,7 +306,6 @@ def _scale(curves: Sequence[Curve]) -> Literal["linear", "log"]:
 
 
 def _add_details(page: Page, run: RunHistory, title: str) -> None:
-    """Add hyperparameters, snapshots, environment and net of a run."""
     facts = [(key, _fact_text(value)) for key, value in run.facts.items() if key != "prototxt"]
     drawing = _drawing(run.facts.get("prototxt"))
     with page.columns():
@@ -348,7 +346,6 @@ def _snapshots(run: RunHistory) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def _add_distributions(page: Page, run: RunHistory) -> None:
-    """Add a chart of the distribution of each parameter and gradient."""
     gradients = [name for name in run.histograms if name.startswith("gradients/")]
     norms = []
     for number, name in enumerate(gradients[:MOST_CURVES]):

@@ -116,7 +116,6 @@ def _scene(size: int, shapes: int, most: int, rng: np.random.Generator) -> Scene
 
 
 def _discs(size: int, count: int, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield center and radius of up to ``count`` disjoint discs."""
     taken: list[tuple[np.ndarray, float]] = []
     for _ in range(20 * count):
         radius = float(rng.uniform(0.12, 0.25) * size)

@@ -154,8 +154,7 @@ def consistency_command(
     --rtol.
     """
     from demitasse.cli.comparison import ComparisonReport
-    from demitasse.cli.evaluation import load_weights_into
-    from demitasse.cli.onnx_models import open_net
+    from demitasse.cli.evaluation import load_weights_into, open_net
     from demitasse.inference.cards.card_file import ONNX
     from demitasse.testing.comparison import compare, compare_training, verify_steps
 

@@ -316,7 +316,6 @@ def extract_features_command(
 
 
 def _caffe_device(mode: str | None, gpu: str) -> str | None:
-    """Return the device of Caffe's arguments; None without arguments."""
     if mode is None:
         return None
     number = gpu_numbers(re.sub(r"^DEVICE_ID=", "", gpu))[0]

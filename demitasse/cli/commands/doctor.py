@@ -169,7 +169,6 @@ def environment() -> dict[str, Any]:
 
 
 def _version(distributions: list[str]) -> str | None:
-    """Return the version of the first installed distribution."""
     for name in distributions:
         with suppress(PackageNotFoundError):
             return version(name)

@@ -85,7 +85,6 @@ def _write_square(
 
 
 def _as_opencv(side: int, path: Path) -> bytes:
-    """Return the bytes of the square of an image, in the format of its extension."""
     from demitasse.io.data.images.codecs import encode_image, read_image
     from demitasse.io.data.images.crop import center_crop
 
@@ -94,7 +93,6 @@ def _as_opencv(side: int, path: Path) -> bytes:
 
 
 def _as_pil(side: int, path: Path) -> bytes:
-    """Return the bytes of the square of an image, a JPEG."""
     from demitasse.core.paths import read_bytes
     from demitasse.io.data.bad_records import located
     from demitasse.io.data.images.crop import averaged_center_crop

@@ -48,7 +48,7 @@ def summary_command(
     Work and bytes are those of a forward pass, computed from the shapes: multiply-adds, and the
     bytes that layers read and write.
     """
-    from demitasse.cli.onnx_models import open_net
+    from demitasse.cli.evaluation import open_net
     from demitasse.cli.timing import capture_status, layer_table
     from demitasse.net.summary import net_summary, shapes_text, without_split_layers
     from demitasse.plan.report import report

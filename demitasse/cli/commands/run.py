@@ -236,7 +236,6 @@ def serve_command(
 
 
 def _name_and_path(text: str) -> tuple[str, Path]:
-    """Return the name and the path of a model."""
     given = re.fullmatch(rf"({MODEL_NAME})=(.+)", text, re.DOTALL)
     if given is not None:
         return given[1], Path(given[2])
@@ -249,7 +248,6 @@ def _name_and_path(text: str) -> tuple[str, Path]:
 
 
 def _print_models(address: str, models: Sequence[Model]) -> None:
-    """Print the address, inputs and batching of each model."""
     for model in models:
         inputs = ", ".join(f"{port.name} {list(port.shape)}" for port in model.inputs)
         joined = f"up to {model.max_batch} at once" if model.can_batch else "one request at a time"
@@ -260,7 +258,6 @@ def _print_models(address: str, models: Sequence[Model]) -> None:
 
 
 def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    """Print the published cards and exit."""
     del param
     if not wanted:
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -176,14 +176,11 @@ def _first_thread_logs() -> Iterator[None]:
     def wanted(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING or not (record.threadName or "").startswith("rank")
 
-    handlers = list(logging.getLogger("demitasse").handlers)
-    for handler in handlers:
-        handler.addFilter(wanted)
-    try:
+    with ExitStack() as stack:
+        for handler in logging.getLogger("demitasse").handlers:
+            handler.addFilter(wanted)
+            stack.callback(handler.removeFilter, wanted)
         yield
-    finally:
-        for handler in handlers:
-            handler.removeFilter(wanted)
 
 
 @contextmanager

@@ -145,7 +145,6 @@ def _published(net: Path, weights: Sequence[Path], card: str, overrides: FileOve
 
 
 def _cards_beside(model: Path) -> list[Path]:
-    """Return the places of the card of a model's file."""
     return [model.with_suffix(".toml"), model.with_name(CARD)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -58,8 +59,12 @@ def output_decoder(card: Card, *, softmax: bool, threshold: float | None = None)
     return decode
 
 
+def _refuse(task: str, output: np.ndarray, needed: str) -> NoReturn:
+    message = f"the output is {output.shape}; for task {task} it must {needed}"
+    raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task=task, got=output.shape)
+
+
 def _only(outputs: Outputs) -> np.ndarray:
-    """Return the only output."""
     if len(outputs) != 1:
         message = (
             f"the net has the outputs {', '.join(outputs) or 'none'}; [model] output of the card "
@@ -74,18 +79,12 @@ def _classes(
 ) -> list[Prediction]:
     """Shapes: scores (N, classes, 1...)."""
     if scores.ndim < 2 or len(scores) != count or scores[0].size != scores.shape[1]:
-        message = (
-            f"the output is {scores.shape} for {count} images; for task classify it must have one "
-            "score for each class of each image: (N, classes)"
-        )
-        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="classify", got=scores.shape)
+        _refuse("classify", scores, f"have a score for each class: ({count}, classes)")
     rows = scores.reshape(count, -1)
     if labels and len(labels) != rows.shape[1]:
-        message = f"there are {len(labels)} labels, but the net has {rows.shape[1]} classes"
-        raise ConfigError(
-            message, code=ErrorCode.COUNT_MISMATCH, field="labels", got=len(labels),
-            expected=rows.shape[1],
-        )  # fmt: skip
+        got, expected = len(labels), rows.shape[1]
+        message, code = f"got {got} labels for {expected} classes", ErrorCode.COUNT_MISMATCH
+        raise ConfigError(message, code=code, field="labels", got=got, expected=expected)
     if softmax:
         rows = np.exp(rows - rows.max(axis=1, keepdims=True))
         rows /= rows.sum(axis=1, keepdims=True)
@@ -95,11 +94,8 @@ def _classes(
 def _rows(found: np.ndarray) -> np.ndarray:
     """Return the rows of a DetectionOutput layer. Shapes: (1, 1, K, 7) -> (K, 7)."""
     if found.ndim < 2 or found.shape[-1] != 7:
-        message = (
-            f"the output is {found.shape}; for task detect it must be that of a layer "
-            "DetectionOutput, (1, 1, K, 7), or [detect] names boxes, scores and anchors"
-        )
-        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="detect", got=found.shape)
+        needed = "be (1, 1, K, 7), of a DetectionOutput; or [detect] names boxes, scores, anchors"
+        _refuse("detect", found, needed)
     return found.reshape(-1, 7)
 
 
@@ -150,11 +146,7 @@ def _boxes(
 def _segments(scores: np.ndarray, views: Sequence[View], labels: Sequence[str]) -> list[Prediction]:
     """Shapes: scores (N, classes, h, w)."""
     if scores.ndim != 4 or len(scores) != len(views) or scores.shape[1] < 2:
-        message = (
-            f"the output is {scores.shape}; for task segment it must have a score for each class "
-            "and place: (N, classes, h, w)"
-        )
-        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="segment", got=scores.shape)
+        _refuse("segment", scores, "have a score for each class and place: (N, classes, h, w)")
     best = scores.argmax(axis=1).astype(np.int32)
     pairs = zip(best, views, strict=True)
     return [Segments(view.mask_in_image(mask), labels) for mask, view in pairs]
@@ -164,11 +156,8 @@ def _images(values: np.ndarray, views: Sequence[View], card: Card) -> list[Predi
     """Shapes: values (N, C, h, w)."""
     channels = OUTPUT_CHANNELS[card.image.channels]
     if values.ndim != 4 or len(values) != len(views) or values.shape[1] != channels:
-        message = (
-            f"the output is {values.shape}; for task image with channels "
-            f'"{card.image.channels}" it must be (N, {channels}, h, w)'
-        )
-        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="image", got=values.shape)
+        needed = f'be (N, {channels}, h, w) for channels = "{card.image.channels}"'
+        _refuse("image", values, needed)
     scale, mean = (
         np.array(numbers or 0, np.float32).reshape(-1, 1, 1)
         for numbers in (card.image.scale, card.image.mean)

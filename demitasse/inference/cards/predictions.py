@@ -218,7 +218,6 @@ def _blended(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _color(index: int) -> Color:
-    """Return the color of a class."""
     red, green, blue = colorsys.hsv_to_rgb(index * HUE_STEP % 1, 0.8, 1.0)
     return int(red * 255), int(green * 255), int(blue * 255)
 

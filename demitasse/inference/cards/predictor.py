@@ -261,7 +261,6 @@ def _input(net: Net, name: str) -> str:
 
 
 def _ends_in_softmax(net: Net, outputs: Sequence[str]) -> bool:
-    """Return True if Softmax layers produce all outputs."""
     made_by = {
         net.blob_names[top]: layer.type
         for index, layer in enumerate(net.layers)

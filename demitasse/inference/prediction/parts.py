@@ -382,7 +382,6 @@ def _source_of(path: Path) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines after the first one, which contains the fingerprint."""
     try:
         return [line for line in read_text(path, "strict").split("\n")[1:] if line]
     except (OSError, ValueError) as error:
