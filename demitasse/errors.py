@@ -164,13 +164,9 @@ class ConfigError(DemitasseError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        fields: tuple[str, ...] = (),
-        code: ErrorCode | None = None,
+        self, message: str, *, fields: tuple[str, ...] = (), code: ErrorCode | None = None,
         **details: object,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(message, code=code, **details)
         self.fields = fields
 
@@ -185,15 +181,9 @@ class PrototxtError(DemitasseError):
     """
 
     def __init__(
-        self,
-        message: str,
-        source: str | None = None,
-        line: int | None = None,
-        column: int | None = None,
-        *,
-        code: ErrorCode | None = None,
-        **details: object,
-    ) -> None:
+        self, message: str, source: str | None = None, line: int | None = None,
+        column: int | None = None, *, code: ErrorCode | None = None, **details: object,
+    ) -> None:  # fmt: skip
         super().__init__(message, code=code, **details)
         self.source, self.line, self.column = source, line, column
         spot = [str(part) for part in (source, line, column) if part is not None]
@@ -222,14 +212,9 @@ class DataError(DemitasseError):
     """
 
     def __init__(
-        self,
-        message: str,
-        source: str | None = None,
-        key: str | None = None,
-        *,
-        code: ErrorCode | None = None,
-        **details: object,
-    ) -> None:
+        self, message: str, source: str | None = None, key: str | None = None, *,
+        code: ErrorCode | None = None, **details: object,
+    ) -> None:  # fmt: skip
         super().__init__(message, code=code, **details)
         self.source, self.key = source, key
         if source is not None:

@@ -159,14 +159,9 @@ class _TimedCase:
 
 @renamed_arguments(tell="on_case")
 def measure(
-    cases: Sequence[Case],
-    *,
-    rounds: int = 10,
-    seconds: float = 0.2,
-    layers: bool = False,
-    reading: bool = False,
-    on_case: Callable[[Case], object] = lambda case: None,
-) -> list[Result]:
+    cases: Sequence[Case], *, rounds: int = 10, seconds: float = 0.2, layers: bool = False,
+    reading: bool = False, on_case: Callable[[Case], object] = lambda case: None,
+) -> list[Result]:  # fmt: skip
     """Measure cases side by side.
 
     All cases are in memory at the same time, and run in turn in each round. A case that fails, for

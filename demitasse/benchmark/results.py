@@ -47,16 +47,12 @@ def _case_cells(result: Result) -> tuple[str, ...]:
     about = (case.phase, case.device, str(case.batch))
     if result.error:
         return (*about, *("-" for _ in RESULT_COLUMNS))
-    measured = bool(result.memory)  # of a peer, time alone
-    return (
-        *about,
-        rate(result.images_per_second),
-        f"{1e3 * result.median:.4g}",
-        f"{result.spread:.1%}" if len(result.seconds) > 1 else "-",
-        f"{result.memory / 2**20:.1f} MiB" if measured else "-",
-        f"{result.moved / 2**20:.1f} MiB" if measured else "-",
-        f"{result.share_of_peak:.0%}" if measured else "-",
-    )
+    spread = f"{result.spread:.1%}" if len(result.seconds) > 1 else "-"
+    times = (rate(result.images_per_second), f"{1e3 * result.median:.4g}", spread)
+    if not result.memory:  # of a peer, time alone
+        return (*about, *times, "-", "-", "-")
+    sizes = (f"{size / 2**20:.1f} MiB" for size in (result.memory, result.moved))
+    return (*about, *times, *sizes, f"{result.share_of_peak:.0%}")
 
 
 def _against_peers(result: Result, results: Sequence[Result]) -> str:
@@ -97,11 +93,9 @@ def draw_rates(results: Sequence[Result], path: Path) -> None:
 
 
 def write_page(
-    results: Sequence[Result],
-    path: Path,
-    slower: Sequence[Regression] | None,
+    results: Sequence[Result], path: Path, slower: Sequence[Regression] | None,
     about: Mapping[str, str],
-) -> None:
+) -> None:  # fmt: skip
     """Write a page: a chart, the table, the machine, and the slowest layers.
 
     ``slower`` are regressions from a saved run; None without a saved run.
@@ -227,18 +221,14 @@ def _entry(result: Result) -> dict[str, Any]:
         "params": {"device": case.device, "batch": case.batch, "phase": case.phase},
         "param": f"{case.device}-{case.batch}-{case.phase.lower()}",
         "extra_info": {
-            "images_per_second": result.images_per_second,
-            "memory": result.memory,
-            "bytes_moved": result.moved,
-            "share_of_peak": result.share_of_peak,
-            "peak_gflops": result.peak,
-            "layers_ms": result.layers,
-            "images_read_per_second": result.read,
-            "images_per_second_reading": result.reading,
+            "images_per_second": result.images_per_second, "memory": result.memory,
+            "bytes_moved": result.moved, "share_of_peak": result.share_of_peak,
+            "peak_gflops": result.peak, "layers_ms": result.layers,
+            "images_read_per_second": result.read, "images_per_second_reading": result.reading,
         },
         "options": {"disable_gc": False, "timer": "perf_counter", "warmup": True},
         "stats": {**stats.as_dict(), "data": result.seconds, "iterations": 1},
-    }
+    }  # fmt: skip
 
 
 def read_results(path: Path) -> dict[str, float]:

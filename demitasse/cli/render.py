@@ -23,12 +23,9 @@ def show(text: str) -> None:
 
 
 def table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    width: int | None = None,
+    header: Sequence[str], rows: Sequence[Sequence[object]], *, width: int | None = None,
     whole: Collection[str] = (),
-) -> str:
+) -> str:  # fmt: skip
     """Return rows under a header, columns aligned, numbers right-aligned.
 
     Floats have four significant digits. In a narrow terminal, cells wrap and names are shortened in

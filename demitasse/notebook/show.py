@@ -169,20 +169,16 @@ def consistency_table(comparison: Comparison) -> Table:
 
 def benchmark_table(results: Sequence[Result]) -> Table:
     """Return a table of ``demitasse.benchmark.measure``; failed cases have None."""
-    records = [
-        {
-            "net": one.case.net.stem,
-            "phase": one.case.phase,
-            "device": one.case.device,
-            "batch": one.case.batch,
-            "images_per_second": None if one.error else one.images_per_second,
-            "milliseconds": None if one.error else 1e3 * one.median,
-            "spread": None if one.error else one.spread,
-            "memory_bytes": None if one.error else one.memory,
-            "moved_bytes": None if one.error else one.moved,
-            "share_of_peak": None if one.error else one.share_of_peak,
-            "error": one.error,
-        }
-        for one in results
-    ]
+    records = []
+    for one in results:
+        case, failed = one.case, bool(one.error)
+        records.append({
+            "net": case.net.stem, "phase": case.phase, "device": case.device, "batch": case.batch,
+            "images_per_second": None if failed else one.images_per_second,
+            "milliseconds": None if failed else 1e3 * one.median,
+            "spread": None if failed else one.spread,
+            "memory_bytes": None if failed else one.memory,
+            "moved_bytes": None if failed else one.moved,
+            "share_of_peak": None if failed else one.share_of_peak, "error": one.error,
+        })  # fmt: skip
     return Table(records, "Throughput")

@@ -163,12 +163,9 @@ def number_columns(rows: Sequence[Sequence[object]]) -> list[int]:
 
 
 def html_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    numbers: Collection[int] = (),
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Collection[int] = (),
     bad: Collection[int] = (),
-) -> str:
+) -> str:  # fmt: skip
     """Return a table as HTML; without a header if all its names are empty.
 
     ``numbers`` are indices of right-aligned columns, ``bad`` those of marked rows.

@@ -28,13 +28,7 @@ if TYPE_CHECKING:
 
 
 class ImageModel(NamedTuple):
-    """A net and its preprocessing of images.
-
-    Attributes:
-        mean_file: Mean to subtract, ``.npy`` or ``.binaryproto``; None for no mean.
-        device: Name of the device; None for that of the settings.
-        arguments: Further arguments of ``Classifier`` and ``Detector``.
-    """
+    """A net for images: its mean and device, if given, and arguments of ``Classifier``."""
 
     mean_file: Path | None
     device: str | None

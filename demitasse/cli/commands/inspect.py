@@ -68,18 +68,11 @@ def summary_command(
         return
     layers_shown = without_split_layers(found["layers"])
     rows = [
-        (
-            layer["name"],
-            layer["type"],
-            ", ".join(layer["bottoms"]),
-            ", ".join(layer["tops"]),
-            shapes_text(list(layer["tops"].values())),
-            layer["parameters"],
-            layer["multiply_adds"],
-            bytes_text(layer["bytes_moved"]),
-        )
-        for layer in layers_shown
-    ]
+        (one["name"], one["type"], ", ".join(one["bottoms"]), ", ".join(one["tops"]),
+         shapes_text(list(one["tops"].values())), one["parameters"], one["multiply_adds"],
+         bytes_text(one["bytes_moved"]))
+        for one in layers_shown
+    ]  # fmt: skip
     head = ("layer", "type", "bottom", "top", "shape", "parameters", "multiply-adds", "moved")
     total, name = found["total"], escaped(str(found["name"] or net), one_line=True)
     splits = len(found["layers"]) - len(layers_shown)

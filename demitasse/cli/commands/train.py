@@ -146,9 +146,8 @@ def train_together(workers: Workers, gpus: int, train: Train) -> Outcome:
             "would train by itself and write the same files; use mpirun, or srun --mpi=pmix. For "
             "separate runs, give --expect-processes 1"
         )
-        raise ConfigError(
-            message, code=ErrorCode.CONFLICT, flag="--expect-processes", got=launched_processes()
-        )
+        code, flag = ErrorCode.CONFLICT, "--expect-processes"
+        raise ConfigError(message, code=code, flag=flag, got=launched_processes())
     _check_ranks(workers.expected, gpus)
     with _one_thread(workers.shards or gpus):
         if gpus == 1:
@@ -326,22 +325,16 @@ def train_command(
         if snapshot is not None or weights:
             param.weights[:] = weights
         begin = snapshot
+        shards = workers.shards or (tolerant_run.initial_size if tolerant_run else None)
         written: list[Path] = []
         with (
             locate_fields(file),
             Solver(
-                param,
-                device=chosen,
-                base_dir=file.parent,
-                early_stopping=early,
-                keep_blobs="outputs",
-                num_shards=workers.shards or (tolerant_run.initial_size if tolerant_run else None),
-                communicator=connected,
-                allreduce=workers.allreduce,
-                overlap=workers.overlap,
-                **settings,
+                param, device=chosen, base_dir=file.parent, early_stopping=early,
+                keep_blobs="outputs", num_shards=shards, communicator=connected,
+                allreduce=workers.allreduce, overlap=workers.overlap, **settings,
             ) as solver,
-        ):
+        ):  # fmt: skip
             solver.on_snapshot.append(lambda weights, state: written.append(state))
             goes_on = tolerant_run is not None and tolerant_run.state is not None
             if resume is not None and not goes_on:

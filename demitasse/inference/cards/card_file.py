@@ -126,21 +126,15 @@ def card_from_table(
     if task == "image" and how.crop:
         preprocess.refuse("crop cuts the image, which task image shows whole; use size")
     card = Card(
-        task=task,
-        preprocess=how,
-        net=overrides.net or (safe_path(folder, net) if net else None),
-        weights=tuple(overrides.weights or (safe_path(folder, name) for name in weights)),
-        name=model.text("name"),
-        input=model.text("input"),
+        task, how, overrides.net or (safe_path(folder, net) if net else None),
+        tuple(overrides.weights or (safe_path(folder, name) for name in weights)),
+        name=model.text("name"), input=model.text("input"),
         outputs=model.names("output", MAX_FILES),
         labels=_labels(model, folder, overrides, optional=labels_optional),
-        batch=model.integer("batch", 0, 1 << 16, 0),
-        softmax=classify.flag("softmax"),
-        detect=_detect(detect),
-        image=_image(image, how) if task == "image" else ImageOutput(),
-        source=model.text("source"),
-        licence=model.text("licence"),
-    )
+        batch=model.integer("batch", 0, 1 << 16, 0), softmax=classify.flag("softmax"),
+        detect=_detect(detect), image=_image(image, how) if task == "image" else ImageOutput(),
+        source=model.text("source"), licence=model.text("licence"),
+    )  # fmt: skip
     model.close()
     classify.close()
     return card
@@ -174,13 +168,10 @@ def _preprocess(table: Table, folder: Path, overrides: FileOverrides) -> Preproc
 def _detect(table: Table) -> Detect:
     anchors = table.table("anchors") if table.has("anchors") else None
     made = Detect(
-        threshold=table.number("threshold", 0, 1, 0.5),
-        boxes=table.text("boxes"),
-        scores=table.text("scores"),
-        anchors=None if anchors is None else _anchors(anchors),
-        overlap=table.number("overlap", 0, 1, 0.45),
-        background=table.integer("background", -1, MAX_LABELS, 0),
-    )
+        table.number("threshold", 0, 1, 0.5), table.text("boxes"), table.text("scores"),
+        None if anchors is None else _anchors(anchors), table.number("overlap", 0, 1, 0.45),
+        table.integer("background", -1, MAX_LABELS, 0),
+    )  # fmt: skip
     table.close()
     if bool(made.boxes) != bool(made.scores) or bool(made.boxes) != (made.anchors is not None):
         table.refuse(
@@ -272,33 +263,23 @@ def format_card(card: Card, folder: Path, labels: Path | None = None) -> str:
     mean = _file(how.mean, folder) if isinstance(how.mean, Path) else _one_or_all(how.mean)
     tables: dict[str, dict[str, object]] = {
         "model": {
-            "name": card.name,
-            "net": "" if card.net is None else _file(card.net, folder),
+            "name": card.name, "net": "" if card.net is None else _file(card.net, folder),
             "weights": _one_or_all([_file(path, folder) for path in card.weights]),
-            "task": card.task,
-            "input": card.input,
-            "output": _one_or_all(card.outputs),
-            "labels": _file(labels, folder) if labels else list(card.labels),
-            "batch": card.batch,
-            "source": card.source,
-            "licence": card.licence,
+            "task": card.task, "input": card.input, "output": _one_or_all(card.outputs),
+            "labels": _file(labels, folder) if labels else card.labels, "batch": card.batch,
+            "source": card.source, "licence": card.licence,
         },
         "preprocess": {
             "channels": how.channels,
-            "size": list(how.size) if how.resize == "warp" else _one_or_all(how.size),
-            "resize": "" if how.resize == "warp" else how.resize,
-            "crop": list(how.crop),
-            "mean": mean,
+            "size": how.size if how.resize == "warp" else _one_or_all(how.size),
+            "resize": "" if how.resize == "warp" else how.resize, "crop": how.crop, "mean": mean,
             "scale": "" if how.scale == (1.0,) else _one_or_all(how.scale),
         },
         "classify": {"softmax": card.softmax},
-    }
+    }  # fmt: skip
     if card.task == "image":
-        tables["image"] = {
-            "channels": card.image.channels,
-            "mean": _one_or_all(card.image.mean),
-            "scale": _one_or_all(card.image.scale),
-        }
+        image = {name: _one_or_all(value) for name, value in vars(card.image).items()}
+        tables["image"] = image | {"channels": card.image.channels}
     if card.task == "detect":
         tables["detect"] = {"threshold": detect.threshold}
         if detect.anchors is not None:

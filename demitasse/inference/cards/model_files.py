@@ -65,13 +65,9 @@ def load_model(
 
 
 def find_card(
-    source: Name,
-    weights: Name | Sequence[Name] = (),
-    *,
-    card: str = "",
-    labels: Name | None = None,
-    mean: Name | None = None,
-) -> Card:
+    source: Name, weights: Name | Sequence[Name] = (), *, card: str = "",
+    labels: Name | None = None, mean: Name | None = None,
+) -> Card:  # fmt: skip
     """Return the card of a model; see ``load_model``.
 
     Raises:

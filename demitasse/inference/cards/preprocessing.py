@@ -86,10 +86,8 @@ class Preprocessor:
                 f'[preprocess] channels = "{preprocess.channels}" means {channels}, but the '
                 f"net's input has {shape[0]}"
             )
-            raise ConfigError(
-                message, code=ErrorCode.SHAPE_MISMATCH, field="channels", got=channels,
-                expected=shape[0],
-            )  # fmt: skip
+            code, expected = ErrorCode.SHAPE_MISMATCH, shape[0]
+            raise ConfigError(message, code=code, field="channels", got=channels, expected=expected)
         self._size = preprocess.size or shape[1:]
         self._mean = _mean(preprocess)
         self._scale = np.array(preprocess.scale, np.float32)[:, None, None]
@@ -109,17 +107,15 @@ class Preprocessor:
                 f"the image is {size[0]} x {size[1]} pixels (height x width) before it is cropped "
                 f"to {height} x {width}; it must not be smaller"
             )
-            raise DataError(
-                message, code=ErrorCode.SHAPE_MISMATCH, got=size, expected=(height, width)
-            )
+            code, expected = ErrorCode.SHAPE_MISMATCH, (height, width)
+            raise DataError(message, code=code, got=size, expected=expected)
         part = resized[:, top : top + height, left : left + width]
-        match self._parameters.channels:  # float32, of the net's channels
-            case "y":
-                values = bgr_to_luma(part)[None]
-            case "l":
-                values = bgr_to_lab(part)[:1]
-            case _:
-                values = part.astype(np.float32)
+        if self._parameters.channels == "y":
+            values = bgr_to_luma(part)[None]
+        elif self._parameters.channels == "l":
+            values = bgr_to_lab(part)[:1]
+        else:
+            values = part.astype(np.float32)
         if self._mean is not None:
             values -= self._mean_at(size, top, left, height, width)
         values *= self._scale
@@ -196,12 +192,7 @@ def _mean(preprocess: Preprocess) -> np.ndarray | None:
 class TrainingPreprocess:
     """Preprocessing in the data layer of a training net; empty where unspecified.
 
-    Attributes:
-        mean_file: File of a mean image, as written in the prototxt.
-        scale: Factor after the subtraction of the mean.
-        crop: Height and width of the crop, in pixels.
-        size: Height and width of resized images, in pixels.
-        channels: "gray" for gray images.
+    ``crop`` and ``size`` are height and width in pixels; ``channels`` is "gray" for gray images.
     """
 
     mean: tuple[float, ...] = ()

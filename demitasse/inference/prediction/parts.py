@@ -242,16 +242,9 @@ def part_path(folder: Path, shard: Shard, kind: str) -> Path:
 
 @renamed_arguments(maker="runner", batch="batch_size")
 def make_part(
-    folder: Path,
-    shard: Shard,
-    runner: BatchRunner,
-    items: Items,
-    *,
-    batch_size: int,
-    kind: Format = "npz",
-    force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Path, bool]:
+    folder: Path, shard: Shard, runner: BatchRunner, items: Items, *, batch_size: int,
+    kind: Format = "npz", force: bool = False, progress: Callable[[int, int], None] | None = None,
+) -> tuple[Path, bool]:  # fmt: skip
     """Write a shard's part, unless it exists.
 
     Args:
