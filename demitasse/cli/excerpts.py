@@ -25,7 +25,6 @@ PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?(?=$|: )")
 NAMED = re.compile(r"'([^']+)'|\b([a-z]+(?:_[a-z]+)+)\b")
 """Quoted names in a message, and names of fields: words with underscores."""
 
-
 ENDINGS = {".prototxt", ".pbtxt", ".textproto"}
 """Extensions of files whose lines are shown: a solver could name a secret file as its net."""
 

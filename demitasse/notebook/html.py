@@ -7,6 +7,7 @@ import struct
 import zlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -14,28 +15,13 @@ from demitasse.blob import Blob
 from demitasse.memory import Head
 from demitasse.pages.page import html_table, html_text, number_columns
 
-STYLE = (
-    "<style>"
-    ".demitasse{font:13px/1.45 system-ui,sans-serif;max-width:100%;overflow-x:auto}"
-    ".demitasse h4{margin:.2em 0 .4em;font-size:1.05em}"
-    ".demitasse table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.3em 0}"
-    ".demitasse th,.demitasse td{padding:.15em .7em;border:0;border-bottom:1px solid #8886;"
-    "text-align:left!important;background:none;color:inherit}"
-    ".demitasse .number{text-align:right!important}"
-    ".demitasse summary{cursor:pointer}"
-    ".demitasse .note{opacity:.7}"
-    ".demitasse .drawing{background:#fff;width:fit-content;max-width:100%;max-height:46em;"
-    "overflow:auto}"
-    ".demitasse .pixels{image-rendering:pixelated;background:#888}"
-    ".demitasse .side{display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start}"
-    "</style>"
-)
+STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8").replace("\n", "")
 """Style sheet; colours are inherited from the light or dark notebook."""
 
 
 def framed(*parts: str) -> str:
     """Return parts in a frame with the style sheet."""
-    return f'<div class="demitasse">{STYLE}{"".join(parts)}</div>'
+    return f'<div class="demitasse"><style>{STYLE}</style>{"".join(parts)}</div>'
 
 
 def heading(value: str) -> str:

@@ -12,50 +12,7 @@ from demitasse.core.text import escaped
 from demitasse.pages.charts import Chart
 from demitasse.version import __version__
 
-STYLE = """
-:root { color-scheme: light dark; --line: #8886; --soft: #8882; --bad: #c62828; }
-@media (prefers-color-scheme: dark) { :root { --bad: #ff8a80; } }
-body { font: 15px/1.5 system-ui, sans-serif; }
-body { max-width: 72rem; margin: 1.5rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .8rem; } h1, h2, dd { overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 1.5rem 0 .5rem; }
-.wide { overflow-x: auto; margin: .8rem 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: left; }
-th { position: sticky; top: 0; background: Canvas; white-space: nowrap; }
-:is(th, td):first-child { position: sticky; left: 0; background: Canvas; }
-td.number, th.number { text-align: right; }
-tr.bad td { color: var(--bad); font-weight: 600; }
-figure { margin: .5rem 0; }
-figure > svg { width: 100%; height: auto; }
-.tip:hover { fill: var(--soft); }
-.only-narrow { display: none; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); }
-.charts { column-gap: 1.2rem; } .charts > figure { max-width: 36rem; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); }
-.columns { column-gap: 2rem; }
-dl { columns: 12rem; column-gap: 1.5rem; margin: .5rem 0; }
-dl > div { display: flex; justify-content: space-between; gap: 1rem; break-inside: avoid; }
-dl > div { border-bottom: 1px solid var(--line); }
-dd { margin: 0; text-align: right; }
-details { margin: .5rem 0; } summary { cursor: pointer; }
-.drawing label { font-size: .85rem; }
-.drawing > figure { background: #fff; width: fit-content; max-width: 100%; overflow: auto; }
-.drawing svg { display: block; width: auto; max-width: 100%; max-height: 42rem; }
-.drawing:has(:checked) svg { max-width: none; max-height: none; }
-footer { margin-top: 2rem; font-size: .85rem; opacity: .7; }
-@media (max-width: 45rem) {
-  .only-wide { display: none; } .only-narrow { display: block; }
-  table { font-size: .8rem; } th, td { padding: .2rem .3rem; }
-  :is(th, td):first-child { min-width: 4.5rem; overflow-wrap: anywhere; }
-}
-@media print {
-  body { margin: 0; max-width: none; } .drawing label { display: none; }
-  figure { break-inside: avoid; } h2 { break-after: avoid; }
-  th { position: static; } tr { break-inside: avoid; }
-}
-"""
-
+STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 NUMBER, BAD = ' class="number"', ' class="bad"'
 
@@ -132,7 +89,7 @@ class Page:
             "<!DOCTYPE html>\n"
             '<html lang="en"><head><meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{html_text(self._title)}</title>\n<style>{STYLE}</style></head>\n"
+            f"<title>{html_text(self._title)}</title>\n<style>\n{STYLE}</style></head>\n"
             f"<body><h1>{html_text(self._title)}</h1>\n{body}\n"
             f"<footer>Demitasse {__version__}</footer></body></html>\n"
         )

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from demitasse.testing.compare_models import ModelComparison
     from demitasse.testing.comparison import Comparison
 
-
 inputs_option = option(
     "--inputs", "A .npz file with an array for each input. [default: random inputs]", FILE
 )

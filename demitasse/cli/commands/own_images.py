@@ -30,7 +30,6 @@ from demitasse.cli.render import print_json
 if TYPE_CHECKING:
     from demitasse.examples.nets import StartData
 
-
 replace_option = switch("--overwrite", "Replace existing files.")
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from demitasse.inference.prediction.parts import Format
     from demitasse.inference.serving.model import Model
 
-
 weights_files = option("--weights", "Weights of a net given as a prototxt.", FILE, multiple=True)
 
 

@@ -17,7 +17,6 @@ from demitasse.io.data.images.codecs import encode_image
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
-
 HUE_STEP = 0.618034
 """Difference of hues of neighbouring classes, as a fraction of the circle: the golden ratio."""
 

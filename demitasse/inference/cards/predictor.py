@@ -32,6 +32,9 @@ Item = TypeVar("Item")
 
 BATCH_SIZE = 16
 
+PIXEL_AXES = {(2, ()), (3, (1,)), (3, (3,))}
+"""Number of axes, and sizes of the axes after height and width, of an image's pixels."""
+
 log = get_logger(__name__)
 
 Arrays = dict[str, np.ndarray]
@@ -190,23 +193,17 @@ class Predictor:
                 return pixels_of(cast("Image", image), self.color)
             except ValueError as error:
                 raise ConfigError(str(error), code=ErrorCode.INVALID, field="images") from None
-        if (
-            not isinstance(image, np.ndarray)
-            or image.dtype != np.uint8
-            or not image.size
-            or (image.ndim, image.shape[2:]) not in {(2, ()), (3, (1,)), (3, (3,))}
-        ):
-            what = (
-                f"an array {image.shape} of {image.dtype}"
-                if isinstance(image, np.ndarray)
-                else f"a {type(image).__name__}"
-            )
-            message = (
-                "an image is a file, an image of Pillow, or uint8 pixels, RGB (H, W, 3) or gray "
-                f"(H, W); got {what}"
-            )
-            raise ConfigError(message, code=ErrorCode.INVALID, field="images")
-        return image[None] if image.ndim == 2 else image[:, :, ::-1].transpose(2, 0, 1)
+        what = f"a {type(image).__name__}"
+        if isinstance(image, np.ndarray):
+            axes = (image.ndim, image.shape[2:])
+            if image.dtype == np.uint8 and image.size and axes in PIXEL_AXES:
+                return image[None] if image.ndim == 2 else image[:, :, ::-1].transpose(2, 0, 1)
+            what = f"an array {image.shape} of {image.dtype}"
+        message = (
+            "an image is a file, an image of Pillow, or uint8 pixels, RGB (H, W, 3) or gray "
+            f"(H, W); got {what}"
+        )
+        raise ConfigError(message, code=ErrorCode.INVALID, field="images")
 
     def _predicted(
         self, waiting: Sequence[tuple[Item, PreparedImage | DataError]]
