@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from demitasse.lint.findings import Code, Severity
+from demitasse.lint.findings import Severity
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,13 @@ DATA = """\
 layer {
   name: "data" type: "Data" top: "data" top: "label"
   data_param { source: "records" batch_size: 2 backend: LMDB }
-}
-"""
+}"""
 FC = """\
 layer {
   name: "fc" type: "InnerProduct" bottom: "data" top: "fc"
   inner_product_param { num_output: 3 weight_filler { type: "xavier" } }
-}
-"""
-LOSS = """\
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc" bottom: "label" top: "loss" }
-"""
+}"""
+LOSS = 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc" bottom: "label" top: "loss" }'
 SOLVER = """\
 net: "net.prototxt"
 base_lr: 0.1
@@ -54,12 +50,12 @@ lr_policy: "fixed"
 max_iter: 100
 snapshot: 50
 """
-BEFORE_LOSS = f"{DATA}{FC}{{}}\n{LOSS}"  # layers between the scores and the loss
-AFTER_DATA = f"{DATA}{{}}\n{LOSS}"  # layers between the data and the loss
-AT_END = f"{DATA}{FC}{{}}\n"
-BESIDE = f"{DATA}{FC}{LOSS}{{}}\n"
+BEFORE_LOSS = f"{DATA}\n{FC}\n{{}}\n{LOSS}"  # layers between the scores and the loss
+AFTER_DATA = f"{DATA}\n{{}}\n{LOSS}"  # layers between the data and the loss
+AT_END = f"{DATA}\n{FC}\n{{}}\n"
+BESIDE = f"{DATA}\n{FC}\n{LOSS}\n{{}}\n"
 IN_SOLVER = f"{SOLVER}{{}}\n"
-TRANSFORM = f"{DATA.replace('data_param', '{} data_param')}{FC}{LOSS}"
+TRANSFORM = f"{DATA.replace('data_param', '{} data_param')}\n{FC}\n{LOSS}"
 
 
 def _batch_norm(fields: str) -> str:
@@ -80,7 +76,7 @@ def _conv(field: str) -> str:
 
 RATES = "\n  param { lr_mult: 0 } param { lr_mult: 0 } param { lr_mult: 0 }"
 
-EXAMPLES: Mapping[Code, Sequence[Example]] = {
+EXAMPLES: Mapping[str, Sequence[Example]] = {
     "unreadable": [Example("error", "", 'layer { name: "x" type: "Input" top: "x" }')],
     "syntax": [Example("error", "layer { name: 3 }", 'layer { name: "3" type: "Input" top: "x" }')],
     "unknown-field": [
@@ -132,12 +128,8 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
             BEFORE_LOSS,
         )
     ],
-    "one-phase": [
-        Example("note", "include { phase: TRAIN }", "", TRANSFORM),
-    ],
-    "unknown-blob": [
-        Example("error", FC.replace('"data"', '"dat"').strip(), FC.strip(), AFTER_DATA)
-    ],
+    "one-phase": [Example("note", "include { phase: TRAIN }", "", TRANSFORM)],
+    "unknown-blob": [Example("error", FC.replace('"data"', '"dat"'), FC, AFTER_DATA)],
     "unknown-type": [
         Example(
             "error",
@@ -168,34 +160,29 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
             "error",
             'layer { name: "swish" type: "Swish" bottom: "data" top: "swish" }\n'
             'layer { name: "drop" type: "Dropout" bottom: "swish" top: "swish" }\n'
-            + FC.replace('"data"', '"swish"').strip(),
+            + FC.replace('"data"', '"swish"'),
             'layer { name: "swish" type: "Swish" bottom: "data" top: "swish" }\n'
             'layer { name: "drop" type: "Dropout" bottom: "swish" top: "drop" }\n'
-            + FC.replace('"data"', '"drop"').strip(),
+            + FC.replace('"data"', '"drop"'),
             AFTER_DATA,
         )
     ],
     "zero-weights": [
-        Example(
-            "warning",
-            FC.replace(' weight_filler { type: "xavier" }', "").strip(),
-            FC.strip(),
-            AFTER_DATA,
-        )
+        Example("warning", FC.replace(' weight_filler { type: "xavier" }', ""), FC, AFTER_DATA)
     ],
     "all-frozen": [
         Example(
             "warning",
-            FC.replace("  inner", "  param { lr_mult: 0 } param { lr_mult: 0 }\n  inner").strip(),
-            FC.replace("  inner", "  param { lr_mult: 1 } param { lr_mult: 0 }\n  inner").strip(),
+            FC.replace("  inner", "  param { lr_mult: 0 } param { lr_mult: 0 }\n  inner"),
+            FC.replace("  inner", "  param { lr_mult: 1 } param { lr_mult: 0 }\n  inner"),
             AFTER_DATA,
         )
     ],
     "useless-bias": [
         Example(
             "note",
-            FC + _batch_norm(""),
-            FC.replace("num_output: 3", "num_output: 3 bias_term: false") + _batch_norm(""),
+            f"{FC}\n{_batch_norm('')}",
+            FC.replace("num_output: 3", "num_output: 3 bias_term: false") + "\n" + _batch_norm(""),
             AFTER_DATA,
         )
     ],
@@ -224,26 +211,21 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
         Example(
             "warning",
             'layer { name: "prob" type: "Softmax" bottom: "fc" top: "prob" }\n'
-            + LOSS.replace('"fc"', '"prob"').strip(),
-            LOSS.strip(),
+            + LOSS.replace('"fc"', '"prob"'),
+            LOSS,
             AT_END,
         )
     ],
     "relu-before-loss": [
         Example(
             "warning",
-            'layer { name: "relu" type: "ReLU" bottom: "fc" top: "fc" }\n' + LOSS.strip(),
-            LOSS.strip(),
+            'layer { name: "relu" type: "ReLU" bottom: "fc" top: "fc" }\n' + LOSS,
+            LOSS,
             AT_END,
         )
     ],
     "moved-weight": [
-        Example(
-            "warning",
-            FC.replace("  inner", "  loss_weight: 0.1\n  inner").strip(),
-            FC.strip(),
-            AFTER_DATA,
-        )
+        Example("warning", FC.replace("  inner", "  loss_weight: 0.1\n  inner"), FC, AFTER_DATA)
     ],
     "set-up": [
         Example(
@@ -256,12 +238,7 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
         )
     ],
     "not-finite": [
-        Example(
-            "error",
-            FC.replace("  inner", "  param { lr_mult: inf }\n  inner").strip(),
-            FC.strip(),
-            AFTER_DATA,
-        )
+        Example("error", FC.replace("  inner", "  param { lr_mult: inf }\n  inner"), FC, AFTER_DATA)
     ],
     "dropout-in-test": [
         Example(
@@ -272,7 +249,7 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
             BEFORE_LOSS,
         )
     ],
-    "no-loss": [Example("warning", "", LOSS.strip(), AT_END)],
+    "no-loss": [Example("warning", "", LOSS, AT_END)],
     "missing-file": [
         Example(
             "warning",
@@ -289,10 +266,7 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
     ],
     "wrong-source": [
         Example(
-            "error",
-            DATA.replace('"records"', '"mean.binaryproto"').strip(),
-            DATA.strip(),
-            f"{{}}\n{FC}{LOSS}",
+            "error", DATA.replace('"records"', '"mean.binaryproto"'), DATA, f"{{}}\n{FC}\n{LOSS}"
         )
     ],
     "mirror-in-test": [
@@ -335,14 +309,7 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
             TRANSFORM,
         )
     ],
-    "label-range": [
-        Example(
-            "error",
-            FC.replace("num_output: 3", "num_output: 2").strip(),
-            FC.strip(),
-            AFTER_DATA,
-        )
-    ],
+    "label-range": [Example("error", FC.replace("num_output: 3", "num_output: 2"), FC, AFTER_DATA)],
     "solver-field": [
         Example("error", "iter_size: 0", "iter_size: 1", IN_SOLVER),
         Example("warning", "", "max_iter: 100", SOLVER.replace("max_iter: 100", "{}")),

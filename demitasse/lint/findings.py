@@ -9,70 +9,15 @@ from typing import Literal, NamedTuple
 
 from demitasse.core.text import escaped
 
-Code = Literal[
-    "all-frozen",
-    "batch-norm-lr",
-    "batch-norm-scale",
-    "batch-norm-stats",
-    "clip-before-iter-size",
-    "crop-size",
-    "dropout-in-test",
-    "duplicate-name",
-    "foreign-field",
-    "growing-rate",
-    "in-place",
-    "label-range",
-    "left-out",
-    "mean-before-scale",
-    "mean-in-rgb",
-    "mean-size",
-    "mirror-in-test",
-    "missing-file",
-    "momentum",
-    "moved-weight",
-    "no-loss",
-    "not-finite",
-    "no-snapshot",
-    "no-test",
-    "old-field",
-    "old-format",
-    "old-input",
-    "one-phase",
-    "poly-max-iter",
-    "relu-before-loss",
-    "rules",
-    "set-up",
-    "snapshot-folder",
-    "solver-field",
-    "solver-net",
-    "stepvalue",
-    "syntax",
-    "twice",
-    "unknown-blob",
-    "unknown-field",
-    "unknown-type",
-    "unreadable",
-    "unused-blob",
-    "unused-field",
-    "useless-bias",
-    "wrong-source",
-    "zero-weights",
-]
-
 
 class Meaning(NamedTuple):
-    """Meaning of a code.
-
-    Attributes:
-        text: The mistake, and its effect.
-        remedy: How to correct it.
-    """
+    """The mistake with its effect, and the correction."""
 
     text: str
     remedy: str
 
 
-CODES: Mapping[Code, Meaning] = {
+CODES: Mapping[str, Meaning] = {
     # -- the text
     "unreadable": Meaning(
         "The file does not exist, or is not text.", "Check the name; a prototxt is a text file."
@@ -120,8 +65,7 @@ CODES: Mapping[Code, Meaning] = {
         "Correct the name, or the order and the rules of the layers.",
     ),
     "unknown-type": Meaning(
-        "No layer has this type.",
-        "Correct the name, or register the layer before the net is made.",
+        "No layer has this type.", "Correct the name, or register the layer before the net is made."
     ),
     "duplicate-name": Meaning(
         "Two layers have the same name. Weights are loaded by layer name, so both get the same.",
@@ -188,8 +132,7 @@ CODES: Mapping[Code, Meaning] = {
         "Include it in TRAIN; it needs no rule.",
     ),
     "no-loss": Meaning(
-        "The net reads data in phase TRAIN, but has no loss.",
-        "Add a loss, or a `loss_weight`.",
+        "The net reads data in phase TRAIN, but has no loss.", "Add a loss, or a `loss_weight`."
     ),
     # -- data
     "missing-file": Meaning(
@@ -230,8 +173,7 @@ CODES: Mapping[Code, Meaning] = {
     ),
     # -- solvers
     "solver-field": Meaning(
-        "A field of the solver is missing or has an invalid value.",
-        "Use one of the named values.",
+        "A field of the solver is missing or has an invalid value.", "Use one of the named values."
     ),
     "poly-max-iter": Meaning(
         "The learning rate falls to 0 at `max_iter`, which is missing.",
@@ -293,7 +235,7 @@ class Finding:
     """
 
     severity: Severity
-    code: Code
+    code: str
     message: str
     where: str = ""
 
@@ -307,7 +249,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
     Equal messages of several places are merged, with the number of further places.
     """
-    places: dict[tuple[Severity, Code, str], dict[str, None]] = {}
+    places: dict[tuple[Severity, str, str], dict[str, None]] = {}
     for finding in findings:
         key = (finding.severity, finding.code, finding.message)
         places.setdefault(key, {})[finding.where] = None

@@ -27,7 +27,6 @@ from demitasse.core.text import bytes_text, escaped
 if TYPE_CHECKING:
     from demitasse.core.memory_info import MemoryInfo
     from demitasse.lint import Finding
-    from demitasse.lint.findings import Code
 
 
 @click.command(cls=Command)
@@ -184,7 +183,7 @@ def explain_command(code: str | None) -> None:
     show(_explanation(name))
 
 
-def _explanation(code: Code) -> str:
+def _explanation(code: str) -> str:
     from demitasse.lint.examples import EXAMPLES
     from demitasse.lint.findings import CODES
 

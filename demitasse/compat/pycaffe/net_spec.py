@@ -18,13 +18,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from demitasse.core.text import nearest, suggestion
-from demitasse.io.proto import (
-    LayerParameter,
-    NetParameter,
-    caffe_pb2,
-    fork_of_type,
-    forks_of_field,
-)
+from demitasse.io.proto import LayerParameter, NetParameter, caffe_pb2, fork_of_type, forks_of_field
 from demitasse.layers import layer_types
 
 __all__ = [

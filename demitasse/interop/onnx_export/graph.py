@@ -76,11 +76,7 @@ class GraphBuilder:
     # -- nodes ---------------------------------------------------------------------------------
 
     def add(
-        self,
-        operator: str,
-        *inputs: str | Value,
-        to: str | Value | None = None,
-        **attributes: Any,
+        self, operator: str, *inputs: str | Value, to: str | Value | None = None, **attributes: Any
     ) -> str:
         """Add a node with one output.
 
