@@ -13,16 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.interop.export.reduction import Reason, Shapes, reduce_net
-from demitasse.interop.export.sizes import Size, Sizes, declared_sizes, symbolic_sizes
+from demitasse.interop.export.sizes import Size, Sizes, SymbolicSize, declared_sizes, symbolic_sizes
 from demitasse.io.proto import NetParameter
-from demitasse.io.weights.batch_norm import running_averages
 from demitasse.layers import Layer
-from demitasse.layers.batch_norm import BatchNorm
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.scale_bias import Scale
 from demitasse.net import Net
@@ -50,6 +46,16 @@ class Value:
     blob: str
     shape: tuple[int, ...]
     sizes: tuple[Size, ...]
+
+    @property
+    def texts(self) -> list[int | str]:
+        """Sizes, symbolic ones as formulas."""
+        return [size if isinstance(size, int) else str(size) for size in self.sizes]
+
+    @property
+    def is_symbolic(self) -> bool:
+        """True if a size is symbolic."""
+        return any(isinstance(size, SymbolicSize) for size in self.sizes)
 
 
 @dataclass(frozen=True)
@@ -216,44 +222,6 @@ def _fold_scales(
         else:
             found.append(node)
     return found, removed
-
-
-# -- parameters of a BatchNorm -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class BatchNormParameters:
-    """Parameters of a BatchNorm with its folded Scale. Shapes: (C,).
-
-    Attributes:
-        mean: Running mean.
-        variance: Running variance.
-        affine: True if the layers have scale or shift of their own.
-        scale: Factor after the division, 1 by default.
-        shift: Summand after the factor, 0 by default.
-    """
-
-    mean: np.ndarray
-    variance: np.ndarray
-    affine: bool
-    scale: np.ndarray
-    shift: np.ndarray
-
-
-def batch_norm_parameters(node: LayerNode) -> BatchNormParameters:
-    """Return the parameters of a BatchNorm and of its folded Scale."""
-    layer = node.layer_as(BatchNorm)
-    blobs, count = [blob.cpu_data() for blob in layer.blobs], layer.channels
-    scale, shift = np.ones(count, np.float32), np.zeros(count, np.float32)
-    if layer.scaled:
-        scale, shift = blobs[3], blobs[4]
-    if node.scale is not None:
-        more = [blob.cpu_data().reshape(count) for blob in node.scale.blobs]
-        scale, shift = scale * more[0], shift * more[0]
-        if len(more) > 1:
-            shift = shift + more[1]
-    affine = layer.scaled or node.scale is not None
-    return BatchNormParameters(*running_averages(blobs[:3]), affine, scale, shift)
 
 
 # -- building and converting ---------------------------------------------------------------------

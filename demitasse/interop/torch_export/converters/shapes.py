@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
+from demitasse.interop.export.layer_facts import crop_offsets, reorg_blocks, tile_repeats
 from demitasse.interop.export.layer_graph import LayerNode
 from demitasse.interop.torch_export.code import Converter, ModuleCode
 from demitasse.layers.argmax import ArgMax
@@ -48,9 +49,7 @@ def _slice(node: LayerNode, code: ModuleCode) -> None:
 
 def _crop(node: LayerNode, code: ModuleCode) -> None:
     """Add a slice."""
-    p, [x, _], [y] = node.layer.param.crop_param, node.bottoms, node.tops
-    axis = p.axis % len(x.shape)
-    offsets = list(p.offset) if len(p.offset) > 1 else list(p.offset or [0]) * (len(x.shape) - axis)
+    [x, _], [y], (axis, offsets) = node.bottoms, node.tops, crop_offsets(node)
     index = [":"] * axis
     for offset, size in zip(offsets, y.sizes[axis:], strict=True):
         if isinstance(size, int):
@@ -74,21 +73,15 @@ def _shuffle_channel(node: LayerNode, code: ModuleCode) -> None:
 
 
 def _reorg(node: LayerNode, code: ModuleCode) -> None:
-    p, [x], [y] = node.layer.param.reorg_param, node.bottoms, node.tops
-    s, (n, (c, h, w)) = p.stride, (x.sizes[0], x.shape[1:])
-    less = c // (s * s)
-    blocks, order = [n, less, h, s, w, s], "0, 3, 5, 1, 2, 4"
-    if p.reverse:
-        blocks, order = [n, s, s, less, h, w], "0, 3, 4, 1, 5, 2"
-    turned = code.let(f"{code.reshaped(code.variable(x), blocks)}.permute({order})", "blocks")
+    [x], [y], (sizes, order) = node.bottoms, node.tops, reorg_blocks(node)
+    places = ", ".join(map(str, order))
+    turned = code.let(f"{code.reshaped(x, sizes)}.permute({places})", "blocks")
     code.let(code.reshaped(turned, y.sizes), y)
 
 
 def _tile(node: LayerNode, code: ModuleCode) -> None:
-    p, [x] = node.layer.param.tile_param, node.bottoms
-    repeats = ["1"] * len(x.shape)
-    repeats[p.axis % len(x.shape)] = str(p.tiles)
-    code.let(f"{code.variable(x)}.repeat({', '.join(repeats)})", node.tops[0])
+    repeats = ", ".join(map(str, tile_repeats(node)))
+    code.let(f"{code.variable(node.bottoms[0])}.repeat({repeats})", node.tops[0])
 
 
 def _argmax(node: LayerNode, code: ModuleCode) -> None:
@@ -96,7 +89,7 @@ def _argmax(node: LayerNode, code: ModuleCode) -> None:
     axis, rows = 1 if layer.axis is None else layer.axis, code.variable(x)
     if layer.axis is None and len(x.shape) != 2:
         rows += ".flatten(1)"
-    call = code.call("last_largest", rows, str(layer.k), str(axis))
+    call = code.call("last_largest", rows, layer.k, axis)
     if layer.axis is not None:
         code.let(f"{call}[{0 if layer.values else 1}]", y)
     elif layer.values:
@@ -126,18 +119,16 @@ def _parameter(node: LayerNode, code: ModuleCode) -> None:
 
 
 CONVERTERS: Mapping[str, Converter] = {
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _reshape),
     "ArgMax": _argmax,
     "BatchReindex": _batch_reindex,
     "Concat": _concat,
     "Crop": _crop,
     "Filter": _filter,
-    "Flatten": _reshape,
     "Parameter": _parameter,
     "Permute": _permute,
     "Reorg": _reorg,
-    "Reshape": _reshape,
     "ShuffleChannel": _shuffle_channel,
     "Slice": _slice,
-    "Squeeze": _reshape,
     "Tile": _tile,
 }
