@@ -17,8 +17,6 @@ from demitasse.io.proto import LRNParameter, PoolingParameter
 from demitasse.layers import Layer
 from demitasse.layers.pooling import pooling_method, pooling_window
 
-__all__ = ["layer_flops"]
-
 Shapes = Sequence[tuple[int, ...]]
 
 PER_VALUE = {

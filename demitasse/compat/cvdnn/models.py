@@ -25,8 +25,6 @@ from demitasse.compat.cvdnn.images import (
 from demitasse.compat.cvdnn.net import Net, readNet
 from demitasse.errors import ErrorCode
 
-__all__ = ["ClassificationModel", "DetectionModel", "Model", "SegmentationModel"]
-
 INFO = "im_info"
 """Input of a detector with proposals: height, width and scale of the image."""
 

@@ -20,8 +20,6 @@ from demitasse.core.device import Device, available_devices, current_device
 from demitasse.core.log import get_logger
 from demitasse.errors import ErrorCode
 
-__all__ = ["check_backend", "device_of", "getAvailableTargets"]
-
 CUDA = (DNN_TARGET_CUDA, DNN_TARGET_CUDA_FP16)
 
 

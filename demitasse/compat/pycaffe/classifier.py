@@ -13,8 +13,6 @@ from demitasse.compat.pycaffe import io
 from demitasse.compat.pycaffe.net import Net
 from demitasse.io.proto import caffe_pb2
 
-__all__ = ["Classifier", "transformer_for"]
-
 
 class Classifier(Net):
     """A net in phase TEST that preprocesses images and averages over several crops.

@@ -15,19 +15,6 @@ import numpy as np
 
 from demitasse.compat.pycaffe.net_spec import Function, Top
 
-__all__ = [
-    "PASS_THROUGH_LAYERS",
-    "AxisMismatchException",
-    "UndefinedMapException",
-    "compose",
-    "conv_params",
-    "coord_map",
-    "coord_map_from_to",
-    "crop",
-    "crop_params",
-    "inverse",
-]
-
 Map = tuple[int | None, np.ndarray | float, np.ndarray | float]
 """Axis, scale and shift; scale and shift are numbers, or arrays with one number for each axis."""
 

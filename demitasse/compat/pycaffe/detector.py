@@ -17,8 +17,6 @@ from demitasse.compat.pycaffe.classifier import transformer_for
 from demitasse.compat.pycaffe.net import Net
 from demitasse.io.proto import caffe_pb2
 
-__all__ = ["Detection", "Detector"]
-
 Window = Sequence[float] | np.ndarray
 """First row and column, last row and column, in pixels: ymin, xmin, ymax, xmax."""
 

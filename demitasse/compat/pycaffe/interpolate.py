@@ -16,8 +16,6 @@ from math import comb, factorial
 
 import numpy as np
 
-__all__ = ["resize_points", "resize_squares"]
-
 Taps = tuple[np.ndarray, np.ndarray]
 """Indices of the source pixels of each new pixel, perhaps outside of the image, and weights.
 Shapes: (new, n), (new, n)."""

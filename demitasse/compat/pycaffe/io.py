@@ -25,27 +25,12 @@ from demitasse.io.proto import (
     BlobProto,
     BlobProtoVector,
     Datum,
-    caffe_pb2,  # scripts use caffe.io.caffe_pb2
+    caffe_pb2,  # noqa: F401 - scripts use caffe.io.caffe_pb2
     floats,
     set_floats,
     stored_shape,
 )
 from demitasse.io.proto.read_binary import parse_message
-
-__all__ = [
-    "Transformer",
-    "array_to_blobproto",
-    "array_to_datum",
-    "arraylist_to_blobprotovector_str",
-    "blobproto_to_array",
-    "blobprotovector_str_to_arraylist",
-    "caffe_pb2",
-    "datum_to_array",
-    "load_image",
-    "oversample",
-    "resize",
-    "resize_image",
-]
 
 Sizes = Sequence[int] | np.ndarray
 """Height and width, in pixels."""

@@ -17,8 +17,6 @@ from typing import NoReturn
 from demitasse import __version__
 from demitasse.compat.caffe_import_hook import install
 
-__all__ = ["main"]
-
 USAGE = """\
 usage: python -m demitasse.pycaffe SCRIPT.py [ARGUMENT ...]
        python -m demitasse.pycaffe -m MODULE [ARGUMENT ...]

@@ -21,20 +21,6 @@ from demitasse.core.text import nearest, suggestion
 from demitasse.io.proto import LayerParameter, NetParameter, caffe_pb2, fork_of_type, forks_of_field
 from demitasse.layers import layer_types
 
-__all__ = [
-    "Function",
-    "Layers",
-    "NetSpec",
-    "Parameters",
-    "Top",
-    "assign_proto",
-    "layers",
-    "param_name_dict",
-    "params",
-    "to_proto",
-]
-
-
 SHARED = {
     "Deconvolution": "convolution",
     "Im2col": "convolution",
