@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
-from demitasse.interop.export.reduction import Reason, Shapes, reduce_net
+from demitasse.interop.export.reduction import Reason, reduce_net
 from demitasse.interop.export.sizes import Size, Sizes, SymbolicSize, declared_sizes, symbolic_sizes
 from demitasse.io.proto import NetParameter
 from demitasse.layers import Layer
@@ -64,8 +64,6 @@ class LayerNode:
 
     Attributes:
         place: The layer with its blobs.
-        bottoms: Values that the layer reads.
-        tops: Values that the layer writes.
         scale: Scale layer folded into this BatchNorm; ``tops`` are those of the Scale.
     """
 
@@ -114,14 +112,8 @@ class LayerGraph:
 
 
 def build_layer_graph(net: Net, sizes: Sizes, outputs: Collection[str] = ()) -> LayerGraph:
-    """Return the layer graph of a net of phase TEST.
-
-    Args:
-        net: The net.
-        sizes: Sizes of each blob.
-        outputs: Names of further output blobs.
-    """
-    structure, names, places = net.structure, _ValueNames(net), net.structure.bindings()
+    """Return the layer graph of a net of phase TEST, with ``outputs`` as further output blobs."""
+    structure, next_name, places = net.structure, _value_names(net), net.structure.bindings()
     values: dict[tuple[int, int], Value] = {}
     current: dict[int, Value] = {}  # blob -> its present value
     inputs: list[Value] = []
@@ -133,7 +125,7 @@ def build_layer_graph(net: Net, sizes: Sizes, outputs: Collection[str] = ()) -> 
                 current[blob] = bottoms[0]
             else:
                 blob_name, shape = structure.graph.blobs[blob], structure.blob_list[blob].shape
-                current[blob] = Value(names.next(blob, layer), blob_name, shape, sizes[blob])
+                current[blob] = Value(next_name(blob, layer), blob_name, shape, sizes[blob])
             values[index, number] = current[blob]
         tops = tuple(current[blob] for blob in ids.tops)
         if layer.type == "Input":
@@ -159,29 +151,26 @@ def is_identity(layer: Layer) -> bool:
     return layer.type in {"Silence", "Split"}
 
 
-class _ValueNames:
-    """Unique names of the values of a net."""
+def _value_names(net: Net) -> Callable[[int, Layer], str]:
+    """Return a function that gives the next value of a blob, and its writer, a unique name."""
+    taken, graph = set(net.blob_names), net.structure.graph
+    writes_left = Counter(
+        blob
+        for layer, ids in zip(net.layers, graph.nodes, strict=True)
+        for blob in ([] if is_identity(layer) else ids.tops)
+    )
 
-    def __init__(self, net: Net) -> None:
-        self.net = net
-        self.taken = set(net.blob_names)
-        self.writes_left = Counter(
-            blob
-            for layer, ids in zip(net.layers, net.structure.graph.nodes, strict=True)
-            for blob in ([] if is_identity(layer) else ids.tops)
-        )
-
-    def next(self, blob: int, layer: Layer) -> str:
-        """Return the name of the value that a layer writes to a blob."""
-        self.writes_left[blob] -= 1
-        name = self.net.blob_names[blob]
-        is_input = blob in self.net.structure.graph.inputs
-        if not (layer.type == "Input" if is_input else not self.writes_left[blob]):
+    def next_name(blob: int, layer: Layer) -> str:
+        writes_left[blob] -= 1
+        name = net.blob_names[blob]
+        if not (layer.type == "Input" if blob in graph.inputs else not writes_left[blob]):
             name = f"{name}@{layer.name}"
-            while name in self.taken:
+            while name in taken:
                 name += "'"
-            self.taken.add(name)
+            taken.add(name)
         return name
+
+    return next_name
 
 
 def _fold_scales(
@@ -189,8 +178,7 @@ def _fold_scales(
 ) -> tuple[list[LayerNode], set[str]]:
     """Fold each Scale that is the only reader of a BatchNorm's top into the BatchNorm.
 
-    Returns:
-        The nodes, and the names of the values that were removed.
+    Returns the nodes, and the names of the values that were removed.
     """
     readers = Counter(value.name for node in nodes for value in node.bottoms)
     kept = {value.name for value in outputs.values()}
@@ -232,13 +220,9 @@ def build_net(
     files: Sequence[Any],
     reason: Reason,
     *,
-    outputs: Sequence[str] = (),
-    only: bool = False,
     batch: Batch = None,
-    shapes: Shapes | None = None,
-    level: int = 0,
-    stages: Sequence[str] = (),
     device: str | Device | None = None,
+    **reduction: Any,
 ) -> tuple[Net, list[str]]:
     """Reduce a net to the exported layers, load its weights and set its batch.
 
@@ -246,29 +230,17 @@ def build_net(
         net: A prototxt file, a message, or a net, whose parameters are used then.
         files: Files or messages to load parameters from.
         reason: Function that returns why a layer cannot be exported.
-        outputs: Names of further output blobs.
-        only: Export ``outputs`` alone and the layers that they need.
         batch: Items in a batch.
-        shapes: Shapes of inputs, and of other blobs to turn into inputs.
-        level: Level of the net's state.
-        stages: Stages of the net's state.
         device: Device of the net; None for the configured one.
+        reduction: Options of ``reduce_net``, whose errors are raised.
 
     Returns:
         The net, and notes about removed layers and assumptions.
-
-    Raises:
-        NetError: Some layers cannot be exported; names all of them.
-        ConfigError: An argument has an invalid value.
-        DemitasseError: A file cannot be read.
     """
     if isinstance(net, Net) and files:
         message = "got a net and files of weights; load the files into the net, and pass None"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights")
-    reduced = reduce_net(
-        net, reason, weights=files, outputs=outputs, only=only, shapes=shapes,
-        level=level, stages=stages,
-    )  # fmt: skip
+    reduced = reduce_net(net, reason, weights=files, **reduction)
     given = net if isinstance(net, Net) else None
     made = Net(
         reduced.message,
@@ -305,12 +277,7 @@ def convert_with_symbolic_batch(
 ) -> tuple[Model, LayerGraph]:
     """Convert a net, with a symbolic batch where requested or possible.
 
-    Args:
-        net: The net.
-        outputs: Names of further output blobs.
-        batch: Items in a batch.
-        notes: List to append to: one note for each size that stays fixed.
-        write: Function that converts a layer graph.
+    Each size that stays fixed gets a note.
     """
     if batch not in {None, "dynamic"}:
         return convert(net, outputs, declared_sizes(net), write)
