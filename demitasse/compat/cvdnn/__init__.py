@@ -49,4 +49,4 @@ __all__ = [
     "readNet",
     "readNetFromCaffe",
 ]
-__all__ += constants.__all__
+__all__ += [name for name in vars(constants) if name.startswith(("CV_", "DNN_"))]

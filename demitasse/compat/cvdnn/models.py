@@ -11,17 +11,11 @@ from typing import Self
 
 import numpy as np
 
+from demitasse.compat.cvdnn import images
 from demitasse.compat.cvdnn.boxes import array_or_empty
 from demitasse.compat.cvdnn.constants import DNN_PMODE_CROP_CENTER, DNN_PMODE_NULL
 from demitasse.compat.cvdnn.errors import error, failing_as
-from demitasse.compat.cvdnn.images import (
-    Image2BlobParams,
-    Scalar,
-    ScalarLike,
-    as_scalar,
-    as_size,
-    blobFromImageWithParams,
-)
+from demitasse.compat.cvdnn.images import ScalarLike, as_scalar
 from demitasse.compat.cvdnn.net import Net, readNet
 from demitasse.errors import ErrorCode
 
@@ -45,7 +39,7 @@ class Model:
     def __init__(self, model: Net | str | os.PathLike[str], config: str = "") -> None:
         self._net = model if isinstance(model, Net) else readNet(model, config)
         self._outputs = self._net.getUnconnectedOutLayersNames()
-        self._params = Image2BlobParams(size=self._net._image_size())
+        self._params = images.Image2BlobParams(size=self._net._image_size())
 
     def setPreferableBackend(self, backendId: int) -> Self:
         """See ``Net.setPreferableBackend``."""
@@ -81,7 +75,7 @@ class Model:
         Raises:
             error: The argument does not consist of two numbers.
         """
-        self._params.size = as_size(size)
+        self._params.size = images.as_size(size)
         return self
 
     def setInputMean(self, mean: ScalarLike) -> Self:
@@ -91,7 +85,8 @@ class Model:
 
     def setInputScale(self, scale: ScalarLike) -> Self:
         """Set the scale factors; a single number applies to all channels."""
-        self._params.scalefactor = _for_all(as_scalar(scale, "scale"))
+        first, *others = numbers = as_scalar(scale, "scale")
+        self._params.scalefactor = numbers if any(others) else (first,) * 4
         return self
 
     def setInputCrop(self, crop: bool) -> Self:
@@ -122,7 +117,7 @@ class Model:
         if width <= 0 or height <= 0:
             message = f"the input size is {self._params.size}; call setInputSize((width, height))"
             raise error(message, code=ErrorCode.MISSING, field="size", got=self._params.size)
-        self._net.setInput(blobFromImageWithParams(frame, self._params))
+        self._net.setInput(images.blobFromImageWithParams(frame, self._params))
         if self._has_info():
             info = np.array([[height, width, 1.6]], np.float32)
             self._net.setInput(info, INFO)
@@ -242,9 +237,3 @@ def _boxes(corners: np.ndarray, width: int, height: int) -> np.ndarray:
     low = np.clip(corner[:, :2], 0, size - 1)
     extent = np.maximum(np.minimum(corner[:, 2:] - corner[:, :2] + 1, size - low), 1)
     return np.concatenate([low, extent], axis=1).astype(np.int32)
-
-
-def _for_all(scale: Scalar) -> Scalar:
-    """Return a scale; a single number is repeated for all channels."""
-    first, *others = scale
-    return scale if any(others) else (first, first, first, first)
