@@ -139,12 +139,12 @@ class Transformer:
 
     Configured steps are applied in this order: resize to the input's size, ``transpose``,
     ``channel_swap``, multiply by ``raw_scale``, subtract ``mean``, multiply by ``input_scale``.
+    Methods raise an Exception for an input that the net does not have.
 
     Args:
         inputs: Shape of each input: ``{"data": net.blobs["data"].data.shape}``; (N, C, H, W).
 
     Attributes:
-        inputs: Shape of each input.
         transpose: Order of an image's axes, by input.
         channel_swap: Order of the channels, by input.
         raw_scale: Factor before the subtraction of the mean, by input.
@@ -169,9 +169,6 @@ class Transformer:
 
         Returns:
             float32. Shape: (C, H, W) when ``transpose`` is (2, 0, 1).
-
-        Raises:
-            Exception: The net has no such input.
         """
         height, width = self._shape(in_)[2:]
         image = np.array(data, np.float32)
@@ -196,9 +193,6 @@ class Transformer:
         Args:
             in_: Name of the input.
             data: One item; axes of length 1 are dropped. Shape: (C, H, W) or (1, C, H, W).
-
-        Raises:
-            Exception: The net has no such input.
         """
         self._shape(in_)
         image = np.array(data).squeeze()
@@ -218,7 +212,7 @@ class Transformer:
         """Set the order of an image's axes: (2, 0, 1) converts (H, W, C) to (C, H, W).
 
         Raises:
-            Exception: The net has no such input, or the number of axes differs.
+            Exception: The number of axes differs.
         """
         axes = len(self._shape(in_)) - 1
         if len(order) != axes:
@@ -232,7 +226,7 @@ class Transformer:
         The channels are then the first axis, after ``transpose``.
 
         Raises:
-            Exception: The net has no such input, or the number of channels differs.
+            Exception: The number of channels differs.
         """
         channels = self._shape(in_)[1]
         if len(order) != channels:
@@ -241,11 +235,7 @@ class Transformer:
         self.channel_swap[in_] = order
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
-        """Set the factor before the subtraction of the mean: 255 for nets trained on [0, 255].
-
-        Raises:
-            Exception: The net has no such input.
-        """
+        """Set the factor before the subtraction of the mean: 255 for nets trained on [0, 255]."""
         self._shape(in_)
         self.raw_scale[in_] = scale
 
@@ -258,7 +248,6 @@ class Transformer:
                 or (H, W) for one channel.
 
         Raises:
-            Exception: The net has no such input.
             ValueError: The number of channels or axes differs.
         """
         shape = tuple(self._shape(in_)[1:])
@@ -276,11 +265,7 @@ class Transformer:
         self.mean[in_] = mean
 
     def set_input_scale(self, in_: str, scale: float) -> None:
-        """Set the factor after the subtraction of the mean.
-
-        Raises:
-            Exception: The net has no such input.
-        """
+        """Set the factor after the subtraction of the mean."""
         self._shape(in_)
         self.input_scale[in_] = scale
 

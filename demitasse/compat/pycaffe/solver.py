@@ -207,15 +207,8 @@ def solver_count() -> int:
 
 
 def set_solver_count(count: int) -> None:
-    """Set the number of solvers; each later solver reads its share of the data.
-
-    Raises:
-        ConfigError: The number is below 1.
-    """
-    if count < 1:
-        message = f"got {count} solvers, expected 1 or more"
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="solver_count", got=count)
-    _solvers["count"] = int(count)
+    """Set the number of solvers, 1 or more; each later solver reads its share of the data."""
+    _set("count", count, least=1)
 
 
 def solver_rank() -> int:
@@ -224,23 +217,19 @@ def solver_rank() -> int:
 
 
 def set_solver_rank(rank: int) -> None:
-    """Set the rank of this solver, from 0; only rank 0 tests and writes snapshots.
+    """Set the rank of this solver, from 0; only rank 0 tests and writes snapshots."""
+    _set("rank", rank, least=0)
 
-    Raises:
-        ConfigError: The rank is negative.
-    """
-    if rank < 0:
-        message = f"got rank {rank}, expected 0 or more"
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="solver_rank", got=rank)
-    _solvers["rank"] = int(rank)
+
+def _set(name: str, value: int, least: int) -> None:
+    if value < least:
+        message = f"got solver {name} {value}, expected {least} or more"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=f"solver_{name}", got=value)
+    _solvers[name] = int(value)
 
 
 def rank_and_count() -> tuple[int, int]:
-    """Return the rank of a new solver, and the number of solvers.
-
-    Raises:
-        ConfigError: The rank is not below the number.
-    """
+    """Return the rank of a new solver, and the number of solvers, which is larger."""
     rank, count = solver_rank(), solver_count()
     if rank >= count:
         message = (
