@@ -297,4 +297,4 @@ class GraphBuilder:
         return self.add("Reshape", x, shape, to=to, allowzero=1 if 0 in sizes else None)
 
 
-Converter = Callable[[LayerNode, GraphBuilder], None]
+Converter = Callable[[LayerNode, GraphBuilder], object]

@@ -95,6 +95,10 @@ class NetBuilder:
                 self.blobs[one.name] = top
         return tops
 
+    def same(self, kind: str, x: str, *, to: Tensor | None = None) -> str:
+        """Add a layer without fields whose top has the shape of the bottom."""
+        return self.add(kind, [x], self.shapes[x], to=to)
+
     def silence(self, blobs: Sequence[str]) -> None:
         """Add a Silence layer for unused blobs, which would be outputs of the net."""
         if blobs:
@@ -242,5 +246,5 @@ def _unique(wish: str, taken: set[str]) -> str:
     return name
 
 
-Converter = Callable[[Node, NetBuilder], None]
+Converter = Callable[[Node, NetBuilder], object]
 """Function that adds the layers of a node, or raises a NetError with the reason."""

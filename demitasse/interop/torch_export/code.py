@@ -195,7 +195,7 @@ def _shape(array: np.ndarray) -> str:
     return ", ".join(map(str, array.shape)) if array.ndim else "()"
 
 
-Converter = Callable[[LayerNode, ModuleCode], None]
+Converter = Callable[[LayerNode, ModuleCode], object]
 
 
 LONGEST = 60

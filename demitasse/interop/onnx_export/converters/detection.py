@@ -25,10 +25,6 @@ from demitasse.layers.region_pooling import ROIAlign
 LOWEST = float(np.finfo(np.float32).min)
 
 
-def _prior_box(node: LayerNode, graph: GraphBuilder) -> None:
-    graph.add("Identity", graph.constant(prior_boxes(node), "priors"), to=node.tops[0])
-
-
 def detection_unsupported(param: LayerParameter) -> str:
     """Return why ONNX cannot express a DetectionOutput, or ""."""
     eta = param.detection_output_param.nms_param.eta
@@ -505,7 +501,9 @@ CONVERTERS: Mapping[str, Converter] = {
     "DecodeBBox": _decode_bbox,
     "DetectionOutput": _detection_output,
     "PSROIPooling": _psroi_pooling,
-    "PriorBox": _prior_box,
+    "PriorBox": lambda node, graph: graph.add(
+        "Identity", graph.constant(prior_boxes(node), "priors"), to=node.tops[0]
+    ),
     "Proposal": _proposal,
     "ROIAlign": _roi_align,
     "ROIPooling": _roi_pooling,

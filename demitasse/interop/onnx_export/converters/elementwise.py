@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from demitasse.interop.export.layer_facts import constant_power
 from demitasse.interop.export.layer_graph import LayerNode, Value
@@ -13,46 +15,31 @@ from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Exp, Log, Power
 
 
-def _plain(operator: str) -> Converter:
-    """Return a converter to an operator without attributes."""
-
-    def convert(node: LayerNode, graph: GraphBuilder) -> None:
-        graph.add(operator, node.bottoms[0], to=node.tops[0])
-
-    return convert
+def _applied(
+    node: LayerNode, graph: GraphBuilder, operator: str, *constants: float, **attributes: Any
+) -> None:
+    """Add an operator of the bottom and of constants."""
+    graph.add(operator, node.bottoms[0], *constants, to=node.tops[0], **attributes)
 
 
 def _relu(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Relu, or LeakyRelu with ``negative_slope``; for ReLU6 also an upper limit."""
-    layer, [x], [y] = node.layer_as(Rectifier), node.bottoms, node.tops
+    layer = node.layer_as(Rectifier)
     if layer.limited and layer.slope:
-        graph.add("Min", graph.add("LeakyRelu", x, alpha=layer.slope), 6, to=y)
+        inner = graph.add("LeakyRelu", node.bottoms[0], alpha=layer.slope)
+        graph.add("Min", inner, 6, to=node.tops[0])
     elif layer.limited:
-        graph.add("Clip", x, 0, 6, to=y)
+        _applied(node, graph, "Clip", 0, 6)
     elif layer.slope:
-        graph.add("LeakyRelu", x, to=y, alpha=layer.slope)
+        _applied(node, graph, "LeakyRelu", alpha=layer.slope)
     else:
-        graph.add("Relu", x, to=y)
+        _applied(node, graph, "Relu")
 
 
 def _hard_swish(node: LayerNode, graph: GraphBuilder) -> None:
     """Add the product of the input and HardSigmoid; HardSwish is newer than some opsets."""
     [x], [y] = node.bottoms, node.tops
     graph.add("Mul", x, graph.add("HardSigmoid", x, alpha=1 / 6, beta=0.5), to=y)
-
-
-def _elu(node: LayerNode, graph: GraphBuilder) -> None:
-    graph.add("Elu", node.bottoms[0], to=node.tops[0], alpha=node.layer.param.elu_param.alpha)
-
-
-def _clip(node: LayerNode, graph: GraphBuilder) -> None:
-    p = node.layer.param.clip_param
-    graph.add("Clip", node.bottoms[0], p.min, p.max, to=node.tops[0])
-
-
-def _dropout(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add the factor of a Dropout with ``scale_train: false``."""
-    graph.add("Mul", node.bottoms[0], node.layer_as(Dropout).factor, to=node.tops[0])
 
 
 def _exp(node: LayerNode, graph: GraphBuilder) -> None:
@@ -132,17 +119,14 @@ def _gelu(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Mul", half, inner + 1, to=top)
 
 
-def _threshold(node: LayerNode, graph: GraphBuilder) -> None:
-    above = graph.add("Greater", node.bottoms[0], node.layer.param.threshold_param.threshold)
-    graph.to_float(above, to=node.tops[0])
-
-
 CONVERTERS: Mapping[str, Converter] = {
-    "AbsVal": _plain("Abs"),
-    "BNLL": _plain("Softplus"),
-    "Clip": _clip,
-    "Dropout": _dropout,
-    "ELU": _elu,
+    "AbsVal": partial(_applied, operator="Abs"),
+    "BNLL": partial(_applied, operator="Softplus"),
+    "Clip": lambda node, graph: _applied(
+        node, graph, "Clip", node.layer.param.clip_param.min, node.layer.param.clip_param.max
+    ),
+    "Dropout": lambda node, graph: _applied(node, graph, "Mul", node.layer_as(Dropout).factor),
+    "ELU": lambda node, graph: _applied(node, graph, "Elu", alpha=node.layer.param.elu_param.alpha),
     "Exp": _exp,
     "GELU": _gelu,
     "HardSwish": _hard_swish,
@@ -151,8 +135,11 @@ CONVERTERS: Mapping[str, Converter] = {
     "Power": _power,
     "ReLU": _relu,
     "ReLU6": _relu,
-    "Sigmoid": _plain("Sigmoid"),
+    "Sigmoid": partial(_applied, operator="Sigmoid"),
     "Swish": _swish,
-    "TanH": _plain("Tanh"),
-    "Threshold": _threshold,
+    "TanH": partial(_applied, operator="Tanh"),
+    "Threshold": lambda node, graph: graph.to_float(
+        graph.add("Greater", node.bottoms[0], node.layer.param.threshold_param.threshold),
+        to=node.tops[0],
+    ),
 }

@@ -110,15 +110,13 @@ def _normalize(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Mul", graph.add("Div", x, length), scale, to=y)
 
 
-def _softmax(node: LayerNode, graph: GraphBuilder) -> None:
-    graph.add("Softmax", node.bottoms[0], to=node.tops[0], axis=node.layer_as(Softmax).axis)
-
-
 CONVERTERS: Mapping[str, Converter] = {
     "BN": _bn,
     "BatchNorm": _batch_norm,
     "LRN": _lrn,
     "MVN": _mvn,
     "Normalize": _normalize,
-    "Softmax": _softmax,
+    "Softmax": lambda node, graph: graph.add(
+        "Softmax", node.bottoms[0], to=node.tops[0], axis=node.layer_as(Softmax).axis
+    ),
 }

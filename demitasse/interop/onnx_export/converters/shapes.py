@@ -29,10 +29,6 @@ def _reshape(node: LayerNode, graph: GraphBuilder) -> None:
         graph.reshape(x, y.sizes, to=y)
 
 
-def _concat(node: LayerNode, graph: GraphBuilder) -> None:
-    graph.add("Concat", *node.bottoms, to=node.tops[0], axis=node.layer_as(Concat).axis)
-
-
 def _slice(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Split, or a Slice for each top if the size is symbolic."""
     layer, [x], tops = node.layer_as(Slice), node.bottoms, node.tops
@@ -59,11 +55,6 @@ def _crop(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Slice", x, offsets, ends, range(axis, len(x.shape)), to=y)
 
 
-def _permute(node: LayerNode, graph: GraphBuilder) -> None:
-    order = list(node.layer_as(Permute).order)
-    graph.add("Transpose", node.bottoms[0], to=node.tops[0], perm=order)
-
-
 def _shuffle_channel(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Transpose of the groups and their channels."""
     [x], [y], group = node.bottoms, node.tops, node.layer.param.shuffle_channel_param.group
@@ -77,10 +68,6 @@ def _reorg(node: LayerNode, graph: GraphBuilder) -> None:
     [x], [y], (sizes, order) = node.bottoms, node.tops, reorg_blocks(node)
     blocks = graph.reshape(x, sizes)
     graph.reshape(graph.add("Transpose", blocks, perm=order), y.sizes, to=y)
-
-
-def _tile(node: LayerNode, graph: GraphBuilder) -> None:
-    graph.add("Tile", node.bottoms[0], tile_repeats(node), to=node.tops[0])
 
 
 def _argmax(node: LayerNode, graph: GraphBuilder) -> None:
@@ -113,11 +100,6 @@ def _argmax(node: LayerNode, graph: GraphBuilder) -> None:
         graph.to_float(indices, to=y)
 
 
-def _batch_reindex(node: LayerNode, graph: GraphBuilder) -> None:
-    x, indices = node.bottoms
-    graph.add("Gather", x, graph.to_int(indices), to=node.tops[0], axis=0)
-
-
 def _filter(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Gather of the items with a selector other than 0."""
     *sources, selector = node.bottoms
@@ -127,22 +109,27 @@ def _filter(node: LayerNode, graph: GraphBuilder) -> None:
         graph.add("Gather", source, chosen, to=top, axis=0)
 
 
-def _parameter(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add the parameter as a value."""
-    graph.add("Identity", graph.param(node.layer.blobs[0], "value"), to=node.tops[0])
-
-
 CONVERTERS: Mapping[str, Converter] = {
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _reshape),
     "ArgMax": _argmax,
-    "BatchReindex": _batch_reindex,
-    "Concat": _concat,
+    "BatchReindex": lambda node, graph: graph.add(
+        "Gather", node.bottoms[0], graph.to_int(node.bottoms[1]), to=node.tops[0], axis=0
+    ),
+    "Concat": lambda node, graph: graph.add(
+        "Concat", *node.bottoms, to=node.tops[0], axis=node.layer_as(Concat).axis
+    ),
     "Crop": _crop,
     "Filter": _filter,
-    "Parameter": _parameter,
-    "Permute": _permute,
+    "Parameter": lambda node, graph: graph.add(
+        "Identity", graph.param(node.layer.blobs[0], "value"), to=node.tops[0]
+    ),
+    "Permute": lambda node, graph: graph.add(
+        "Transpose", node.bottoms[0], to=node.tops[0], perm=list(node.layer_as(Permute).order)
+    ),
     "Reorg": _reorg,
     "ShuffleChannel": _shuffle_channel,
     "Slice": _slice,
-    "Tile": _tile,
+    "Tile": lambda node, graph: graph.add(
+        "Tile", node.bottoms[0], tile_repeats(node), to=node.tops[0]
+    ),
 }

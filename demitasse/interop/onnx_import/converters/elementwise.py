@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,7 @@ SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 def _plain(kind: str) -> Converter:
     """Return a converter to a layer without fields."""
-
-    def convert(node: Node, net: NetBuilder) -> None:
-        net.add(kind, [net.blob(node.x)], node.y.shape, to=node.y)
-
-    return convert
+    return lambda node, net: net.same(kind, net.blob(node.x), to=node.y)
 
 
 def _with_alpha(kind: str, message: str, field: str, default: float) -> Converter:
@@ -37,11 +33,7 @@ def _with_alpha(kind: str, message: str, field: str, default: float) -> Converte
 
 def _power(power: float = 1, scale: float = 1) -> Converter:
     """Return a converter to a Power layer."""
-
-    def convert(node: Node, net: NetBuilder) -> None:
-        net.power(net.blob(node.x), power=power, scale=scale, to=node.y)
-
-    return convert
+    return lambda node, net: net.power(net.blob(node.x), power=power, scale=scale, to=node.y)
 
 
 def _prelu(node: Node, net: NetBuilder) -> None:
@@ -56,7 +48,7 @@ def _prelu(node: Node, net: NetBuilder) -> None:
     else:
         below = net.add("ReLU", [net.power(x, scale=-1)], shape)
         scaled = multiply(net, below, -slopes, shape)
-        net.eltwise("SUM", [net.add("ReLU", [x], shape), scaled], to=node.y)
+        net.eltwise("SUM", [net.same("ReLU", x), scaled], to=node.y)
 
 
 def _selu(node: Node, net: NetBuilder) -> None:
@@ -77,9 +69,9 @@ def _clip(node: Node, net: NetBuilder) -> None:
     )
     x, y = net.blob(node.x), node.y
     if (low, high) == (0, 6):
-        net.add("ReLU6", [x], y.shape, to=y)
+        net.same("ReLU6", x, to=y)
     elif low == 0 and high >= LARGEST:
-        net.add("ReLU", [x], y.shape, to=y)
+        net.same("ReLU", x, to=y)
     else:
         _add_clip(net, x, min(low, high), high, node)  # in ONNX the upper limit has priority
 
@@ -95,25 +87,10 @@ def _hard_sigmoid(node: Node, net: NetBuilder) -> None:
     _add_clip(net, net.power(net.blob(node.x), scale=scale, shift=shift), 0, 1, node)
 
 
-def _hard_swish(node: Node, net: NetBuilder) -> None:
-    """Add a product with a clipped Power."""
+def _gated(node: Node, net: NetBuilder, gate: Callable[[str], str]) -> None:
+    """Add the product of the input with a function of the input."""
     x = net.blob(node.x)
-    gate = _add_clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
-    net.eltwise("PROD", [x, gate], to=node.y)
-
-
-def _mish(node: Node, net: NetBuilder) -> None:
-    """Add a product with TanH of BNLL."""
-    x = net.blob(node.x)
-    inner = net.add("TanH", [net.add("BNLL", [x], node.y.shape)], node.y.shape)
-    net.eltwise("PROD", [x, inner], to=node.y)
-
-
-def _softsign(node: Node, net: NetBuilder) -> None:
-    """Add a product with the reciprocal of 1 + AbsVal."""
-    x = net.blob(node.x)
-    inverse = net.power(net.add("AbsVal", [x], node.y.shape), power=-1, shift=1)
-    net.eltwise("PROD", [x, inverse], to=node.y)
+    net.eltwise("PROD", [x, gate(x)], to=node.y)
 
 
 def _gelu(node: Node, net: NetBuilder) -> None:
@@ -133,18 +110,13 @@ def _greater(node: Node, net: NetBuilder) -> None:
     net.add("Threshold", [x], shape, to=node.y, threshold_param={"threshold": limit})
 
 
-def _alias(node: Node, net: NetBuilder) -> None:
-    """Record an alias; add no layer."""
-    net.alias(node.y, net.blob(node.x))
-
-
 def _dropout(node: Node, net: NetBuilder) -> None:
     """Record an alias, as dropout is the identity in phase TEST."""
     node.refuse_outputs(1)
     training = node.optional_input(2)
     if training is not None and bool(node.array(2, "training_mode")):
         refuse("training_mode draws new random numbers in each run")
-    _alias(node, net)
+    net.alias(node.y, net.blob(node.x))
 
 
 def _cast(node: Node, net: NetBuilder) -> None:
@@ -155,7 +127,7 @@ def _cast(node: Node, net: NetBuilder) -> None:
         have != want and want in {"bfloat16", "bool"}
     ):
         refuse(f"no layer converts {have} to {want}")
-    _alias(node, net)
+    net.alias(node.y, net.blob(node.x))
 
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -168,11 +140,13 @@ CONVERTERS: Mapping[str, Converter] = {
     "Gelu": _gelu,
     "Greater": _greater,
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
-    "Identity": _alias,
+    "HardSwish": lambda node, net: _gated(
+        node, net, lambda x: _add_clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
+    ),
+    "Identity": lambda node, net: net.alias(node.y, net.blob(node.x)),
     "LeakyRelu": _with_alpha("ReLU", "relu_param", "negative_slope", 0.01),
     "Log": _plain("Log"),
-    "Mish": _mish,
+    "Mish": lambda node, net: _gated(node, net, lambda x: net.same("TanH", net.same("BNLL", x))),
     "Neg": _power(scale=-1),
     "PRelu": _prelu,
     "Reciprocal": _power(-1),
@@ -180,7 +154,9 @@ CONVERTERS: Mapping[str, Converter] = {
     "Selu": _selu,
     "Sigmoid": _plain("Sigmoid"),
     "Softplus": _plain("BNLL"),
-    "Softsign": _softsign,
+    "Softsign": lambda node, net: _gated(
+        node, net, lambda x: net.power(net.same("AbsVal", x), power=-1, shift=1)
+    ),
     "Sqrt": _power(0.5),
     "Swish": _with_alpha("Swish", "swish_param", "beta", 1.0),
     "Tanh": _plain("TanH"),

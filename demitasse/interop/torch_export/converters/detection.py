@@ -16,10 +16,6 @@ from demitasse.layers.detection.yolo_output import YoloDetectionOutput, YoloOutp
 from demitasse.layers.region_pooling import ROIAlign
 
 
-def _prior_box(node: LayerNode, code: ModuleCode) -> None:
-    code.let(code.buffer(node, prior_boxes(node)), node.tops[0])
-
-
 def _detection_output(node: LayerNode, code: ModuleCode) -> None:
     layer = node.layer_as(DetectionOutput)
     detector = layer.detector
@@ -124,7 +120,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "DecodeBBox": _decode_bbox,
     "DetectionOutput": _detection_output,
     "PSROIPooling": _psroi_pooling,
-    "PriorBox": _prior_box,
+    "PriorBox": lambda node, code: code.let(code.buffer(node, prior_boxes(node)), node.tops[0]),
     "Proposal": _proposal,
     "ROIAlign": _roi_align,
     "ROIPooling": _roi_pooling,

@@ -22,9 +22,10 @@ def _function(name: str) -> Converter:
     return lambda node, code: _let(node, code, f"{name}({{x}})")
 
 
-def _let(node: LayerNode, code: ModuleCode, expression: str) -> None:
-    """Add an assignment of an expression of the bottom, ``{x}``, to the top."""
-    code.let(expression.format(x=code.variable(node.bottoms[0])), node.tops[0])
+def _let(node: LayerNode, code: ModuleCode, expression: str, *numbers: float) -> None:
+    """Add an assignment of an expression of the bottom, ``{x}``, and numbers to the top."""
+    x = code.variable(node.bottoms[0])
+    code.let(expression.format(*map(number, numbers), x=x), node.tops[0])
 
 
 def _relu(node: LayerNode, code: ModuleCode) -> None:
@@ -37,33 +38,6 @@ def _relu(node: LayerNode, code: ModuleCode) -> None:
         _let(node, code, f"F.leaky_relu({{x}}, {number(slope)}).clamp(max=6)")
     else:
         code.apply(node, "nn.ReLU6()")
-
-
-def _elu(node: LayerNode, code: ModuleCode) -> None:
-    code.apply(node, f"nn.ELU({number(node.layer.param.elu_param.alpha)})")
-
-
-def _clip(node: LayerNode, code: ModuleCode) -> None:
-    p = node.layer.param.clip_param
-    _let(node, code, f"{{x}}.clamp({number(p.min)}, {number(p.max)})")
-
-
-def _dropout(node: LayerNode, code: ModuleCode) -> None:
-    """Add the factor of a Dropout with ``scale_train: false``."""
-    _let(node, code, f"{{x}} * {number(node.layer_as(Dropout).factor)}")
-
-
-def _exp(node: LayerNode, code: ModuleCode) -> None:
-    """Add exp of a multiple."""
-    layer = node.layer_as(Exp)
-    _let(node, code, _linear(f"torch.exp({_linear('{x}', layer.inner)})", layer.outer))
-
-
-def _log(node: LayerNode, code: ModuleCode) -> None:
-    """Add log of a linear function."""
-    layer = node.layer_as(Log)
-    inner = _linear("{x}", layer.scale, layer.shift)
-    _let(node, code, _linear(f"torch.log({inner})", layer.outer))
 
 
 def _power(node: LayerNode, code: ModuleCode) -> None:
@@ -80,16 +54,20 @@ def _power(node: LayerNode, code: ModuleCode) -> None:
         _let(node, code, f"torch.pow({inner}, {number(layer.power)})")
 
 
+def _scaled(node: LayerNode, code: ModuleCode, function: str, layer: Exp | Log) -> None:
+    """Add a multiple of a function of a linear function."""
+    if isinstance(layer, Exp):
+        inner = _linear("{x}", layer.inner)
+    else:
+        inner = _linear("{x}", layer.scale, layer.shift)
+    _let(node, code, _linear(f"torch.{function}({inner})", layer.outer))
+
+
 def _linear(x: str, scale: float, shift: float = 0) -> str:
     text = x if scale == 1 else f"{x} * {number(scale)}"
     if shift:
         text += f" {'-' if shift < 0 else '+'} {number(abs(shift))}"
     return text
-
-
-def _prelu(node: LayerNode, code: ModuleCode) -> None:
-    blob = node.layer.blobs[0]
-    code.apply(node, f"nn.PReLU({blob.count})", weight=blob.cpu_data().reshape(-1))
 
 
 def _swish(node: LayerNode, code: ModuleCode) -> None:
@@ -101,27 +79,33 @@ def _swish(node: LayerNode, code: ModuleCode) -> None:
         _let(node, code, f"{{x}} * torch.sigmoid({{x}} * {number(beta)})")
 
 
-def _threshold(node: LayerNode, code: ModuleCode) -> None:
-    limit = number(node.layer.param.threshold_param.threshold)
-    _let(node, code, f"({{x}} > {limit}).to({{x}}.dtype)")
-
-
 CONVERTERS: Mapping[str, Converter] = {
     "AbsVal": _function("torch.abs"),
     "BNLL": _function("F.softplus"),
-    "Clip": _clip,
-    "Dropout": _dropout,
-    "ELU": _elu,
-    "Exp": _exp,
+    "Clip": lambda node, code: _let(
+        node, code, "{x}.clamp({0}, {1})", node.layer.param.clip_param.min,
+        node.layer.param.clip_param.max,
+    ),
+    "Dropout": lambda node, code: _let(node, code, "{x} * {0}", node.layer_as(Dropout).factor),
+    "ELU": lambda node, code: code.apply(
+        node, f"nn.ELU({number(node.layer.param.elu_param.alpha)})"
+    ),
+    "Exp": lambda node, code: _scaled(node, code, "exp", node.layer_as(Exp)),
     "GELU": _plain("nn.GELU()"),
     "HardSwish": _plain("nn.Hardswish()"),
-    "Log": _log,
-    "PReLU": _prelu,
+    "Log": lambda node, code: _scaled(node, code, "log", node.layer_as(Log)),
+    "PReLU": lambda node, code: code.apply(
+        node,
+        f"nn.PReLU({node.layer.blobs[0].count})",
+        weight=node.layer.blobs[0].cpu_data().reshape(-1),
+    ),
     "Power": _power,
     "ReLU": _relu,
     "ReLU6": _relu,
     "Sigmoid": _plain("nn.Sigmoid()"),
     "Swish": _swish,
     "TanH": _plain("nn.Tanh()"),
-    "Threshold": _threshold,
-}
+    "Threshold": lambda node, code: _let(
+        node, code, "({x} > {0}).to({x}.dtype)", node.layer.param.threshold_param.threshold
+    ),
+}  # fmt: skip

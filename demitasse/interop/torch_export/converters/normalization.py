@@ -124,15 +124,11 @@ def _normalize(node: LayerNode, code: ModuleCode) -> None:
     code.let(code.call("normalize", code.variable(x), axes, p.eps, weights), y)
 
 
-def _softmax(node: LayerNode, code: ModuleCode) -> None:
-    code.apply(node, f"nn.Softmax({node.layer_as(Softmax).axis})")
-
-
 CONVERTERS: Mapping[str, Converter] = {
     "BN": _bn,
     "BatchNorm": _batch_norm,
     "LRN": _lrn,
     "MVN": _mvn,
     "Normalize": _normalize,
-    "Softmax": _softmax,
+    "Softmax": lambda node, code: code.apply(node, f"nn.Softmax({node.layer_as(Softmax).axis})"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from demitasse.interop.export.layer_facts import crop_offsets, reorg_blocks, tile_repeats
@@ -24,6 +24,12 @@ def _reshape(node: LayerNode, code: ModuleCode) -> None:
         code.let(f"{image}.flatten(1)", y)
     else:
         code.let(code.reshaped(image, y.sizes), y)
+
+
+def _method(node: LayerNode, code: ModuleCode, name: str, numbers: Iterable[int]) -> None:
+    """Add a call of a method of the bottom."""
+    arguments = ", ".join(map(str, numbers))
+    code.let(f"{code.variable(node.bottoms[0])}.{name}({arguments})", node.tops[0])
 
 
 def _concat(node: LayerNode, code: ModuleCode) -> None:
@@ -60,11 +66,6 @@ def _crop(node: LayerNode, code: ModuleCode) -> None:
     code.let(f"{code.variable(x)}[{', '.join(index)}]", y)
 
 
-def _permute(node: LayerNode, code: ModuleCode) -> None:
-    order = ", ".join(map(str, node.layer_as(Permute).order))
-    code.let(f"{code.variable(node.bottoms[0])}.permute({order})", node.tops[0])
-
-
 def _shuffle_channel(node: LayerNode, code: ModuleCode) -> None:
     """Add a transposition of the groups and their channels."""
     [x], [y], group = node.bottoms, node.tops, node.layer.param.shuffle_channel_param.group
@@ -77,11 +78,6 @@ def _reorg(node: LayerNode, code: ModuleCode) -> None:
     places = ", ".join(map(str, order))
     turned = code.let(f"{code.reshaped(x, sizes)}.permute({places})", "blocks")
     code.let(code.reshaped(turned, y.sizes), y)
-
-
-def _tile(node: LayerNode, code: ModuleCode) -> None:
-    repeats = ", ".join(map(str, tile_repeats(node)))
-    code.let(f"{code.variable(node.bottoms[0])}.repeat({repeats})", node.tops[0])
 
 
 def _argmax(node: LayerNode, code: ModuleCode) -> None:
@@ -112,12 +108,6 @@ def _filter(node: LayerNode, code: ModuleCode) -> None:
         code.let(f"{source}[{chosen}]", top)
 
 
-def _parameter(node: LayerNode, code: ModuleCode) -> None:
-    """Add the parameter as a value."""
-    weights = code.parameters(node, value=node.layer.blobs[0].cpu_data())
-    code.let(f'{weights}["value"]', node.tops[0])
-
-
 CONVERTERS: Mapping[str, Converter] = {
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _reshape),
     "ArgMax": _argmax,
@@ -125,10 +115,12 @@ CONVERTERS: Mapping[str, Converter] = {
     "Concat": _concat,
     "Crop": _crop,
     "Filter": _filter,
-    "Parameter": _parameter,
-    "Permute": _permute,
+    "Parameter": lambda node, code: code.let(
+        f'{code.parameters(node, value=node.layer.blobs[0].cpu_data())}["value"]', node.tops[0]
+    ),
+    "Permute": lambda node, code: _method(node, code, "permute", node.layer_as(Permute).order),
     "Reorg": _reorg,
     "ShuffleChannel": _shuffle_channel,
     "Slice": _slice,
-    "Tile": _tile,
+    "Tile": lambda node, code: _method(node, code, "repeat", tile_repeats(node)),
 }
