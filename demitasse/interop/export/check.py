@@ -41,22 +41,10 @@ def check_export(
     inputs: Arrays | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Run an exported model and its net on the same inputs.
+    """Run an exported model and its net on the same inputs, by default random ones.
 
     Compares every value without fusion; then the outputs with all optimizations; and for symbolic
     sizes also the outputs of larger inputs.
-
-    Args:
-        runtime: Name of the framework.
-        run: Runs the model.
-        net: The net, with its weights.
-        layers: Layer graph that the model was converted from.
-        preprocess: Preprocessing of images inside the model.
-        inputs: An array for each input of the model; None for random ones.
-        seed: Seed of random inputs.
-
-    Raises:
-        DataError: The framework cannot run the model.
     """
     device = str(net.device)
     result = Comparison(device, [runtime])

@@ -83,11 +83,7 @@ class LayerNode:
         return self.place.label
 
     def layer_as(self, kind: type[L]) -> L:
-        """Return the layer, narrowed to a class.
-
-        Raises:
-            TypeError: The layer is of another class.
-        """
+        """Return the layer, narrowed to a class."""
         if not isinstance(self.layer, kind):
             message = f"{self.label} is not a {kind.__name__}"
             raise TypeError(message)
@@ -226,14 +222,6 @@ def build_net(
 ) -> tuple[Net, list[str]]:
     """Reduce a net to the exported layers, load its weights and set its batch.
 
-    Args:
-        net: A prototxt file, a message, or a net, whose parameters are used then.
-        files: Files or messages to load parameters from.
-        reason: Function that returns why a layer cannot be exported.
-        batch: Items in a batch.
-        device: Device of the net; None for the configured one.
-        reduction: Options of ``reduce_net``, whose errors are raised.
-
     Returns:
         The net, and notes about removed layers and assumptions.
     """
@@ -256,11 +244,7 @@ def build_net(
 def convert(
     net: Net, outputs: Sequence[str], sizes: Sizes, write: Callable[[LayerGraph], Model]
 ) -> tuple[Model, LayerGraph]:
-    """Build the layer graph of a net and convert it.
-
-    Raises:
-        NetError: No layer computes an output.
-    """
+    """Build the layer graph of a net and convert it."""
     layers = build_layer_graph(net, sizes, outputs)
     if not layers.outputs:
         message = "nothing to export: all layers are data layers, losses or metrics"

@@ -287,11 +287,7 @@ def _source_shapes(
     weights: Sequence[object],
     base_dir: Path | None,
 ) -> dict[str, list[int]]:
-    """Return the shapes of tops of a data layer, from the data or else from the layer's fields.
-
-    Raises:
-        ConfigError: The data does not exist, and the fields do not determine the shape.
-    """
+    """Return the shapes of tops of a data layer, from the data or else from the layer's fields."""
     alone = NetParameter()
     alone.layer.add().CopyFrom(layer)
     for name in ("include", "exclude", "phase"):  # the layer takes part in the net's state

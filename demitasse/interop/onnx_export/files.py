@@ -31,11 +31,7 @@ INPUT_TYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
 
 
 def library(name: str) -> Any:
-    """Return the module ``onnx`` or ``onnxruntime``.
-
-    Raises:
-        DemitasseError: The module is not installed.
-    """
+    """Return the module ``onnx`` or ``onnxruntime``."""
     return onnx_library(name, "exporting to ONNX")
 
 
@@ -51,9 +47,6 @@ def check_model(model: Model) -> None:
     """Check a model by ONNX's checker, with strict shape inference.
 
     Large constants are replaced by inputs of their types and shapes.
-
-    Raises:
-        NetError: The model is invalid.
     """
     onnx = library("onnx")
     light = onnx.ModelProto()
@@ -77,9 +70,6 @@ def write_model(model: Model, path: Path) -> list[Path]:
 
     Returns:
         The ONNX file, and ``NAME.data`` with the constants if these are too large for one file.
-
-    Raises:
-        OSError: A file cannot be written.
     """
     written, places = [path], dict[str, tuple[str, int, int]]()
     if sum(array.nbytes for array in model.constants.values()) >= MOST_BYTES:

@@ -56,10 +56,6 @@ OneStep = Callable[[Sequence[Array], Array, Array], list[Array]]
 class GraphBuilder:
     """Nodes and constants of an ONNX graph.
 
-    Args:
-        opset: Opset version.
-        names: Names of values, reserved for ``to=Value``.
-
     Attributes:
         nodes: The nodes, in order.
         constants: Name -> array.

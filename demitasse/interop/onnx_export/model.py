@@ -81,11 +81,7 @@ class Preprocess:
         return mean
 
     def chosen(self, inputs: Sequence[Value]) -> Value:
-        """Return the input that takes images.
-
-        Raises:
-            ConfigError: No input has this name, or four axes.
-        """
+        """Return the input that takes images."""
         for one in inputs:
             if one.name == self.input or (not self.input and len(one.shape) == 4):
                 return one
@@ -97,11 +93,7 @@ class Preprocess:
 def build_model(
     layers: LayerGraph, name: str, opset: int, preprocess: Preprocess | None = None
 ) -> Model:
-    """Convert a layer graph to an ONNX model, for a net of this name.
-
-    Raises:
-        DemitasseError: A layer cannot be converted; names the layer.
-    """
+    """Convert a layer graph to an ONNX model, for a net of this name."""
     onnx = library("onnx")
     tops = [top for node in layers.nodes for top in node.tops]
     names = [value.name for value in (*layers.inputs, *tops)]

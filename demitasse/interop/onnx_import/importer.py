@@ -240,11 +240,7 @@ def _check_shapes(net: Net, model: Model, builder: NetBuilder) -> None:
 
 
 def _write(builder: NetBuilder, prototxt: Path, caffemodel: Path) -> None:
-    """Write both files, or none.
-
-    Raises:
-        OSError: A file cannot be written; existing files are kept.
-    """
+    """Write both files, or none."""
     messages = list(builder.message.layer)
     blobs = [[(array, None) for array in builder.weights.get(one.name, [])] for one in messages]
     with atomic_write(prototxt) as text, atomic_write(caffemodel) as binary:

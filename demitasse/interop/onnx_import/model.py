@@ -29,14 +29,7 @@ def refuse(message: str, **details: object) -> NoReturn:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value of a model.
-
-    Attributes:
-        name: Name of the value.
-        shape: Shape, without symbolic sizes.
-        dtype: Element type, e.g. "float32".
-        array: The array of a constant; None for a computed value.
-    """
+    """A value of a model, without symbolic sizes; ``array`` is None for a computed value."""
 
     name: str
     shape: Shape
@@ -51,16 +44,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a model, with its values.
-
-    Attributes:
-        op: Operator.
-        name: Name of the node; never empty.
-        opset: Opset version.
-        inputs: Inputs; None for an omitted one.
-        outputs: Outputs; None for an omitted one.
-        attributes: Name -> value.
-    """
+    """A node of a model, with its name or another, and its values; None for an omitted value."""
 
     op: str
     name: str
@@ -93,11 +77,7 @@ class Node:
         return self.inputs[position] if position < len(self.inputs) else None
 
     def input(self, position: int) -> Tensor:
-        """Return an input.
-
-        Raises:
-            NetError: The input is omitted.
-        """
+        """Return an input."""
         found = self.optional_input(position)
         if found is None:
             message = f"input {position} is missing"
@@ -105,11 +85,7 @@ class Node:
         return found
 
     def array(self, position: int, what: str) -> np.ndarray:
-        """Return the array of a constant input.
-
-        Raises:
-            NetError: The input is computed, or omitted.
-        """
+        """Return the array of a constant input."""
         found = self.input(position)
         if found.array is None:
             refuse(f"its {what} {found.name!r} is computed, expected a constant", input=found.name)
@@ -126,11 +102,7 @@ class Node:
         return int(self.attributes.get("axis", default)) % max(1, len(self.x.shape))
 
     def refuse_outputs(self, *positions: int) -> None:
-        """Refuse outputs that no layer computes.
-
-        Raises:
-            NetError: The model uses one of these outputs.
-        """
+        """Refuse outputs that no layer computes."""
         for position in positions:
             if position < len(self.outputs) and self.outputs[position] is not None:
                 refuse(f"no layer computes output {position}", output=position)
@@ -352,18 +324,7 @@ def _label(name: str, op: str) -> str:
 
 
 def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Model:
-    """Read an ONNX file.
-
-    Args:
-        path: The file.
-        shapes: Shapes of inputs, in place of those in the file.
-        batch: First size of inputs; None for that of the file, or 1 for a symbolic one.
-
-    Raises:
-        ConfigError: An input has symbolic sizes without an entry in ``shapes``.
-        DataError: The file cannot be read, or its constants are damaged.
-        DemitasseError: onnx is not installed.
-    """
+    """Read an ONNX file."""
     onnx = onnx_library("onnx", "importing from ONNX")
     message = read_onnx(path, onnx)
     if not message.graph.node:
@@ -408,11 +369,7 @@ DEEPEST = 100
 
 
 def inline_functions(model: Any) -> Any:
-    """Return a model with its functions inlined.
-
-    Raises:
-        NetError: The model has too many nodes, or a recursive function.
-    """
+    """Return a model with its functions inlined."""
     if not model.functions:
         return model
     total = _inlined_size(model)
@@ -428,11 +385,7 @@ def inline_functions(model: Any) -> Any:
 
 
 def _inlined_size(model: Any) -> int:
-    """Return the number of nodes after inlining, computed without inlining.
-
-    Raises:
-        NetError: Calls are deeper than ``DEEPEST``.
-    """
+    """Return the number of nodes after inlining, computed without inlining."""
     functions = {(one.domain, one.name): one for one in model.functions}
     known: dict[tuple[str, str], int] = {}
 

@@ -57,7 +57,7 @@ class NetBuilder:
         self, kind: str, bottoms: Sequence[str], shape: Shape, *, to: Tensor | None = None,
         weights: Sequence[np.ndarray] = (), **fields: Any,
     ) -> str:  # fmt: skip
-        """Add a layer with one top.
+        """Add a layer with one top; return the top's name.
 
         Args:
             kind: Layer type.
@@ -66,9 +66,6 @@ class NetBuilder:
             to: Value of the model that the top is; None for an intermediate result.
             weights: Parameters.
             **fields: Fields of the layer, such as ``relu_param``.
-
-        Returns:
-            Name of the top.
         """
         return self.add_several(kind, bottoms, [shape], to=[to], weights=weights, **fields)[0]
 
@@ -108,11 +105,7 @@ class NetBuilder:
     # -- values ----------------------------------------------------------------------------------
 
     def blob(self, value: Tensor) -> str:
-        """Return the blob of a value; a constant gets a Parameter layer.
-
-        Raises:
-            NetError: A constant has no elements, or is not exact in float32.
-        """
+        """Return the blob of a value; a constant gets a Parameter layer."""
         if value.name not in self.blobs:
             if value.array is None:
                 message = f"no node computes {value.name!r}"
@@ -221,11 +214,7 @@ class NetBuilder:
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Return a constant in float32.
-
-    Raises:
-        NetError: The constant has no elements, another type, or integers not exact in float32.
-    """
+    """Return a constant in float32."""
     if not array.size:
         refuse("a constant has no elements, which blobs do not support")
     if array.dtype.kind in "iu" and int(np.max(np.abs(array.astype(np.float64)))) > EXACT:

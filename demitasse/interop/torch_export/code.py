@@ -35,9 +35,6 @@ GLOBALS = {"F", "Path", "float", "load", "load_file", "nn", "self", "torch"}
 class ModuleCode:
     """Source lines and arrays of a module.
 
-    Args:
-        inputs: Inputs of ``forward``.
-
     Attributes:
         attributes: Lines of ``__init__``.
         arrays: Name in the state_dict -> array.
@@ -118,11 +115,7 @@ class ModuleCode:
     # -- sizes ---------------------------------------------------------------------------------
 
     def size(self, size: Size) -> str:
-        """Return the expression of a size.
-
-        Raises:
-            NetError: The size depends on values that the layer computes.
-        """
+        """Return the expression of a size."""
         if isinstance(size, int):
             return str(size)
         if size.symbol not in self._symbols:
@@ -203,12 +196,7 @@ LONGEST = 60
 
 
 class Names:
-    """Unique Python names.
-
-    Args:
-        taken: Reserved names.
-        kind: Prefix of names that start with a digit or are empty.
-    """
+    """Unique Python names, besides ``taken`` ones; those of digits alone start with ``kind``."""
 
     def __init__(self, taken: Iterable[str], kind: str) -> None:
         self.taken = set(taken)

@@ -45,11 +45,7 @@ class Module:
 
 
 def build_module(layers: LayerGraph, name: str, origin: str) -> Module:
-    """Convert a layer graph to a module, for a net of this name, from a file or "".
-
-    Raises:
-        NetError: Some layers cannot be converted; names all of them.
-    """
+    """Convert a layer graph to a module, for a net of this name, from a file or ""."""
     code, faults = ModuleCode(layers.inputs), []
     for node in layers.nodes:
         try:
@@ -156,12 +152,7 @@ OPENING, CLOSING = "([{", ")]}"
 
 
 def format_line(text: str, indent: int) -> list[str]:
-    """Return the lines of a statement, broken at its last bracket as formatters do.
-
-    Args:
-        text: The statement or list element, on one line.
-        indent: Spaces before the text.
-    """
+    """Return the lines of a statement, broken at its last bracket as formatters do."""
     spaces, inner = " " * indent, indent + INDENT
     if len(spaces + text) <= WIDTH:
         return [spaces + text]

@@ -169,19 +169,10 @@ def _best_regions(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Add the boxes with the highest scores after non-maximum suppression.
 
-    Args:
-        graph: The graph.
-        boxes: Boxes whose ends are their last pixels. Shape: (N, count, 4).
-        score: Scores. Shape: (N, count).
-        count: Number of boxes of an image.
-        smallest: Least side of a box, in pixels.
-        candidates: Largest number of boxes before the suppression; 0 for all.
-        keep: Largest number of boxes after the suppression; 0 for all.
-        overlap: IoU threshold.
-        above: Score threshold.
+    The ends of boxes are their last pixels, and ``smallest`` is the least side in pixels. At most
+    ``candidates`` and ``keep`` boxes are before and after the suppression; 0 for all.
 
-    Returns:
-        Image (R, 1), box (R, 4) and score (R,).
+    Shapes: boxes (N, count, 4), score (N, count) -> image (R, 1), box (R, 4) and score (R,).
     """
     size = graph.slice(boxes, 2, 2, 4) - graph.slice(boxes, 2, 0, 2) + 1
     shortest = graph.reduce("ReduceMin", size, [2], keep=False)
@@ -290,15 +281,11 @@ def _gather_at(graph: GraphBuilder, x: Array, index: Sequence[Array], shape: Arr
 def _bins(
     graph: GraphBuilder, corners: Array, axis: int, scale: float, bins: int, length: int
 ) -> tuple[Array, Array]:
-    """Add the starts and ends of bins along an axis, int64 (R, G).
+    """Add the starts and ends of bins along an axis, 0 for x, of a map of ``length`` pixels.
 
-    Args:
-        graph: The graph.
-        corners: x1, y1, x2, y2, rounded. Shape: (R, 4).
-        axis: 0 for x, 1 for y.
-        scale: Pixels of the map per pixel of the image.
-        bins: Number of bins, G.
-        length: Pixels of the map.
+    ``scale`` is in pixels of the map per pixel of the image.
+
+    Shapes: corners x1, y1, x2, y2, rounded (R, 4) -> twice int64 (R, bins).
     """
     start = graph.slice(corners, 1, axis, axis + 1) * scale
     extent = (graph.slice(corners, 1, axis + 2, axis + 3) + 1) * scale - start

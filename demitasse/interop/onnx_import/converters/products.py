@@ -96,13 +96,7 @@ def _embed(node: Node, net: NetBuilder, table: np.ndarray, indices: Tensor, axis
 
 
 def _reduction(operation: str, power: float = 1, sign: float = 1) -> Converter:
-    """Return a converter of a reduction.
-
-    Args:
-        operation: Operation of the Reduction layer, or "MAX".
-        power: Exponent of the result.
-        sign: Factor of the values and of the result.
-    """
+    """Return a converter of a reduction."""
 
     def convert(node: Node, net: NetBuilder) -> None:
         axes = _axes(node)

@@ -16,11 +16,7 @@ USUAL = [b"Sigmoid", b"Tanh", b"Tanh"]
 
 
 def _lstm(node: Node, net: NetBuilder) -> None:
-    """Add one LSTM for each direction, with sequences that start in the first step.
-
-    Raises:
-        NetError: The operator has peepholes or other options that Caffe's LSTM lacks.
-    """
+    """Add one LSTM for each direction, with sequences that start in the first step."""
     _check_options(node)
     ways = {b"forward": [False], b"reverse": [True], b"bidirectional": [False, True]}
     backwards = ways[node.attributes.get("direction", b"forward")]

@@ -99,11 +99,7 @@ def _tile(node: Node, net: NetBuilder) -> None:
 
 
 def _pad(node: Node, net: NetBuilder) -> None:
-    """Add a Convolution for constant pads, BatchReindex for others, and Slice for negative pads.
-
-    Raises:
-        NetError: Constant pads are along batch or channels.
-    """
+    """Add a Convolution for constant pads, BatchReindex for others, and Slice for negative pads."""
     before, after = _pads(node)
     x, mode = net.blob(node.x), node.attributes.get("mode", b"constant").decode()
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
@@ -203,11 +199,7 @@ INTEGER_TOLERANCE = 1e-4
 
 
 def _resize(node: Node, net: NetBuilder) -> None:
-    """Add Upsample, Interp, or an InnerProduct with a resizing matrix for each axis.
-
-    Raises:
-        NetError: The operator is not a bilinear or nearest resizing of images.
-    """
+    """Add Upsample, Interp, or an InnerProduct with a resizing matrix for each axis."""
     shape, out, y, at = node.x.shape, node.y.shape, node.y, node.attributes
     mode = at.get("mode", b"nearest").decode().replace("bilinear", "linear")
     how = at.get("coordinate_transformation_mode", b"half_pixel").decode()
