@@ -248,11 +248,14 @@ class Net:
         Raises:
             error: The layer or the parameter does not exist.
         """
-        info = self.getLayer(layer)
-        if not 0 <= numParam < len(info.blobs):
-            message = f"layer {info.name!r} has {len(info.blobs)} parameters, none is {numParam}"
-            raise error(message, code=ErrorCode.OUT_OF_RANGE, layer=info.name, param=numParam)
-        return info.blobs[numParam]
+        return self._param(self.getLayer(layer), numParam)
+
+    @staticmethod
+    def _param(layer: Layer, number: int) -> np.ndarray:
+        if not 0 <= number < len(layer.blobs):
+            message = f"layer {layer.name!r} has {len(layer.blobs)} parameters, none is {number}"
+            raise error(message, code=ErrorCode.OUT_OF_RANGE, layer=layer.name, param=number)
+        return layer.blobs[number]
 
     @failing_as("setParam")
     def setParam(self, layer: LayerId, numParam: int, blob: np.ndarray) -> None:
@@ -261,13 +264,12 @@ class Net:
         Raises:
             error: The layer or the parameter does not exist, or the shape differs.
         """
-        values, shape = np.asarray(blob), self.getParam(layer, numParam).shape
-        number = self._imported.number(layer)
+        info, values = self.getLayer(layer), np.asarray(blob)
+        shape = self._param(info, numParam).shape
         if values.shape != shape:
-            name = self._imported.names[number - 1]
-            message = f"parameter {numParam} of layer {name!r} is {shape}, got {values.shape}"
-            raise error(message, code=ErrorCode.SHAPE_MISMATCH, layer=name, param=numParam)
-        params = self._session.ready().layer(number).blobs
+            message = f"parameter {numParam} of layer {info.name!r} is {shape}, got {values.shape}"
+            raise error(message, code=ErrorCode.SHAPE_MISMATCH, layer=info.name, param=numParam)
+        params = self._session.ready().layer(self._imported.number(layer)).blobs
         params[numParam].mutable_cpu_data()[...] = values
 
     def _image_size(self) -> tuple[int, int]:
