@@ -233,11 +233,7 @@ def _scaled(batch: np.ndarray, mean: Sequence[float], scale: Sequence[float]) ->
 
 
 def as_scalar(values: ScalarLike, what: str) -> Scalar:
-    """Return OpenCV's Scalar: four numbers, padded with 0.
-
-    Raises:
-        error: There are more than four numbers.
-    """
+    """Return OpenCV's Scalar: four numbers, padded with 0; more numbers are an ``error``."""
     numbers = tuple(float(value) for value in np.ravel(values))
     if len(numbers) > 4:
         message = f"{what} has at most four numbers, one per channel, got {len(numbers)}"
@@ -247,11 +243,7 @@ def as_scalar(values: ScalarLike, what: str) -> Scalar:
 
 
 def as_size(size: int | Sequence[int | Sequence[int]]) -> tuple[int, int]:
-    """Return OpenCV's Size: width and height.
-
-    Raises:
-        error: The argument does not consist of two numbers.
-    """
+    """Return OpenCV's Size, width and height; other than two numbers are an ``error``."""
     numbers = [int(number) for number in np.ravel(size)]
     if len(numbers) != 2:
         message = f"size must be (width, height), it is {size!r}"

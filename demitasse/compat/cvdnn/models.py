@@ -26,14 +26,8 @@ INFO = "im_info"
 class Model:
     """A net for images: ``Model(net)`` or ``Model(model, config)``.
 
+    ``model`` is the path of the weights and ``config`` that of the prototxt; see ``readNet``.
     Setters return the model, so that they can be chained.
-
-    Args:
-        model: A net, or the path of its weights.
-        config: Path of its prototxt.
-
-    Raises:
-        error: The files cannot be read.
     """
 
     def __init__(self, model: Net | str | os.PathLike[str], config: str = "") -> None:
@@ -70,11 +64,7 @@ class Model:
 
     @failing_as("setInputSize")
     def setInputSize(self, *size: int | Sequence[int]) -> Self:
-        """Set width and height of the blob, in pixels: ``(width, height)`` or two numbers.
-
-        Raises:
-            error: The argument does not consist of two numbers.
-        """
+        """Set width and height of the blob, in pixels: ``(width, height)`` or two numbers."""
         self._params.size = images.as_size(size)
         return self
 
@@ -106,9 +96,7 @@ class Model:
 
     @failing_as("predict")
     def predict(self, frame: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the outputs for one image.
-
-        Shapes: frame (H, W) or (H, W, C).
+        """Return the outputs for one image, (H, W) or (H, W, C).
 
         Raises:
             error: The size of the input is unknown, or see ``Net.forward``.
@@ -150,11 +138,7 @@ class ClassificationModel(Model):
 
     @failing_as("classify")
     def classify(self, frame: np.ndarray) -> tuple[int, float]:
-        """Return the best class of an image and its score.
-
-        Raises:
-            error: The net has several outputs, or see ``predict``.
-        """
+        """Return the best class of an image and its score, for a net with one output."""
         scores = self._only_output(frame).ravel()
         if self._softmax:
             powers = np.exp(scores - scores.max())
@@ -191,10 +175,8 @@ class DetectionModel(Model):
     ) -> tuple[np.ndarray | tuple[()], np.ndarray | tuple[()], np.ndarray | tuple[()]]:
         """Return detections: classes, scores and boxes of x, y, width and height.
 
-        Args:
-            frame: The image.
-            confThreshold: Lowest score.
-            nmsThreshold: Ignored: the layer has suppressed overlapping boxes.
+        Scores are at least ``confThreshold``. ``nmsThreshold`` is ignored, as the layer has
+        suppressed overlapping boxes.
 
         Shapes: classes (K,) int32, scores (K,) float32, boxes (K, 4) int32, in pixels of the
         image; each an empty tuple without detections.

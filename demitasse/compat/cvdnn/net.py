@@ -229,8 +229,7 @@ class Net:
     def getLayer(self, layerId: LayerId) -> Layer:
         """Return a layer by number or name, with copies of its parameters.
 
-        Raises:
-            error: The layer does not exist.
+        Here and below, a layer or parameter that does not exist is an ``error``.
         """
         number = self._imported.number(layerId)
         if number == 0:
@@ -243,11 +242,7 @@ class Net:
 
     @failing_as("getParam")
     def getParam(self, layer: LayerId, numParam: int = 0) -> np.ndarray:
-        """Return a copy of a parameter of a layer.
-
-        Raises:
-            error: The layer or the parameter does not exist.
-        """
+        """Return a copy of a parameter of a layer."""
         return self._param(self.getLayer(layer), numParam)
 
     @staticmethod
@@ -259,11 +254,7 @@ class Net:
 
     @failing_as("setParam")
     def setParam(self, layer: LayerId, numParam: int, blob: np.ndarray) -> None:
-        """Replace the values of a parameter of a layer.
-
-        Raises:
-            error: The layer or the parameter does not exist, or the shape differs.
-        """
+        """Replace the values of a parameter of a layer; another shape is an ``error``."""
         info, values = self.getLayer(layer), np.asarray(blob)
         shape = self._param(info, numParam).shape
         if values.shape != shape:
@@ -374,11 +365,7 @@ class Net:
     ) -> tuple[np.ndarray, tuple[tuple[np.ndarray, ...], ...], tuple[tuple[np.ndarray, ...], ...]]:
         """Return the numbers of all layers, and the shapes of their inputs and outputs.
 
-        Args:
-            netInputShapes: Shape of the input, or of each input.
-
-        Raises:
-            error: The shapes do not fit the net.
+        Shapes of the input, or of each input, that do not fit the net are an ``error``.
         """
         pairs = self._session.shapes(_shape_list(netInputShapes))
         arrays = [

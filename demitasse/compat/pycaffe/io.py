@@ -163,12 +163,7 @@ class Transformer:
     def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
         """Return an image preprocessed for an input; the argument is not changed.
 
-        Args:
-            in_: Name of the input.
-            data: The image. Shape: (H', W', C).
-
-        Returns:
-            float32. Shape: (C, H, W) when ``transpose`` is (2, 0, 1).
+        Shapes: (H', W', C) -> float32 (C, H, W) when ``transpose`` is (2, 0, 1).
         """
         height, width = self._shape(in_)[2:]
         image = np.array(data, np.float32)
@@ -190,9 +185,7 @@ class Transformer:
     def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
         """Return an input of the net as an image of the same size: the inverse of ``preprocess``.
 
-        Args:
-            in_: Name of the input.
-            data: One item; axes of length 1 are dropped. Shape: (C, H, W) or (1, C, H, W).
+        Axes of length 1 are dropped. Shapes: (C, H, W) or (1, C, H, W).
         """
         self._shape(in_)
         image = np.array(data).squeeze()
@@ -280,16 +273,10 @@ class Transformer:
 
 
 def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) -> np.ndarray:
-    """Read an image from a file.
+    """Read an image from a path or from a file opened in binary mode.
 
-    The EXIF orientation is ignored, and transparency is dropped.
-
-    Args:
-        filename: Path, or a file opened in binary mode.
-        color: True for three channels, False for one gray channel.
-
-    Returns:
-        float32, in [0, 1], RGB. Shape: (H, W, 3) or (H, W, 1).
+    The EXIF orientation is ignored, and transparency is dropped. The image is float32, in [0, 1],
+    RGB (H, W, 3), or gray (H, W, 1) if ``color`` is False.
 
     Raises:
         OSError: The file cannot be read, or is not an image.
@@ -376,18 +363,12 @@ def resize(
 
     By default the image is extended with black, which darkens its edges slightly when it grows.
 
+    Other arguments are those of ``interpolate.resize_squares``. The result is float64.
+
     Args:
         image: Pixels. Shape: (H, W) or (H, W, C).
         output_shape: New height and width, in pixels, and optionally the channels.
-        order: Order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5.
-        mode: Extension beyond the edges: ``"constant"``, ``"edge"``, ``"symmetric"``,
-            ``"reflect"`` or ``"wrap"``.
-        cval: Value of the mode ``"constant"``.
-        clip: Clip results to the range of the image.
         preserve_range: Keep the range of integers instead of scaling to [0, 1].
-
-    Returns:
-        float64. Shape: (height, width) or (height, width, C).
 
     Raises:
         ValueError: The number of axes or channels differs, or the order or the mode is invalid.
@@ -406,12 +387,7 @@ def resize(
 def oversample(images: Sequence[np.ndarray] | np.ndarray, crop_dims: Sizes) -> np.ndarray:
     """Return ten crops of each image: corners, center, and the mirror images of all five.
 
-    Args:
-        images: Images of one size. Shape of each: (H, W, C).
-        crop_dims: Height and width of a crop, in pixels.
-
-    Returns:
-        float32. Shape: (10 N, height, width, C).
+    Shapes: N images of one size (H, W, C) -> float32 (10 N, height, width, C).
 
     Raises:
         ValueError: A crop is larger than the image.

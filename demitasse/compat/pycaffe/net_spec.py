@@ -70,11 +70,7 @@ class Function:
 
 
 class NetSpec:
-    """A net under construction: a top that is assigned to an attribute gets its name.
-
-    Attributes:
-        tops: Assigned tops, by name.
-    """
+    """A net under construction: a top that is assigned to an attribute gets its name."""
 
     tops: OrderedDict[str, Top | Function]
 
