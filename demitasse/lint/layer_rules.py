@@ -219,20 +219,10 @@ def frozen(view: NetView) -> None:
 
 
 RULES = (
-    unknown_types,
-    duplicate_names,
-    nonfinite_settings,
-    overwritten_outputs,
-    batch_norm,
-    unused_blobs,
-    zero_weights,
-    losses_of_losses,
-    weighted_and_read,
-    dropout_only_in_test,
-    frozen,
+    unknown_types, duplicate_names, nonfinite_settings, overwritten_outputs, batch_norm,
+    unused_blobs, zero_weights, losses_of_losses, weighted_and_read, dropout_only_in_test, frozen,
     bias_before_batch_norm,
-)
-
+)  # fmt: skip
 
 DEPRECATED = {
     "data_param": "rand_skip force_encoded_color scale mean_file crop_size mirror",

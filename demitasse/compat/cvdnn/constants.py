@@ -3,8 +3,6 @@
 Source: OpenCV 4, ``modules/dnn/include/opencv2/dnn/dnn.hpp``.
 """
 
-from __future__ import annotations
-
 CV_8U, CV_32F = 0, 5
 
 DNN_BACKEND_DEFAULT = 0

@@ -363,12 +363,11 @@ def resize(
 
     By default the image is extended with black, which darkens its edges slightly when it grows.
 
-    Other arguments are those of ``interpolate.resize_squares``. The result is float64.
+    ``output_shape`` is the new height and width, in pixels, and optionally the channels.
+    ``preserve_range`` keeps the range of integers instead of scaling to [0, 1]. Other arguments
+    are those of ``interpolate.resize_squares``.
 
-    Args:
-        image: Pixels. Shape: (H, W) or (H, W, C).
-        output_shape: New height and width, in pixels, and optionally the channels.
-        preserve_range: Keep the range of integers instead of scaling to [0, 1].
+    Shapes: (H, W) or (H, W, C) -> float64 (height, width) or (height, width, C).
 
     Raises:
         ValueError: The number of axes or channels differs, or the order or the mode is invalid.

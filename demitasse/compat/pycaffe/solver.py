@@ -167,12 +167,8 @@ class AdamSolver(SGDSolver):
     type = "Adam"
 
 
-CLASSES: dict[str, type[Solver]] = {
-    kind.type: kind
-    for kind in (
-        SGDSolver, NesterovSolver, AdaGradSolver, RMSPropSolver, AdaDeltaSolver, AdamSolver,
-    )
-}  # fmt: skip
+CLASSES: dict[str, type[Solver]] = {SGDSolver.type: SGDSolver}
+CLASSES |= {kind.type: kind for kind in SGDSolver.__subclasses__()}
 
 
 def get_solver(param_file: FileName | SolverParameter) -> Solver:
