@@ -16,14 +16,8 @@ from demitasse.interop.onnx_import.net_builder import Converter
 __all__ = ["CONVERTERS", "REASONS"]
 
 FAMILIES = (
-    convolution_pooling,
-    elementwise,
-    arithmetic,
-    normalization,
-    products,
-    shapes,
-    recurrent,
-)
+    convolution_pooling, elementwise, arithmetic, normalization, products, shapes, recurrent,
+)  # fmt: skip
 
 CONVERTERS: Mapping[str, Converter] = {
     kind: convert for family in FAMILIES for kind, convert in family.CONVERTERS.items()
