@@ -89,12 +89,21 @@ class ModuleCode:
     def call(self, name: str, *arguments: object, **options: object) -> str:
         """Return a call of a function of ``functions.py``, and add the function to the module.
 
-        Text is an expression; other arguments are written as literals.
+        Text is an expression; other arguments are values, or are written as literals.
         """
         self.functions[name] = None
-        texts = [_literal(one) for one in arguments]
-        texts += [f"{key}={_literal(one)}" for key, one in options.items()]
+        texts = [self._argument(one) for one in arguments]
+        texts += [f"{key}={self._argument(one)}" for key, one in options.items()]
         return f"{name}({', '.join(texts)})"
+
+    def _argument(self, given: object) -> str:
+        if isinstance(given, Value):
+            return self.variable(given)
+        return number(given) if isinstance(given, float) else str(given)
+
+    def apply_function(self, node: LayerNode, name: str, *more: object, **options: object) -> None:
+        """Add a call with the bottoms and more arguments whose result is the first top."""
+        self.let(self.call(name, *node.bottoms, *more, **options), node.tops[0])
 
     def record_sizes(self, value: Value) -> None:
         """Record which symbolic sizes a value's shape determines."""
@@ -233,10 +242,6 @@ def number(value: float) -> str:
     single = float(str(np.float32(value)))
     shown = single if np.float32(single) == np.float32(value) else float(value)
     return repr(shown) if np.isfinite(shown) else f'float("{shown}")'
-
-
-def _literal(value: object) -> str:
-    return number(value) if isinstance(value, float) else str(value)
 
 
 def sizes(values: Iterable[int]) -> str:

@@ -113,8 +113,7 @@ def _upsample(node: LayerNode, code: ModuleCode) -> None:
     """Add a repetition of pixels, or a scatter to the indices of a mask."""
     layer, (image, *mask), [y] = node.layer_as(Upsample), node.bottoms, node.tops
     if mask:
-        arguments = (code.variable(image), code.variable(mask[0]), *y.shape[-2:])
-        code.let(code.call("unpool", *arguments), y)
+        code.apply_function(node, "unpool", *y.shape[-2:])
     else:
         down, right = layer.scale
         repeated = f"repeat_interleave({down}, -2).repeat_interleave({right}, -1)"

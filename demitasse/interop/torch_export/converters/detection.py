@@ -21,7 +21,7 @@ def _detection_output(node: LayerNode, code: ModuleCode) -> None:
     detector = layer.detector
     found = code.call(
         "detection_output",
-        *map(code.variable, node.bottoms[:3]),
+        *node.bottoms[:3],
         classes=detector.classes,
         background=detector.background,
         shared=layer.boxes == 1,
@@ -41,7 +41,7 @@ def _proposal(node: LayerNode, code: ModuleCode) -> None:
     anchors = code.buffer(node, proposer.anchors)
     found = code.call(
         "propose",
-        *map(code.variable, node.bottoms),
+        *node.bottoms,
         anchors,
         stride=proposer.stride,
         min_size=float(proposer.least),
@@ -59,25 +59,30 @@ def _let_two(node: LayerNode, code: ModuleCode, pair: str) -> None:
 
 
 def _roi_pooling(node: LayerNode, code: ModuleCode) -> None:
-    p, (x, rois) = node.layer.param.roi_pooling_param, map(code.variable, node.bottoms)
-    how = [(p.pooled_h, p.pooled_w), p.spatial_scale, *([p.pad_ratio] if p.pad_ratio else [])]
-    code.let(code.call("roi_pool", x, rois, *how), node.tops[0])
+    p = node.layer.param.roi_pooling_param
+    ratio = [p.pad_ratio] if p.pad_ratio else []
+    code.apply_function(node, "roi_pool", (p.pooled_h, p.pooled_w), p.spatial_scale, *ratio)
 
 
 def _roi_align(node: LayerNode, code: ModuleCode) -> None:
-    layer, (x, rois) = node.layer_as(ROIAlign), map(code.variable, node.bottoms)
+    layer = node.layer_as(ROIAlign)
     how = tuple(layer.pooled), float(layer.scale), float(layer.pad_ratio)
-    code.let(code.call("roi_align", x, rois, *how), node.tops[0])
+    code.apply_function(node, "roi_align", *how)
+
+
+def _psroi_pooling(node: LayerNode, code: ModuleCode) -> None:
+    p = node.layer.param.psroi_pooling_param
+    code.apply_function(node, "psroi_pool", p.output_dim, p.group_size, p.spatial_scale)
 
 
 def _decode_bbox(node: LayerNode, code: ModuleCode) -> None:
-    layer, arguments = node.layer_as(DecodeBBox), [*map(code.variable, node.bottoms[:2])]
-    arguments += [code.buffer(node, one) for one in (layer.mean, layer.std)]
-    code.let(code.call("decode_regions", *arguments), node.tops[0])
+    layer = node.layer_as(DecodeBBox)
+    statistics = [code.buffer(node, one) for one in (layer.mean, layer.std)]
+    code.let(code.call("decode_regions", *node.bottoms[:2], *statistics), node.tops[0])
 
 
 def _box_group_output(node: LayerNode, code: ModuleCode) -> None:
-    layer, bottoms = node.layer_as(BoxGroupOutput), [*map(code.variable, node.bottoms)]
+    layer, bottoms = node.layer_as(BoxGroupOutput), node.bottoms
     p = layer.param.box_group_output_param
     statistics = [code.buffer(node, one) for one in (layer.mean, layer.std)]
     maps = [
@@ -102,17 +107,11 @@ def _yolo_output(node: LayerNode, code: ModuleCode) -> None:
     units = layer.units(list(node.place.bottom))
     maps = []
     for x, anchors, unit in zip(node.bottoms, layer.anchors, units, strict=True):
-        arguments = code.variable(x), code.buffer(node, anchors / unit), layer.classes
-        maps.append(code.call("yolo_map", *arguments, best_only=best_only))
+        scaled = code.buffer(node, anchors / unit)
+        maps.append(code.call("yolo_map", x, scaled, layer.classes, best_only=best_only))
     above = just_below(layer.confidence) if best_only else layer.confidence
     how = {"above": float(above), "overlap": float(just_below(layer.overlap))}
     code.let(code.call("yolo_output", f"[{', '.join(maps)}]", **how), node.tops[0])
-
-
-def _psroi_pooling(node: LayerNode, code: ModuleCode) -> None:
-    p, (x, rois) = node.layer.param.psroi_pooling_param, map(code.variable, node.bottoms)
-    how = p.output_dim, p.group_size, p.spatial_scale
-    code.let(code.call("psroi_pool", x, rois, *how), node.tops[0])
 
 
 CONVERTERS: Mapping[str, Converter] = {

@@ -102,12 +102,12 @@ def _per_channel(blob: Blob, x: Value) -> np.ndarray:
 
 def _lrn(node: LayerNode, code: ModuleCode) -> None:
     """Add LocalResponseNorm; within channels, its formula."""
-    layer, x = node.layer_as(LRN), code.variable(node.bottoms[0])
+    layer = node.layer_as(LRN)
     alpha, beta, k = (number(one) for one in (layer.alpha, layer.beta, layer.k))
     if layer.across:
         code.apply(node, f"nn.LocalResponseNorm({layer.size}, alpha={alpha}, beta={beta}, k={k})")
     else:
-        code.let(code.call("lrn_within_channel", x, layer.size, alpha, beta), node.tops[0])
+        code.apply_function(node, "lrn_within_channel", layer.size, alpha, beta)
 
 
 def _mvn(node: LayerNode, code: ModuleCode) -> None:
@@ -118,10 +118,10 @@ def _mvn(node: LayerNode, code: ModuleCode) -> None:
 
 
 def _normalize(node: LayerNode, code: ModuleCode) -> None:
-    p, [x], [y] = node.layer.param.norm_param, node.bottoms, node.tops
+    p, [x] = node.layer.param.norm_param, node.bottoms
     axes = list(range(1, len(x.shape))) if p.across_spatial else [1]
     weights = code.parameters(node, weight=_per_channel(node.layer.blobs[0], x))
-    code.let(code.call("normalize", code.variable(x), axes, p.eps, weights), y)
+    code.apply_function(node, "normalize", axes, p.eps, weights)
 
 
 CONVERTERS: Mapping[str, Converter] = {

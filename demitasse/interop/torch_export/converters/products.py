@@ -71,7 +71,7 @@ def _bias(node: LayerNode, code: ModuleCode) -> None:
     axis, x = node.layer.param.bias_param.axis, node.bottoms[0]
     if len(node.bottoms) == 1:
         weights = code.parameters(node, bias=_parameter(node, 0, axis))
-        code.let(code.call("affine", code.variable(x), weights), node.tops[0])
+        code.apply_function(node, "affine", weights)
     else:
         code.let(f"{code.variable(x)} + {_operand(node, code, axis)}", node.tops[0])
 

@@ -41,13 +41,10 @@ def _loop(
         hidden_weight=blobs[layer.recurrent_index].cpu_data(),
         **more,
     )
-    x, cont, *others = map(code.variable, node.bottoms)
-    arguments = [x, cont, weights]
-    if others:
-        arguments += others if layer.has_static else ["None", *others]
-    names: list[Value | str] = [*node.tops]
-    names += ["unused"] * (results - len(names))
-    code.let_several(code.call(name, *arguments), names)
+    x, cont, *others = node.bottoms
+    static = [] if layer.has_static or not others else ["None"]
+    names: list[Value | str] = [*node.tops, *["unused"] * results]
+    code.let_several(code.call(name, x, cont, weights, *static, *others), names[:results])
 
 
 def _lstm_unit(node: LayerNode, code: ModuleCode) -> None:
