@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +22,9 @@ from demitasse.training.checkpoint.layer_state import (
     layer_progress,
     shard_name,
 )
-from demitasse.training.checkpoint.resume_check import (
-    Difference,
-    check_compatible,
-    run_fingerprint,
-)
+from demitasse.training.checkpoint.resume_check import Difference, check_compatible, run_fingerprint
 from demitasse.training.checkpoint.retention import SnapshotRetention, warn_if_disk_full
-from demitasse.training.checkpoint.snapshot import Checkpoint, read_checked, write_best
+from demitasse.training.checkpoint.snapshot import read_checked, write_best
 from demitasse.training.checkpoint.state_file import State
 from demitasse.training.context import TrainingContext
 
@@ -63,33 +59,26 @@ class Checkpointer:
         seed: The seed that the caller asked for; negative for any seed.
 
     Attributes:
+        resumable: State besides weights and history, savepoints, and repeatable tests.
         snapshot_pending: Whether the last snapshot could not be written.
         inconsistent: Whether an update or a restore was begun and not completed.
     """
 
     def __init__(self, run: TrainingContext, keep_last: int | None, seed: int) -> None:
         self._run, self._seed = run, seed
-        self._retention = SnapshotRetention(run.param, keep_last)
-        self._resumable = ResumableState(run, self._retention)
+        self._retention = SnapshotRetention(run, keep_last)
+        self.resumable = ResumableState(run, self._retention)
         self.snapshot_pending = self.inconsistent = False
         self._lost_best: SnapshotError | None = None
         if run.is_root:
-            warn_if_disk_full(run.param, run.net, run.updater.history)
+            warn_if_disk_full(run)
 
     # -- snapshots -----------------------------------------------------------------------------
 
     def write(
         self, iteration: int, step: int, prefix: str | os.PathLike[str] | None = None
     ) -> tuple[Path, Path]:
-        """Write a snapshot.
-
-        Args:
-            iteration: Number of updates made so far.
-            step: Step of the learning-rate policy.
-            prefix: Beginning of the names of the files; None is ``snapshot_prefix``.
-
-        Returns:
-            The weights file and the state file.
+        """Write a snapshot after so many updates; return the weights file and the state file.
 
         Raises:
             SnapshotError: The snapshot cannot be written; or this is another rank than 0.
@@ -102,21 +91,14 @@ class Checkpointer:
         with run.net.lock:
             self.check_consistent(iteration)
             run.nonfinite.check_weights(run.net, iteration)
-            resume = self._resumable.for_snapshot()
+            resume = self.resumable.for_snapshot()
             resume.run.CopyFrom(run_fingerprint(run))
-            checkpoint = Checkpoint(
-                run.param, run.net, run.updater.history, iteration, step, resume
-            )
-            paths = self._retention.write(checkpoint, prefix)
+            paths = self._retention.write(iteration, step, resume, prefix)
         self.snapshot_pending = False
         return paths
 
     def check_consistent(self, iteration: int) -> None:
-        """Check that all weights are of one iteration.
-
-        Raises:
-            SnapshotError: They are not.
-        """
+        """Raise a SnapshotError unless all weights are of one iteration."""
         if self.inconsistent:
             message = (
                 f"an update or a restore near iteration {iteration} was interrupted: some weights "
@@ -125,11 +107,7 @@ class Checkpointer:
             raise SnapshotError(message, code=ErrorCode.BAD_STATE, iteration=iteration)
 
     def note_remote_snapshot(self, iteration: int) -> None:
-        """Record a snapshot that rank 0 writes in another process.
-
-        Raises:
-            NetError: Rank 0 writes none: weights are NaN or infinite.
-        """
+        """Record a snapshot of rank 0 in another process, after the same check of the weights."""
         self.check_finite(iteration)
         self._retention.note_remote(iteration)
 
@@ -155,17 +133,8 @@ class Checkpointer:
         """Free the lock of the prefix."""
         self._retention.lock.free()
 
-    def gather(self) -> None:
-        """Collect the state of layers of all shards for the next snapshot; all processes call."""
-        self._resumable.gather()
-
     def try_snapshot(self, snapshot: Callable[[], object], iteration: int) -> None:
-        """Write a snapshot during training; log a failure, and try again at the next one.
-
-        Args:
-            snapshot: Writes the snapshot.
-            iteration: Number of updates made so far.
-        """
+        """Write a snapshot during training; log a failure, and try again at the next one."""
         try:
             snapshot()
         except SnapshotError as error:
@@ -176,12 +145,9 @@ class Checkpointer:
             )  # fmt: skip
 
     def write_best(self, iteration: int) -> Path | None:
-        """Write the weights that the last test has found to be the best so far.
+        """Write the weights that the last test has found to be the best so far; return the file.
 
-        A failure is logged; the next test that is better than the file on disk is tried.
-
-        Returns:
-            The file, or None after a failure.
+        A failure is logged, and None returned; the next test that is better than the file is tried.
 
         Raises:
             NetError: Weights are NaN or infinite, and ``on_nonfinite`` is "raise".
@@ -189,7 +155,7 @@ class Checkpointer:
         run = self._run
         run.nonfinite.check_weights(run.net, iteration)
         try:
-            path = write_best(run.param, run.net, iteration, run.monitor.best)
+            path = write_best(run, iteration)
         except SnapshotError as error:
             self._lost_best = error.at(f"iteration {iteration}, {run.monitor.best}")
             run.monitor.forget_best()
@@ -208,32 +174,10 @@ class Checkpointer:
         if error is not None:
             raise error
 
-    # -- rollback ------------------------------------------------------------------------------
-
-    def savepoint(self, *, test: bool) -> Callable[[], None]:
-        """Return a function that undoes all changes of an iteration before its update.
-
-        Args:
-            test: Whether the iteration may test first.
-        """
-        return self._resumable.savepoint(test=test)
-
-    def repeatable_test(self, interrupted: Callable[[], bool]) -> AbstractContextManager[None]:
-        """Surround a test: a run that resumes from a snapshot of this time repeats the whole test.
-
-        Args:
-            interrupted: Called at the end; if True, the test nets are rolled back.
-        """
-        return self._resumable.repeatable_test(interrupted)
-
     # -- state in memory and on disk -----------------------------------------------------------
 
     def state_dict(self, iteration: int, step: int) -> TrainingState:
         """Return the state of the run between two iterations.
-
-        Args:
-            iteration: Number of updates made so far.
-            step: Step of the learning-rate policy.
 
         Raises:
             SnapshotError: An update was interrupted.
@@ -241,7 +185,7 @@ class Checkpointer:
         run = self._run
         with run.net.lock:
             self.check_consistent(iteration)
-            resume = self._resumable.now().SerializeToString()
+            resume = self.resumable.now().SerializeToString()
             weights = [memory.cpu_data().copy() for memory in weight_memories(run.net)]
             history = run.updater.history.arrays()
             return TrainingState(iteration, step, weights, history, resume)
@@ -254,28 +198,26 @@ class Checkpointer:
         """
         run = self._run
         resume = ResumeState.FromString(state.resume)
-        for lost in self._resumable.missing(resume):
+        for lost in self.resumable.missing(resume):
             log.warning("%s: the layer starts anew.", lost.text)
         self.inconsistent = True
         for memory, array in zip(weight_memories(run.net), state.weights, strict=True):
             memory.mutable_cpu_data(discard=True)[...] = array
         run.updater.history.load(state.history)
-        self._resumable.restore(resume)
+        self.resumable.restore(resume)
         self._retention.iterations = list(resume.snapshot)
         run.nonfinite.reset()
 
     def restore(self, path: Path, *, force: bool = False, exact: bool = False) -> State:
         """Restore the run from a state file; on failure nothing has changed.
 
+        Iteration and step are left to the caller; until they are set, the run is ``inconsistent``.
+
         Args:
             path: The state.
             force: Whether to accept a state of another run.
             exact: Whether to refuse differences that change results, and states without the state
                 of a layer.
-
-        Returns:
-            The state. Its iteration and step are left to the caller; until they are set, the run is
-            ``inconsistent``.
 
         Raises:
             ConfigError: Both ``force`` and ``exact`` are given.
@@ -285,10 +227,10 @@ class Checkpointer:
         """
         run = self._run
         history = run.updater.history
-        state = read_checked(path, run.net, len(history.memories), run.updater.rule.type)
+        state = read_checked(path, run)
         weights = _version(state.learned_net)
         now = run_fingerprint(run)
-        lost = list(self._resumable.missing(state.resume))
+        lost = list(self.resumable.missing(state.resume))
         check_compatible(state, now, self._seed, path, lost, force=force, exact=exact)
         with run.net.lock:
             before, self.inconsistent = self.inconsistent, True
@@ -302,7 +244,7 @@ class Checkpointer:
                     message = "its weights were replaced while they were read; restore it again"
                     raise SnapshotError(message, code=ErrorCode.CORRUPT).at(os.fspath(path))
             history.load(state.history)
-            resume = self._resumable.restore(state.resume)
+            resume = self.resumable.restore(state.resume)
             self._retention.resume(path, state.iter, resume.snapshot)
         run.nonfinite.reset()
         return state
@@ -327,10 +269,6 @@ class ResumableState:
 
     This is: seed, passes and states of layers of the nets, the last losses, the best metrics, and
     the iterations of the snapshots.
-
-    Args:
-        run: The run.
-        retention: The snapshots that are kept.
     """
 
     def __init__(self, run: TrainingContext, retention: SnapshotRetention) -> None:
@@ -411,13 +349,9 @@ class ResumableState:
         return resume
 
     def restore(self, resume: ResumeState | None) -> ResumeState:
-        """Restore all but the iterations of the snapshots.
+        """Restore all but the iterations of the snapshots; return the state that was restored.
 
-        Args:
-            resume: The state; None restores the state at the start, at the first record.
-
-        Returns:
-            The state that was restored.
+        None restores the state at the start, at the first record.
         """
         run, resume = self._run, self._initial if resume is None else resume
         stored = StoredLayers(resume)
@@ -446,8 +380,7 @@ class ResumableState:
     def savepoint(self, *, test: bool) -> Callable[[], None]:
         """Return a function that undoes all changes of an iteration before its update.
 
-        Args:
-            test: Whether the iteration may test first.
+        With ``test`` the iteration may test first, and the test nets are rolled back, too.
         """
         run = self._run
         nets = [net.savepoint() for net in (*run.training_nets, *(run.test_nets if test else ()))]
@@ -464,11 +397,9 @@ class ResumableState:
 
     @contextmanager
     def repeatable_test(self, interrupted: Callable[[], bool]) -> Iterator[None]:
-        """Surround a test; snapshots of this time contain the state before the test.
+        """Surround a test: a run that resumes from a snapshot of this time repeats the whole test.
 
-        Args:
-            interrupted: Called at the end; if True, or after an error, the test nets are rolled
-                back.
+        If ``interrupted`` is True at the end, or after an error, the test nets are rolled back.
         """
         nets, done = [net.savepoint() for net in self._run.test_nets], False
         self.gather()

@@ -245,9 +245,6 @@ def shard_name(name: str, shard: int) -> str:
 class StoredLayers:
     """The layers of a state by net and name, decoded and checked.
 
-    Args:
-        resume: The state.
-
     Raises:
         SnapshotError: The state is damaged.
     """
@@ -280,11 +277,8 @@ class StoredLayers:
     ) -> Iterator[tuple[str, str]]:
         """Yield the layers of a net whose state was not saved, with the reasons.
 
-        Args:
-            name: Name of the net.
-            net: The net.
-            weights: Memories of the weights that are restored for the net.
-            shards: Shards whose state is needed.
+        ``weights`` are the memories of the weights that are restored for the net, ``shards`` those
+        whose state is needed.
         """
         for layer in net.layers:
             place = f"the state of layer {layer.name!r} ({layer.type}) of the {name} net"

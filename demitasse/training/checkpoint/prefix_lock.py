@@ -46,10 +46,7 @@ class PrefixLock:
         self._files: dict[Path, _LockFile | None] = {}
 
     def take(self, prefix: str) -> None:
-        """Lock a prefix, unless this solver has locked the prefix already.
-
-        Args:
-            prefix: Beginning of the names of the files.
+        """Lock the prefix of the names of files, unless this solver has locked the prefix already.
 
         Raises:
             SnapshotError: Another process has locked the prefix; names the process.
@@ -64,9 +61,8 @@ class PrefixLock:
                 f"snapshot_prefix {prefix!r} is in use: {error.strerror} writes snapshots there, "
                 f"and has locked {os.fspath(path)!r}; wait for its end, or give another prefix"
             )
-            raise SnapshotError(
-                message, code=ErrorCode.IN_USE, field="snapshot_prefix", got=prefix
-            ) from None
+            details = {"field": "snapshot_prefix", "got": prefix}
+            raise SnapshotError(message, code=ErrorCode.IN_USE, **details) from None
         except OSError as error:
             log.warning(
                 "%s cannot be locked (%s): another run with this snapshot_prefix would not be "

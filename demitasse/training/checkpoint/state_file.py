@@ -194,12 +194,16 @@ def _read_hdf5(path: Path) -> State:
                 raise SnapshotError(text, code=ErrorCode.CORRUPT, field="history").at(str(path))
             stored = [member(history, name) for name in names]
             need_memory(stored)
+            resume = None
+            if RESUME in file:
+                resume = parse_message(array_of(member(file, RESUME)).tobytes(), ResumeState)
+                escape_invalid_utf8(resume)
             return State(
                 _integer(member(file, "iter")),
                 _text(array_of(member(file, "learned_net"))) if "learned_net" in file else "",
                 _integer(member(file, "current_step")) if "current_step" in file else 0,
                 [array_of(one) for one in stored],
-                _resume(member(file, RESUME)) if RESUME in file else None,
+                resume,
             )
     except WeightsError as error:
         raise SnapshotError(error.message, code=error.code) from error
@@ -207,12 +211,6 @@ def _read_hdf5(path: Path) -> State:
 
 def _integer(dataset: Any) -> int:
     return int(array_of(dataset).reshape(-1)[0])
-
-
-def _resume(dataset: Any) -> ResumeState:
-    resume = parse_message(array_of(dataset).tobytes(), ResumeState)
-    escape_invalid_utf8(resume)
-    return resume
 
 
 def _text(value: np.ndarray) -> str:
