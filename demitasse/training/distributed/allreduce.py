@@ -48,9 +48,6 @@ def tree_sum(parts: Sequence[Array]) -> None:
 
     The far half is added to the near half until one array is left: of eight, 4 to 0, 5 to 1, 6 to 2
     and 7 to 3, then 2 to 0 and 3 to 1, then 1 to 0.
-
-    Args:
-        parts: Arrays of one shape, by their number.
     """
     count = len(parts)
     while count > 1:
@@ -65,10 +62,6 @@ def sums_locally(count: int, size: int) -> bool:
 
     It may if :func:`tree_sum` does so, too: if each level of the tree down to one array for each
     process adds shards of the same process. Otherwise each shard's gradient travels by itself.
-
-    Args:
-        count: Number of shards.
-        size: Number of processes.
     """
     while count > size:
         half = (count + 1) // 2
@@ -123,10 +116,7 @@ def fast_mean(collective: Collective, shards: Shards, parts: Sequence[Array]) ->
 
 
 def fp16_mean(
-    collective: Collective,
-    shards: Shards,
-    parts: Sequence[np.ndarray],
-    bucket: int = BUCKET_BYTES,
+    collective: Collective, shards: Shards, parts: Sequence[np.ndarray], bucket: int = BUCKET_BYTES
 ) -> None:
     """Replace the first part by the mean over all shards, sent in half precision.
 

@@ -129,14 +129,12 @@ class FaultTolerantRun:
 
     def _regroup(self) -> None:
         """Form a group of the remaining processes, all with the most advanced state."""
-        lost, together = 0, False
-        while not together:
-            try:
+        lost = 0
+        while True:
+            with suppress(LostProcessError):
                 lost += self._communicator.shrink()
                 self._synchronize()
-                together = True
-            except LostProcessError:
-                continue
+                break
         if self._communicator.rank == 0:
             at = "the beginning" if self.state is None else f"iteration {self.state.iteration}"
             log.warning(

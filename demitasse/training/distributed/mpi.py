@@ -26,12 +26,8 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 LAUNCHERS = (
-    "OMPI_COMM_WORLD_SIZE",
-    "PMIX_RANK",
-    "PMI_SIZE",
-    "MPI_LOCALNRANKS",
-    "MV2_COMM_WORLD_SIZE",
-)
+    "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE",
+)  # fmt: skip
 """Variables that launchers of MPI set in each of several processes."""
 
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -167,12 +163,19 @@ class Mpi:
 
     @renamed_arguments(deadline="timeout", survive="fault_tolerant")
     def __init__(self, timeout: float = 300.0, *, fault_tolerant: bool = False) -> None:
-        if fault_tolerant:
-            _need_fault_tolerance()
+        tolerant = os.environ.get(FAULT_TOLERANCE, "0").lower() in {"1", "true"}
+        if fault_tolerant and not tolerant:  # MPI ends all processes when one dies
+            message = (
+                "fault tolerance needs Open MPI 5 with ULFM; start the processes with mpirun "
+                "--with-ft ulfm"
+            )
+            raise ConfigError(message, code=ErrorCode.UNAVAILABLE)
         self._mpi: Any = None
         self.timeout = timeout
         stop_limit = 2 * LATER * timeout + ENDING  # the others report a late process first
-        self._watchdog = Watchdog(stop_limit, _process_name(), launched=launched_by_mpi())
+        number = next((os.environ[name] for name in RANKS if name in os.environ), "0")
+        name = f"process {number} ({os.getpid()} on {socket.gethostname()})"
+        self._watchdog = Watchdog(stop_limit, name, launched=launched_by_mpi())
         atexit.register(self._limit_exit)  # afterwards mpi4py ends MPI, which may block
         meeting = (
             f"the processes did not meet within {timeout:g} s: a process died, is stopped, or is "
@@ -380,8 +383,7 @@ def _suspended(before: float, now: float) -> float:
 def _initialize(*, finalize: bool) -> Any:
     """Initialize MPI in this process, once all processes call it; return the module.
 
-    Args:
-        finalize: Whether MPI is finalized at exit, which may wait for dead processes for ever.
+    MPI that is finalized at exit may wait for dead processes for ever.
 
     Raises:
         ConfigError: mpi4py or an MPI library is missing.
@@ -407,26 +409,6 @@ def _initialize(*, finalize: bool) -> Any:
         )
         raise ParallelError(message, code=ErrorCode.LOST_PROCESS) from error
     return MPI
-
-
-def _process_name() -> str:
-    """Return the name of this process in messages before MPI has started."""
-    number = next((os.environ[name] for name in RANKS if name in os.environ), "0")
-    return f"process {number} ({os.getpid()} on {socket.gethostname()})"
-
-
-def _need_fault_tolerance() -> None:
-    """Check that MPI does not end all processes when one dies.
-
-    Raises:
-        ConfigError: It does.
-    """
-    if os.environ.get(FAULT_TOLERANCE, "0").lower() not in {"1", "true"}:
-        message = (
-            "fault tolerance needs Open MPI 5 with ULFM; start the processes with mpirun "
-            "--with-ft ulfm"
-        )
-        raise ConfigError(message, code=ErrorCode.UNAVAILABLE)
 
 
 def _late(ranks: Iterable[int], timeout: float) -> ParallelError:

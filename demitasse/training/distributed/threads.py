@@ -35,12 +35,7 @@ class _Exchange:
 
 
 def connected_threads(size: int, timeout: float = 60.0) -> list[ThreadCommunicator]:
-    """Return connected communicators, one for each thread.
-
-    Args:
-        size: Number of threads.
-        timeout: Seconds that a thread waits for the others.
-    """
+    """Return connected communicators, one for each thread, that wait ``timeout`` seconds."""
     exchange = _Exchange(size, timeout)
     return [ThreadCommunicator(exchange, rank) for rank in range(size)]
 
