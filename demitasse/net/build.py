@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from demitasse.backends.storage import STORAGES, Stored
 from demitasse.blob import Blob
 from demitasse.core.config import settings
@@ -70,18 +72,6 @@ def read_source(
     return read_net(source, ignore_unknown_fields=ignore_unknown_fields)
 
 
-def resolve_base_dir(base_dir: str | os.PathLike[str] | None, file: str) -> Path | None:
-    """Return the folder for relative paths: the given one, or that of the net's file.
-
-    Args:
-        base_dir: The folder, or None.
-        file: The net's file, or an empty string.
-    """
-    if base_dir is not None:
-        return Path(base_dir)
-    return Path(file).parent if file else None
-
-
 def order_arguments(phase: Any, weights: Any) -> tuple[Any, Any]:
     """Return phase and weights, which pycaffe takes as ``Net(file, weights, phase)``, too."""
     if phase is None or _is_phase(phase) or not (weights is None or _is_phase(weights)):
@@ -111,48 +101,34 @@ def phase_number(phase: object) -> Any:
     raise ConfigError(message, code=ErrorCode.UNKNOWN, field="phase", got=phase)
 
 
-def choose_seed(seed: int | None) -> int:
-    """Return the seed, or that of the settings; for a negative seed, a random one."""
-    chosen = settings.get("seed") if seed is None else seed
-    return int.from_bytes(os.urandom(4), "little") >> 1 if chosen < 0 else int(chosen)
-
-
-def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored:
+def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: str) -> Stored:
     """Return the storage of values on the device; None asks the settings.
 
     Raises:
-        ConfigError: The storage is unknown, or the device or the dtype does not support it.
+        ConfigError: The storage is unknown; or device, dtype or phase does not support it.
     """
+
+    def fault(code: ErrorCode, message: str, **details: Any) -> ConfigError:
+        return ConfigError(message, code=code, field="storage", got=chosen, **details)
+
     chosen: Stored = settings.get("gpu_storage_dtype") if storage is None else storage
     if chosen not in STORAGES:
         message = f"got storage {chosen!r}, expected one of {', '.join(STORAGES)}"
-        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="storage", got=chosen)
+        raise fault(ErrorCode.UNKNOWN, message)
     asked = "" if storage is not None else f" ({settings.where('gpu_storage_dtype')})"
     if chosen not in device.backend.storages:
         message = f"storage {chosen!r}{asked} is for GPUs; {device} supports 'float' only"
-        raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="storage", got=chosen)
+        raise fault(ErrorCode.UNSUPPORTED, message)
     if chosen != "float" and dtype != "float32":
         message = f"storage {chosen!r}{asked} is for nets of float32; got dtype {dtype}"
-        raise ConfigError(
-            message, code=ErrorCode.CONFLICT, field="storage", got=chosen, dtype=dtype
-        )
-    return chosen
-
-
-def check_storage(storage: Stored, phase: str) -> None:
-    """Refuse a storage of 16 bits for a net in phase TRAIN.
-
-    Raises:
-        ConfigError: The net would be trained in values of 16 bits.
-    """
-    if storage != "float" and phase == "TRAIN":
+        raise fault(ErrorCode.CONFLICT, message, dtype=dtype)
+    if chosen != "float" and phase == "TRAIN":
         message = (
-            f"storage {storage!r} is for nets in phase TEST: 16 bits lose small gradients and "
-            'updates; train with storage "float"'
+            f"storage {chosen!r}{asked} is for nets in phase TEST: 16 bits lose small gradients "
+            'and updates; train with storage "float"'
         )
-        raise ConfigError(
-            message, code=ErrorCode.CONFLICT, field="storage", got=storage, phase=phase
-        )
+        raise fault(ErrorCode.CONFLICT, message, phase=phase)
+    return chosen
 
 
 def as_sequence(weights: Any) -> Iterable[Any]:
@@ -219,7 +195,9 @@ def assemble(
         top = [blobs[t] for t in node.tops]
         try:
             layer.initialize(bottom, top)
-            _mark_frozen(layer, node.param)
+            for i in range(len(layer.blobs)):
+                spec = node.param.param[i] if i < len(node.param.param) else None
+                layer.set_param_propagate_down(i, spec is None or spec.lr_mult != 0)
             append_params(records, index, layer.param, [b.shape for b in layer.blobs])
         except (DemitasseError, MemoryError, OSError) as error:
             fault = with_location(error, layer_label(layer))
@@ -227,7 +205,7 @@ def assemble(
                 fault.from_line(origin_of(index))
             raise fault from fault.__cause__
         params += layer.blobs
-        memory_used += sum(blob.count for blob in top) * _itemsize(context.dtype)
+        memory_used += sum(blob.count for blob in top) * np.dtype(context.dtype).itemsize
     setups = _setups(layers, graph)
     needs = compute_backward_needs(graph, setups, message.force_backward)
     _log_ended_gradients(graph, setups, needs)
@@ -269,13 +247,6 @@ def _create(
     return layers
 
 
-def _mark_frozen(layer: Layer, param: LayerParameter) -> None:
-    """Mark the parameters of a layer whose learning rate is 0 in the original message."""
-    for index in range(len(layer.blobs)):
-        spec = param.param[index] if index < len(param.param) else None
-        layer.set_param_propagate_down(index, spec is None or spec.lr_mult != 0)
-
-
 def _setups(layers: Sequence[Layer], graph: Graph) -> list[LayerSetup]:
     return [
         LayerSetup(
@@ -297,10 +268,6 @@ def _log_ended_gradients(graph: Graph, setups: Sequence[LayerSetup], needs: Need
             if wanted and needs.blobs[node.bottoms[index]]:
                 blob = graph.blobs[node.bottoms[index]]
                 log.info("%s has no gradient for its bottom %r", layer_label(node.param), blob)
-
-
-def _itemsize(dtype: str) -> int:
-    return {"float32": 4, "float64": 8}[dtype]
 
 
 def initialize_parameters(params: Iterable[Blob]) -> None:

@@ -43,9 +43,6 @@ class ExclusiveLock:
     """Lock for work on a net; reentrant, and an error instead of a wait in other threads.
 
     Two passes over the same blobs are a mistake: their order would be chance.
-
-    Args:
-        name: Name of the net.
     """
 
     __slots__ = ("_acquire", "_name", "_release")
@@ -55,11 +52,7 @@ class ExclusiveLock:
         self._name, self._acquire, self._release = name, lock.acquire, lock.release
 
     def __enter__(self) -> None:
-        """Acquire the lock.
-
-        Raises:
-            NetError: Another thread has the lock.
-        """
+        """Acquire the lock; raise a NetError if another thread has it."""
         if not self._acquire(False):
             message = (
                 f"net {self._name!r} is in use by another thread; use a net in one thread at a "
@@ -234,11 +227,7 @@ class Passes:
         return replayed
 
     def run_all(self, run: Callable[[], Array | None]) -> Array | None:
-        """Run all layers forward by a function, which may call ``forward`` for parts of them.
-
-        Args:
-            run: Returns the loss of the layers.
-        """
+        """Run all layers forward by a function, which may call ``forward`` for parts of them."""
         try:
             loss = run()
         except BaseException:
@@ -384,12 +373,6 @@ class Passes:
 class Execution:
     """Runs a net: in one thread at a time, with rollback, the loss and graph capture.
 
-    Args:
-        structure: The parts of the net.
-        context: The context of its layers.
-        kept: Names of the blobs whose values are kept; None for all.
-        optimize: Whether backends are asked for Steps.
-
     Attributes:
         passes: Runs the layers.
         lock: Lock for work on the net.
@@ -481,10 +464,7 @@ class Execution:
     def _queue_forward(self, first: int, last: int, *, wait: bool) -> Loss:
         """Run layers ``first`` to ``last``; roll back what a failed or interrupted pass changed.
 
-        Args:
-            first: First layer.
-            last: Last layer.
-            wait: Whether the device has done the pass when the method returns.
+        With ``wait`` the device has done the pass when the method returns.
         """
         whole = (first, last) == (0, self.passes.last)
         if whole and wait and self.device.backend.queues and self._captured_forward.ready():
@@ -545,11 +525,8 @@ class Execution:
     def queue_rest(self, *, backward: bool) -> Array | None:
         """Run the other layers forward; count no pass and check no labels.
 
-        Args:
-            backward: Whether to run all layers backward then.
-
-        Returns:
-            The loss, () on the device; None without a loss layer.
+        With ``backward`` all layers run backward then. The loss is () on the device; None without a
+        loss layer.
         """
         last = self.passes.last
         with self.lock, self.device.backend.enter():
@@ -570,8 +547,7 @@ class Execution:
     def exclusive(self, doing: str) -> Iterator[None]:
         """Hold the lock, make the device current, and explain a lack of memory.
 
-        Args:
-            doing: Name of the work, for an error without the name of a layer.
+        ``doing`` names the work, for an error without the name of a layer.
 
         Raises:
             NetError: Another thread has the lock.
@@ -588,11 +564,7 @@ class Execution:
             raise fault from fault.__cause__
 
     def savepoint(self) -> Callable[[], None]:
-        """Return a function that rolls back all forward passes from now on.
-
-        Restored are positions in the data, the counts that random numbers are keyed by, running
-        averages and hidden states. Other blobs stay as they are.
-        """
+        """Return a function that rolls back all forward passes from now on (``Net.savepoint``)."""
         counter = self._context.pass_counter
         count = counter.passes
         parts = [layer.savepoint() for layer in self._rolled_back]

@@ -23,11 +23,7 @@ AT_HOST = (Head.HEAD_AT_CPU, Head.SYNCED)
 
 
 class LabelCheck:
-    """Checks the labels of a net after a forward pass.
-
-    Args:
-        structure: The parts of the net.
-    """
+    """Checks the labels of a net after a forward pass."""
 
     def __init__(self, structure: Structure) -> None:
         self._structure = structure
@@ -38,13 +34,8 @@ class LabelCheck:
     def after_pass(self, first: int, last: int, loss: float) -> None:
         """Check the labels of losses, if the loss is NaN, and the labels of accuracies.
 
-        Labels of accuracies are checked if they are on the host, where data layers and users put
-        them. Thus the check never waits for a device.
-
-        Args:
-            first: The first layer that ran.
-            last: The last layer that ran.
-            loss: The sum of the losses.
+        Checked are layers ``first`` to ``last``. Labels of accuracies are checked if they are on
+        the host, where data layers and users put them: the check never waits for a device.
 
         Raises:
             DataError: A label is neither a class nor ignored. The error names the label, and its
@@ -77,14 +68,7 @@ class LabelCheck:
             raise self._fault(index, blob, int(fine.argmin()), axis.classes)
 
     def _fault(self, index: int, blob: int, first: int, classes: int) -> DataError:
-        """Return the error for a label.
-
-        Args:
-            index: Index of the layer.
-            blob: Index of the blob of labels.
-            first: Index of the label in the blob.
-            classes: Number of classes.
-        """
+        """Return the error for the label at index ``first`` of a layer's blob of labels."""
         structure = self._structure
         layer, labels = structure.layers[index], structure.blob_list[blob]
         image = first // (labels.count // labels.shape[0]) if labels.shape else 0

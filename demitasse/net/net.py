@@ -34,14 +34,11 @@ from demitasse.layers.context import PassCounter
 from demitasse.net.build import (
     as_sequence,
     assemble,
-    check_storage,
-    choose_seed,
     choose_storage,
     layer_label,
     order_arguments,
     phase_number,
     read_source,
-    resolve_base_dir,
 )
 from demitasse.net.execution import Callback, ExclusiveLock, Execution
 from demitasse.net.memory_usage import MemoryUse, memory_held
@@ -146,26 +143,29 @@ class Net:
         if force_backward is not None:
             param.force_backward = force_backward
         chosen, self.device_from = choose_device(device)
-        self.seed = choose_seed(seed)
+        seed = settings.get("seed") if seed is None else seed
+        self.seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed < 0 else int(seed)
         self.dtype = dtype
+        if base_dir is None and read.source:
+            base_dir = Path(read.source).parent
+        named_phase = Phase.Name(param.state.phase)
         self._context = LayerContext(
             device=chosen,
             dtype=dtype,
             seed=self.seed,
-            base_dir=resolve_base_dir(base_dir, read.source),
+            base_dir=None if base_dir is None else Path(base_dir),
             rank=rank,
             world_size=world_size,
-            storage=choose_storage(storage, chosen, dtype),
+            storage=choose_storage(storage, chosen, dtype, named_phase),
             python_layers=settings.get("python_layers"),
             pass_counter=PassCounter(),
         )
         origins = [read.origin(i) for i in range(len(param.layer))]
         optimize = settings.get("optimize") if optimize is None else optimize
         keep_blobs = names_in(keep_blobs)
-        moves = optimize and Phase.Name(param.state.phase) == "TEST"
+        moves = optimize and named_phase == "TEST"
         with chosen.backend.enter():
             self.structure = assemble(param, self._context, origins, keep_blobs if moves else None)
-        check_storage(self._context.storage, self.phase)
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
         self._kept = kept_names(keep_blobs, self.blob_names)
@@ -289,11 +289,7 @@ class Net:
         return number
 
     def to_proto(self, write_diff: bool = False) -> NetParameter:
-        """Return the message of the net as built, with its parameters.
-
-        Args:
-            write_diff: Whether to add the gradients of the parameters.
-        """
+        """Return the message of the net as built, with its parameters and, if asked, gradients."""
         proto = NetParameter(name=self.name, layer=self.structure.layer_messages())
         for layer, message in zip(self.layers, proto.layer, strict=True):
             message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
@@ -530,8 +526,7 @@ class Net:
     def exclusive(self, doing: str) -> AbstractContextManager[None]:
         """Return a context for work on the net's blobs: the lock, and the device made current.
 
-        Args:
-            doing: Name of the work, for errors.
+        Errors name the work.
 
         Raises:
             NetError: Another thread uses the net.
@@ -644,9 +639,7 @@ class Net:
                 blob.share_data(source)
 
     def load(
-        self,
-        source: str | os.PathLike[str] | NetParameter,
-        on_mismatch: OnMismatch = "raise",
+        self, source: str | os.PathLike[str] | NetParameter, on_mismatch: OnMismatch = "raise"
     ) -> LoadReport:
         """Load parameters from a file of weights or a message, by layer name.
 
@@ -809,9 +802,8 @@ class Net:
             raise ShapeError(message, code=ErrorCode.INVALID, blob=name)
         if getattr(array.dtype, "kind", "f") in "SUmM":
             message = f"input {name!r} must be an array of numbers, got dtype {array.dtype}"
-            raise ShapeError(
-                message, code=ErrorCode.DTYPE_MISMATCH, blob=name, got=str(array.dtype)
-            )
+            got = str(array.dtype)
+            raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, blob=name, got=got)
         if not is_on(array, self.device):
             array = host_array(array, f"input {name!r}", self.device)
         blob.reshape(array.shape)
