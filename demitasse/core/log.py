@@ -114,11 +114,7 @@ def start_logging(
     lowest = _level(level)
     stop_logging()
     handler = _Handler(sys.stderr if stream is None else stream)
-    formatters = {
-        "glog": GlogFormatter(),
-        "text": TextFormatter(),
-        "json": JsonFormatter(),
-    }
+    formatters = {"glog": GlogFormatter(), "text": TextFormatter(), "json": JsonFormatter()}
     handler.setFormatter(formatters[style])
     logger = logging.getLogger(ROOT)
     logger.addHandler(handler)

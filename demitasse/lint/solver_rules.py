@@ -10,7 +10,7 @@ from demitasse.core.paths import is_folder
 from demitasse.errors import ConfigError
 from demitasse.io.proto import SolverParameter
 from demitasse.lint.findings import Code, Severity
-from demitasse.training.nets import TRAIN_FIELDS, check_test_counts
+from demitasse.training.nets import TRAIN_FIELDS, check_test_nets
 from demitasse.training.solver_param import check_fields
 from demitasse.training.update_rules import find_rule
 
@@ -50,7 +50,7 @@ def values(param: SolverParameter) -> Iterator[FieldFinding]:
         return
     checks: list[Callable[[], object]] = [
         lambda: check_fields(param, rule),
-        lambda: check_test_counts(param),
+        lambda: check_test_nets(param),
     ]
     if not param.HasField("lr_policy"):
         yield FieldFinding("error", "solver-field", "lr_policy", "lr_policy is missing")

@@ -135,16 +135,16 @@ GRADIENT_TABLE: Table = {
         *((f"convolution_param {{ {w} }}", [VOLUME]) for w in VOLUME_WINDOWS),
     ],
     "ConvolutionDepthwise": [
-        (f"convolution_param {{ num_output: 4 kernel_size: 3 {WB} }}", [IMAGE]),
+        (f"convolution_param {{ num_output: 4 kernel_size: 3 {WB} }}", [IMAGE])
     ],
     "DepthwiseConvolution": [
-        (f"convolution_param {{ num_output: 8 group: 4 kernel_size: 3 {WB} }}", [IMAGE]),
+        (f"convolution_param {{ num_output: 8 group: 4 kernel_size: 3 {WB} }}", [IMAGE])
     ],
     "NdConvolution": [
         (
             f"convolution_param {{ num_output: 2 kernel_shape {{ dim: 2 dim: 3 dim: 1 }} {WB} }}",
             [VOLUME],
-        ),
+        )
     ],
     "NdPooling": [("pooling_param { kernel_shape { dim: 1 dim: 2 dim: 2 } }", [VOLUME])],
     "Im2col": [
@@ -225,11 +225,7 @@ GRADIENT_TABLE: Table = {
         ("pooling_param { pool: MAX global_pooling: true }", [IMAGE]),
         ("pooling_param { pool: AVE global_pooling: true }", [IMAGE]),
         ("pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }", [abs(IMAGE)]),
-        (
-            "pooling_param { pool: STOCHASTIC kernel_size: 2 }",
-            [abs(IMAGE)],
-            {"phase": "TEST"},
-        ),
+        ("pooling_param { pool: STOCHASTIC kernel_size: 2 }", [abs(IMAGE)], {"phase": "TEST"}),
     ],
     "Reorg": [
         ("reorg_param { stride: 2 }", [IMAGE[..., :2]]),
@@ -246,10 +242,7 @@ GRADIENT_TABLE: Table = {
             "upsample_param { scale: 2 pad_out_h: true pad_out_w: true }",
             [apart(1, 1, 2, 2), [[[[0, 2], [4, 8]]]]],
         ),
-        (
-            "upsample_param { scale_h: 2 scale_w: 3 }",
-            [apart(1, 1, 2, 2), [[[[0, 5], [13, 23]]]]],
-        ),
+        ("upsample_param { scale_h: 2 scale_w: 3 }", [apart(1, 1, 2, 2), [[[[0, 5], [13, 23]]]]]),
         (
             "upsample_param { upsample_h: 3 upsample_w: 4 }",
             [apart(1, 1, 2, 2), [[[[0, 3], [7, 11]]]]],
@@ -300,10 +293,7 @@ GRADIENT_TABLE: Table = {
         (f"{IN_PLACE} relu_param {{ relu6: true negative_slope: 0.3 }}", [5 * ROWS]),
         (IN_PLACE, [ROWS]),
     ],
-    "ReLU6": [
-        ("relu6_param { negative_slope: 0.3 }", [5 * ROWS]),
-        (IN_PLACE, [5 * ROWS]),
-    ],
+    "ReLU6": [("relu6_param { negative_slope: 0.3 }", [5 * ROWS]), (IN_PLACE, [5 * ROWS])],
     "Sigmoid": [("", [ROWS]), (IN_PLACE, [ROWS])],
     "Swish": [("swish_param { beta: 1.7 }", [ROWS]), (IN_PLACE, [ROWS])],
     "TanH": [("", [ROWS]), (IN_PLACE, [ROWS])],
@@ -577,10 +567,7 @@ OTHERS_TABLE: Table = {
     "SegAccuracy": [("", [apart(2, 3, 4, 2), RNG.integers(0, 3, (2, 1, 4, 2))])],
     "Input": [('top: "a" input_param { shape { dim: 2 dim: 3 } }', [])],
     "DummyData": [
-        (
-            'top: "a" dummy_data_param { shape { dim: 2 } data_filler { type: "gaussian" } }',
-            [],
-        )
+        ('top: "a" dummy_data_param { shape { dim: 2 } data_filler { type: "gaussian" } }', [])
     ],
     "Parameter": [('top: "a" parameter_param { shape { dim: 2 dim: 3 } }', [])],
     "PriorBox": [

@@ -99,12 +99,7 @@ class DetectionCounts:
 
 
 def mean_average_precision(
-    net: Net,
-    batches: int,
-    version: str,
-    runner: BatchRunner,
-    *,
-    per_class: bool = False,
+    net: Net, batches: int, version: str, runner: BatchRunner, *, per_class: bool = False
 ) -> tuple[dict[str, np.ndarray], float]:
     """Run batches through a net and return the mean average precision of every output.
 

@@ -17,13 +17,7 @@ Batch = dict[str, Any]
 
 
 def batches(
-    solver: Solver,
-    data: Any,
-    labels: Any,
-    epochs: int,
-    batch_size: int | None,
-    *,
-    shuffle: bool,
+    solver: Solver, data: Any, labels: Any, epochs: int, batch_size: int | None, *, shuffle: bool
 ) -> Iterator[Batch]:
     """Yield the batches of all epochs; see ``Solver.fit``."""
     net = solver.net
@@ -50,8 +44,13 @@ def batches(
             for batch in data:
                 yield _by_input(net.inputs, batch)
         else:
-            rng = np.random.default_rng([net.seed, solver.iter, epoch]) if shuffle else None
-            yield from _split(arrays, size, rng)
+            total = len(next(iter(arrays.values())))
+            order = np.arange(total)
+            if shuffle:
+                order = np.random.default_rng([net.seed, solver.iter, epoch]).permutation(total)
+            for start in range(0, total, size):  # the last batch may be smaller
+                part = order[start : start + size]
+                yield {name: array[part] for name, array in arrays.items()}
 
 
 def _arrays(inputs: list[str], data: Any, labels: Any) -> Batch | None:
@@ -93,12 +92,3 @@ def _array(value: Any) -> Any:
     if hasattr(value, "detach"):
         return value.detach().cpu().numpy()
     return value if hasattr(value, "dtype") else np.asarray(value)
-
-
-def _split(arrays: Batch, size: int, rng: np.random.Generator | None) -> Iterator[Batch]:
-    """Yield batches of arrays; the last may be smaller."""
-    total = len(next(iter(arrays.values())))
-    order = np.arange(total) if rng is None else rng.permutation(total)
-    for start in range(0, total, size):
-        part = order[start : start + size]
-        yield {name: array[part] for name, array in arrays.items()}

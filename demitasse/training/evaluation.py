@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -113,58 +112,8 @@ class Epoch:
         return any(layer.epoch_ended for layer in self._sources)
 
 
-def run_batches(
-    net: Net, batches: int, should_continue: Callable[[], bool]
-) -> Iterator[tuple[int, float]]:
-    """Run batches through a net.
-
-    Args:
-        net: The net, with data layers.
-        batches: Number of batches. 0 is a whole epoch: every record once, and the weight of a batch
-            is the number of its records.
-        should_continue: Called before each batch, and after the last; False ends the run.
-
-    Yields:
-        After each forward pass, its weight and the loss.
-
-    Raises:
-        ConfigError: A whole epoch is asked of a net that has none.
-    """
-    runs = Epoch(net).batches() if batches == 0 else ((1, net.forward()) for _ in range(batches))
-    while should_continue():
-        batch = next(runs, None)
-        if batch is None:
-            return
-        yield batch
-
-
-class BatchRunner(Protocol):
-    """Runs the batches of a test.
-
-    Attributes:
-        distributed: Whether several processes run them, so that results travel.
-    """
-
-    distributed: bool
-
-    def run(self, net: Net, batches: int, read: Callable[[int], Result]) -> Iterator[Batch[Result]]:
-        """Run batches, in their order.
-
-        Args:
-            net: The net, with data layers.
-            batches: Number of batches; 0 is a whole epoch.
-            read: Called after each batch with its weight; reads a result from the net.
-
-        Yields:
-            For each batch its weight, its loss and its result.
-
-        Raises:
-            ConfigError: A whole epoch is asked of a net that has none.
-        """
-
-
 class LocalEvaluator:
-    """Runs all batches in this process.
+    """Runs the batches of a test in this process.
 
     Args:
         should_continue: Called before each batch, and after the last; False ends the test.
@@ -176,26 +125,27 @@ class LocalEvaluator:
         self._should_continue = should_continue
 
     def run(self, net: Net, batches: int, read: Callable[[int], Result]) -> Iterator[Batch[Result]]:
-        """Run batches one after the other."""
-        for weight, loss in run_batches(net, batches, self._should_continue):
+        """Run batches, one after the other.
+
+        Args:
+            net: The net, with data layers.
+            batches: Number of batches. 0 is a whole epoch: every record once, and the weight of a
+                batch is the number of its records.
+            read: Called after each batch with its weight; reads a result from the net.
+
+        Raises:
+            ConfigError: A whole epoch is asked of a net that has none.
+        """
+        if batches == 0:
+            runs = Epoch(net).batches()
+        else:
+            runs = ((1, net.forward()) for _ in range(batches))
+        while self._should_continue():
+            batch = next(runs, None)
+            if batch is None:
+                return
+            weight, loss = batch
             yield weight, loss, read(weight)
-
-
-@dataclass(frozen=True)
-class _Round(Generic[Result]):
-    """Work of one process in a round of as many batches as there are processes.
-
-    Attributes:
-        request: Request to this process: to stop, to write a snapshot, or None.
-        batches: Results of this process by the number of the batch.
-        done: Number of batches of all processes, after this round.
-        ended: Whether the round contains the last batch.
-    """
-
-    request: str | None
-    batches: dict[int, Batch[Result]]
-    done: int
-    ended: bool
 
 
 class DistributedEvaluator:
@@ -223,7 +173,7 @@ class DistributedEvaluator:
         self._should_continue = should_continue
 
     def run(self, net: Net, batches: int, read: Callable[[int], Result]) -> Iterator[Batch[Result]]:
-        """Run batches, as many at a time as there are processes."""
+        """Run batches in their order, as many at a time as there are processes."""
         sources = _data_layers(net)
         first = self._team.broadcast_object([layer.state() for layer in sources])
         for layer, state in zip(sources, first, strict=True):
@@ -238,11 +188,10 @@ class DistributedEvaluator:
         while self._should_continue(done, request) and not ended:
             start = done
             work = partial(self._round, net, sources, start, batches, epoch, read)
-            rounds = self._team.allgather(work)
-            done, ended = rounds[0].done, rounds[0].ended
-            request = first_request(own.request for own in rounds)
-            results = {number: batch for own in rounds for number, batch in own.batches.items()}
-            if sorted(results) != list(range(start, done)) or {r.done for r in rounds} != {done}:
+            requests, parts, counts, ends = zip(*self._team.allgather(work), strict=True)
+            done, ended, request = counts[0], ends[0], first_request(requests)
+            results = {number: batch for part in parts for number, batch in part.items()}
+            if sorted(results) != list(range(start, done)) or set(counts) != {done}:
                 message = (
                     "the processes do not read the same test records; give their data layers the "
                     "same sources"
@@ -259,8 +208,13 @@ class DistributedEvaluator:
         batches: int,
         epoch: Epoch | None,
         read: Callable[[int], Result],
-    ) -> _Round[Result]:
-        """Run this process's batches of a round, and skip those of the other processes."""
+    ) -> tuple[str | None, dict[int, Batch[Result]], int, bool]:
+        """Run this process's batches of a round, and skip those of the other processes.
+
+        Returns:
+            The request to this process, its batches by number, the number of batches of all
+            processes after this round, and whether the round contains the last batch.
+        """
         results: dict[int, Batch[Result]] = {}
         ended, start = False, done
         while not ended and done < start + self._team.size:
@@ -279,7 +233,10 @@ class DistributedEvaluator:
                     layer.skip()
             done += 1
             ended = done == batches if epoch is None else epoch.ended
-        return _Round(self._next_request(), results, done, ended)
+        return self._next_request(), results, done, ended
+
+
+BatchRunner = LocalEvaluator | DistributedEvaluator
 
 
 def reason_not_shareable(net: Net) -> str:
@@ -323,16 +280,9 @@ def _data_layers(net: Net) -> list[PrefetchingDataLayer]:
 def evaluate(
     param: SolverParameter, index: int, net: Net, runner: BatchRunner
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Test a net by its ``eval_type``.
+    """Return the mean of every output or its mean average precision, and the mean loss.
 
-    Args:
-        param: The solver's fields.
-        index: Index of the test net.
-        net: The test net.
-        runner: Runs the batches. If it ends early, the result is meaningless.
-
-    Returns:
-        The mean of every output, or its mean average precision; and the mean loss.
+    If the runner ends early, the result is meaningless.
     """
     batches = param.test_iter[index]
     if param.eval_type != "detection":
@@ -398,23 +348,16 @@ class _WeightedSums:
         with self._net.device.backend.enter():
             for name in list(self._outputs):
                 output, total = outputs[name], self._sums.get(name)
-                if total is None:
-                    self._sums[name] = output
-                elif total.shape == output.shape:
-                    self._sums[name] = total + output
-                else:
-                    self._drop(name, total.shape, output.shape)
-
-    def _drop(self, name: str, before: tuple[int, ...], now: tuple[int, ...]) -> None:
-        """Drop an output without a mean from an epoch; raise an error for a number of batches."""
-        message = f"output {name!r} changed from {before} to {now} between batches"
-        if not self._whole_epoch:
-            raise ShapeError(
-                message, code=ErrorCode.SHAPE_MISMATCH, output=name, expected=before, got=now
-            )
-        log.warning("%s, so it has no mean.", message.capitalize())
-        self._outputs.remove(name)
-        del self._sums[name]
+                if total is None or total.shape == output.shape:
+                    self._sums[name] = output if total is None else total + output
+                    continue
+                message = f"output {name!r} changed from {total.shape} to {output.shape}"
+                if not self._whole_epoch:
+                    details = {"output": name, "expected": total.shape, "got": output.shape}
+                    raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, **details)
+                log.warning("%s between batches, so it has no mean.", message.capitalize())
+                self._outputs.remove(name)
+                del self._sums[name]
 
     def means(self) -> tuple[dict[str, np.ndarray], float]:
         """Return the mean of each output, in the net's dtype, and of the loss."""
@@ -431,14 +374,7 @@ class _WeightedSums:
 
 
 class Evaluator:
-    """Tests the nets of a run with the present weights.
-
-    Args:
-        run: The run.
-        requests: Requests to the solver, which are followed between batches.
-        write_snapshot: Writes a snapshot on request.
-        on_batch: Called before each batch and after the last.
-    """
+    """Tests the nets of a run with the present weights, and follows requests between batches."""
 
     def __init__(
         self,
@@ -450,7 +386,12 @@ class Evaluator:
         self._run, self._requests = run, requests
         self._write_snapshot, self._on_batch = write_snapshot, on_batch
         self._stopped = False
-        self._root_only = self._find_root_only()
+        self._root_only = set()  # test nets whose batches rank 0 runs alone
+        for index, net in enumerate(run.test_nets if run.team.size > 1 else ()):
+            if reason := reason_not_shareable(net):
+                self._root_only.add(index)
+                if run.is_root:
+                    log.info("Test net #%d is tested by process 0 alone: %s.", index, reason)
 
     def test(self, index: int, iteration: int) -> dict[str, np.ndarray] | None:
         """Test a net and log the result; see ``Solver.test``.
@@ -490,38 +431,25 @@ class Evaluator:
             run.report.log_test(net, index, iteration, means, shown)
         return means
 
-    def _find_root_only(self) -> set[int]:
-        """Return the test nets whose batches rank 0 runs alone, and log the reasons."""
-        root_only = set()
-        for index, net in enumerate(self._run.test_nets if self._run.team.size > 1 else ()):
-            reason = reason_not_shareable(net)
-            if reason:
-                root_only.add(index)
-                if self._run.is_root:
-                    log.info("Test net #%d is tested by process 0 alone: %s.", index, reason)
-        return root_only
-
     def _runner(self, index: int) -> BatchRunner:
-        if self._run.team.size > 1 and index not in self._root_only:
+        def call_on_batch(done: int) -> None:
+            for callback in self._on_batch:
+                callback(index, done, self._run.param.test_iter[index])
 
-            def after_round(done: int, request: str | None) -> bool:
-                self._call_on_batch(index, done)
-                return self._follow(request)
-
-            return DistributedEvaluator(self._run.team, self._requests.next, after_round)
-        batches = itertools.count()
+        def after_round(done: int, request: str | None) -> bool:
+            call_on_batch(done)
+            return self._follow(request)
 
         def before_batch() -> bool:
-            self._call_on_batch(index, next(batches))
+            call_on_batch(next(batches))
             while request := self._requests.next():
                 self._follow(request)
             return not self._stopped
 
+        if self._run.team.size > 1 and index not in self._root_only:
+            return DistributedEvaluator(self._run.team, self._requests.next, after_round)
+        batches = itertools.count()
         return LocalEvaluator(before_batch)
-
-    def _call_on_batch(self, index: int, done: int) -> None:
-        for callback in self._on_batch:
-            callback(index, done, self._run.param.test_iter[index])
 
     def _follow(self, request: str | None) -> bool:
         """Follow a request during a test; return whether the test continues."""

@@ -55,16 +55,7 @@ log = get_logger(__name__)
 
 
 class TrainingLoop:
-    """Runs the steps of a solver; see the module's docstring.
-
-    Args:
-        solver: The solver, whose methods ``apply_update``, ``test_all`` and ``snapshot`` may be
-            overridden.
-        run: Its parts.
-        checkpointer: Writes its snapshots and makes savepoints.
-        requests: Requests to stop or to write a snapshot.
-        custom_update: Whether the solver's class overrides ``apply_update``.
-    """
+    """Runs the steps of a solver; see the module's docstring."""
 
     def __init__(
         self,
@@ -105,7 +96,7 @@ class TrainingLoop:
         """Make one step, completely or not at all; return False if a test ended the run."""
         solver, run = self._solver, self._run
         iteration, test = solver.iter, should_test(run.param, solver.iter)
-        rollback = self._checkpointer.savepoint(test=test)
+        rollback = self._checkpointer.resumable.savepoint(test=test)
         try:
             cleared = bool(solver.on_start) or not self._can_queue_update()
             if cleared:
@@ -165,9 +156,6 @@ class TrainingLoop:
     def _queue_update(self, *, cleared: bool) -> None:
         """Queue the passes and the update, and read the loss afterwards.
 
-        Args:
-            cleared: Whether the gradients are cleared already.
-
         If the loss is NaN or infinite, the device has changed nothing. The update is then made
         after all, unless such a loss ends the run.
         """
@@ -181,7 +169,8 @@ class TrainingLoop:
             loss = launch(rate, iteration)
             try:
                 value = loss.read()
-                record_loss(run, value, iteration, solver.lr)
+                run.report.losses.append(value)
+                run.nonfinite.check_loss(value, run, iteration, solver.lr)
             except (DataError, NetError):
                 self._checkpointer.inconsistent = False
                 raise
@@ -208,7 +197,7 @@ class TrainingLoop:
 
     def write_snapshot(self) -> None:
         """Write a snapshot during training, or record that rank 0 writes it."""
-        self._checkpointer.gather()
+        self._checkpointer.resumable.gather()
         if self._run.is_root:
             self.write_test_snapshot()
         else:
@@ -221,7 +210,7 @@ class TrainingLoop:
     def finish(self) -> None:
         """Display the loss after the last update, and test once more."""
         solver, run = self._solver, self._run
-        self._rollback_end = self._checkpointer.savepoint(test=True)
+        self._rollback_end = self._checkpointer.resumable.savepoint(test=True)
         if should_display(run.param, solver.iter):
             run.report.losses.append(run.net.forward())
             run.report.log_last_loss(solver.iter)
@@ -237,15 +226,8 @@ class TrainingLoop:
 def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
     """Return the learning rate of an update, and the step of its policy.
 
-    New steps are logged, and the rate if it is displayed.
-
-    Args:
-        run: The run; policy ``plateau`` reads its losses or the results of its tests.
-        iteration: Number of updates made so far.
-        step: Step of the update before.
-
-    Raises:
-        ConfigError: The policy lacks a field, or has ended.
+    New steps are logged, and the rate if it is displayed. Policy ``plateau`` reads the run's losses
+    or the results of its tests.
     """
     before = step
     if run.param.lr_policy == "plateau":
@@ -261,11 +243,6 @@ def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
 def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None:
     """Run ``iter_size`` batches forward and backward, and check and display the loss.
 
-    Args:
-        run: The run; its net gets the gradients, its report the loss.
-        iteration: Number of updates made so far.
-        rate: Learning rate of the last update, for messages.
-
     Raises:
         NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
         DataError: The loss is NaN because a label is no class.
@@ -273,20 +250,11 @@ def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None
     display = should_display(run.param, iteration)
     run.net.debug_info = display and run.param.debug_info
     loss = run.team.forward_backward(run.net, run.param.iter_size)
-    record_loss(run, loss, iteration, rate)
+    run.report.losses.append(loss)
+    run.nonfinite.check_loss(loss, run, iteration, rate)
     if display and run.is_root:
         run.report.display(run.net, iteration, run.param.display)
         run.report.log_wait_times(iteration, run.team.wait_times)
-
-
-def record_loss(run: TrainingContext, loss: float, iteration: int, rate: float) -> None:
-    """Add the loss of an iteration to the report, and check that it is finite.
-
-    Raises:
-        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
-    """
-    run.report.losses.append(loss)
-    run.nonfinite.check_loss(loss, run.net, run.team, iteration, rate)
 
 
 Launch = Callable[[float, int], Loss]
@@ -297,11 +265,7 @@ The update is guarded by the loss: if that is NaN or infinite, nothing changes.
 
 
 class QueuedIteration:
-    """Queues the passes and the update of an iteration, and replays them as one graph if possible.
-
-    Args:
-        run: The run.
-    """
+    """Queues the passes and the update of an iteration; replays them as one graph if possible."""
 
     def __init__(self, run: TrainingContext) -> None:
         self._run = run
@@ -312,9 +276,8 @@ class QueuedIteration:
     def begin(self, *, cleared: bool) -> Launch:
         """Load the next batch, and queue the passes unless they are captured; return the rest.
 
-        Args:
-            cleared: Whether the gradients are cleared already. They need not be where a launch
-                follows another, since it does not read them.
+        Gradients that are not ``cleared`` yet need not be where a launch follows another, since it
+        does not read them.
         """
         run = self._run
         repeats = not cleared and self._capture.repeats

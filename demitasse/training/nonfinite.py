@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -13,25 +13,17 @@ from demitasse.core.deprecated import warn_once
 from demitasse.core.log import get_logger, number
 from demitasse.errors import ErrorCode, NetError
 from demitasse.net import Net
-from demitasse.training.distributed import WorkerGroup
+
+if TYPE_CHECKING:
+    from demitasse.training.context import TrainingContext
 
 log = get_logger(__name__)
 
 OnNonfinite = Literal["warn", "raise"]
 
-Place = tuple[int, str, int]
-"""First blob with such values: number of its layer, its name, and the net's shard."""
-
 
 class NonfiniteCheck:
-    """Warns of the first loss and of weights that are NaN or infinite, or raises an error.
-
-    Args:
-        action: "warn" or "raise".
-
-    Attributes:
-        raises: Whether such values raise an error.
-    """
+    """Warns of the first loss and of weights that are NaN or infinite, or raises an error."""
 
     def __init__(self, action: OnNonfinite | str) -> None:
         if action == "stop":
@@ -43,15 +35,12 @@ class NonfiniteCheck:
         """Warn again, as in a new run."""
         self._warned = False
 
-    def check_loss(
-        self, loss: float, net: Net, team: WorkerGroup, iteration: int, rate: float
-    ) -> None:
+    def check_loss(self, loss: float, run: TrainingContext, iteration: int, rate: float) -> None:
         """Check the loss of an iteration, the same in all processes of a run.
 
         Args:
             loss: The loss.
-            net: The net of the loss.
-            team: The workers.
+            run: The run, whose nets are searched for the first value that is not finite.
             iteration: The iteration.
             rate: The last learning rate.
 
@@ -62,7 +51,7 @@ class NonfiniteCheck:
             return
         message = (
             f"the loss is {loss} at iteration {iteration}; the first values that are not finite "
-            f"are in {_first_place(net, team)} (the last learning rate was {number(rate)}; try a "
+            f"are in {_first_place(run)} (the last learning rate was {number(rate)}; try a "
             "smaller one, or clip_gradients)"
         )
         if self.raises:
@@ -75,15 +64,11 @@ class NonfiniteCheck:
 
         MAX pooling, for example, may drop NaN.
 
-        Args:
-            net: The net.
-            iteration: The iteration.
-
         Raises:
             NetError: Weights are NaN or infinite, and the action is "raise".
         """
-        places = (name for i in range(len(net.layers)) for name in _nonfinite_params(net, i))
-        place = next(places, None)
+        names = (name for i in range(len(net.layers)) for name in _nonfinite_params(net, i))
+        place = next(names, None)
         if place is None:
             return
         message = f"{place} has values that are NaN or infinite at iteration {iteration}"
@@ -93,32 +78,33 @@ class NonfiniteCheck:
         log.warning("%s, and is written anyway", message)
 
 
-def _first_place(net: Net, team: WorkerGroup) -> str:
+def _first_place(run: TrainingContext) -> str:
     """Return the first blob that is not finite, in forward order, in the net of any shard."""
+    team = run.team
 
-    def own() -> list[Place]:
+    def own() -> list[tuple[int, int, str]]:
+        """Return for each shard the number of the layer, the shard and the blob."""
         places = []
-        for index, shard_net in enumerate((net, *team.other_nets)):
-            if (first := _first_nonfinite(shard_net)) is not None:
-                places.append((*first, team.rank + index * team.size))
+        for index, net in enumerate(run.training_nets):
+            if (first := next(_nonfinite_blobs(net), None)) is not None:
+                places.append((first[0], team.rank + index * team.size, first[1]))
         return places
 
     everywhere = [place for places in team.allgather(own) for place in places]
     if not everywhere:
         return "no blob that is left of the pass"
-    _, name, shard = min(everywhere, key=lambda place: (place[0], place[2]))
+    _, shard, name = min(everywhere)
     return name if team.is_single else f"{name}, of shard {shard}"
 
 
-def _first_nonfinite(net: Net) -> tuple[int, str] | None:
-    """Return layer and name of the first parameter or top that is not finite."""
+def _nonfinite_blobs(net: Net) -> Iterator[tuple[int, str]]:
+    """Yield layer and name of each parameter or top that is not finite."""
     for index, layer in enumerate(net.layers):
         for name in _nonfinite_params(net, index):
-            return index, name
+            yield index, name
         for top in net.structure.top_ids(index):
             if not _is_finite(net.structure.blob_list[top]):
-                return index, f"top {net.blob_names[top]!r} of layer {layer.name!r} ({layer.type})"
-    return None
+                yield index, f"top {net.blob_names[top]!r} of layer {layer.name!r} ({layer.type})"
 
 
 def _nonfinite_params(net: Net, index: int) -> Iterator[str]:

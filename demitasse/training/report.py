@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -39,60 +39,6 @@ MOST_ELEMENTS = 16
 """Elements of an output that loggers receive; larger outputs are maps and features, no curves."""
 
 
-@dataclass(frozen=True)
-class Throughput:
-    """Speed of a part of a run.
-
-    Attributes:
-        iterations: Number of iterations.
-        seconds: Their time.
-        waited: Seconds of that time spent waiting for batches; None without prefetching layers.
-    """
-
-    iterations: int
-    seconds: float
-    waited: float | None
-
-    @property
-    def iterations_per_second(self) -> float:
-        """Speed, 0 without iterations."""
-        return self.iterations / (self.seconds or 1)
-
-    def rates(self, images: int) -> dict[str, float]:
-        """Return the numbers for loggers; none without iterations.
-
-        Args:
-            images: Images of an iteration, on all ranks; 0 if unknown.
-        """
-        if not self.iterations:
-            return {}
-        values = {"iterations_per_second": self.iterations_per_second}
-        if images:
-            values["images_per_second"] = images * self.iterations_per_second
-        if self.waited is not None:
-            values["data_wait"] = min(1.0, self.waited / (self.seconds or 1))
-        return values
-
-
-class ThroughputMeter:
-    """Measures the speed of a run."""
-
-    def __init__(self) -> None:
-        self._since, self._first, self._waited = perf_counter(), 0, 0.0
-
-    def start(self, net: Net, iteration: int) -> None:
-        """Measure from now on."""
-        self._since, self._first = perf_counter(), iteration
-        self._waited = _seconds_waited(net) or 0.0
-
-    def measure(self, net: Net, iteration: int) -> Throughput:
-        """Return the speed since the start."""
-        waited = _seconds_waited(net)
-        if waited is not None:  # a data source that was opened again counts from 0
-            waited = max(0.0, waited - self._waited)
-        return Throughput(iteration - self._first, perf_counter() - self._since, waited)
-
-
 def batch_size_of(net: Net) -> int:
     """Return the first axis of the first input blob of a net; 0 if there is none."""
     structure = net.structure
@@ -108,8 +54,13 @@ def _seconds_waited(net: Net) -> float | None:
 
 
 def run_metadata(param: SolverParameter, net: Net, world_size: int) -> dict[str, object]:
-    """Return the facts of the event ``begin``; ``prototxt`` is the net as built."""
-    return _solver_fields(param) | {
+    """Return the facts of the event ``begin``: fields that are set, and the net as built."""
+    fields = SolverParameter()
+    fields.CopyFrom(param)
+    for name in ("net_param", "train_net_param", "test_net_param", "train_state", "test_state",
+                 "type", "random_seed"):  # fmt: skip
+        fields.ClearField(name)
+    return MessageToDict(fields, preserving_proto_field_name=True) | {
         "demitasse": __version__,
         "net": net.name,
         "device": net.device.name,
@@ -126,16 +77,6 @@ def run_metadata(param: SolverParameter, net: Net, world_size: int) -> dict[str,
     }
 
 
-def _solver_fields(param: SolverParameter) -> dict[str, object]:
-    """Return the other fields of a solver that are set, without nets."""
-    fields = SolverParameter()
-    fields.CopyFrom(param)
-    for name in ("net_param", "train_net_param", "test_net_param", "train_state", "test_state",
-                 "type", "random_seed"):  # fmt: skip
-        fields.ClearField(name)
-    return MessageToDict(fields, preserving_proto_field_name=True)
-
-
 class TrainReport:
     """The last losses, the speed, and the log of training and tests.
 
@@ -146,14 +87,13 @@ class TrainReport:
 
     Attributes:
         losses: Losses of the last iterations, oldest first.
-        loggers: The loggers.
     """
 
     def __init__(self, window: int, loggers: LoggerGroup | None = None, passes: int = 1) -> None:
         self.losses: deque[float] = deque(maxlen=window)
         self.loggers = LoggerGroup([], dict) if loggers is None else loggers
-        self._passes, self._meter = passes, ThroughputMeter()
-        self._wait_times = WaitTimes()
+        self._passes, self._wait_times = passes, WaitTimes()
+        self._since, self._first, self._waited = perf_counter(), 0, 0.0
 
     @property
     def smoothed_loss(self) -> float:
@@ -163,7 +103,8 @@ class TrainReport:
 
     def start(self, net: Net, iteration: int) -> None:
         """Measure speed from now on."""
-        self._meter.start(net, iteration)
+        self._since, self._first = perf_counter(), iteration
+        self._waited = _seconds_waited(net) or 0.0
 
     def set_losses(self, losses: Iterable[float]) -> None:
         """Replace the losses in the window, oldest first."""
@@ -171,25 +112,27 @@ class TrainReport:
         self.losses.extend(losses)
 
     def display(self, net: Net, iteration: int, every: int) -> None:
-        """Log speed, loss and outputs of an iteration.
-
-        Args:
-            net: The training net.
-            iteration: Number of updates made before.
-            every: Iterations from one display to the next.
-        """
-        throughput, loss = self._meter.measure(net, iteration), self.smoothed_loss
-        seconds, speed = throughput.seconds, throughput.iterations_per_second
+        """Log speed, loss and outputs after so many updates, ``every`` since the last display."""
+        iterations, seconds = iteration - self._first, perf_counter() - self._since
+        speed, loss = iterations / (seconds or 1), self.smoothed_loss
         metrics = {"phase": "train", "iter": iteration}
         log.info(
             "Iteration %d (%s iter/s, %ss/%d iters), loss = %s",
             iteration, number(speed), number(seconds), every, number(loss),
             extra={"metrics": {**metrics, "loss": loss, "iterations_per_second": speed}},
         )  # fmt: skip
+        rates = {}
+        if iterations:
+            rates["iterations_per_second"] = speed
+            if images := batch_size_of(net) * self._passes:
+                rates["images_per_second"] = images * speed
+            if (waited := _seconds_waited(net)) is not None:
+                # A data source that was opened again counts from 0.
+                waited = max(0.0, waited - self._waited)
+                rates["data_wait"] = min(1.0, waited / (seconds or 1))
         self.start(net, iteration)
         outputs = {name: net.blob_by_name(name).cpu_data() for name in net.outputs}
         _log_outputs("Train", net, outputs, metrics)
-        rates = throughput.rates(batch_size_of(net) * self._passes)
         self.loggers.scalars(
             iteration,
             {"loss": self.losses[-1], "smoothed_loss": loss, **rates, **_scalars("train", outputs)},

@@ -31,7 +31,7 @@ from demitasse.training.distributed import (
     AllReduce,
     Communicator,
     LocalCommunicator,
-    make_shards,
+    Shards,
     make_worker_group,
 )
 from demitasse.training.evaluation import Evaluator, OnBatch
@@ -166,7 +166,8 @@ class Solver:
             check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, world_size)
         communicator = LocalCommunicator() if communicator is None else communicator
-        shards = make_shards(num_shards, communicator)
+        size = communicator.size
+        shards = Shards(size if num_shards is None else num_shards, communicator.rank, size)
         if shards.count > 1:
             rank, world_size = shards.rank, shards.count
         if rank == 0:
@@ -256,7 +257,7 @@ class Solver:
         batch_size: int | None = None,
         shuffle: bool = True,
     ) -> float:
-        """Train on arrays or batches, which fill the inputs of the net: an update for each batch.
+        """Update once for each batch of data, which fills the inputs; return ``smoothed_loss``.
 
         Args:
             data: An array of items, or a dict of arrays by the names of the inputs; or an iterable
@@ -266,9 +267,6 @@ class Solver:
             epochs: Number of passes over ``data``; an iterator has one.
             batch_size: Items of a batch of arrays; None for the size that the net declares.
             shuffle: Whether arrays are shuffled in each epoch, by the seed of the net.
-
-        Returns:
-            ``smoothed_loss``.
 
         Raises:
             NetError: The net has no inputs, or others than the batches.
@@ -295,9 +293,7 @@ class Solver:
         """
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; give the number of iterations, or call step"
-            raise ConfigError(
-                message, fields=("max_iter",), code=ErrorCode.MISSING, field="max_iter"
-            )
+            raise ConfigError(message, code=ErrorCode.MISSING, field="max_iter")
         if self.param.snapshot_after_train and self._run.is_root:
             check_folder(self.param.snapshot_prefix)
             self._checkpointer.lock_prefix()
@@ -317,7 +313,7 @@ class Solver:
         last = self.param.snapshot_after_train and not should_snapshot(self.param, self.iter)
         if last or self._checkpointer.snapshot_pending:
             if last:
-                self._checkpointer.gather()
+                self._checkpointer.resumable.gather()
             if self._run.is_root:
                 self.snapshot()
             else:
@@ -374,7 +370,7 @@ class Solver:
         if self._run.team.is_single and not self._run.is_root:
             return results
         self.stopped = False
-        with self._checkpointer.repeatable_test(lambda: self.stopped):
+        with self._checkpointer.resumable.repeatable_test(lambda: self.stopped):
             for index in range(len(self.test_nets)):
                 if not self.stopped:
                     results.append(self.test(index))
@@ -405,12 +401,7 @@ class Solver:
     # -- loggers -------------------------------------------------------------------------------
 
     def log_event(self, kind: str, facts: Mapping[str, object]) -> None:
-        """Send an event at the present iteration to every logger.
-
-        Args:
-            kind: Kind of the event.
-            facts: Its values, of JSON's types.
-        """
+        """Send an event of the present iteration, with values of JSON's types, to every logger."""
         self._run.report.loggers.event(self.iter, kind, facts)
 
     def log_scalars(self, values: Mapping[str, float]) -> None:

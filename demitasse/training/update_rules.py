@@ -135,9 +135,7 @@ def find_rule(type_: str) -> UpdateRule:
             f"unknown solver type {type_!r}{suggestion(type_, RULES)}; known types are "
             f"{', '.join(RULES)}"
         )
-        raise ConfigError(
-            message, fields=("type",), code=ErrorCode.UNKNOWN, field="type", got=type_
-        )
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="type", got=type_)
     return RULES[type_]
 
 
@@ -219,14 +217,7 @@ def scaled(
 
 
 def numbers(param: SolverParameter, rule: UpdateRule, rate: float, iteration: int) -> Update:
-    """Return the coefficients of an iteration's updates, for multipliers of 1.
-
-    Args:
-        param: The solver's fields.
-        rule: The solver's rule.
-        rate: The learning rate.
-        iteration: Number of updates made so far.
-    """
+    """Return the coefficients of an update for multipliers of 1, after so many updates."""
     beta1, beta2 = param.momentum, param.momentum2
     time = iteration + 1
     return Update(
@@ -248,40 +239,20 @@ def check_update(param: SolverParameter, rule: UpdateRule) -> None:
     Raises:
         ConfigError: Names the field and its possible values.
     """
+
+    def fault(code: ErrorCode, expected: str, *fields: str) -> ConfigError:
+        got = getattr(param, fields[0])
+        text = f"{got:g}" if isinstance(got, float) else repr(got)
+        message = f"got {fields[0]} {text} for {rule.type}, expected {expected}"
+        return ConfigError(message, fields=fields, code=code, field=fields[0], got=got)
+
     if param.momentum and not rule.takes_momentum:
-        message = f"momentum cannot be used with {rule.type}; remove it"
-        raise ConfigError(
-            message, fields=("momentum",), code=ErrorCode.UNSUPPORTED, field="momentum"
-        )
+        raise fault(ErrorCode.UNSUPPORTED, "none; remove the field", "momentum")
     for name in rule.averages:
-        value: float = getattr(param, name)
-        if not 0 <= value < 1:
-            message = f"got {name} {value:g} for {rule.type}, expected at least 0 and below 1"
-            raise ConfigError(
-                message, fields=(name,), code=ErrorCode.OUT_OF_RANGE, field=name, got=value
-            )
+        if not 0 <= getattr(param, name) < 1:
+            raise fault(ErrorCode.OUT_OF_RANGE, "at least 0 and below 1", name)
     if rule.trusts == "gradient" and not param.trust_coefficient > 0:
-        message = (
-            f"got trust_coefficient {param.trust_coefficient:g} for {rule.type}, expected a value "
-            "above 0"
-        )
-        raise ConfigError(
-            message,
-            fields=("trust_coefficient",),
-            code=ErrorCode.OUT_OF_RANGE,
-            field="trust_coefficient",
-            got=param.trust_coefficient,
-        )
+        raise fault(ErrorCode.OUT_OF_RANGE, "a value above 0", "trust_coefficient")
     known = ["L2", "L1"] if rule.takes_l1 else ["L2"]
     if param.weight_decay and param.regularization_type not in known:
-        message = (
-            f"got regularization_type {param.regularization_type!r} for {rule.type}, expected "
-            f"{' or '.join(known)}"
-        )
-        raise ConfigError(
-            message,
-            fields=("regularization_type", "weight_decay"),
-            code=ErrorCode.UNKNOWN,
-            field="regularization_type",
-            got=param.regularization_type,
-        )
+        raise fault(ErrorCode.UNKNOWN, " or ".join(known), "regularization_type", "weight_decay")

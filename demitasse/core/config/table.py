@@ -217,12 +217,7 @@ TABLE = {
             "compile kernels for this processor at run time, with LLVM",
             from_files=(False,),
         ),
-        Setting(
-            "winograd",
-            _flag,
-            True,
-            "use Winograd convolution on cpu where it is faster",
-        ),
+        Setting("winograd", _flag, True, "use Winograd convolution on cpu where it is faster"),
         Setting(
             "kernel_dump",
             str,

@@ -136,9 +136,7 @@ FILES = {
         ("PIL",),
     ),
     "HDF5Data": FileCase(
-        _layer("HDF5Data", 'hdf5_data_param { source: "list.txt" batch_size: 2 }'),
-        _hdf5,
-        ("h5py",),
+        _layer("HDF5Data", 'hdf5_data_param { source: "list.txt" batch_size: 2 }'), _hdf5, ("h5py",)
     ),
     "HDF5Output": FileCase(
         'layer { name: "data" type: "DummyData" top: "data" top: "label" '

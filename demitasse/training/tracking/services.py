@@ -27,10 +27,6 @@ LONGEST_TAG = 500
 """Characters of a value of MLflow's tags."""
 
 
-def _missing(service: str, extra: str) -> ConfigError:
-    return missing_extra(ConfigError, f"logging to {service}", "its client", extra)
-
-
 class TensorBoard:
     """Writes event files for TensorBoard, with tensorboardX.
 
@@ -46,7 +42,8 @@ class TensorBoard:
         try:
             from tensorboardX import SummaryWriter
         except ImportError:
-            raise _missing(service="TensorBoard", extra="tensorboard") from None
+            what = "logging to TensorBoard"
+            raise missing_extra(ConfigError, what, "its client", "tensorboard") from None
         self._folder = folder
         try:
             self._writer = SummaryWriter(folder, max_queue=QUEUE)
@@ -123,7 +120,8 @@ class WeightsAndBiases:
         try:
             import wandb
         except ImportError:
-            raise _missing(service="Weights & Biases", extra="wandb") from None
+            what = "logging to Weights & Biases"
+            raise missing_extra(ConfigError, what, "its client", "wandb") from None
         self._project, self._client = project, wandb
         self._run = wandb.init(project=project)
         # The service's own step cannot go back, as that of a run does that resumes.
@@ -171,7 +169,8 @@ class MlflowRun:
             from mlflow.entities import Metric
             from mlflow.tracking import MlflowClient
         except ImportError:
-            raise _missing(service="MLflow", extra="mlflow") from None
+            what = "logging to MLflow"
+            raise missing_extra(ConfigError, what, "its client", "mlflow") from None
         self._experiment, self._metric = experiment, Metric
         self._client = MlflowClient()
         known = self._client.get_experiment_by_name(experiment)
