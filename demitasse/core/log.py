@@ -128,23 +128,19 @@ def stop_logging() -> None:
     for handler in [h for h in logger.handlers if isinstance(h, _Handler)]:
         logger.removeHandler(handler)
     logger.setLevel(logging.NOTSET)
-    if _Propagation.stopped:
-        logger.propagate, _Propagation.stopped = True, False
-
-
-class _Propagation:
-    """Propagation to Python's root logger."""
-
-    stopped = False
+    if _Handler.propagation_stopped:
+        logger.propagate, _Handler.propagation_stopped = True, False
 
 
 def stop_propagation() -> None:
     """Keep records from Python's root logger, which would repeat them, until ``stop_logging``."""
-    logging.getLogger(ROOT).propagate, _Propagation.stopped = False, True
+    logging.getLogger(ROOT).propagate, _Handler.propagation_stopped = False, True
 
 
 class _Handler(logging.StreamHandler[Writer]):
     """Handler of ``start_logging``; its class distinguishes it from a program's handlers."""
+
+    propagation_stopped = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Drop a record that cannot be written, for instance to a full disk."""

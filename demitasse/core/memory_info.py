@@ -58,13 +58,7 @@ class MemoryInfo:
 
 
 class Share(NamedTuple):
-    """One array of a holder; several holders may share an array.
-
-    Attributes:
-        place: ``HOST``, or the name of a device with memory of its own.
-        array: Identity of the array among all live arrays.
-        nbytes: Size of the array, in bytes.
-    """
+    """One array of a holder, which several holders may share: its place, identity and bytes."""
 
     place: str
     array: int

@@ -33,11 +33,9 @@ MAX_SIZE = 2.0**64
 
 
 def escaped(text: str, *, one_line: bool = False) -> str:
-    r"""Return text with special characters in Python's notation, e.g. ``\x1b``.
+    """Return text with special characters in Python's notation; newlines, too, with ``one_line``.
 
-    Args:
-        text: The text; escape sequences in it stay unchanged.
-        one_line: Escape newlines, too.
+    Escape sequences in the text stay unchanged.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -87,15 +85,15 @@ def command_line(*words: str | os.PathLike[str]) -> str:
     The program is named as it was started if ``PATH`` does not lead to it, as in an environment
     that is not activated.
     """
-    return " ".join([_program(), *(shlex.quote(os.fspath(word)) for word in words)])
-
-
-def _program() -> str:
     started, found = sys.argv[0], shutil.which("demitasse")
     is_program = Path(started).name in {"demitasse", "demitasse.exe"}
     if found and (not is_program or os.path.realpath(found) == os.path.realpath(started)):
-        return "demitasse"
-    return shlex.quote(started) if is_program else f"{shlex.quote(sys.executable)} -m demitasse"
+        program = "demitasse"
+    elif is_program:
+        program = shlex.quote(started)
+    else:
+        program = f"{shlex.quote(sys.executable)} -m demitasse"
+    return " ".join([program, *(shlex.quote(os.fspath(word)) for word in words)])
 
 
 def read_size(value: object) -> int:

@@ -87,11 +87,7 @@ def _is_phase(value: Any) -> bool:
 
 
 def phase_number(phase: object) -> Any:
-    """Return the number of a phase given by name or number.
-
-    Raises:
-        ConfigError: There is no such phase.
-    """
+    """Return the number of a phase given by name or number, or raise a ConfigError."""
     known = dict(Phase.items())
     if str(phase).upper() in known:
         return known[str(phase).upper()]
@@ -271,11 +267,7 @@ def _log_ended_gradients(graph: Graph, setups: Sequence[LayerSetup], needs: Need
 
 
 def initialize_parameters(params: Iterable[Blob]) -> None:
-    """Create the initial values of all parameters that were not loaded, on all cores.
-
-    Raises:
-        DemitasseError: There is no memory, or no threads; some parameters may be initialized.
-    """
+    """Create the initial values of all parameters that were not loaded, on all cores."""
     threads = wanted_threads()
     waiting = [blob.data_memory for blob in params if blob.data_memory.lazy]
     waiting.sort(key=lambda memory: -memory.size)

@@ -15,11 +15,7 @@ log = logging.getLogger("demitasse.net")
 
 
 class DebugInfo:
-    """Logs mean absolute values of the blobs of a net.
-
-    Args:
-        net: The structure of the net.
-    """
+    """Logs mean absolute values of the blobs of a net."""
 
     def __init__(self, net: Structure) -> None:
         self.net = net

@@ -68,12 +68,8 @@ class ExclusiveLock:
 class Loss:
     """The loss of a forward pass, which the device may still be computing.
 
-    Synchronous devices copy it to the host at once, at no cost.
-
-    Args:
-        array: The sum of the weighted loss tops on the device, (); None without a loss layer.
-        device: The device.
-        check: Called with the number by ``read``; may raise.
+    Synchronous devices copy it to the host at once, at no cost. The array, (), is the sum of the
+    weighted loss tops; None without a loss layer. ``read`` calls ``check``, which may raise.
     """
 
     def __init__(self, array: Array | None, device: Device, check: Callable[[float], None]) -> None:
@@ -88,11 +84,7 @@ class Loss:
         return self._number
 
     def read(self) -> float:
-        """Return the number.
-
-        Raises:
-            DataError: A label is neither a class of the scores nor ignored.
-        """
+        """Return the number, checked: a label that is no class raises a DataError."""
         number = self.wait()
         self._check(number)
         return number
@@ -107,16 +99,9 @@ class Loss:
 
 
 class Passes:
-    """Runs the layers of a net by a plan.
-
-    Args:
-        structure: The parts of the net.
-        kept: Names of the blobs whose values are kept; None for all.
-        optimize: Whether backends are asked for Steps.
-        storage: How a GPU keeps values: "float", "half" or "bfloat16".
+    """Runs the layers of a net by a plan; of blobs that are not ``kept``, buffers are shared.
 
     Attributes:
-        plan: The plan of the layers.
         debug_info: Whether mean absolute values of all blobs are logged.
         stateful_blobs: The blobs that carry state from one forward pass to the next.
         gradients_valid: False from an interrupted backward pass until gradients are cleared.
@@ -185,11 +170,7 @@ class Passes:
         self.plan.observer = observer
 
     def forward(self, first: int, last: int) -> list[Array]:
-        """Run layers ``first`` to ``last``, both included.
-
-        Returns:
-            Weighted sums of the loss tops on the way, each a 0-d device array.
-        """
+        """Run layers ``first`` to ``last``; return weighted loss tops on the device, () each."""
         if not self._initialized:
             initialize_parameters(self._structure.params_list)
             self._initialized = True
@@ -208,10 +189,8 @@ class Passes:
     def replay(self) -> bool:
         """Repeat the calls of an earlier forward pass over all layers, if calls were all it was.
 
-        No layer may carry state from pass to pass (``stateful_blobs``).
-
-        Returns:
-            Whether the pass was replayed; False leaves everything as it is.
+        No layer may carry state from pass to pass (``stateful_blobs``). False leaves everything as
+        it is.
         """
         if self._interrupted is not None or self.debug_info or self._has_callbacks:
             return False
@@ -237,12 +216,7 @@ class Passes:
         return loss
 
     def backward(self, first: int, last: int) -> None:
-        """Run layers ``first`` down to ``last``, both included.
-
-        Raises:
-            NetError: The net was made to run forward only; or the last forward pass was
-                interrupted.
-        """
+        """Run layers ``first`` down to ``last``, both included; see ``Net.backward``."""
         if self._allocator is not None and not self._allocator.backward:
             message = (
                 "a net in phase TEST made with keep_blobs=... only runs forward; make it without "
@@ -548,10 +522,6 @@ class Execution:
         """Hold the lock, make the device current, and explain a lack of memory.
 
         ``doing`` names the work, for an error without the name of a layer.
-
-        Raises:
-            NetError: Another thread has the lock.
-            OutOfMemoryError: An allocation failed; the error has the batch size that would fit.
         """
         backend = self.device.backend
         try:

@@ -78,11 +78,7 @@ class GraphCapture:
     """One kind of work on a net: warm-up runs, the captured graph, and obstacles to a capture.
 
     The first part of a captured graph copies the state that the work changes, for a rollback.
-
-    Args:
-        execution: The execution of the net.
-        what: Name of the work in messages, in the plural.
-        memories: Returns all memories that the work may use.
+    ``what`` names the work in messages; ``memories`` returns all memories that it may use.
     """
 
     def __init__(

@@ -26,23 +26,15 @@ MOST_NAMES = 20
 class ReadOnlyMapping(Mapping[str, V]):
     """Blobs or parameters of a net by name, in order; an assignment raises TypeError.
 
-    An assignment would have no effect on the net.
-
-    Args:
-        items: Names and values; of a name that occurs twice, the last value.
-        what: Name of the mapping in messages.
-        instead: Advice in the message of a refused assignment; ``{0}`` stands for the name.
+    An assignment would have no effect on the net. Of a name that occurs twice, the last value
+    counts. ``what`` names the mapping in messages; ``instead`` is the advice, {0} the name.
     """
 
     def __init__(self, items: Iterable[tuple[str, V]], what: str, instead: str) -> None:
         self._items, self._what, self._instead = dict(items), what, instead
 
     def __getitem__(self, name: str) -> V:
-        """Return the value of a name.
-
-        Raises:
-            KeyError: The name is unknown; the message has the most similar names.
-        """
+        """Return the value of a name; the KeyError of an unknown one has similar names."""
         try:
             return self._items[name]
         except KeyError:
@@ -86,11 +78,7 @@ class LayerSequence(tuple[Layer, ...]):
     __slots__ = ()
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a layer by index or name, or a part of the layers.
-
-        Raises:
-            KeyError: There is no layer of this name.
-        """
+        """Return a layer by index or name, or a part of the layers."""
         if isinstance(index, str):
             for layer in self:
                 if layer.name == index:

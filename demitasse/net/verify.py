@@ -54,15 +54,14 @@ class _Reference:
     """The layers of a net on the host, with blobs of their own, run by portable code.
 
     Layers that bring in data, and layers of user code, run once only: in their place the reference
-    has Input layers, and nothing for layers without tops. ``indices`` are the indices of the
-    reference's layers by those of the net.
+    has Input layers, and nothing for layers without tops.
     """
 
     def __init__(self, structure: Structure, context: LayerContext) -> None:
         message = NetParameter()
         message.CopyFrom(structure.message)
         del message.layer[:]
-        self.indices: dict[int, int] = {}
+        self.indices: dict[int, int] = {}  # of the reference's layers by those of the net
         for index, param in enumerate(structure.layer_messages()):
             if param.bottom and not layer_metadata(param.type).opaque:
                 if structure.top_ids(index):
@@ -84,14 +83,7 @@ class _Reference:
 
 
 class StepVerifier:
-    """Compares the results of each Step with portable code; an ``Observer`` of a plan.
-
-    Args:
-        structure: The parts of the net.
-        context: The context of its layers.
-        plan: Returns the present plan of the net.
-        tolerance: Largest difference, relative to the largest value of a result.
-    """
+    """Compares the results of each Step with portable code; an ``Observer`` of a plan."""
 
     def __init__(
         self,
@@ -144,11 +136,7 @@ class StepVerifier:
             self._copy_parameters(index, backward=backward)
 
     def after_step(self, layers: range, *, backward: bool) -> None:
-        """Run portable code on the copied inputs, and compare the results.
-
-        Raises:
-            NetError: A result differs by more than the tolerance; the code is ``FAILED``.
-        """
+        """Run portable code on the copied inputs; raise a NetError if a result differs."""
         step = self._step(layers, backward=backward)
         if step is None:
             return

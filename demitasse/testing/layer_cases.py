@@ -109,6 +109,12 @@ NORMALIZATIONS = [
     for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED pre_fixed_normalizer: 5")
 ]
 
+
+def rows(field: str, bottoms: Sequence[Any], *options: str) -> list[tuple[str, Sequence[Any]]]:
+    """Return a row with the same bottoms for each of several options of a field."""
+    return [(f"{field} {{ {option} }}", bottoms) for option in options]
+
+
 # type -> (prototxt, bottoms[, phase, passes and options of check_gradients])
 SOFTMAX_LOSSES = [
     (f"softmax_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}", [scores, labels])
@@ -148,27 +154,21 @@ GRADIENT_TABLE: Table = {
     ],
     "NdPooling": [("pooling_param { kernel_shape { dim: 1 dim: 2 dim: 2 } }", [VOLUME])],
     "Im2col": [
-        ("convolution_param { kernel_size: 2 stride: 2 pad: 1 dilation: 2 }", [IMAGE]),
-        (
-            "convolution_param { kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 2 pad_h: 1 pad_w: 0 "
-            "force_nd_im2col: true }",
+        *rows(
+            "convolution_param",
             [IMAGE],
+            "kernel_size: 2 stride: 2 pad: 1 dilation: 2",
+            "kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 2 pad_h: 1 pad_w: 0 force_nd_im2col: "
+            "true",
+            "kernel_size: 2 axis: 2",
+            "kernel_size: 2 pad_t: 1 pad_l: 0 pad_b: 0 pad_r: 2 dilation_h: 2 dilation_w: 1",
         ),
-        ("convolution_param { kernel_size: 2 axis: 2 }", [IMAGE]),
-        (
-            "convolution_param { kernel_size: 2 pad_t: 1 pad_l: 0 pad_b: 0 pad_r: 2 dilation_h: 2 "
-            "dilation_w: 1 }",
-            [IMAGE],
-        ),
-        (
-            "convolution_param { kernel_shape { dim: 1 dim: 2 dim: 2 } stride_shape { dim: 1 } "
-            "pad_shape { dim: 1 dim: 0 dim: 1 } }",
+        *rows(
+            "convolution_param",
             [VOLUME],
-        ),
-        (
-            "convolution_param { kernel_depth: 2 kernel_size: 2 temporal_stride: 2 "
-            "temporal_pad: 1 }",
-            [VOLUME],
+            "kernel_shape { dim: 1 dim: 2 dim: 2 } stride_shape { dim: 1 } pad_shape { dim: 1 "
+            "dim: 0 dim: 1 }",
+            "kernel_depth: 2 kernel_size: 2 temporal_stride: 2 temporal_pad: 1",
         ),
     ],
     "Interp": [
@@ -179,49 +179,29 @@ GRADIENT_TABLE: Table = {
         ("interp_param { shrink_factor: 2 zoom_factor: 3 }", [IMAGE]),
     ],
     "Pooling": [
-        ("pooling_param { pool: MAX kernel_size: 3 stride: 2 pad: 1 }", [IMAGE]),
-        ("pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 round_mode: FLOOR }", [IMAGE]),
-        (
-            "pooling_param { pool: AVE kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 3 pad_h: 1 "
-            "pad_w: 1 round_mode: CEIL }",
+        *rows(
+            "pooling_param",
             [IMAGE],
+            "pool: MAX kernel_size: 3 stride: 2 pad: 1",
+            "pool: AVE kernel_size: 3 stride: 2 pad: 1 round_mode: FLOOR",
+            "pool: AVE kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 3 pad_h: 1 pad_w: 1 "
+            "round_mode: CEIL",
+            "pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 pad_b: 0 pad_r: 2",
+            "pool: AVE kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 pad_b: 2 pad_r: 1",
+            "pool: MAX kernel_size: 2 stride: 2 pad_b: 1 pad_r: 1 round_mode: FLOOR",
+            "pool: AVE kernel_size: 3 pad: 1 avg_include_pad: false",
         ),
-        (
-            "pooling_param { pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 "
-            "pad_b: 0 pad_r: 2 }",
-            [IMAGE],
-        ),
-        (
-            "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 pad_b: 2 "
-            "pad_r: 1 }",
-            [IMAGE],
-        ),
-        (
-            "pooling_param { pool: MAX kernel_size: 2 stride: 2 pad_b: 1 pad_r: 1 "
-            "round_mode: FLOOR }",
-            [IMAGE],
-        ),
-        ("pooling_param { pool: AVE kernel_size: 3 pad: 1 avg_include_pad: false }", [IMAGE]),
-        (
-            "pooling_param { pool: MAX kernel_size_3d: [1, 2, 3] stride_3d: [1, 2, 1] "
-            "pad_3d: [0, 1, 1] }",
+        *rows(
+            "pooling_param",
             [VOLUME],
+            "pool: MAX kernel_size_3d: [1, 2, 3] stride_3d: [1, 2, 1] pad_3d: [0, 1, 1]",
+            "pool: AVE kernel_size: 2 stride_shape { dim: 1 dim: 2 dim: 2 }",
+            "pool: AVE kernel_depth: 2 kernel_size: 3 stride: 2 pad: 1 temporal_stride: 2 "
+            "temporal_pad: 1 round_mode: FLOOR",
+            "pool: AVE_EXC_PAD kernel_shape { dim: 2 dim: 2 dim: 3 } pad_shape { dim: 1 dim: 0 "
+            "dim: 1 }",
+            "pool: MAX global_pooling: true",
         ),
-        (
-            "pooling_param { pool: AVE kernel_size: 2 stride_shape { dim: 1 dim: 2 dim: 2 } }",
-            [VOLUME],
-        ),
-        (
-            "pooling_param { pool: AVE kernel_depth: 2 kernel_size: 3 stride: 2 pad: 1 "
-            "temporal_stride: 2 temporal_pad: 1 round_mode: FLOOR }",
-            [VOLUME],
-        ),
-        (
-            "pooling_param { pool: AVE_EXC_PAD kernel_shape { dim: 2 dim: 2 dim: 3 } "
-            "pad_shape { dim: 1 dim: 0 dim: 1 } }",
-            [VOLUME],
-        ),
-        ("pooling_param { pool: MAX global_pooling: true }", [VOLUME]),
         ("pooling_param { pool: MAX global_pooling: true }", [IMAGE]),
         ("pooling_param { pool: AVE global_pooling: true }", [IMAGE]),
         ("pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }", [abs(IMAGE)]),

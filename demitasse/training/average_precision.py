@@ -66,15 +66,10 @@ def average_precision(
 
 @dataclass
 class DetectionCounts:
-    """Sum of the outputs of DetectionEvaluate.
+    """Sum of the outputs of DetectionEvaluate, for the average precision of each class."""
 
-    Attributes:
-        objects: Number of ground-truth objects of each class.
-        rows: Class, score and correctness of each detection that counts.
-    """
-
-    objects: dict[int, int] = field(default_factory=dict)
-    rows: list[np.ndarray] = field(default_factory=list)
+    objects: dict[int, int] = field(default_factory=dict)  # ground-truth objects of each class
+    rows: list[np.ndarray] = field(default_factory=list)  # class, score and correctness
 
     def add(self, output: np.ndarray) -> None:
         """Add one batch. Shape: (M, 5)."""
@@ -101,20 +96,12 @@ class DetectionCounts:
 def mean_average_precision(
     net: Net, batches: int, version: str, runner: BatchRunner, *, per_class: bool = False
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Run batches through a net and return the mean average precision of every output.
+    """Run batches through a net; return the mean average precision of every output, and the loss.
 
-    Args:
-        net: The net, with outputs of DetectionEvaluate layers.
-        batches: Number of batches; 0 is a whole epoch.
-        version: One of ``AP_VERSIONS``.
-        runner: Runs the batches.
-        per_class: Whether to log the average precision of each class.
-
-    Returns:
-        The means, and the mean loss.
+    ``version`` is one of ``AP_VERSIONS``. With ``per_class`` the precision of each class is logged.
 
     Raises:
-        ConfigError: Another layer writes an output, or there is none.
+        ConfigError: Another layer than DetectionEvaluate writes an output, or there is none.
     """
     _check_outputs(net)
     counts = {name: DetectionCounts() for name in net.outputs}

@@ -70,11 +70,7 @@ def _arrays(inputs: list[str], data: Any, labels: Any) -> Batch | None:
 
 
 def _by_input(inputs: list[str], batch: Any) -> Batch:
-    """Return a batch by the names of the inputs.
-
-    Raises:
-        NetError: The batch has other inputs than the net.
-    """
+    """Return a batch by the names of the inputs, which must be those of the net."""
     if not isinstance(batch, Mapping):
         parts = batch if isinstance(batch, (tuple, list)) else (batch,)
         if len(parts) != len(inputs):

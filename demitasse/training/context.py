@@ -27,11 +27,7 @@ class Requests:
         self._last: Request | None = None
 
     def add(self, action: Request | None) -> None:
-        """Add a request, unless an equal one is in the queue; None clears the queue.
-
-        Raises:
-            ConfigError: The action is unknown.
-        """
+        """Add a request, unless an equal one is in the queue; None clears the queue."""
         if action is None:
             self._queue.clear()
         elif action in {"stop", "snapshot"}:

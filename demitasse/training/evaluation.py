@@ -45,9 +45,6 @@ log = get_logger(__name__)
 class Epoch:
     """One pass over the records that a net's data layers read; the last batch may be smaller.
 
-    Args:
-        net: The net.
-
     Raises:
         ConfigError: No layer has a last record, or a layer without one reads data, too.
     """
@@ -69,10 +66,7 @@ class Epoch:
             raise ConfigError(message, code=ErrorCode.UNSUPPORTED)
 
     def batches(self) -> Iterator[tuple[int, float]]:
-        """Run the net over its records, from the first on.
-
-        Yields:
-            After each forward pass, the number of its records, and the loss.
+        """Run the net over its records, from the first on; yield records and loss of each batch.
 
         Raises:
             ConfigError: Data layers of the net read unequal numbers of records.
@@ -90,11 +84,7 @@ class Epoch:
             layer.begin_epoch()
 
     def last_batch(self) -> tuple[int, bool]:
-        """Return the number of records of the last batch, and whether it ended the epoch.
-
-        Raises:
-            ConfigError: Data layers of the net have read unequal numbers of records.
-        """
+        """Return the number of records of the last batch, and whether it ended the epoch."""
         batches = {(layer.batch_records, layer.epoch_ended) for layer in self._sources}
         if len(batches) != 1:
             counts = ", ".join(f"{layer.name!r} {layer.batch_records}" for layer in self._sources)
@@ -113,11 +103,7 @@ class Epoch:
 
 
 class LocalEvaluator:
-    """Runs the batches of a test in this process.
-
-    Args:
-        should_continue: Called before each batch, and after the last; False ends the test.
-    """
+    """Runs the batches of a test in this process, while ``should_continue``, called before each."""
 
     distributed = False
 
@@ -125,13 +111,11 @@ class LocalEvaluator:
         self._should_continue = should_continue
 
     def run(self, net: Net, batches: int, read: Callable[[int], Result]) -> Iterator[Batch[Result]]:
-        """Run batches, one after the other.
+        """Run batches, one after the other; yield weight, loss and result of each.
 
-        Args:
-            net: The net, with data layers.
-            batches: Number of batches. 0 is a whole epoch: every record once, and the weight of a
-                batch is the number of its records.
-            read: Called after each batch with its weight; reads a result from the net.
+        With 0 batches the run is a whole epoch: every record once, and the weight of a batch is the
+        number of its records. ``read`` is called after each batch with its weight, and reads a
+        result from the net.
 
         Raises:
             ConfigError: A whole epoch is asked of a net that has none.
@@ -394,14 +378,7 @@ class Evaluator:
                     log.info("Test net #%d is tested by process 0 alone: %s.", index, reason)
 
     def test(self, index: int, iteration: int) -> dict[str, np.ndarray] | None:
-        """Test a net and log the result; see ``Solver.test``.
-
-        Returns:
-            The mean of every output; None if a request ended the test.
-
-        Raises:
-            ConfigError: There is no such net.
-        """
+        """Test a net and log the result; return the means, or None if a request ended the test."""
         run, team = self._run, self._run.team
         if not 0 <= index < len(run.test_nets):
             message = f"got test net {index}, and this solver has {len(run.test_nets)} test nets"

@@ -124,12 +124,7 @@ class TrainingLoop:
         return True
 
     def update(self) -> None:
-        """Change the weights by the gradients of the net, and count the iteration.
-
-        Raises:
-            NetError: The net's last backward pass did not complete.
-            SnapshotError: An earlier update did not complete.
-        """
+        """Change the weights by the gradients of the net, and count the iteration."""
         solver, run = self._solver, self._run
         with run.net.lock, Uninterrupted():
             self._checkpointer.check_consistent(solver.iter)
@@ -241,12 +236,7 @@ def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
 
 
 def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None:
-    """Run ``iter_size`` batches forward and backward, and check and display the loss.
-
-    Raises:
-        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
-        DataError: The loss is NaN because a label is no class.
-    """
+    """Run ``iter_size`` batches forward and backward, and check and display the loss."""
     display = should_display(run.param, iteration)
     run.net.debug_info = display and run.param.debug_info
     loss = run.team.forward_backward(run.net, run.param.iter_size)

@@ -115,11 +115,7 @@ POLICIES: dict[str, Callable[[SolverParameter, int, int], float]] = {
 
 
 def check_policy(param: SolverParameter) -> None:
-    """Check that a policy is known and has valid fields.
-
-    Raises:
-        ConfigError: Names the field that is missing or invalid.
-    """
+    """Raise a ConfigError unless a policy is known and has valid fields."""
 
     def fault(code: ErrorCode, message: str, *fields: str, **details: object) -> ConfigError:
         return ConfigError(message, fields=fields, code=code, field=fields[0], **details)

@@ -31,16 +31,11 @@ SMOOTHED = "smoothed loss"
 
 @dataclass(frozen=True)
 class Metric:
-    """One number among the outputs of a test net, the output of ``layer``.
-
-    Attributes:
-        larger: Whether larger numbers are better.
-        net: Index of the test net.
-    """
+    """One number among the outputs of a test net, the output of ``layer``."""
 
     name: str
-    larger: bool
-    net: int = 0
+    larger: bool  # larger numbers are better
+    net: int = 0  # index of the test net
     layer: Layer | None = field(default=None, compare=False)
 
     def value(self, results: Results) -> float:
@@ -55,12 +50,10 @@ class Metric:
 
 
 def find_metric(text: str, nets: Sequence[Net]) -> Metric:
-    """Return the metric of a name.
+    """Return the metric of an output of a test net, the first net that has it.
 
-    Args:
-        text: An output of a test net, the first that has it. The suffix ``:max`` or ``:min`` gives
-            the better direction, which is known of accuracies and losses.
-        nets: The test nets.
+    The suffix ``:max`` or ``:min`` gives the better direction, which is known of accuracies and
+    losses.
 
     Raises:
         ConfigError: There is no such output, it is more than one number, or its better direction is
@@ -103,16 +96,10 @@ def _last_writer(net: Net, name: str) -> Layer:
 
 
 class BestValue:
-    """The best value of a metric so far, and its iteration.
+    """The best value of a metric so far, its iteration, and the number of values since.
 
-    Args:
-        role: Purpose of the metric, e.g. "keep_best".
-        name: Name of the metric.
-        larger: Whether larger values are better.
-        min_delta: Minimum improvement that counts.
-
-    Attributes:
-        tests: Number of values since the best one.
+    ``role`` is the purpose of the metric, e.g. "keep_best"; ``min_delta`` the minimum improvement
+    that counts.
     """
 
     def __init__(self, role: str, name: str, *, larger: bool, min_delta: float = 0.0) -> None:
@@ -175,12 +162,6 @@ class EarlyStopping:
 
 class MetricMonitor:
     """Follows the metrics of tests.
-
-    Args:
-        param: The solver's fields.
-        nets: The test nets.
-        keep_best: The metric whose best weights are kept, or None.
-        early: Condition to stop early, or None.
 
     Attributes:
         improved: Whether the last test was the best so far, by ``keep_best``.

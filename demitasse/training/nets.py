@@ -37,15 +37,10 @@ def make_nets(
     keep: Keep,
     on_mismatch: OnMismatch,
 ) -> tuple[Net, list[Net]]:
-    """Make the training net and the test nets, which share its weights.
+    """Make the training net and the test nets, which share its weights; load ``weights``.
 
-    Args:
-        param: The solver's fields; ``weights`` are loaded.
-        base: Folder of the solver's file, which is searched for named files, too.
-        options: Further arguments for all nets.
-        seed: Key of all random numbers; None uses the configuration.
-        keep: Blobs of the training net that are kept.
-        on_mismatch: Action for layers of ``weights`` that do not fit.
+    Named files are also searched in ``base``, the folder of the solver's file. ``options`` are
+    further arguments for all nets, ``keep`` names blobs of the training net.
 
     Raises:
         ConfigError: There is no training net, or more than one; the numbers of test nets,

@@ -38,11 +38,7 @@ class NonfiniteCheck:
     def check_loss(self, loss: float, run: TrainingContext, iteration: int, rate: float) -> None:
         """Check the loss of an iteration, the same in all processes of a run.
 
-        Args:
-            loss: The loss.
-            run: The run, whose nets are searched for the first value that is not finite.
-            iteration: The iteration.
-            rate: The last learning rate.
+        The message names the first value of the run's nets that is not finite, and the last rate.
 
         Raises:
             NetError: The loss is NaN or infinite, and the action is "raise".

@@ -84,9 +84,6 @@ class TrainReport:
         window: Number of iterations that the displayed loss is averaged over.
         loggers: Receive the numbers, too; None for no loggers.
         passes: Passes of the net in one iteration, on all ranks.
-
-    Attributes:
-        losses: Losses of the last iterations, oldest first.
     """
 
     def __init__(self, window: int, loggers: LoggerGroup | None = None, passes: int = 1) -> None:

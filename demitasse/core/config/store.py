@@ -196,11 +196,7 @@ class Settings:
 
 
 def check_variables() -> None:
-    """Check that every environment variable with our prefix is known.
-
-    Raises:
-        ConfigError: A variable is unknown; the message names the most similar one.
-    """
+    """Raise a ConfigError unless every environment variable with our prefix is known."""
     if os.supports_bytes_environ:  # the environment is bytes, and decoding all of it is slow
         ours = tuple(name for name in os.environb if name.startswith(_PREFIX_BYTES))
         _check(tuple(map(os.fsdecode, ours)))

@@ -118,165 +118,57 @@ class Setting:
         return tuple(PREFIX + name.upper() for name in names)
 
 
-TABLE = {
-    setting.name: setting
-    for setting in (
-        Setting("device", str, "cpu", "device of nets that are constructed without one"),
-        Setting(
-            "plugins",
-            _names,
-            (),
-            "modules, or .py files, that add layers and backends; imported on first use",
-            from_files=((),),
-            old_name="import",
-        ),
-        Setting(
-            "gpu_fallback",
-            _word,
-            "raise",
-            "a GPU is requested and none is present: raise an error, or use the cpu with a warning",
-            choices=("raise", "cpu"),
-            old_values={"error": "raise"},
-        ),
-        Setting(
-            "optimize",
-            _flag,
-            True,
-            "run lowered and fused operations; off: every layer's portable code",
-            old_name="plan",
-        ),
-        Setting(
-            "seed",
-            _integer,
-            -1,
-            "seed of fillers, dropout and augmentation; -1: a fresh seed",
-            at_least=-1,
-        ),
-        Setting(
-            "memory_limit",
-            read_size,
-            0,
-            "limit of the memory of blobs on each device, e.g. 8GiB; 0: no limit",
-        ),
-        Setting(
-            "transfers",
-            _word,
-            "allow",
-            "copies of blobs between host and device in the middle of a pass",
-            choices=("allow", "warn", "raise"),
-            old_values={"log": "warn", "error": "raise"},
-        ),
-        Setting(
-            "debug_fill_stale",
-            _flag,
-            False,
-            "fill the stale side of every memory with NaN, to find code that reads it",
-            old_name="poison",
-        ),
-        Setting(
-            "python_layers",
-            _flag,
-            True,
-            "let nets import modules for Python layers",
-            from_files=(False,),
-        ),
-        Setting(
-            "log_level",
-            _word,
-            "info",
-            "lowest level of messages that are logged",
-            choices=("debug", "info", "warning", "error", "critical"),
-        ),
-        Setting(
-            "threads",
-            _integer,
-            0,
-            "threads of the CPU kernels; 0: one per usable core",
-            at_least=0,
-            at_most=MOST_THREADS,
-        ),
-        Setting(
-            "bad_records",
-            _word,
-            "raise",
-            "records that cannot be read: raise an error, or skip to the next record",
-            choices=("raise", "skip"),
-            old_name="on_error",
-        ),
-        Setting(
-            "onednn_library",
-            str,
-            "",
-            "file of oneDNN's library; none: run without it",
-            from_files=("none",),
-        ),
-        Setting(
-            "jit",
-            _flag,
-            True,
-            "compile kernels for this processor at run time, with LLVM",
-            from_files=(False,),
-        ),
-        Setting("winograd", _flag, True, "use Winograd convolution on cpu where it is faster"),
-        Setting(
-            "kernel_dump",
-            str,
-            "",
-            "folder for the LLVM IR and assembly of compiled kernels",
-            from_files=(),
-        ),
-        Setting(
-            "cuda_graphs",
-            _word,
-            "auto",
-            "on a GPU, launch iterations and passes as one CUDA graph where possible",
-            choices=("auto", "off"),
-            old_name="graph",
-        ),
-        Setting(
-            "gpu_storage_dtype",
-            _word,
-            "float",
-            "storage of blobs and weights on a GPU, in nets of phase TEST: float32, or 16 bits; "
-            "arithmetic is in float32 either way",
-            choices=("float", "half", "bfloat16"),
-            old_name="storage",
-        ),
-        Setting(
-            "tf32",
-            _switch,
-            "auto",
-            "round the inputs of float32 arithmetic on a GPU to TF32: auto, in convolutions, as "
-            "PyTorch does; on, in InnerProduct too; off, nowhere",
-            choices=("auto", "on", "off"),
-        ),
-        Setting(
-            "deterministic",
-            _flag,
-            True,
-            "on a GPU, use convolutions whose results are the same bits in every run",
-        ),
-        Setting(
-            "cudnn",
-            _flag,
-            True,
-            "use cuDNN's convolutions on a GPU where it is installed",
-            from_files=(False,),
-        ),
-        Setting(
-            "cudnn_autotune",
-            _flag,
-            False,
-            "time cuDNN's plans and own kernels for each convolution and use the fastest",
-        ),
-        Setting(
-            "cudnn_relu",
-            _flag,
-            False,
-            "let cuDNN compute the ReLU after a convolution; it may lose NaN",
-        ),
-    )
-}
+TABLE = {setting.name: setting for setting in (
+    Setting("device", str, "cpu", "device of nets that are constructed without one"),
+    Setting("plugins", _names, (), "modules, or .py files, that add layers and backends; imported "
+            "on first use", from_files=((),), old_name="import"),
+    Setting("gpu_fallback", _word, "raise", "a GPU is requested and none is present: raise an "
+            "error, or use the cpu with a warning",
+            choices=("raise", "cpu"), old_values={"error": "raise"}),
+    Setting("optimize", _flag, True, "run lowered and fused operations; off: every layer's "
+            "portable code", old_name="plan"),
+    Setting("seed", _integer, -1, "seed of fillers, dropout and augmentation; -1: a fresh seed",
+            at_least=-1),
+    Setting("memory_limit", read_size, 0, "limit of the memory of blobs on each device, e.g. 8GiB; "
+            "0: no limit"),
+    Setting("transfers", _word, "allow", "copies of blobs between host and device in the middle of "
+            "a pass", choices=("allow", "warn", "raise"),
+            old_values={"log": "warn", "error": "raise"}),
+    Setting("debug_fill_stale", _flag, False, "fill the stale side of every memory with NaN, to "
+            "find code that reads it", old_name="poison"),
+    Setting("python_layers", _flag, True, "let nets import modules for Python layers",
+            from_files=(False,)),
+    Setting("log_level", _word, "info", "lowest level of messages that are logged",
+            choices=("debug", "info", "warning", "error", "critical")),
+    Setting("threads", _integer, 0, "threads of the CPU kernels; 0: one per usable core",
+            at_least=0, at_most=MOST_THREADS),
+    Setting("bad_records", _word, "raise", "records that cannot be read: raise an error, or skip "
+            "to the next record", choices=("raise", "skip"), old_name="on_error"),
+    Setting("onednn_library", str, "", "file of oneDNN's library; none: run without it",
+            from_files=("none",)),
+    Setting("jit", _flag, True, "compile kernels for this processor at run time, with LLVM",
+            from_files=(False,)),
+    Setting("winograd", _flag, True, "use Winograd convolution on cpu where it is faster"),
+    Setting("kernel_dump", str, "", "folder for the LLVM IR and assembly of compiled kernels",
+            from_files=()),
+    Setting("cuda_graphs", _word, "auto", "on a GPU, launch iterations and passes as one CUDA "
+            "graph where possible", choices=("auto", "off"), old_name="graph"),
+    Setting("gpu_storage_dtype", _word, "float", "storage of blobs and weights on a GPU, in nets "
+            "of phase TEST: float32, or 16 bits; arithmetic is in float32 either way",
+            choices=("float", "half", "bfloat16"), old_name="storage"),
+    Setting("tf32", _switch, "auto", "round the inputs of float32 arithmetic on a GPU to TF32: "
+            "auto, in convolutions, as PyTorch does; on, in InnerProduct too; off, nowhere",
+            choices=("auto", "on", "off")),
+    Setting("deterministic", _flag, True, "on a GPU, use convolutions whose results are the same "
+            "bits in every run"),
+    Setting("cudnn", _flag, True, "use cuDNN's convolutions on a GPU where it is installed",
+            from_files=(False,)),
+    Setting("cudnn_autotune", _flag, False, "time cuDNN's plans and own kernels for each "
+            "convolution and use the fastest"),
+    Setting("cudnn_relu", _flag, False, "let cuDNN compute the ReLU after a convolution; it may "
+            "lose NaN"),
+)}  # fmt: skip
+"""The settings by name."""
 
 CURRENT_NAMES = {one.old_name: one.name for one in TABLE.values() if one.old_name}
 """Present name for each deprecated one."""

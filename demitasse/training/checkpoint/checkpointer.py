@@ -53,11 +53,6 @@ class TrainingState:
 class Checkpointer:
     """Writes the snapshots and the best weights of a run, and restores the run from a state.
 
-    Args:
-        run: The run.
-        keep_last: Number of snapshots to keep; None keeps all.
-        seed: The seed that the caller asked for; negative for any seed.
-
     Attributes:
         resumable: State besides weights and history, savepoints, and repeatable tests.
         snapshot_pending: Whether the last snapshot could not be written.
@@ -65,7 +60,7 @@ class Checkpointer:
     """
 
     def __init__(self, run: TrainingContext, keep_last: int | None, seed: int) -> None:
-        self._run, self._seed = run, seed
+        self._run, self._seed = run, seed  # the seed that the caller asked for; negative for any
         self._retention = SnapshotRetention(run, keep_last)
         self.resumable = ResumableState(run, self._retention)
         self.snapshot_pending = self.inconsistent = False
@@ -112,20 +107,12 @@ class Checkpointer:
         self._retention.note_remote(iteration)
 
     def check_finite(self, iteration: int) -> None:
-        """End this process if rank 0 ends because it would write the same weights.
-
-        Raises:
-            NetError: Weights are NaN or infinite, and ``on_nonfinite`` is "raise".
-        """
+        """End this process if rank 0 ends because it would write the same weights (NetError)."""
         if self._run.nonfinite.raises:
             self._run.nonfinite.check_weights(self._run.net, iteration)
 
     def lock_prefix(self) -> None:
-        """Lock the prefix of the snapshots until ``close``; only on rank 0.
-
-        Raises:
-            SnapshotError: Another process writes snapshots with the prefix.
-        """
+        """Lock the prefix of the snapshots until ``close``; only on rank 0."""
         if self._run.is_root:
             self._retention.lock.take(self._run.param.snapshot_prefix)
 
@@ -165,11 +152,7 @@ class Checkpointer:
         return path
 
     def check_best(self) -> None:
-        """Raise the error of the best weights, once, at the end of training.
-
-        Raises:
-            SnapshotError: The best weights could not be written, nor any others since.
-        """
+        """Raise the SnapshotError of the best weights, once, at the end of training."""
         error, self._lost_best = self._lost_best, None
         if error is not None:
             raise error
@@ -177,11 +160,7 @@ class Checkpointer:
     # -- state in memory and on disk -----------------------------------------------------------
 
     def state_dict(self, iteration: int, step: int) -> TrainingState:
-        """Return the state of the run between two iterations.
-
-        Raises:
-            SnapshotError: An update was interrupted.
-        """
+        """Return the state of the run between two iterations, unless an update was interrupted."""
         run = self._run
         with run.net.lock:
             self.check_consistent(iteration)
@@ -209,21 +188,9 @@ class Checkpointer:
         run.nonfinite.reset()
 
     def restore(self, path: Path, *, force: bool = False, exact: bool = False) -> State:
-        """Restore the run from a state file; on failure nothing has changed.
+        """Restore the run from a state file, as ``Solver.restore``; on failure nothing has changed.
 
         Iteration and step are left to the caller; until they are set, the run is ``inconsistent``.
-
-        Args:
-            path: The state.
-            force: Whether to accept a state of another run.
-            exact: Whether to refuse differences that change results, and states without the state
-                of a layer.
-
-        Raises:
-            ConfigError: Both ``force`` and ``exact`` are given.
-            SnapshotError: The state cannot be read or does not fit.
-            WeightsError: Its weights cannot be read.
-            ShapeError: Its weights do not fit.
         """
         run = self._run
         history = run.updater.history
@@ -326,11 +293,7 @@ class ResumableState:
         return weight_memories(self._run.net if net in self._run.test_nets else net)
 
     def missing(self, resume: ResumeState | None) -> Iterator[Difference]:
-        """Yield the layers whose state is not in a state, for the check before a restore.
-
-        Raises:
-            SnapshotError: The state is damaged.
-        """
+        """Yield the layers whose state is not in a state, for the check before a restore."""
         run = self._run
         if resume is None:  # a state of Caffe has no state of layers at all
             return

@@ -43,13 +43,9 @@ ARRAY = re.compile(r"[<>|]?[biufcSU][0-9]{1,9}")
 def encode(value: object, depth: int = 0) -> Value:
     """Return a plain value as a message.
 
-    Args:
-        value: None, a bool, int, float, str or bytes; a list, tuple or dict of such values; or an
-            array or scalar of NumPy with numbers or texts.
-        depth: Nesting of the value.
-
-    Raises:
-        TypeError: The value has another type, or is nested too deeply.
+    Plain are None, bool, int, float, str, bytes, arrays and scalars of NumPy with numbers or texts,
+    and lists, tuples and dicts of plain values. Other types, and nesting that is too deep, raise a
+    TypeError.
     """
     if depth > DEEPEST:
         message = f"lists and dicts are nested in more than {DEEPEST} levels"
@@ -94,11 +90,7 @@ def _encoded_array(array: np.ndarray, kind: str) -> Value:
 
 
 def decode(message: Value) -> Any:
-    """Return the plain value of a message; arrays are new and writable.
-
-    Raises:
-        ValueError: The message is no value.
-    """
+    """Return the plain value of a message, with new arrays; raise a ValueError for no value."""
     data, items = message.data, message.item
     match message.type:
         case "none":
@@ -178,15 +170,11 @@ def layer_progress(layer: Layer, weights: Sequence[object]) -> tuple[Progress, P
 
 
 class LayerState:
-    """State of one layer, read from messages and checked.
-
-    Attributes:
-        values: Counters and other values, for ``Layer.set_state``.
-        blobs: Shape and values of each state blob; no values for zeros.
-    """
+    """State of one layer, read from messages and checked."""
 
     def __init__(self, counters: Progress | None, local: Progress | None) -> None:
         self.values: dict[str, Any] = {}
+        # Shape and values of each state blob; no values for zeros.
         self.blobs: list[tuple[tuple[int, ...], np.ndarray]] = []
         for counter in counters.counter if counters is not None else ():
             self.values[counter.key] = counter.value
@@ -243,11 +231,7 @@ def shard_name(name: str, shard: int) -> str:
 
 
 class StoredLayers:
-    """The layers of a state by net and name, decoded and checked.
-
-    Raises:
-        SnapshotError: The state is damaged.
-    """
+    """The layers of a state by net and name; a damaged state raises a SnapshotError."""
 
     def __init__(self, resume: ResumeState) -> None:
         self._parts: Mapping[str, Mapping[str, Progress]] = {

@@ -83,11 +83,7 @@ def run_fingerprint(run: TrainingContext) -> RunFingerprint:
 
 
 def file_digest(path: Path) -> bytes:
-    """Return the SHA-256 of a file, up to its size: some files of the system never end.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return the SHA-256 of a file, up to its size: some files of the system never end."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         left = os.fstat(file.fileno()).st_size
@@ -124,19 +120,12 @@ def _layer_digest(param: LayerParameter) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference between a run and the state that it resumes from.
+    """Difference between a run and the state that it resumes from."""
 
-    Attributes:
-        key: The field, layer or part of the run.
-        text: The old and the new value.
-        incompatible: Whether the state belongs to another run.
-        changes_results: Whether results differ from those of an uninterrupted run.
-    """
-
-    key: str
-    text: str
-    incompatible: bool = False
-    changes_results: bool = True
+    key: str  # the field, layer or part of the run
+    text: str  # the old and the new value
+    incompatible: bool = False  # the state belongs to another run
+    changes_results: bool = True  # of an uninterrupted run
 
 
 def check_compatible(

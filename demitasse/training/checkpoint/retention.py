@@ -23,20 +23,11 @@ log = get_logger(__name__)
 
 
 class SnapshotRetention:
-    """Writes the snapshots of a run, and deletes the oldest ones.
-
-    Args:
-        run: The run.
-        keep_last: Number of snapshots to keep; None keeps all.
-
-    Attributes:
-        iterations: Iterations of the snapshots that are kept, oldest first.
-        lock: Lock of the prefix.
-    """
+    """Writes the snapshots of a run, and deletes the oldest ones."""
 
     def __init__(self, run: TrainingContext, keep_last: int | None) -> None:
         self._run, self._keep_last = run, keep_last
-        self.iterations: list[int] = []
+        self.iterations: list[int] = []  # of the snapshots that are kept, oldest first
         self.lock = PrefixLock()
 
     def write(
@@ -111,13 +102,10 @@ def warn_if_disk_full(run: TrainingContext) -> None:
 
 
 def latest_snapshot(prefix: str) -> Path | None:
-    """Return the state of the newest intact snapshot; None if there is none.
+    """Return the state of the newest intact snapshot of ``snapshot_prefix``; None if there is none.
 
     A snapshot is intact if its state can be read, and its weights exist and are those that the
     state was written with.
-
-    Args:
-        prefix: Beginning of the names of a run's snapshots: ``snapshot_prefix``.
     """
     parent, stem = Path(prefix).parent, Path(prefix).name
     name = re.compile(rf"{re.escape(stem)}_iter_(\d{{1,18}})\.solverstate(\.h5)?")

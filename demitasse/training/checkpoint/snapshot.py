@@ -52,11 +52,7 @@ def check_prefix(param: SolverParameter, best: bool = False) -> None:
 
 
 def check_folder(prefix: str) -> None:
-    """Check that files whose names begin with ``prefix`` can be written.
-
-    Raises:
-        SnapshotError: The folder does not exist, or cannot be written to.
-    """
+    """Raise a SnapshotError unless files whose names begin with ``prefix`` can be written."""
     probe = partial_name(Path(f"{prefix}_iter_0"))
     try:
         try:
@@ -78,15 +74,8 @@ def write_snapshot(
 ) -> tuple[Path, Path]:
     """Write the weights and the state of a run between two iterations; return both files.
 
-    Args:
-        run: The run.
-        iteration: Number of updates made.
-        step: Steps of the learning-rate policy.
-        resume: Data positions, passes, losses, ... that an exact resume needs besides.
-        prefix: Beginning of the names of the files.
-
-    Raises:
-        SnapshotError: A file cannot be written; old files of that name stay complete.
+    ``resume`` has data positions, passes, losses, ... that an exact resume needs besides. A file
+    that cannot be written raises a SnapshotError; old files of that name stay complete.
     """
     weights, file = snapshot_paths(run.param, prefix, iteration)
     state = State(iteration, os.fspath(weights), step, run.updater.history.arrays(), resume)
@@ -101,11 +90,7 @@ def write_snapshot(
 
 
 def write_best(run: TrainingContext, iteration: int) -> Path:
-    """Write weights as the best so far, in place of the old best; return the file.
-
-    Raises:
-        SnapshotError: The file cannot be written; an old file stays complete.
-    """
+    """Write weights as the best so far, in place of the old best; return the file."""
     path = Path(f"{run.param.snapshot_prefix}_best.caffemodel{_suffix(run.param)}")
     log.info("Iteration %d, best so far: %s; snapshotting to %s", iteration, run.monitor.best, path)
     _save(run, path)
@@ -150,13 +135,9 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def read_checked(path: Path, run: TrainingContext) -> State:
-    """Read a state to resume from, and check that it fits the solver.
+    """Read a state to resume from; raise a SnapshotError unless it fits the solver.
 
-    Returns:
-        The state, whose ``learned_net`` is the path of an existing file, or empty.
-
-    Raises:
-        SnapshotError: The file cannot be read, or is the state of another solver or net.
+    The ``learned_net`` of the state is the path of an existing file, or empty.
     """
 
     def fault(code: ErrorCode, message: str, **details: object) -> SnapshotError:

@@ -82,13 +82,7 @@ def deterministic_mean(
 
     Each process sums a slice of the array over all shards, by :func:`tree_sum`, and sends the sum
     to the others. If processes may sum their own shards first, as many bytes travel as in a ring.
-
-    Args:
-        collective: The processes, or their devices.
-        shards: The shards that each process hosts.
-        parts: Values of this process's shards, (count,) each; all change.
-        xp: Their array namespace.
-        bucket: Bytes that are reduced at a time.
+    ``parts`` are the values of this process's shards, (count,) each, in the namespace ``xp``.
     """
     if shards.summed_locally:
         tree_sum(parts)

@@ -81,11 +81,7 @@ class FaultTolerantRun:
     def run(self, train: Callable[[], Result]) -> Result:
         """Train, and train again from the last iteration whenever a process has died.
 
-        Args:
-            train: Makes a solver and trains with it, within ``attach``.
-
-        Returns:
-            The result of the last call.
+        ``train`` makes a solver and trains with it, within ``attach``; its last result is returned.
 
         Raises:
             ParallelError: A process hangs, or the run cannot continue.

@@ -18,14 +18,7 @@ from demitasse.net import Net
 
 
 class ReductionMemory:
-    """The side of a net's memories, host or device, on which gradients are averaged.
-
-    Args:
-        device: The device, whose arrays are writable; None for the host.
-
-    Attributes:
-        xp: Array namespace of that side.
-    """
+    """The side of a net's memories, host (None) or device, on which gradients are averaged."""
 
     def __init__(self, device: Device | None = None) -> None:
         self.device = device
@@ -88,13 +81,6 @@ class GradientBuffer:
     """One array of a net's gradients, followed by its running averages and its loss.
 
     The gradients of the net's parameters are views of the array, without copies.
-
-    Args:
-        net: The net.
-        memory: Side of the net's memories; host memory by default.
-
-    Attributes:
-        array: The array, one-dimensional.
     """
 
     def __init__(self, net: Net, memory: ReductionMemory | None = None) -> None:

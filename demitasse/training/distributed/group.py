@@ -162,12 +162,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class WaitTimes:
-    """Seconds of a run in which processes did not compute, by rank.
-
-    Attributes:
-        synchronizing: Waiting until all other processes are ready.
-        reducing: Averaging gradients.
-    """
+    """Seconds by rank that processes waited for others, or took to average gradients."""
 
     synchronizing: tuple[float, ...] = ()
     reducing: tuple[float, ...] = ()
@@ -231,14 +226,14 @@ class SingleProcess:
 class DistributedGroup:
     """Processes that train together, each with its shards.
 
-    The nets of one process share weights, and have running averages of their own.
+    The nets of one process share weights, and have running averages of their own. See ``Solver``
+    for ``allreduce`` and ``overlap``.
 
     Args:
         nets: Nets of this process's shards, in their order; the first is the net of the run.
         communicator: The processes.
         shards: The shards that each process hosts.
-        allreduce: How gradients are summed; None is "fast" between GPUs that NCCL connects, else
-            "deterministic".
+        allreduce: How gradients are summed.
         overlap: Whether gradients are exchanged while backward computes earlier ones.
 
     Raises:
@@ -399,11 +394,7 @@ class DistributedGroup:
             raise
 
     def _allgather_notes(self, note: bytes) -> list[bytes]:
-        """Return the notes of all processes.
-
-        Raises:
-            ParallelError: Another process failed.
-        """
+        """Return the notes of all processes; raise a ParallelError if another one failed."""
         notes = self._communicator.allgather_bytes(note)
         if note.startswith(FAILED):
             return notes

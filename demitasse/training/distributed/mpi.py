@@ -107,15 +107,10 @@ def time_limit(
 ) -> Iterator[None]:
     """End all processes if a block in a library, which cannot be interrupted, takes too long.
 
-    The watchdog prints the message, and a thread ends all processes. If the library blocks the
-    interpreter's threads, as MPI does while it starts, this process exits with code 1 and prints
-    its traceback. If even that fails, because a signal stopped the process, the watchdog kills it.
-
-    Args:
-        seconds: Time that the block may take.
-        message: The step that did not finish, and what to do.
-        end: Ends all processes.
-        watchdog: Watchdog of this process.
+    The watchdog prints the message, and a thread ends all processes by ``end``. If the library
+    blocks the interpreter's threads, as MPI does while it starts, this process exits with code 1
+    and prints its traceback. If even that fails, because a signal stopped the process, the watchdog
+    kills it.
     """
     timer = threading.Timer(seconds + 2 * TICK, end)  # after the watchdog has printed the message
     timer.daemon = True
@@ -383,11 +378,8 @@ def _suspended(before: float, now: float) -> float:
 def _initialize(*, finalize: bool) -> Any:
     """Initialize MPI in this process, once all processes call it; return the module.
 
-    MPI that is finalized at exit may wait for dead processes for ever.
-
-    Raises:
-        ConfigError: mpi4py or an MPI library is missing.
-        ParallelError: A process died meanwhile, or processes cannot reach each other.
+    MPI that is finalized at exit may wait for dead processes for ever. Without MPI a ConfigError
+    is raised, and a ParallelError if a process died meanwhile, or is not reachable.
     """
     # By default Open MPI aborts, and mpirun may exit with code 0.
     os.environ.setdefault(*ERRORS_RETURN)

@@ -28,17 +28,11 @@ Mean = Callable[[Sequence[Array]], None]
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients that are exchanged together.
+    """Gradients that are exchanged together."""
 
-    Attributes:
-        params: Indices of the net's learnable parameters.
-        part: Place of their gradients in the array.
-        layer: The layer whose backward completes the bucket.
-    """
-
-    params: range
-    part: slice
-    layer: int
+    params: range  # indices of the net's learnable parameters
+    part: slice  # place of their gradients in the array
+    layer: int  # its backward completes the bucket
 
 
 def buckets(net: Net, least: int | None = None) -> list[Bucket]:
@@ -73,8 +67,7 @@ class GradientOverlap:
         net: The net whose pass is the last.
         buffers: Gradients of all nets of this process.
         mean: Averages one bucket after the other, in one thread.
-        group: Devices that queue their work and exchange gradients on side streams; None exchanges
-            them in host memory.
+        group: Devices that exchange on side streams; None exchanges in host memory.
     """
 
     def __init__(

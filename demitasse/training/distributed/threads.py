@@ -45,16 +45,8 @@ def run_in_threads(
 ) -> list[Result]:
     """Run a function in several threads at once, which communicate as processes do.
 
-    Args:
-        size: Number of threads; the first is the calling thread.
-        work: Called in each thread with its communicator.
-        timeout: Seconds that a thread waits for the others.
-
-    Returns:
-        The results, by rank.
-
-    Raises:
-        BaseException: The first exception of a thread; it ends the other threads, too.
+    The first thread is the calling one. Results are returned by rank. The first exception of a
+    thread ends the other threads, and is raised. A thread waits ``timeout`` seconds for the others.
     """
     members = connected_threads(size, timeout)
     results: dict[int, Result] = {}

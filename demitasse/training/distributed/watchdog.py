@@ -89,9 +89,7 @@ class Watchdog:
     def arm(self, seconds: float, message: str) -> None:
         """Print a message and end this process, unless the watchdog is disarmed or armed anew.
 
-        Args:
-            seconds: Time that the present step may take.
-            message: The step that did not finish, and what to do.
+        The message names the step that did not finish within so many seconds, and the remedy.
         """
         text = message.encode()[: mmap.PAGESIZE - LIMIT.size - 1]
         self._page[LIMIT.size : LIMIT.size + len(text) + 1] = text + b"\0"
@@ -121,11 +119,7 @@ class Watchdog:
 
 @contextmanager
 def _new_page() -> Iterator[tuple[str, mmap.mmap, dict[str, Any]]]:
-    """Make the page that process and watchdog share.
-
-    Yields:
-        A key for ``_page_of``, the page, and the arguments of Popen that let a child have it.
-    """
+    """Make the shared page; yield its key, the page, and arguments of Popen that pass it on."""
     if sys.platform == "win32":  # no descriptors are handed on there; a page has a name instead
         key = f"demitasse-{os.getpid()}-{time.monotonic_ns()}"
         yield key, _page_of(key), {}
@@ -144,15 +138,7 @@ def _page_of(key: str) -> mmap.mmap:
 
 
 class _Monitor:
-    """The checks that the watchdog process makes.
-
-    Args:
-        process: The process to watch.
-        launcher: The process that started it, or ANY.
-        page: Memory that watchdog and process share.
-        stop_limit: Seconds that the process may be stopped by a signal.
-        name: Name of the process in messages.
-    """
+    """The checks that the watchdog process makes."""
 
     def __init__(
         self, process: int, launcher: int, page: mmap.mmap, stop_limit: float, name: str
@@ -177,12 +163,9 @@ class _Monitor:
             self._check(now, min(passed, 2 * TICK), max(0.0, passed - 2 * TICK))
 
     def _check(self, now: float, passed: float, suspended: float) -> None:
-        """Check once.
+        """Check once, ``passed`` seconds after the last check.
 
-        Args:
-            now: The time.
-            passed: Seconds since the last check.
-            suspended: Further seconds in which the watchdog itself did not run.
+        The watchdog itself did not run for ``suspended`` further seconds.
         """
         [until] = LIMIT.unpack_from(self._page)
         if until != self._until:
