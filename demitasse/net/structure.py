@@ -91,27 +91,16 @@ class LayerSequence(tuple[Layer, ...]):
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The parts of a net and their connections; made by ``assemble``.
+    """The parts of a net and their connections; made by ``assemble``."""
 
-    Attributes:
-        message: The message as built: filtered, with Split layers.
-        graph: The blobs that each layer reads and writes.
-        layers: The layers, Split layers included, in order.
-        blob_list: The blobs, in order of appearance.
-        needs: The layers and blobs that take part in the backward pass.
-        param_records: Owner, name and learning factors of each parameter, in order of layers.
-        params_list: The parameter blobs in the same order, a shared one once per sharer.
-        memory_used: Bytes of all tops; in-place tops count again, as in Caffe's figure.
-    """
-
-    message: NetParameter
-    graph: Graph
-    layers: tuple[Layer, ...]
-    blob_list: tuple[Blob, ...]
-    needs: Needs
-    param_records: tuple[Param, ...]
-    params_list: tuple[Blob, ...]
-    memory_used: int
+    message: NetParameter  # as built: filtered, with Split layers
+    graph: Graph  # the blobs that each layer reads and writes
+    layers: tuple[Layer, ...]  # Split layers included, in order
+    blob_list: tuple[Blob, ...]  # in order of appearance
+    needs: Needs  # the layers and blobs that take part in the backward pass
+    param_records: tuple[Param, ...]  # owner, name and learning factors, in order of layers
+    params_list: tuple[Blob, ...]  # in the same order, a shared one once per sharer
+    memory_used: int  # bytes of all tops; in-place tops count again, as in Caffe's figure
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,21 +19,6 @@ from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
 from demitasse.plan.report import report
 from demitasse.testing.error_stats import KINDS, Difference, error_stats, tolerance
-
-if TYPE_CHECKING:
-    from demitasse.training import Solver
-
-__all__ = [
-    "Comparison",
-    "LayerArray",
-    "Row",
-    "TrainingStep",
-    "compare",
-    "compare_training",
-    "random_inputs",
-    "run_net",
-    "verify_steps",
-]
 
 BIASED = {"Convolution", "Deconvolution", "InnerProduct"}
 """Layer types whose second parameter is a bias."""
@@ -53,20 +38,12 @@ class LayerArray(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Largest differences of one layer on each device.
-
-    Attributes:
-        layer: Name of the layer.
-        type: Type of the layer.
-        data: Device -> largest difference of the layer's tops, or None.
-        gradients: Device -> largest difference of the gradients that the layer computed.
-        parameters: Device -> largest difference of the layer's parameters.
-    """
+    """Largest differences of one layer on each device; None where there is none of a kind."""
 
     layer: str
     type: str
-    data: Mapping[str, Difference | None]
-    gradients: Mapping[str, Difference | None]
+    data: Mapping[str, Difference | None]  # of the layer's tops
+    gradients: Mapping[str, Difference | None]  # that the layer computed
     parameters: Mapping[str, Difference | None]
 
     of = deprecated_attribute("Row", "of", "by_kind")
@@ -117,14 +94,9 @@ class Comparison:
         return next((d for d in self.all if not d.relative <= rtol), None)
 
     def check_agreement(self, what: str, dtype: str) -> None:
-        """Raise an error if a difference exceeds the tolerance of its layer type.
+        """Raise a NetError if a difference exceeds the tolerance of its layer type.
 
-        Args:
-            what: Start of the message, such as "net.onnx disagrees with the net".
-            dtype: Element type of the computation.
-
-        Raises:
-            NetError: A difference exceeds the tolerance; names the first one and the largest.
+        ``what`` begins the message, such as "net.onnx disagrees with the net".
         """
         for one in self.all:
             allowed = tolerance(dtype, one.type)
@@ -178,20 +150,15 @@ class Comparison:
         return "; ".join(lines)
 
     def raise_if(self, rtol: float = 1e-4) -> None:
-        """Raise an error if the relative error of an array exceeds ``rtol``.
-
-        Raises:
-            NetError: Names the first such layer, and the largest difference.
-        """
+        """Raise a NetError if the relative error of an array exceeds ``rtol``; name the first."""
         first = self.first_divergence(rtol)
         if first is not None:
             message = (
                 f"{first.device} disagrees with {self.reference} (tolerance {rtol:.1e}) at "
                 f"{self.explain(first)}; worst: {self.worst}"
             )
-            raise NetError(
-                message, code=ErrorCode.INCOMPATIBLE, layer=first.layer, device=first.device
-            )
+            details = {"layer": first.layer, "device": first.device}
+            raise NetError(message, code=ErrorCode.INCOMPATIBLE, **details)
 
     def __str__(self) -> str:
         lines = [f"{', '.join(self.devices)} against {self.reference}:"]
@@ -308,13 +275,10 @@ def run_net(
             copy.forward()
             if not by_layer:
                 found += _outputs(copy)
-            code[str(device)] = {
-                layer.name: layer.code for layer in report(copy.plan) if layer.code
-            }
+            ran = report(copy.plan)
+            code[str(device)] = {layer.name: layer.code for layer in ran if layer.code}
             if backward:
-                _give_gradients(net, copy)
-                copy.clear_param_diffs()
-                copy.backward(-1)
+                _run_backward(net, copy)
         except DemitasseError as error:
             error.at(f"on {device}")
             raise
@@ -326,13 +290,7 @@ def run_net(
 def verify_steps(
     net: Net, devices: Sequence[str | Device], inputs: Mapping[str, Any], *, backward: bool
 ) -> list[str]:
-    """Compare every Step on some devices with portable code; return the differences found.
-
-    Args:
-        net: The net, which is copied to each device.
-        devices: The devices.
-        inputs: An array for each net input.
-        backward: Verify gradients, too.
+    """Compare every Step on some devices with portable code.
 
     Returns:
         For each device with a wrong Step, a message on the first one; see ``Net(verify=True)``.
@@ -346,9 +304,7 @@ def verify_steps(
             try:
                 copy.forward()
                 if backward:
-                    _give_gradients(net, copy)
-                    copy.clear_param_diffs()
-                    copy.backward(-1)
+                    _run_backward(net, copy)
             except NetError as error:
                 if error.code != ErrorCode.FAILED or "step" not in error.details:
                     raise
@@ -420,12 +376,14 @@ def _parameter_gradients(net: Net, floors: Mapping[str, float], how: str) -> Ite
                 yield LayerArray(layer.name, layer.type, what, diff, floor=floor)
 
 
-def _give_gradients(net: Net, copy: Net) -> None:
-    """Copy the gradients of outputs that are no loss from the net's own blobs."""
+def _run_backward(net: Net, copy: Net) -> None:
+    """Run a copy backward; gradients of outputs that are no loss are those in the net's blobs."""
     weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     for name in net.outputs:
         if not weights[name] and net.blobs[name].shape == copy.blobs[name].shape:
             copy.blobs[name].mutable_cpu_diff()[...] = net.blobs[name].cpu_diff()
+    copy.clear_param_diffs()
+    copy.backward(-1)
 
 
 # -- random inputs -----------------------------------------------------------------------------
@@ -437,23 +395,17 @@ def random_inputs(net: Net, seed: int) -> dict[str, np.ndarray]:
     Images and features get normal noise. Inputs that a layer reads as labels, indices or marks, and
     inputs of one value for each item, are 0; selectors of Filter are 1, ground-truth boxes -1
     (no object).
-
-    Args:
-        net: The net.
-        seed: Seed of the noise.
     """
     random = np.random.default_rng(seed)
     kinds = _value_kinds(net)
     arrays = {}
     for name in net.inputs:
         shape = net.blobs[name].shape
-        if kinds[name]:
-            value = 1 if "selector" in kinds[name] else -1 if "objects" in kinds[name] else 0
-            arrays[name] = np.full(shape, value, np.float32)
-        elif len(shape) > 1 and np.prod(shape[1:]) > 1:
+        if not kinds[name] and len(shape) > 1 and np.prod(shape[1:]) > 1:
             arrays[name] = random.standard_normal(shape, np.float32)
         else:
-            arrays[name] = np.zeros(shape, np.float32)
+            value = 1 if "selector" in kinds[name] else -1 if "objects" in kinds[name] else 0
+            arrays[name] = np.full(shape, value, np.float32)
     return arrays
 
 
@@ -521,25 +473,23 @@ def compare_training(
     names = [str(device) for device in devices]
     with ExitStack() as stack:
         stack.enter_context(_exact_float32())
-        solvers = [
-            stack.enter_context(Solver(_solver(source), device=name, seed=seed)) for name in names
-        ]
+        param = _solver(source)
+        solvers = [stack.enter_context(Solver(param, device=d, seed=seed)) for d in names]
         first = solvers[0].net
         for solver in solvers:
             if prepare is not None:
                 prepare(solver.net)
-            for mine, theirs in zip(
-                first.learnable_params, solver.net.learnable_params, strict=True
-            ):
+            params = solver.net.learnable_params
+            for mine, theirs in zip(first.learnable_params, params, strict=True):
                 theirs.copy_from(mine)
         found: list[TrainingStep] = []
         for iteration in range(1, steps + 1):
             for solver in solvers:
                 solver.step(1)
-            found += [
-                _training_step(iteration, name, other, solvers[0])
-                for name, other in zip(names[1:], solvers[1:], strict=True)
-            ]
+            expected = solvers[0].smoothed_loss
+            for name, other in zip(names[1:], solvers[1:], strict=True):
+                worst = _worst_parameter(name, other.net, first)
+                found.append(TrainingStep(iteration, name, other.smoothed_loss, expected, worst))
         return found
 
 
@@ -557,16 +507,15 @@ def _solver(source: str | os.PathLike[str] | NetParameter | SolverParameter) -> 
     return param
 
 
-def _training_step(iteration: int, device: str, solver: Solver, first: Solver) -> TrainingStep:
-    worst = max(_parameter_differences(device, solver.net, first.net), key=lambda one: one.relative)
-    return TrainingStep(iteration, device, solver.smoothed_loss, first.smoothed_loss, worst)
-
-
-def _parameter_differences(device: str, net: Net, first: Net) -> Iterator[Difference]:
+def _worst_parameter(device: str, net: Net, first: Net) -> Difference:
+    """Return the parameter with the largest error, relative to its layer's largest values."""
+    found = []
     for layer, other in zip(net.layers, first.layers, strict=True):
         # a bias that starts at 0 before a BatchNorm contains rounding errors alone
-        largest = max((float(np.max(np.abs(b.cpu_data()), initial=0)) for b in other.blobs[:1]),
-                      default=0.0)  # fmt: skip
+        weight = other.blobs[0].cpu_data() if other.blobs else np.empty(0)
+        largest = float(np.max(np.abs(weight), initial=0))
         for index, (mine, theirs) in enumerate(zip(layer.blobs, other.blobs, strict=True)):
             stats = error_stats(mine.cpu_data(), theirs.cpu_data(), largest)
-            yield Difference(layer.name, layer.type, f"parameter {index}", device, stats)
+            name = f"parameter {index}"
+            found.append(Difference(layer.name, layer.type, name, device, stats))
+    return max(found, key=lambda one: one.relative)

@@ -8,8 +8,6 @@ import numpy as np
 
 from demitasse.core.deprecated import deprecated_attribute
 
-__all__ = ["KINDS", "RTOL", "TYPES", "Difference", "ErrorStats", "error_stats", "tolerance"]
-
 KINDS = ("data", "gradient", "parameter")
 
 FLOOR = 1e-6
@@ -98,12 +96,8 @@ class Difference:
 def error_stats(actual: np.ndarray, expected: np.ndarray, floor: float = FLOOR) -> ErrorStats:
     """Return the largest error of an array, and its index.
 
-    Two NaNs are equal, and so are two equal infinities.
-
-    Args:
-        actual: The array.
-        expected: The expected array.
-        floor: Smallest scale of the relative error.
+    Two NaNs are equal, and so are two equal infinities. ``floor`` is the smallest scale of the
+    relative error.
     """
     if actual.shape != expected.shape:
         return ErrorStats(float("inf"), float("inf"))
@@ -140,14 +134,8 @@ def _ulps(got: np.floating, expected: np.floating) -> float:
 
 
 def tolerance(dtype: str, type_: str = "", rtol: float | None = None) -> float:
-    """Return the largest relative error that counts as agreement.
+    """Return the largest relative error that counts as agreement, of an element and layer type.
 
-    Args:
-        dtype: Element type of the net.
-        type_: Layer type; "" for a layer that loses no digits.
-        rtol: Tolerance in place of ``RTOL[dtype]``, before the factor of the layer type.
-
-    Raises:
-        KeyError: ``RTOL`` has no entry for ``dtype``.
+    ``rtol`` stands in place of ``RTOL[dtype]``, before the factor of the layer type.
     """
     return (RTOL[dtype] if rtol is None else rtol) * TYPES.get(type_, 1.0)

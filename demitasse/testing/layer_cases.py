@@ -17,25 +17,15 @@ Table = Mapping[str, Sequence[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class LayerCase:
-    """One layer and its bottoms.
-
-    Attributes:
-        type: Layer type.
-        number: Number of the case, from 0 for each type.
-        fields: Prototxt of the layer without name and type. Bottoms and tops need no names.
-        bottoms: Values of the bottoms.
-        phase: "TRAIN" or "TEST".
-        passes: Forward passes before the shapes of the tops are known.
-        check: Options of ``check_gradients``.
-    """
+    """One layer and its bottoms; the prototxt is without name and type."""
 
     type: str
-    number: int
+    number: int  # from 0 for each type
     fields: str
     bottoms: tuple[np.ndarray, ...]
     phase: str = "TRAIN"
-    passes: int = 0
-    check: Mapping[str, Any] = field(default_factory=dict)
+    passes: int = 0  # forward passes before the shapes of the tops are known
+    check: Mapping[str, Any] = field(default_factory=dict)  # options of ``check_gradients``
 
     @property
     def text(self) -> str:

@@ -20,8 +20,6 @@ from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers import Layer, LayerContext, create_layer
 from demitasse.plan import LayerBinding, Plan, PlannedLayer
 
-__all__ = ["SingleLayer", "make_layer"]
-
 
 class SingleLayer:
     """A layer that can run outside of a net; made by ``make_layer``.
@@ -67,16 +65,14 @@ class SingleLayer:
         return self._plan.entries[0]
 
     def forward(self, *bottoms: Any) -> list[np.ndarray]:
-        """Run reshape and forward.
+        """Run reshape and forward; return copies of the tops.
 
-        Args:
-            bottoms: New values of the bottoms, of any shape; none to keep the present values.
-
-        Returns:
-            Copies of the tops.
+        ``bottoms`` are new values of the bottoms, of any shape; none keep the present values.
         """
         for blob, value in zip(self.bottom, bottoms, strict=bool(bottoms)):
-            _put(blob, value)
+            array = np.asarray(value)
+            blob.reshape(array.shape)
+            blob.mutable_cpu_data()[...] = array
         with self.on_device():
             self._plan.reshape()
             self.layer.fill_loss_weights(self.top)
@@ -225,9 +221,8 @@ def make_layer(
                 f"layer type {made.type!r} uses a top that does not exist; declare tops in its "
                 "class (tops = Exactly(1)), or name them in the prototxt (top: 'y')"
             )
-            raise NetError(
-                message, code=ErrorCode.MISSING, layer=made.name, field="tops"
-            ) from error
+            details = {"layer": made.name, "field": "tops"}
+            raise NetError(message, code=ErrorCode.MISSING, **details) from error
     return SingleLayer(made, below, above, propagate_down, optimize=optimize)
 
 
@@ -238,10 +233,8 @@ def _message(layer: str | LayerParameter) -> LayerParameter:
     elif re.match(r"\s*layer\s*:?\s*{", layer):
         net = parse_text(layer, NetParameter)
         if len(net.layer) != 1:
-            message = f"got {len(net.layer)} layers, expected 1"
-            raise PrototxtError(
-                message, code=ErrorCode.COUNT_MISMATCH, got=len(net.layer), expected=1
-            )
+            got, message = len(net.layer), f"got {len(net.layer)} layers, expected 1"
+            raise PrototxtError(message, code=ErrorCode.COUNT_MISMATCH, got=got, expected=1)
         param.CopyFrom(net.layer[0])
     else:
         param = parse_text(layer, LayerParameter)
@@ -265,9 +258,3 @@ def _tops(
     names += [f"top{i}" for i in range(len(names), fewest)]
     places = {blob.name: blob for blob in bottom}
     return [places.get(name) or Blob((), context.dtype, context.device, name) for name in names]
-
-
-def _put(blob: Blob, value: Any) -> None:
-    array = np.asarray(value)
-    blob.reshape(array.shape)
-    blob.mutable_cpu_data()[...] = array

@@ -38,6 +38,7 @@ from demitasse.errors import DataError, NetError
 from demitasse.memory import SyncedMemory
 from demitasse.net.execution import Loss
 from demitasse.net.graph_capture import CapturableWork, GraphCapture
+from demitasse.net.rollback import nothing
 from demitasse.training.context import Requests, TrainingContext
 from demitasse.training.lr_policies import Rate, learning_rate
 from demitasse.training.solver_param import (
@@ -70,7 +71,8 @@ class TrainingLoop:
         self._checkpointer, self._requests = checkpointer, requests
         self._custom_update = custom_update
         self._queued = QueuedIteration(run)
-        self._rollback_end: Callable[[], None] | None = None
+        self.rollback_end: Callable[[], None] = nothing
+        """Undoes all that followed the last update, e.g. a last test."""
 
     def run(self, iterations: int) -> None:
         """Make so many updates, or fewer if a test or a request ends the run."""
@@ -78,7 +80,7 @@ class TrainingLoop:
         self._checkpointer.check_consistent(solver.iter)
         last = solver.iter + iterations
         solver.stopped = solver.early_stopped = False
-        self._rollback_end = None
+        self.rollback_end = nothing
         if iterations > 0 and (run.param.snapshot or run.monitor.keeps_best):
             self._checkpointer.lock_prefix()
         run.report.start(run.net, solver.iter)
@@ -104,7 +106,7 @@ class TrainingLoop:
             if test:
                 self._run_tests()
                 if solver.stopped or solver.early_stopped:
-                    self._rollback_end = rollback
+                    self.rollback_end = rollback
                     return False
             for callback in solver.on_start:
                 callback()
@@ -205,17 +207,12 @@ class TrainingLoop:
     def finish(self) -> None:
         """Display the loss after the last update, and test once more."""
         solver, run = self._solver, self._run
-        self._rollback_end = self._checkpointer.resumable.savepoint(test=True)
+        self.rollback_end = self._checkpointer.resumable.savepoint(test=True)
         if should_display(run.param, solver.iter):
             run.report.losses.append(run.net.forward())
             run.report.log_last_loss(solver.iter)
         if should_test_at_end(run.param, solver.iter):
             self._run_tests()
-
-    def rollback_end(self) -> None:
-        """Undo all that followed the last update, e.g. a last test."""
-        if self._rollback_end is not None:
-            self._rollback_end()
 
 
 def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+Outputs = Mapping[str, np.ndarray]
+
 MOST_ELEMENTS = 16
 """Elements of an output that loggers receive; larger outputs are maps and features, no curves."""
 
@@ -164,12 +166,7 @@ class TrainReport:
         self.loggers.scalars(iteration, {"learning_rate": rate})
 
     def log_test(
-        self,
-        net: Net,
-        index: int,
-        iteration: int,
-        means: Mapping[str, np.ndarray],
-        loss: float | None,
+        self, net: Net, index: int, iteration: int, means: Outputs, loss: float | None
     ) -> None:
         """Log the means of a test net's outputs, and of its loss unless None."""
         metrics = {"phase": "test", "net": index, "iter": iteration}
@@ -180,7 +177,7 @@ class TrainReport:
         self.loggers.scalars(iteration, {**losses, **_scalars(f"test{index}", means)})
 
 
-def _scalars(group: str, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+def _scalars(group: str, values: Outputs) -> dict[str, float]:
     """Return outputs as ``group/NAME``, or ``group/NAME[i]`` if one has several elements."""
     scalars = {}
     for name, array in values.items():
@@ -192,21 +189,17 @@ def _scalars(group: str, values: Mapping[str, np.ndarray]) -> dict[str, float]:
     return scalars
 
 
-def _log_outputs(
-    kind: str, net: Net, values: Mapping[str, np.ndarray], metrics: Mapping[str, Any]
-) -> None:
+def _log_outputs(kind: str, net: Net, values: Outputs, metrics: Mapping[str, Any]) -> None:
     """Log every output element of a net, with its part of the loss if it has one."""
     weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
-    index = 0
-    for name, array in values.items():
+    elements = [(name, x) for name, array in values.items() for x in array.reshape(-1).tolist()]
+    for index, (name, value) in enumerate(elements):
         weight = weights[name]
-        for value in array.reshape(-1).tolist():
-            part = f" (* {number(weight)} = {number(weight * value)} loss)" if weight else ""
-            log.info(
-                "    %s net output #%d: %s = %s%s", kind, index, name, number(value), part,
-                extra={"metrics": {**metrics, "output": index, "name": name, "value": value}},
-            )  # fmt: skip
-            index += 1
+        part = f" (* {number(weight)} = {number(weight * value)} loss)" if weight else ""
+        log.info(
+            "    %s net output #%d: %s = %s%s", kind, index, name, number(value), part,
+            extra={"metrics": {**metrics, "output": index, "name": name, "value": value}},
+        )  # fmt: skip
 
 
 def log_histograms(solver: Solver, every: int) -> None:

@@ -71,36 +71,23 @@ def _adam(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array
 class UpdateRule:
     """Update rule of one type of solver.
 
-    Attributes:
-        type: Name in solver files.
-        formula: Returns the change to subtract from the weights, and the new history.
-        histories: Number of history arrays of a parameter, in the order of Caffe's solver states.
-        averages: Fields that are decay rates of running averages: at least 0 and below 1.
-        squares: Field with the decay rate of averages of squares.
-        takes_momentum: Whether ``momentum`` is allowed.
-        takes_l1: Whether weights may decay by their absolute value.
-        corrected: Whether averages are corrected for their start at 0.
-        decoupled: Whether the weight decay is decoupled from the averages.
-        trusts: Whether each parameter has a learning rate of its own: the norm of its weights over
-            the norm of its "gradient", decay included, or of its "step". Parameters with at most
-            one axis longer than 1, as biases and scales of a normalization, use the common rate.
-        coasts: Whether momentum still moves a parameter whose ``lr_mult`` is 0.
-        zero_stays: Whether a zero weight with a zero gradient stays zero with any coefficients;
-            padding of a layout may then be updated, too.
+    With ``trusts`` each parameter has a learning rate of its own: the norm of its weights over the
+    norm of its "gradient", decay included, or of its "step". Parameters with at most one axis
+    longer than 1, as biases and scales of a normalization, use the common rate.
     """
 
-    type: str
-    formula: Formula
-    histories: int = 1
-    averages: tuple[str, ...] = ()
-    squares: str = "momentum2"
+    type: str  # name in solver files
+    formula: Formula  # returns the change to subtract from the weights, and the new history
+    histories: int = 1  # arrays of a parameter, in the order of Caffe's solver states
+    averages: tuple[str, ...] = ()  # fields that are decay rates: at least 0 and below 1
+    squares: str = "momentum2"  # field with the decay rate of averages of squares
     takes_momentum: bool = True
-    takes_l1: bool = True
-    corrected: bool = False
-    decoupled: bool = False
+    takes_l1: bool = True  # weights may decay by their absolute value
+    corrected: bool = False  # averages are corrected for their start at 0
+    decoupled: bool = False  # the weight decay is decoupled from the averages
     trusts: Literal["", "gradient", "step"] = ""
-    coasts: bool = False
-    zero_stays: bool = False
+    coasts: bool = False  # momentum still moves a parameter whose ``lr_mult`` is 0
+    zero_stays: bool = False  # with a gradient of 0: padding may be updated
 
 
 ADAM = UpdateRule("Adam", _adam, histories=2, averages=("momentum", "momentum2"), corrected=True)

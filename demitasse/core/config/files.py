@@ -125,17 +125,17 @@ def _read(name: str, changed: int, reason: str) -> SettingsFile | None:
         return None
     current: dict[str, object] = {}
     for key, value in table.items():
-        name = CURRENT_NAMES.get(key, key)
-        if name not in TABLE:
+        present = CURRENT_NAMES.get(key, key)
+        if present not in TABLE:
             message = (
                 f"{path} contains the unknown setting {key!r}{suggestion(key, TABLE)}; "
                 f"known are {', '.join(TABLE)}"
             )
             raise ConfigError(message, code=ErrorCode.UNKNOWN, file=str(path), setting=key)
-        if name != key:
-            log_once(log, f"{key} in {path}", name)
-        if name == key or name not in table:
-            current[name] = value
+        if present != key:
+            log_once(log, f"{key} in {path}", present)
+        if present == key or present not in table:
+            current[present] = value
     return SettingsFile(path, current, sha256(content).hexdigest())
 
 

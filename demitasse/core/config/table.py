@@ -57,40 +57,26 @@ def _names(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting.
+    """One setting: name in files and in Python, conversion, default, and purpose.
 
-    Attributes:
-        name: Name in files and in Python.
-        read: Converts a raw value; raises ValueError or TypeError if it cannot.
-        default: Value without any source.
-        meaning: Purpose, for the documentation.
-        choices: Allowed values; empty for any.
-        at_least: Smallest number, or None.
-        at_most: Largest number, or None.
-        from_files: Values that an untrusted settings file may give; None for any. A setting that
-            selects code to load or run lists the values that forbid it; a setting that names
-            files to write lists none.
-        old_name: Deprecated name, or an empty string.
-        old_values: Present value for each deprecated one.
+    ``from_files`` are the values that an untrusted settings file may give; None for any. A setting
+    that selects code to load or run lists the values that forbid it; a setting that names files to
+    write lists none.
     """
 
     name: str
-    read: Callable[[Any], object]
+    read: Callable[[Any], object]  # raises ValueError or TypeError
     default: object
-    meaning: str
-    choices: tuple[object, ...] = ()
+    meaning: str  # for the documentation
+    choices: tuple[object, ...] = ()  # empty for any value
     at_least: int | None = None
     at_most: int | None = None
     from_files: tuple[object, ...] | None = None
     old_name: str = ""
-    old_values: Mapping[object, object] = field(default_factory=dict)
+    old_values: Mapping[object, object] = field(default_factory=dict)  # old to present value
 
     def value_of(self, raw: object) -> object:
-        """Convert and check a raw value.
-
-        Raises:
-            ConfigError: The value has the wrong type or is not allowed.
-        """
+        """Convert and check a raw value; raise a ConfigError if it is not allowed."""
         try:
             value = self.read(raw)
         except (TypeError, ValueError) as error:

@@ -39,21 +39,13 @@ class Halves(UserLayer):
 
 @dataclass(frozen=True)
 class FileCase:
-    """One layer in a net.
+    """One layer in a net."""
 
-    Attributes:
-        net: Prototxt of the net.
-        write: Function that writes the layer's files into the working directory.
-        needs: Optional libraries.
-        phase: "TRAIN" or "TEST".
-        prepare: Function to call with the net before its first pass.
-    """
-
-    net: str
-    write: Callable[[], None] = lambda: None
-    needs: tuple[str, ...] = ()
+    net: str  # prototxt
+    write: Callable[[], None] = lambda: None  # writes files into the working directory
+    needs: tuple[str, ...] = ()  # optional libraries
     phase: str = "TEST"
-    prepare: Callable[[Net], None] | None = None
+    prepare: Callable[[Net], None] | None = None  # called before the first pass
 
 
 def _database() -> None:

@@ -52,11 +52,7 @@ def run_on_both(
     phase: str = "TRAIN",
     prepare: Prepare | None = None,
 ) -> None:
-    """Compare a net on the device with the portable code of its layers on numpy.
-
-    Raises:
-        AssertionError: Arrays differ; names layer, blob and difference.
-    """
+    """Compare a net on the device with the portable code of its layers on numpy."""
     want = run(param, REFERENCE, dtype, inputs, phase, prepare, optimize=False)
     got = run(param, device, dtype, inputs, phase, prepare)
     expect_same(got, want, dtype, device)
@@ -74,14 +70,8 @@ def run(
 ) -> Arrays:
     """Run a net forward and backward; return every array in the order of computation.
 
-    Args:
-        param: The net; needs ``force_backward`` or a loss for gradients.
-        device: Device of the net.
-        dtype: Element type.
-        inputs: A value for each input.
-        phase: "TRAIN" or "TEST".
-        prepare: Function to call with the net before its first pass.
-        optimize: Allow the backend to lower operations.
+    The net needs ``force_backward`` or a loss for gradients. ``prepare`` is called before the first
+    pass; with ``optimize`` the backend may lower operations.
     """
     with Net(param, phase, device=device, dtype=dtype, optimize=optimize, seed=SEED) as net:
         if prepare is not None:
@@ -97,11 +87,7 @@ def run(
 
 
 def expect_same(got: Arrays, want: Arrays, dtype: str, device: str | Device) -> None:
-    """Compare the arrays of two runs.
-
-    Raises:
-        AssertionError: Arrays differ; names all of them in the order of computation.
-    """
+    """Compare the arrays of two runs; name all that differ in the order of computation."""
     wrong = []
     for key, expected in want.items():
         stats = error_stats(got[key], expected)

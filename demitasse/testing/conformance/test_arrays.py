@@ -55,11 +55,7 @@ def downloaded(backend: Backend, side: Array, dtype: str = "float32") -> Any:
 
 
 class Side:
-    """The device side of a memory.
-
-    Attributes:
-        array: One-dimensional.
-    """
+    """The device side of a memory, a one-dimensional array."""
 
     def __init__(self, backend: Backend, values: np.ndarray) -> None:
         self._backend, self.array = backend, uploaded(backend, values)

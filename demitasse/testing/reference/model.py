@@ -138,12 +138,7 @@ def kinds_of_layers(net: Net) -> dict[str, str]:
 
 
 class ReferenceNet:
-    """A net as a reference model.
-
-    Args:
-        net: The net, with its weights.
-        name: Name in tables.
-    """
+    """A net with its weights as a reference model; ``name`` stands in tables."""
 
     ordered = True
 
@@ -177,14 +172,7 @@ class ReferenceNet:
 
 
 class RecordedArrays:
-    """Arrays of a ``.npz`` file as a reference model.
-
-    Attributes:
-        arrays: Name -> array, inputs included.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """Arrays of a ``.npz`` file, inputs included, as a reference model."""
 
     outputs: tuple[str, ...] = ()
     ordered = False
@@ -208,11 +196,7 @@ class RecordedArrays:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a ``.npz`` file by name.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """Return the arrays of a ``.npz`` file by name; raise a DataError if it cannot be read."""
     try:
         return arrays_in(path)
     except (OSError, ValueError) as error:

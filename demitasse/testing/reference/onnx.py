@@ -73,11 +73,7 @@ class OnnxModel:
         }
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> list[Value]:
-        """Return the outputs of all nodes.
-
-        Raises:
-            DemitasseError: ONNX Runtime cannot run the model.
-        """
+        """Return the outputs of all nodes."""
         types = {one.name: TYPES.get(one.type, np.float32) for one in self._session.get_inputs()}
         given = {name: np.asarray(array, types[name]) for name, array in arrays.items()}
         names = [one.name for one in self._session.get_outputs()]
@@ -121,15 +117,7 @@ def _names(name: str, node: Any) -> tuple[str, ...]:
 
 
 def onnx_library(name: str, what: str) -> Any:
-    """Return the module ``onnx`` or ``onnxruntime``.
-
-    Args:
-        name: Name of the module.
-        what: The task that needs it, for the message.
-
-    Raises:
-        DemitasseError: The module is not installed.
-    """
+    """Return the module ``onnx`` or ``onnxruntime``, which ``what`` needs."""
     try:
         return import_module(name)
     except ImportError:
@@ -138,10 +126,6 @@ def onnx_library(name: str, what: str) -> Any:
 
 def read_onnx(path: Path, onnx: Any) -> Any:
     """Return the ModelProto of a file, with external weights loaded.
-
-    Args:
-        path: The file.
-        onnx: The module ``onnx``.
 
     Raises:
         DataError: The file cannot be read, or names external files outside its folder.

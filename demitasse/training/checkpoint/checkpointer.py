@@ -33,21 +33,13 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class TrainingState:
-    """State of a run between two iterations, in memory: the contents of a snapshot.
+    """State of a run between two iterations, in memory: the contents of a snapshot."""
 
-    Attributes:
-        iteration: Number of updates made.
-        step: Steps of the learning-rate policy.
-        weights: Memories of all parameters, running averages too, (count,) each.
-        history: Arrays in the solver's order, each in its parameter's shape.
-        resume: An encoded ``ResumeState``.
-    """
-
-    iteration: int
-    step: int
-    weights: Sequence[np.ndarray]
-    history: Sequence[np.ndarray]
-    resume: bytes
+    iteration: int  # number of updates made
+    step: int  # of the learning-rate policy
+    weights: Sequence[np.ndarray]  # memories of all parameters, running averages too, (count,) each
+    history: Sequence[np.ndarray]  # in the solver's order, each in its parameter's shape
+    resume: bytes  # an encoded ``ResumeState``
 
 
 class Checkpointer:
@@ -166,8 +158,7 @@ class Checkpointer:
             self.check_consistent(iteration)
             resume = self.resumable.now().SerializeToString()
             weights = [memory.cpu_data().copy() for memory in weight_memories(run.net)]
-            history = run.updater.history.arrays()
-            return TrainingState(iteration, step, weights, history, resume)
+            return TrainingState(iteration, step, weights, run.updater.history.arrays(), resume)
 
     def load_state_dict(self, state: TrainingState) -> None:
         """Restore the state of another solver of the run.
