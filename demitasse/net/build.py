@@ -25,7 +25,6 @@ from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.graph import (
     Graph,
     LayerSetup,
-    Needs,
     Param,
     append_params,
     compute_backward_needs,
@@ -204,7 +203,11 @@ def assemble(
         memory_used += sum(blob.count for blob in top) * np.dtype(context.dtype).itemsize
     setups = _setups(layers, graph)
     needs = compute_backward_needs(graph, setups, message.force_backward)
-    _log_ended_gradients(graph, setups, needs)
+    for node, setup, trained in zip(graph.nodes, setups, needs.layers, strict=True):
+        for index in sorted(setup.without_gradient):  # as labels and indices
+            if trained and needs.blobs[node.bottoms[index]]:
+                name = graph.blobs[node.bottoms[index]]
+                log.info("%s has no gradient for its bottom %r", layer_label(node.param), name)
     for layer, wanted in zip(layers, needs.params, strict=True):
         for index, want in enumerate(wanted):
             layer.set_param_propagate_down(index, want)
@@ -255,15 +258,6 @@ def _setups(layers: Sequence[Layer], graph: Graph) -> list[LayerSetup]:
         )
         for layer, node in zip(layers, graph.nodes, strict=True)
     ]
-
-
-def _log_ended_gradients(graph: Graph, setups: Sequence[LayerSetup], needs: Needs) -> None:
-    """Log bottoms without a gradient, as labels and indices, above layers that are trained."""
-    for node, setup, wanted in zip(graph.nodes, setups, needs.layers, strict=True):
-        for index in sorted(setup.without_gradient):
-            if wanted and needs.blobs[node.bottoms[index]]:
-                blob = graph.blobs[node.bottoms[index]]
-                log.info("%s has no gradient for its bottom %r", layer_label(node.param), blob)
 
 
 def initialize_parameters(params: Iterable[Blob]) -> None:

@@ -64,7 +64,6 @@ class TrainingLoop:
         run: TrainingContext,
         checkpointer: Checkpointer,
         requests: Requests,
-        *,
         custom_update: bool,
     ) -> None:
         self._solver, self._run = solver, run

@@ -158,9 +158,7 @@ class Solver:
         allreduce: AllReduce | None = None,
         overlap: bool = False,
     ) -> None:
-        self.param, folder = read_fields(
-            source, type=type, ignore_unknown_fields=ignore_unknown_fields
-        )
+        self.param, folder = read_fields(source, type, ignore_unknown_fields)
         rule = find_rule(self.param.type)
         with locate_fields(None if isinstance(source, SolverParameter) else Path(source)):
             check_fields(self.param, rule)
@@ -196,10 +194,8 @@ class Solver:
         self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
         self.loggers: list[Logger] = []
-        loggers = LoggerGroup(
-            self.loggers if rank == 0 else [],
-            lambda: run_metadata(self.param, self.net, world_size),
-        )
+        active = self.loggers if rank == 0 else []
+        loggers = LoggerGroup(active, lambda: run_metadata(self.param, self.net, world_size))
         self._run = TrainingContext(
             self.param,
             self.net,
@@ -215,12 +211,9 @@ class Solver:
         self._requests = Requests()
         self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
         custom = self.__class__.apply_update is not Solver.apply_update
-        self._loop = TrainingLoop(
-            self, self._run, self._checkpointer, self._requests, custom_update=custom
-        )
-        self._evaluator = Evaluator(
-            self._run, self._requests, self._loop.write_test_snapshot, self.on_test_batch
-        )
+        self._loop = TrainingLoop(self, self._run, self._checkpointer, self._requests, custom)
+        snapshot = self._loop.write_test_snapshot
+        self._evaluator = Evaluator(self._run, self._requests, snapshot, self.on_test_batch)
         log.info("Solver scaffolding done.")
 
     @property

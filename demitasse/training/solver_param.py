@@ -21,10 +21,7 @@ EVAL_TYPES = ("classification", "detection")
 
 
 def read_fields(
-    source: str | os.PathLike[str] | SolverParameter,
-    *,
-    type: str | None = None,
-    ignore_unknown_fields: bool = False,
+    source: str | os.PathLike[str] | SolverParameter, type: str | None, ignore_unknown_fields: bool
 ) -> tuple[SolverParameter, Path | None]:
     """Return the fields of a solver, with the type if given, and the folder of its file."""
     folder = None

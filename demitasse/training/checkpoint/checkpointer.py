@@ -78,7 +78,8 @@ class Checkpointer:
         with run.net.lock:
             self.check_consistent(iteration)
             run.nonfinite.check_weights(run.net, iteration)
-            resume = self.resumable.for_snapshot()
+            resume = ResumeState()
+            resume.CopyFrom(self.resumable.before_test or self.resumable.now())
             resume.run.CopyFrom(run_fingerprint(run))
             paths = self._retention.write(iteration, step, resume, prefix)
         self.snapshot_pending = False
@@ -226,14 +227,14 @@ class ResumableState:
     """State that an exact resume needs besides weights and history.
 
     This is: seed, passes and states of layers of the nets, the last losses, the best metrics, and
-    the iterations of the snapshots.
+    the iterations of the snapshots. ``before_test`` is the state before a test in progress.
     """
 
     def __init__(self, run: TrainingContext, retention: SnapshotRetention) -> None:
         self._run, self._retention = run, retention
         self._gathered: list[bytes] | None = None
         self._initial = self.now()
-        self._before_test: ResumeState | None = None
+        self.before_test: ResumeState | None = None
 
     def now(self) -> ResumeState:
         """Return the present state of all nets of this process, and of gathered shards."""
@@ -245,9 +246,7 @@ class ResumableState:
             local = part if not shard else resume.net.add(net=shard_name(name, shard))
             _add_layers(net, self._weights(net), part, local)
         for net in run.team.other_nets:
-            part = ResumeState.NetProgress()
-            local = resume.net.add(net=shard_name("train", _shard(net)))
-            _add_layers(net, self._weights(net), part, local)
+            self._add_shard(resume, net)
         gathered, self._gathered = self._gathered or [], None
         known = {part.net for part in resume.net}
         for message in gathered:
@@ -266,18 +265,21 @@ class ResumableState:
         """
         run = self._run
         weights = self._weights(run.net)
+
+        def shards() -> bytes:
+            """Return the parts of this process's shards."""
+            resume = ResumeState()
+            for net in run.training_nets:
+                self._add_shard(resume, net)
+            return resume.SerializeToString()
+
         if run.team.size > 1 and any(has_own_state(layer, weights) for layer in run.net.layers):
-            parts = run.team.allgather(lambda: self._shards().SerializeToString())
+            parts = run.team.allgather(shards)
             self._gathered = parts if run.is_root else None
 
-    def _shards(self) -> ResumeState:
-        """Return the parts of this process's shards."""
-        resume = ResumeState()
-        for net in self._run.training_nets:
-            local = ResumeState.NetProgress(net=shard_name("train", _shard(net)))
-            _add_layers(net, self._weights(net), ResumeState.NetProgress(), local)
-            resume.net.append(local)
-        return resume
+    def _add_shard(self, resume: ResumeState, net: Net) -> None:
+        local = resume.net.add(net=shard_name("train", _shard(net)))
+        _add_layers(net, self._weights(net), ResumeState.NetProgress(), local)
 
     def _weights(self, net: Net) -> list[SyncedMemory]:
         """Return the memories that the weights of a snapshot restore for a net."""
@@ -293,14 +295,6 @@ class ResumableState:
             shards = range(run.world_size) if net is run.net else range(1)
             for layer, text in stored.missing(name, net, self._weights(net), shards):
                 yield Difference(layer, text)
-
-    def for_snapshot(self) -> ResumeState:
-        """Return the state for a snapshot: during a test, the state before the test."""
-        if self._before_test is None:
-            return self.now()
-        resume = ResumeState()
-        resume.CopyFrom(self._before_test)
-        return resume
 
     def restore(self, resume: ResumeState | None) -> ResumeState:
         """Restore all but the iterations of the snapshots; return the state that was restored.
@@ -357,14 +351,14 @@ class ResumableState:
         """
         nets, done = [net.savepoint() for net in self._run.test_nets], False
         self.gather()
-        self._before_test = self.now()
+        self.before_test = self.now()
         try:
             yield
             done = not interrupted()
         finally:
             for rollback in nets if not done else ():
                 rollback()
-            self._before_test = None
+            self.before_test = None
 
 
 def _add_layers(

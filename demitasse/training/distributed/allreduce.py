@@ -57,20 +57,6 @@ def tree_sum(parts: Sequence[Array]) -> None:
         count = half
 
 
-def sums_locally(count: int, size: int) -> bool:
-    """Return whether each process may sum its own shards before it sends them.
-
-    It may if :func:`tree_sum` does so, too: if each level of the tree down to one array for each
-    process adds shards of the same process. Otherwise each shard's gradient travels by itself.
-    """
-    while count > size:
-        half = (count + 1) // 2
-        if half % size:
-            return False
-        count = half
-    return count == size
-
-
 def deterministic_mean(
     collective: Collective,
     shards: Shards,

@@ -11,18 +11,18 @@ import gc
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from demitasse.core.deprecated import deprecated_attribute, deprecated_names
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, ErrorCode, LostProcessError
-from demitasse.training.distributed.group import Communicator
 
 if TYPE_CHECKING:
     from demitasse.training.checkpoint.checkpointer import TrainingState
     from demitasse.training.context import Request
+    from demitasse.training.distributed.mpi import Mpi
     from demitasse.training.solver import Solver
 
 Result = TypeVar("Result")
@@ -31,19 +31,6 @@ log = get_logger(__name__)
 
 NOT_STARTED = -1
 """Iteration of a process that has not made a solver yet."""
-
-
-class FaultTolerantCommunicator(Communicator, Protocol):
-    """Processes that can continue without those that died."""
-
-    def shrink(self) -> int:
-        """Remove the processes that died; return their number.
-
-        All remaining processes call this; their ranks may change.
-
-        Raises:
-            LostProcessError: Another process died meanwhile.
-        """
 
 
 class FaultTolerantRun:
@@ -71,7 +58,7 @@ class FaultTolerantRun:
         state: State to continue from; None at the start of the run.
     """
 
-    def __init__(self, communicator: FaultTolerantCommunicator) -> None:
+    def __init__(self, communicator: Mpi) -> None:
         self._communicator = communicator
         self.initial_size = communicator.size
         self.state: TrainingState | None = None

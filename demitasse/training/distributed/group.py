@@ -23,12 +23,7 @@ from demitasse.backends.collective import Collective
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, ErrorCode, ParallelError
 from demitasse.net import Net
-from demitasse.training.distributed.allreduce import (
-    deterministic_mean,
-    fast_mean,
-    fp16_mean,
-    sums_locally,
-)
+from demitasse.training.distributed.allreduce import deterministic_mean, fast_mean, fp16_mean
 from demitasse.training.distributed.gradient_buffer import (
     GradientBuffer,
     ReductionMemory,
@@ -156,8 +151,18 @@ class Shards:
 
     @property
     def summed_locally(self) -> bool:
-        """True if each process may sum its own shards before it sends their gradient."""
-        return sums_locally(self.count, self.size)
+        """True if each process may sum its own shards before it sends their gradient.
+
+        It may if ``tree_sum`` does so, too: if each level of the tree down to one array for each
+        process adds shards of the same process. Otherwise each shard's gradient travels by itself.
+        """
+        count = self.count
+        while count > self.size:
+            half = (count + 1) // 2
+            if half % self.size:
+                return False
+            count = half
+        return count == self.size
 
 
 @dataclass(frozen=True)

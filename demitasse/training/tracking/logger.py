@@ -137,7 +137,10 @@ class JsonLines:
             message = "got a pipe, expected a regular file"
             raise OSError(errno.EINVAL, message, os.fspath(path))
         self._file: BinaryIO = self._path.open("ab", buffering=0)
-        self._incomplete = not _ends_line(self._path)
+        with self._path.open("rb") as file:  # a kill can leave half a line
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            self._incomplete = file.read() not in {b"", b"\n"}
 
     def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
         """Append a line with ``values``."""
@@ -165,15 +168,6 @@ class JsonLines:
             message = f"only {written} of {len(data)} bytes could be written"
             raise OSError(message)
         self._incomplete = False
-
-
-def _ends_line(path: Path) -> bool:
-    """Return whether a file is empty or ends with a newline; a kill can leave half a line."""
-    with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
 
 
 MAKERS: dict[str, Callable[[str], Logger]] = {

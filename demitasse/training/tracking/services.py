@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from textwrap import indent
 
 from demitasse.core.extras import missing_extra
 from demitasse.core.log import json_ready
@@ -28,14 +29,9 @@ LONGEST_TAG = 500
 
 
 class TensorBoard:
-    """Writes event files for TensorBoard, with tensorboardX.
+    """Writes event files for TensorBoard, with tensorboardX; a run that resumes adds a file.
 
-    Args:
-        folder: Folder of the files; a run that resumes adds a file.
-
-    Raises:
-        ConfigError: tensorboardX is not installed.
-        OSError: The folder cannot be written, or there is no shared memory (``/dev/shm``).
+    An OSError is raised if the folder cannot be written, or without shared memory (``/dev/shm``).
     """
 
     def __init__(self, folder: str) -> None:
@@ -65,18 +61,13 @@ class TensorBoard:
         self._check_thread()
         if kind == "distributions":
             self._add_histograms(iteration, facts)
-            return
-        text = json.dumps(json_ready(facts), indent=1)
-        indented = "\n".join(f"    {line}" for line in text.splitlines())  # code, in Markdown
-        self._writer.add_text(kind, indented, iteration)
+        else:
+            text = json.dumps(json_ready(facts), indent=1)
+            self._writer.add_text(kind, indent(text, "    "), iteration)  # code, in Markdown
         self._writer.flush()
 
     def _check_thread(self) -> None:
-        """Check that the writing thread is alive: without it the queue would block for ever.
-
-        Raises:
-            OSError: tensorboardX's thread has ended, e.g. because the disk is full.
-        """
+        """Check that the writing thread is alive: without it the queue would block for ever."""
         events = getattr(self._writer.file_writer, "event_writer", None)
         worker = getattr(events, "_worker", None)
         if worker is not None and not worker.is_alive():
@@ -96,7 +87,6 @@ class TensorBoard:
                 bucket_counts=histogram.counts,
                 global_step=iteration,
             )
-        self._writer.flush()
 
     def close(self) -> None:
         """Close the files."""
@@ -107,14 +97,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Sends numbers to Weights & Biases; its client reads its settings from ``WANDB_...``.
-
-    Args:
-        project: Name of the project.
-
-    Raises:
-        ConfigError: The client is not installed.
-    """
+    """Sends numbers to Weights & Biases; its client reads its settings from ``WANDB_...``."""
 
     def __init__(self, project: str) -> None:
         try:
@@ -135,13 +118,11 @@ class WeightsAndBiases:
     def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
         """Add the facts to the configuration of the run; the last event of a kind counts."""
         if kind == "distributions":
-            shown = {
-                name: self._client.Histogram(
-                    np_histogram=(list(histogram.counts), list(histogram.edges))
-                )
-                for name, histogram in histograms(facts)
-            }
-            self._run.log({**shown, "iteration": iteration})
+            shown: dict[str, object] = {"iteration": iteration}
+            for name, histogram in histograms(facts):
+                counted = list(histogram.counts), list(histogram.edges)
+                shown[name] = self._client.Histogram(np_histogram=counted)
+            self._run.log(shown)
             return
         values = {"iteration": iteration, **facts}
         self._run.config.update({kind: json_ready(values)}, allow_val_change=True)
@@ -155,14 +136,7 @@ class WeightsAndBiases:
 
 
 class MlflowRun:
-    """Sends numbers with MLflow's client to the server of ``MLFLOW_TRACKING_URI``.
-
-    Args:
-        experiment: Name of the experiment; created if it does not exist.
-
-    Raises:
-        ConfigError: The client is not installed.
-    """
+    """Sends numbers with MLflow's client to the server of ``MLFLOW_TRACKING_URI``."""
 
     def __init__(self, experiment: str) -> None:
         try:
