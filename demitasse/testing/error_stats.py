@@ -107,7 +107,8 @@ def error_stats(actual: np.ndarray, expected: np.ndarray, floor: float = FLOOR) 
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     error = np.subtract(a, b, where=~same, out=np.zeros_like(a))
     error = np.where(np.isfinite(error), np.abs(error), np.inf)
-    index = _unravel(int(np.argmax(error)), error.shape)
+    index = tuple(map(int, np.unravel_index(int(np.argmax(error)), error.shape)))
+    first = tuple(map(int, np.unravel_index(int(np.argmax(error > 0)), error.shape)))
     absolute = float(error[index])
     scale = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
     return ErrorStats(
@@ -117,12 +118,8 @@ def error_stats(actual: np.ndarray, expected: np.ndarray, floor: float = FLOOR) 
         float(a[index]),
         float(b[index]),
         _ulps(actual[index], expected[index]),
-        _unravel(int(np.argmax(error > 0)), error.shape) if absolute else (),
+        first if absolute else (),
     )
-
-
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(flat, shape))
 
 
 def _ulps(got: np.floating, expected: np.floating) -> float:

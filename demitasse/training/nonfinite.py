@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from demitasse.blob import Blob
 from demitasse.core.deprecated import warn_once
 from demitasse.core.log import get_logger, number
 from demitasse.errors import ErrorCode, NetError
@@ -63,11 +62,10 @@ class NonfiniteCheck:
         Raises:
             NetError: Weights are NaN or infinite, and the action is "raise".
         """
-        names = (name for i in range(len(net.layers)) for name in _nonfinite_params(net, i))
-        place = next(names, None)
-        if place is None:
+        first = next(_nonfinite_blobs(net, tops=False), None)
+        if first is None:
             return
-        message = f"{place} has values that are NaN or infinite at iteration {iteration}"
+        message = f"{first[1]} has values that are NaN or infinite at iteration {iteration}"
         if self.raises:
             message += "; nothing is written. on_nonfinite 'warn' writes the weights anyway"
             raise NetError(message, code=ErrorCode.NOT_FINITE, iteration=iteration)
@@ -93,24 +91,14 @@ def _first_place(run: TrainingContext) -> str:
     return name if team.is_single else f"{name}, of shard {shard}"
 
 
-def _nonfinite_blobs(net: Net) -> Iterator[tuple[int, str]]:
-    """Yield layer and name of each parameter or top that is not finite."""
+def _nonfinite_blobs(net: Net, *, tops: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield layer and name of each parameter, and top, that is not finite."""
     for index, layer in enumerate(net.layers):
-        for name in _nonfinite_params(net, index):
-            yield index, name
-        for top in net.structure.top_ids(index):
-            if not _is_finite(net.structure.blob_list[top]):
-                yield index, f"top {net.blob_names[top]!r} of layer {layer.name!r} ({layer.type})"
-
-
-def _nonfinite_params(net: Net, index: int) -> Iterator[str]:
-    """Yield the names of a layer's parameters that are not finite."""
-    layer = net.layers[index]
-    for i, blob in enumerate(layer.blobs):
-        if not _is_finite(blob):
-            yield f"parameter {i} of layer {layer.name!r} ({layer.type})"
-
-
-def _is_finite(blob: Blob) -> bool:
-    with np.errstate(all="ignore"):  # the sum of large numbers may be infinite
-        return math.isfinite(blob.asum_data()) or bool(np.isfinite(blob.cpu_data()).all())
+        blobs = [(f"parameter {i}", blob) for i, blob in enumerate(layer.blobs)]
+        for top in net.structure.top_ids(index) if tops else ():
+            blobs.append((f"top {net.blob_names[top]!r}", net.structure.blob_list[top]))
+        for name, blob in blobs:
+            with np.errstate(all="ignore"):  # the sum of large numbers may be infinite
+                total = blob.asum_data()
+            if not math.isfinite(total) and not np.isfinite(blob.cpu_data()).all():
+                yield index, f"{name} of layer {layer.name!r} ({layer.type})"

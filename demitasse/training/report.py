@@ -222,10 +222,16 @@ def log_histograms(solver: Solver, every: int) -> None:
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="every", got=every)
 
     def send() -> None:
-        parameters = {name: dict(_histograms(blob)) for name, blob in _parameters(solver.net)}
-        gradients = [kinds["gradients"] for kinds in parameters.values() if "gradients" in kinds]
+        parameters: dict[str, dict[str, Any]] = {}
+        norms = []
+        for name, blob in _parameters(solver.net):
+            weights, gradients = distribution(blob), distribution(blob, diff=True)
+            found = {"weights": weights, "gradients": gradients}
+            parameters[name] = {kind: asdict(one) for kind, one in found.items() if one is not None}
+            if gradients is not None:
+                norms.append(gradients.norm)
         solver.log_event("distributions", {"parameters": parameters})
-        solver.log_scalars({"gradient_norm": math.hypot(*(one["norm"] for one in gradients))})
+        solver.log_scalars({"gradient_norm": math.hypot(*norms)})
 
     def begin() -> None:
         """Add the callback in these iterations alone: with it an update cannot be queued ahead."""
@@ -246,13 +252,6 @@ def _parameters(net: Net) -> Iterator[tuple[str, Blob]]:
             if blob.data_memory.serial not in seen:
                 seen.add(blob.data_memory.serial)
                 yield f"{layer}/{index}", blob
-
-
-def _histograms(blob: Blob) -> Iterator[tuple[str, dict[str, float]]]:
-    for kind, diff in (("weights", False), ("gradients", True)):
-        histogram = distribution(blob, diff=diff)
-        if histogram is not None:
-            yield kind, asdict(histogram)
 
 
 __getattr__ = deprecated_names(__name__, {"tell_distributions": "log_histograms"})

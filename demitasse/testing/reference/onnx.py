@@ -99,15 +99,11 @@ class OnnxModel:
                 if array is None or name in found or array.dtype.kind != "f":
                     continue
                 role = role_of(node.op_type, position - data - 1)
-                if role == "weight" and array.ndim == 2 and not _rows_are_outputs(node):
-                    array = array.T
+                transposed = any(a.name == "transB" and a.i for a in node.attribute)
+                if role == "weight" and array.ndim == 2:  # (M, K), Caffe's layout, or (K, M)
+                    array = array if transposed and node.op_type != "MatMul" else array.T
                 found[name] = Parameter(name, array, role)
         return list(found.values())
-
-
-def _rows_are_outputs(node: Any) -> bool:
-    """Return True if a product's weight is (M, K), Caffe's layout, and not (K, M)."""
-    return node.op_type != "MatMul" and any(a.name == "transB" and a.i for a in node.attribute)
 
 
 def _names(name: str, node: Any) -> tuple[str, ...]:

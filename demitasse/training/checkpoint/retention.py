@@ -71,18 +71,14 @@ class SnapshotRetention:
     def _delete_old(self) -> None:
         param = self._run.param
         while self._keep_last is not None and len(self.iterations) > self._keep_last:
-            _delete(*snapshot_paths(param, param.snapshot_prefix, self.iterations.pop(0)))
-
-
-def _delete(weights: Path, state: Path) -> None:
-    """Delete the two files of a snapshot, the state first: it never names a missing file."""
-    for path in (state, weights):
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            log.warning("The old snapshot %s cannot be deleted: %s", path, error.strerror)
-            return
-        log.info("Deleted the old snapshot %s", path)
+            weights, state = snapshot_paths(param, param.snapshot_prefix, self.iterations.pop(0))
+            for path in (state, weights):  # a state never names a missing file
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    log.warning("The old snapshot %s cannot be deleted: %s", path, error.strerror)
+                    break
+                log.info("Deleted the old snapshot %s", path)
 
 
 def warn_if_disk_full(run: TrainingContext) -> None:
