@@ -37,14 +37,9 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-ABANDONED = 600
-"""Seconds without a change after which an incomplete file counts as abandoned."""
-
-PART = 1 << 20
-"""Bytes of a file that are read at a time."""
-
-HERE, EXCHANGE = -100, 2
-"""``AT_FDCWD`` and ``RENAME_EXCHANGE`` of Linux."""
+ABANDONED = 600  # seconds without a change after which an incomplete file counts as abandoned
+PART = 1 << 20  # bytes of a file that are read at a time
+HERE, EXCHANGE = -100, 2  # ``AT_FDCWD`` and ``RENAME_EXCHANGE`` of Linux
 
 PRIVATE_FILE, PRIVATE_FOLDER, PUBLIC = 0o600, 0o700, 0o666
 """Modes of new files and folders; the last is restricted by the process's umask."""
@@ -53,8 +48,7 @@ PARTIAL = re.compile(
     r"\.(?P<name>.+)\.(?P<check>[0-9a-f]{16})\.(?P<key>[0-9a-f]{8})\.part", re.DOTALL
 )
 
-_cleared: set[Path] = set()
-"""Folders whose abandoned files this process has deleted."""
+_cleared: set[Path] = set()  # folders whose abandoned files this process has deleted
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from typing import Any
 from demitasse.errors import ErrorCode, ShapeError
 
 MAX_AXES = 32
-MAX_COUNT = 1 << 47
-"""Largest number of elements in a blob."""
+MAX_COUNT = 1 << 47  # largest number of elements in a blob
 LEGACY = ("num", "channels", "height", "width")
 
 

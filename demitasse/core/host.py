@@ -19,8 +19,7 @@ from demitasse.core.text import bytes_text
 
 CGROUP_MOUNT = Path("sys/fs/cgroup")
 
-UNLIMITED = 1 << 60
-"""Version 1 reports a number above this one for no limit, version 2 ``max``."""
+UNLIMITED = 1 << 60  # version 1 reports a number above this one for no limit, version 2 ``max``
 
 LARGE = 1 << 30
 """``check_size`` accepts allocations up to this number of bytes without reading the limits."""
@@ -32,8 +31,7 @@ GROUP_FILES = {
 """Files with the limit and the usage of a memory control group, by version, and the entry of
 ``memory.stat`` that counts reclaimable page cache."""
 
-Bounds = tuple[int, int]
-"""A limit and its present usage, in bytes."""
+Bounds = tuple[int, int]  # a limit and its present usage, in bytes
 
 
 @cache

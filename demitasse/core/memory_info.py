@@ -11,8 +11,7 @@ from demitasse.core.text import bytes_text
 
 __all__ = ["HOST", "Holder", "Ledger", "MemoryInfo", "Share", "ledger"]
 
-HOST = "host"
-"""Place of arrays on the host; the place of other arrays is their device's name."""
+HOST = "host"  # place of arrays on the host; the place of other arrays is their device's name
 
 
 @dataclass(frozen=True)

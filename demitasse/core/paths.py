@@ -13,8 +13,7 @@ from pathlib import Path
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DataError, ErrorCode
 
-ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Error numbers of a missing file."""
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # error numbers of a missing file
 
 MAX_NEIGHBOURS = 2000
 """Largest number of files in a folder that are compared with a missing file's name."""

@@ -21,15 +21,13 @@ SPECIAL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
-MAX_NAME = 200
-"""Characters of the longest name that is compared: comparing megabytes takes minutes."""
+MAX_NAME = 200  # characters of the longest name that is compared: comparing megabytes takes minutes
 
 UNITS = ("bytes", "KiB", "MiB", "GiB")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b|bytes?)?", re.IGNORECASE)
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
-MAX_SIZE = 2.0**64
-"""Largest size in bytes that ``read_size`` accepts."""
+MAX_SIZE = 2.0**64  # largest size in bytes that ``read_size`` accepts
 
 
 def escaped(text: str, *, one_line: bool = False) -> str:

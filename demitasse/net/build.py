@@ -50,8 +50,7 @@ from demitasse.net.structure import LayerSequence, Structure
 
 log = get_logger(__name__)
 
-WORTH_THREADS = 1 << 18
-"""Elements of parameters from which threads are faster than none."""
+WORTH_THREADS = 1 << 18  # elements of parameters from which threads are faster than none
 
 
 # -- arguments ---------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from demitasse.layers.losses.base import LossLayer, Normalization
 from demitasse.memory import Head
 from demitasse.net.structure import Structure
 
-LABELS = 1
-"""Index of the bottom with the labels, of losses and accuracies."""
+LABELS = 1  # index of the bottom with the labels, of losses and accuracies
 
 AT_HOST = (Head.HEAD_AT_CPU, Head.SYNCED)
 

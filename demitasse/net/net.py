@@ -50,11 +50,8 @@ if TYPE_CHECKING:
     from demitasse.net.function import NetFunction
     from demitasse.net.summary import Table
 
-HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward")
-"""Times of hooks."""
-
-Where = int | str | None
-"""A layer by its index or name; None for the default."""
+HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward")  # times of hooks
+Where = int | str | None  # a layer by its index or name; None for the default
 
 
 class Net:

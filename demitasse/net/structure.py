@@ -19,8 +19,7 @@ from demitasse.plan import LayerBinding
 
 V = TypeVar("V")
 
-MOST_NAMES = 20
-"""Limit of names that an error lists."""
+MOST_NAMES = 20  # limit of names that an error lists
 
 
 class ReadOnlyMapping(Mapping[str, V]):

@@ -26,8 +26,7 @@ from demitasse.net.build import assemble
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan, PlannedLayer
 
-TOLERANCE = 1e-3
-"""Largest difference of a result, relative to its largest value."""
+TOLERANCE = 1e-3  # largest difference of a result, relative to its largest value
 
 FORWARD_FLOOR, GRADIENT_FLOOR = 1e-6, 1e-3
 """Least scale of a result, relative to the largest input: smaller results are rounding errors."""

@@ -641,8 +641,7 @@ def _case(
     return LayerCase(name, number, fields, values, phase, passes, check)
 
 
-CASES = _cases(GRADIENT_TABLE)
-"""Layer type with a gradient -> its cases, one for every option."""
+CASES = _cases(GRADIENT_TABLE)  # layer type with a gradient -> its cases, one for every option
 
 OTHER_CASES = _cases(OTHERS_TABLE)
 """Layer type without a gradient -> its cases; types that read or write files have none."""

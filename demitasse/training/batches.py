@@ -12,8 +12,7 @@ from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 if TYPE_CHECKING:
     from demitasse.training.solver import Solver
 
-Batch = dict[str, Any]
-"""An array for each input."""
+Batch = dict[str, Any]  # an array for each input
 
 
 def batches(

@@ -29,8 +29,7 @@ from demitasse.training.update_rules import UpdateRule
 
 log = get_logger(__name__)
 
-LABEL = "the history of the solver"
-"""Name of the history in messages."""
+LABEL = "the history of the solver"  # name of the history in messages
 
 ALIGNMENT = 16
 """Elements that each parameter's part is aligned to; the elements between parts stay zero."""

@@ -223,8 +223,7 @@ def _warn(message: str) -> None:
     log.warning(message)
 
 
-TABLE_BYTES = 1000
-"""Memory of a parsed table."""
+TABLE_BYTES = 1000  # memory of a parsed table
 
 SPARE, FACTOR = 16 << 20, 20
 """Bytes of memory that tables may take in any case, and times the size of the file."""

@@ -10,8 +10,7 @@ from typing import Any
 from demitasse.core.text import read_size
 from demitasse.errors import ConfigError, ErrorCode
 
-PREFIX = "DEMITASSE_"
-"""Prefix of the environment variables."""
+PREFIX = "DEMITASSE_"  # prefix of the environment variables
 
 MOST_THREADS = 4096
 """Largest number of threads; OpenMP's library overflows the stack at about ten thousand."""

@@ -13,8 +13,7 @@ from demitasse.testing.error_stats import error_stats
 
 REFERENCE = "numpy"
 SEED = 3
-PASSES = 2
-"""Two, as the first pass can leave wrong state on the device."""
+PASSES = 2  # two, as the first pass can leave wrong state on the device
 
 ALLOWED = {"float32": 1e-4, "float64": 1e-10}
 """Element type -> tolerance, relative to the largest value of an array."""

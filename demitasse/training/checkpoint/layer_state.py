@@ -27,11 +27,8 @@ log = get_logger(__name__)
 Value = ResumeState.Value
 Progress = ResumeState.LayerProgress
 
-LARGEST_COUNT = 1 << 53
-"""Largest number of passes or records of a valid state."""
-
-DEEPEST = 32
-"""Largest nesting of lists and dicts; a protobuf parser refuses 100."""
+LARGEST_COUNT = 1 << 53  # largest number of passes or records of a valid state
+DEEPEST = 32  # largest nesting of lists and dicts; a protobuf parser refuses 100
 
 ARRAY = re.compile(r"[<>|]?[biufcSU][0-9]{1,9}")
 """Dtypes of stored arrays: numbers and texts of a fixed size."""

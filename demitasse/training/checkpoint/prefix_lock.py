@@ -28,11 +28,8 @@ except ImportError:  # Windows
 
 log = get_logger(__name__)
 
-HEAD = "demitasse: "
-"""Beginning of a lock file, before the name of the process."""
-
-BYTE = 1 << 20
-"""Place of the locked byte on Windows, where a locked byte cannot be read."""
+HEAD = "demitasse: "  # beginning of a lock file, before the name of the process
+BYTE = 1 << 20  # place of the locked byte on Windows, where a locked byte cannot be read
 
 
 class PrefixLock:

@@ -25,8 +25,7 @@ RunFingerprint = RunFacts
 
 Fact = RunFacts.Fact
 
-CHUNK = 1 << 20
-"""Bytes of a file that are read at a time."""
+CHUNK = 1 << 20  # bytes of a file that are read at a time
 
 SOLVER_FIELDS = (
     "base_lr", "clip_gradients", "delta", "gamma", "iter_size", "lr_policy", "min_lr", "momentum",

@@ -30,17 +30,13 @@ BUCKET_BYTES = 8 << 20
 HEADER = 2
 """Elements before the values of a message: the power of two; 1 if any value is NaN or infinite."""
 
-LARGEST_EXPONENT = 14
-"""Exponent that the largest value is scaled to: float16 ends below 2^16."""
+LARGEST_EXPONENT = 14  # exponent that the largest value is scaled to: float16 ends below 2^16
 
 CHUNK = 1 << 15
 """Values that are converted at a time; their temporary arrays fit into a core's cache."""
 
-BIAS = 112
-"""Exponent bias of float32 minus that of float16."""
-
-FRACTION = np.uint32(13)
-"""Fraction bits of float32 minus those of float16."""
+BIAS = 112  # exponent bias of float32 minus that of float16
+FRACTION = np.uint32(13)  # fraction bits of float32 minus those of float16
 
 
 def tree_sum(parts: Sequence[Array]) -> None:

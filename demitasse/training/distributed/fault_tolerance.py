@@ -29,8 +29,7 @@ Result = TypeVar("Result")
 
 log = get_logger(__name__)
 
-NOT_STARTED = -1
-"""Iteration of a process that has not made a solver yet."""
+NOT_STARTED = -1  # iteration of a process that has not made a solver yet
 
 
 class FaultTolerantRun:

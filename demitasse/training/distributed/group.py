@@ -411,8 +411,7 @@ class DistributedGroup:
         return notes
 
 
-WorkerGroup = SingleProcess | DistributedGroup
-"""Workers that train one net."""
+WorkerGroup = SingleProcess | DistributedGroup  # workers that train one net
 
 
 def first_request(requests: Iterable[str | None]) -> str | None:

@@ -45,32 +45,18 @@ FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"
 ERRORS_RETURN = "OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return"
 """Variable, and its value, that make Open MPI report errors while it starts."""
 
-NOTE = 256
-"""Bytes of a note."""
-
-LATER = 1.5
-"""Factor by which other processes wait longer than process 0, which reports who is late."""
-
-ENDING = 10.0
-"""Seconds that ending all processes may take."""
-
-EXIT_DELAY = 3.0
-"""Seconds from a timeout until this process exits without help of MPI."""
+NOTE = 256  # bytes of a note
+LATER = 1.5  # factor by which other processes wait longer than process 0, which reports who is late
+ENDING = 10.0  # seconds that ending all processes may take
+EXIT_DELAY = 3.0  # seconds from a timeout until this process exits without help of MPI
 
 RESTART = "start the run again: with --resume auto it continues from its newest snapshot"
 """Advice after processes were ended."""
 
-SPIN = 0.002
-"""Seconds that a process polls without sleeping."""
-
-HICCUP = 1.0
-"""Seconds between two polls after which a process counts as suspended."""
-
-SLOW = 200e6
-"""Bytes per second that messages between processes of one machine have at least."""
-
-NOTES, TABLE, OBJECT, PARTS, SUMS = 1, 2, 3, 4, 5
-"""Tags of messages."""
+SPIN = 0.002  # seconds that a process polls without sleeping
+HICCUP = 1.0  # seconds between two polls after which a process counts as suspended
+SLOW = 200e6  # bytes per second that messages between processes of one machine have at least
+NOTES, TABLE, OBJECT, PARTS, SUMS = 1, 2, 3, 4, 5  # tags of messages
 
 
 def library() -> str:

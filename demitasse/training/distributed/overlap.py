@@ -19,8 +19,7 @@ from demitasse.backends.collective import DeviceCollective
 from demitasse.net import Net
 from demitasse.training.distributed.gradient_buffer import GradientBuffer, ReductionMemory
 
-BUCKET_BYTES = 8 << 20
-"""Bytes of gradients that are exchanged at a time, at least."""
+BUCKET_BYTES = 8 << 20  # bytes of gradients that are exchanged at a time, at least
 
 Mean = Callable[[Sequence[Array]], None]
 """Replaces the first of this process's arrays by the mean over all shards."""

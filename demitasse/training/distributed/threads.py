@@ -20,8 +20,7 @@ from demitasse.training.distributed.group import Value
 
 Result = TypeVar("Result")
 
-ENDING = 5.0
-"""Seconds from the failure of a thread until the others must have ended."""
+ENDING = 5.0  # seconds from the failure of a thread until the others must have ended
 
 
 class _Exchange:

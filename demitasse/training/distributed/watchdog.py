@@ -28,11 +28,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-LATER = 6.0
-"""Seconds from the message until the watchdog kills the process."""
-
-TICK = 0.5
-"""Seconds between checks."""
+LATER = 6.0  # seconds from the message until the watchdog kills the process
+TICK = 0.5  # seconds between checks
 
 LIMIT = struct.Struct("d")
 """End of the present time limit, by the monotonic clock of the machine; 0 if there is none.
@@ -40,8 +37,7 @@ LIMIT = struct.Struct("d")
 It is the beginning of the page that process and watchdog share; the message follows it.
 """
 
-ANY = 0
-"""Number of a launcher that may end without consequences."""
+ANY = 0  # number of a launcher that may end without consequences
 
 STOPPED = "T"
 """State of a process that a signal has stopped, in Linux and ps; under a debugger it is t."""

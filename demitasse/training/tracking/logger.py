@@ -18,8 +18,7 @@ from demitasse.training.tracking.services import MlflowRun, TensorBoard, Weights
 
 log = get_logger(__name__)
 
-MOST_FAILURES = 3
-"""Consecutive failures after which a logger is not called any more."""
+MOST_FAILURES = 3  # consecutive failures after which a logger is not called any more
 
 Facts = Mapping[str, object]
 

@@ -24,8 +24,7 @@ blocks after the thread has ended."""
 NOT_IN_NAMES = re.compile(r"[^\w\-. /]")
 """Characters that are not allowed in names of MLflow's metrics."""
 
-LONGEST_TAG = 500
-"""Characters of a value of MLflow's tags."""
+LONGEST_TAG = 500  # characters of a value of MLflow's tags
 
 
 class TensorBoard:
@@ -177,8 +176,7 @@ class MlflowRun:
 
 NUMBERS = ("low", "high", "mean", "norm")
 
-MOST_BINS = 1000
-"""Bins of a histogram that is read from a file."""
+MOST_BINS = 1000  # bins of a histogram that is read from a file
 
 
 @dataclass(frozen=True)
