@@ -101,10 +101,12 @@ class Comparison:
         for one in self.all:
             allowed = tolerance(dtype, one.type)
             if not one.relative <= allowed:
-                message = (
-                    f"{what} (tolerance {allowed:.1e}) at {self.explain(one)}; worst: {self.worst}"
-                )
-                raise NetError(message, code=ErrorCode.INCOMPATIBLE, layer=one.layer)
+                raise self._disagreement(what, one, allowed)
+
+    def _disagreement(self, what: str, one: Difference, allowed: float) -> NetError:
+        message = f"{what} (tolerance {allowed:.1e}) at {self.explain(one)}; worst: {self.worst}"
+        details = {"layer": one.layer, "device": one.device}
+        return NetError(message, code=ErrorCode.INCOMPATIBLE, **details)
 
     def rows(self) -> list[Row]:
         """Return a row for each layer, in the order of the net."""
@@ -153,12 +155,8 @@ class Comparison:
         """Raise a NetError if the relative error of an array exceeds ``rtol``; name the first."""
         first = self.first_divergence(rtol)
         if first is not None:
-            message = (
-                f"{first.device} disagrees with {self.reference} (tolerance {rtol:.1e}) at "
-                f"{self.explain(first)}; worst: {self.worst}"
-            )
-            details = {"layer": first.layer, "device": first.device}
-            raise NetError(message, code=ErrorCode.INCOMPATIBLE, **details)
+            what = f"{first.device} disagrees with {self.reference}"
+            raise self._disagreement(what, first, rtol)
 
     def __str__(self) -> str:
         lines = [f"{', '.join(self.devices)} against {self.reference}:"]
@@ -201,15 +199,10 @@ def compare(
     result = Comparison(str(first), [str(device) for device in others])
     floors: dict[str, float] = {}
     for by_layer, differences in ((True, result.differences), (False, result.fused)):
-        expected = run_net(
-            net, first, given, backward=wanted, by_layer=by_layer, code=result.code, floors=floors
-        )
+        options: Any = {"backward": wanted, "by_layer": by_layer, "code": result.code}
+        expected = run_net(net, first, given, floors=floors, **options)
         columns = [
-            _differences(
-                run_net(net, device, given, backward=wanted, by_layer=by_layer, code=result.code),
-                expected,
-                str(device),
-            )
+            _differences(run_net(net, device, given, **options), expected, str(device))
             for device in others
         ]
         differences += [one for same in zip(*columns, strict=True) for one in same]
@@ -232,9 +225,8 @@ def _differences(
     for one, other in zip(found, expected, strict=True):
         stats = error_stats(one.array, other.array, other.floor)
         read = [errors[name] for name in one.read if name in errors]
-        result.append(
-            Difference(one.layer, one.type, one.what, device, stats, max(read, default=None))
-        )
+        inputs = max(read, default=None)
+        result.append(Difference(one.layer, one.type, one.what, device, stats, inputs))
         errors |= dict.fromkeys(one.wrote, stats.relative)
     return result
 
@@ -317,8 +309,7 @@ def _tops(net: Net, index: int) -> Iterator[LayerArray]:
     layer, names = net.layers[index], net.blob_names
     read = tuple(names[i] for i in net.structure.bottom_ids(index))
     for top in net.structure.top_ids(index):
-        data = net.structure.blob_list[top].cpu_data().copy()
-        what = f"top {names[top]!r}"
+        data, what = net.structure.blob_list[top].cpu_data().copy(), f"top {names[top]!r}"
         yield LayerArray(layer.name, layer.type, what, data, read, (names[top],))
 
 
@@ -345,9 +336,8 @@ def _outputs(net: Net) -> Iterator[LayerArray]:
         for top in net.structure.top_ids(index)
     }
     for name in net.outputs:
-        layer = makers[name]
+        layer, data = makers[name], net.blobs[name].cpu_data().copy()
         what = f"output {name!r}, fused layers"
-        data = net.blobs[name].cpu_data().copy()
         yield LayerArray(layer.name, layer.type, what, data, wrote=(name,))
 
 

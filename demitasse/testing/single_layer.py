@@ -34,19 +34,13 @@ class SingleLayer:
     """
 
     def __init__(
-        self,
-        layer: Layer,
-        bottom: list[Blob],
-        top: list[Blob],
-        propagate_down: Sequence[bool] | None = None,
-        *,
-        optimize: bool = True,
-    ) -> None:
+        self, layer: Layer, bottom: list[Blob], top: list[Blob],
+        propagate_down: Sequence[bool] | None, *, optimize: bool,
+    ) -> None:  # fmt: skip
         self.layer, self.bottom, self.top = layer, bottom, top
         self._optimize = optimize
-        self.propagate_down = (
-            self.differentiable() if propagate_down is None else list(propagate_down)
-        )
+        wanted = self.differentiable() if propagate_down is None else propagate_down
+        self.propagate_down = list(wanted)
         layer.refuse_gradients(bottom, self.propagate_down)
         self._start: list[tuple[Blob, np.ndarray]] = []
         self._working = False
@@ -76,7 +70,11 @@ class SingleLayer:
         with self.on_device():
             self._plan.reshape()
             self.layer.fill_loss_weights(self.top)
-            self._start = self._changed_by_forward()
+            in_place = [blob for blob in self.bottom if blob in self.top]
+            changed = (*in_place, *self.params, *self.layer.internal_blobs())
+            if self.entry.step is None:  # a Step reads and writes these blobs
+                changed = ()
+            self._start = [(blob, np.array(blob.cpu_data())) for blob in changed]
             self._plan.forward(0, 0)
         return [np.array(blob.cpu_data()) for blob in self.top]
 
@@ -113,13 +111,8 @@ class SingleLayer:
     def _plan(self) -> Plan:
         """Plan of this layer, for the gradients in ``propagate_down``."""
         learned = [self.layer.param_propagate_down(i) for i in range(len(self.params))]
-        place = LayerBinding(
-            self.layer,
-            tuple(self.bottom),
-            tuple(self.top),
-            tuple(self.propagate_down),
-            backward=any(self.propagate_down) or any(learned),
-        )
+        blobs, flags = (tuple(self.bottom), tuple(self.top)), tuple(self.propagate_down)
+        place = LayerBinding(self.layer, *blobs, flags, backward=any(flags) or any(learned))
         return Plan([place], VersionCounter(), optimize=self._optimize)
 
     def _want(self, wanted: list[bool]) -> None:
@@ -131,14 +124,6 @@ class SingleLayer:
             for blob, value in self._start:
                 blob.mutable_cpu_data()[...] = value
             self._plan.forward(0, 0)
-
-    def _changed_by_forward(self) -> list[tuple[Blob, np.ndarray]]:
-        """Return copies of the blobs that a Step both reads and writes in forward."""
-        if self.entry.step is None:
-            return []
-        in_place = [blob for blob in self.bottom if blob in self.top]
-        blobs = (*in_place, *self.params, *self.layer.internal_blobs())
-        return [(blob, np.array(blob.cpu_data())) for blob in blobs]
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
