@@ -57,9 +57,11 @@ class Axes:
         """The shape and the count, as Caffe's log shows them."""
         return shape_string(self._shape)
 
+    def _label(self) -> str:
+        return f"blob {self.name!r}" if self.name else "blob"
+
     def _fault(self, code: ErrorCode, text: str, **details: object) -> ShapeError:
-        label = f"blob {self.name!r}" if self.name else "blob"
-        message = f"{text} {label} {self.shape_string}"
+        message = f"{text} {self._label()} {self.shape_string}"
         return ShapeError(message, code=code, blob=self.name, **details)
 
     def canonical_axis(self, axis: int) -> int:

@@ -102,10 +102,7 @@ def renamed_arguments(**names: str) -> Callable[[Function], Function]:
     return decorate
 
 
-ADDRESSES = {
-    "demitasse.pycaffe": "demitasse.compat.pycaffe",
-    "demitasse.cvdnn": "demitasse.compat.cvdnn",
-}
+ADDRESSES = {f"demitasse.{name}": f"demitasse.compat.{name}" for name in ("pycaffe", "cvdnn")}
 """Public names of packages that stay for good, and the folders of their files."""
 
 MOVED = {

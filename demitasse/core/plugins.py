@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from demitasse.core.config import settings
 from demitasse.core.paths import real_path, reason_of
@@ -42,9 +42,8 @@ def import_plugins() -> None:
                 _imported.discard((name, folder))
                 kind = type(error).__name__
                 message = f"{found.where}: import of {name!r} raised {kind}: {reason_of(error)}"
-                raise ConfigError(
-                    message, code=ErrorCode.FAILED, setting="plugins", plugin=name, raised=kind
-                ) from error
+                details: Any = {"setting": "plugins", "plugin": name, "raised": kind}
+                raise ConfigError(message, code=ErrorCode.FAILED, **details) from error
 
 
 def _import(name: str, folder: Path) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from demitasse.backends.storage import STORAGES, Stored
 from demitasse.blob import Blob
 from demitasse.core.config import settings
@@ -199,7 +197,7 @@ def assemble(
                 fault.from_line(origin_of(index))
             raise fault from fault.__cause__
         params += layer.blobs
-        memory_used += sum(blob.count for blob in top) * np.dtype(context.dtype).itemsize
+        memory_used += sum(blob.count for blob in top) * {"float32": 4, "float64": 8}[context.dtype]
     setups = _setups(layers, graph)
     needs = compute_backward_needs(graph, setups, message.force_backward)
     for node, setup, trained in zip(graph.nodes, setups, needs.layers, strict=True):
@@ -211,15 +209,9 @@ def assemble(
         for index, want in enumerate(wanted):
             layer.set_param_propagate_down(index, want)
     structure = Structure(
-        message=split,
-        graph=graph,
-        layers=LayerSequence(layers),
-        blob_list=tuple(blobs),
-        needs=needs,
-        param_records=tuple(records),
-        params_list=tuple(params),
+        split, graph, LayerSequence(layers), tuple(blobs), needs, tuple(records), tuple(params),
         memory_used=memory_used,
-    )
+    )  # fmt: skip
     structure.share_weights()
     for record, blob in zip(records, params, strict=True):
         blob.learning_factors = record.owner or record
@@ -238,9 +230,8 @@ def _create(
         try:
             layers.append(create_layer(own, Phase.Name(param.phase), context))
         except DemitasseError as error:
-            faults.append(
-                error.at(layer_label(param), layer=param.name).from_line(origin_of(index))
-            )
+            error.at(layer_label(param), layer=param.name)
+            faults.append(error.from_line(origin_of(index)))
     raise_faults(faults)
     return layers
 

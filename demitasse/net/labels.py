@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -79,15 +80,9 @@ class LabelCheck:
             f"of the scores, 0 to {classes - 1}; correct the labels, give the layer before one "
             f"output per class, or set {field}.ignore_label"
         )
-        error = DataError(
-            message,
-            *self._record(blob, image),
-            code=ErrorCode.OUT_OF_RANGE,
-            blob=name,
-            image=image,
-            got=label,
-            expected=classes,
-        )
+        details: Any = {"blob": name, "image": image, "got": label, "expected": classes}
+        record = self._record(blob, image)
+        error = DataError(message, *record, code=ErrorCode.OUT_OF_RANGE, **details)
         return error.at(f"layer {layer.name!r} ({layer.type})", layer=layer.name)
 
     def _record(self, blob: int, image: int) -> Sequence[str]:

@@ -91,12 +91,11 @@ def _as_arrays(given: dict[str, Any] | Any, net: Net) -> Arrays:
             )
             raise ShapeError(message, code=ErrorCode.INVALID, blob=name)
     try:
-        return {
-            name: value
-            if is_on(value, net.device)
-            else host_array(value, f"input {name!r}", net.device)
-            for name, value in given.items()
-        }
+        arrays = dict(given)
+        for name, value in given.items():
+            if not is_on(value, net.device):
+                arrays[name] = host_array(value, f"input {name!r}", net.device)
+        return arrays
     except ValueError as error:  # rows of different lengths
         message = f"got an input of net {net.name!r} that is not an array: {error}"
         raise ShapeError(message, code=ErrorCode.INVALID) from None

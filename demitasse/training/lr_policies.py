@@ -125,9 +125,8 @@ def check_policy(param: SolverParameter) -> None:
         near = suggestion(name, POLICIES)
         text = f"unknown lr_policy {name!r}{near}" if name else "lr_policy is missing"
         code = ErrorCode.UNKNOWN if name else ErrorCode.MISSING
-        raise fault(
-            code, f"{text}; known policies are {', '.join(POLICIES)}", "lr_policy", got=name
-        )
+        message = f"{text}; known policies are {', '.join(POLICIES)}"
+        raise fault(code, message, "lr_policy", got=name)
     for field in ("min_lr", "rampup_interval", "rampup_lr", "warmup_iter", "warmup_start_lr"):
         if not getattr(param, field) >= 0:
             message = f"got {field} {getattr(param, field):g}, expected at least 0"

@@ -187,9 +187,8 @@ class MetricMonitor:
                 raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="early_stopping")
             self._early.min_delta, self._patience = early.min_delta, early.patience
         metric = param.plateau_metric if param.lr_policy == "plateau" else ""
-        self._plateau = self._add("plateau", metric or None, nets) or BestValue(
-            "plateau", SMOOTHED, larger=False
-        )
+        smoothed = BestValue("plateau", SMOOTHED, larger=False)
+        self._plateau = self._add("plateau", metric or None, nets) or smoothed
         self._last_event = 0
         self.improved = self.should_stop = False
 

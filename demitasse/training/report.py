@@ -132,10 +132,8 @@ class TrainReport:
         self.start(net, iteration)
         outputs = {name: net.blob_by_name(name).cpu_data() for name in net.outputs}
         _log_outputs("Train", net, outputs, metrics)
-        self.loggers.scalars(
-            iteration,
-            {"loss": self.losses[-1], "smoothed_loss": loss, **rates, **_scalars("train", outputs)},
-        )
+        losses = {"loss": self.losses[-1], "smoothed_loss": loss}
+        self.loggers.scalars(iteration, losses | rates | _scalars("train", outputs))
 
     def log_wait_times(self, iteration: int, wait_times: WaitTimes) -> None:
         """Log the time that processes have waited since the last call; nothing of one process."""

@@ -126,14 +126,9 @@ class Solver:
     """
 
     @renamed_arguments(
-        ranks="world_size",
-        shards="num_shards",
-        processes="communicator",
-        reduce="allreduce",
-        lenient="ignore_unknown_fields",
-        lowered="optimize",
-        keep="keep_blobs",
-    )
+        ranks="world_size", shards="num_shards", processes="communicator", reduce="allreduce",
+        lenient="ignore_unknown_fields", lowered="optimize", keep="keep_blobs",
+    )  # fmt: skip
     def __init__(
         self,
         source: str | os.PathLike[str] | SolverParameter,
@@ -175,13 +170,9 @@ class Solver:
         asked_seed = settings.get("seed") if seed is None else seed
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
-            "device": device,
-            "dtype": dtype,
-            "optimize": optimize,
-            "rank": rank,
-            "world_size": world_size,
-            "ignore_unknown_fields": ignore_unknown_fields,
-        }
+            "device": device, "dtype": dtype, "optimize": optimize, "rank": rank,
+            "world_size": world_size, "ignore_unknown_fields": ignore_unknown_fields,
+        }  # fmt: skip
         self.net, self.test_nets = make_nets(
             self.param, base, options, seed=seed, keep=keep_blobs, on_mismatch=on_mismatch
         )

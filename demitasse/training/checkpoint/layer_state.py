@@ -240,9 +240,8 @@ class StoredLayers:
                     LayerState(progress, progress)
                 except (UnicodeDecodeError, ValueError, TypeError, struct.error) as error:
                     message = f"the state of layer {name!r} of the {net} net is damaged: {error}"
-                    raise SnapshotError(
-                        message, code=ErrorCode.CORRUPT, net=net, layer=name
-                    ) from error
+                    details = {"net": net, "layer": name}
+                    raise SnapshotError(message, code=ErrorCode.CORRUPT, **details) from error
 
     def names(self, net: str) -> Iterable[str]:
         """Return the names of the layers of a net that have a state."""
@@ -268,11 +267,8 @@ class StoredLayers:
                 continue
             blobs, keys = unstored_state(layer, weights), set(layer.state())
             stored = {shard: self.state_of(name, layer.name, shard) for shard in shards}
-            lost = [
-                shard
-                for shard, state in stored.items()
-                if not (state.fits(blobs) and keys <= set(state.values))
-            ]
+            fits = {n: s.fits(blobs) and keys <= set(s.values) for n, s in stored.items()}
+            lost = [shard for shard, known in fits.items() if not known]
             if lost:
                 part = f", of shard {', '.join(map(str, lost))}," if len(stored) > 1 else ""
                 yield layer.name, f"{place}{part} is not in the file"

@@ -176,9 +176,8 @@ def check_compatible(
                 "(exact=True) the run resumes, with other results"
             )
         keys = [difference.key for difference in refused]
-        raise SnapshotError(message, code=ErrorCode.INCOMPATIBLE, differences=keys).at(
-            os.fspath(path)
-        )
+        error = SnapshotError(message, code=ErrorCode.INCOMPATIBLE, differences=keys)
+        raise error.at(os.fspath(path))
     if found:
         log.warning(
             "The run that resumes from %s differs from the run that wrote it:\n%s",

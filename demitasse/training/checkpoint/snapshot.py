@@ -64,9 +64,8 @@ def check_folder(prefix: str) -> None:
             f"cannot write to snapshot_prefix {prefix!r} ({error.strerror}); make sure that the "
             f"folder {os.fspath(probe.parent)!r} exists and is writable"
         )
-        raise SnapshotError(
-            message, code=ErrorCode.UNWRITABLE, field="snapshot_prefix", got=prefix
-        ) from error
+        details = {"field": "snapshot_prefix", "got": prefix}
+        raise SnapshotError(message, code=ErrorCode.UNWRITABLE, **details) from error
 
 
 def write_snapshot(

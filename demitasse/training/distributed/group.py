@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -132,13 +132,8 @@ class Shards:
                 f"each; start at most {self.count} processes, or give --shards {self.size} or "
                 "more to a new run"
             )
-            raise ConfigError(
-                message,
-                code=ErrorCode.OUT_OF_RANGE,
-                field="shards",
-                got=self.count,
-                expected=self.size,
-            )
+            details: Any = {"field": "shards", "got": self.count, "expected": self.size}
+            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, **details)
 
     def of(self, rank: int) -> range:
         """Return the shards of a process."""
@@ -327,9 +322,8 @@ class DistributedGroup:
                 self._overlap.finish()
         finished = perf_counter() - ready
         notes = self._allgather_notes(f"{self._synchronizing:.6f} {self._reducing:.6f}".encode())
-        self.wait_times = WaitTimes(
-            *zip(*(map(float, note.split()) for note in notes), strict=True)
-        )
+        pairs = [map(float, note.split()) for note in notes]
+        self.wait_times = WaitTimes(*zip(*pairs, strict=True))
         together = perf_counter()
         with Uninterrupted(), self._memory.device_scope():
             for buffer, loss in zip(self._buffers, losses, strict=True):

@@ -66,18 +66,10 @@ class Watchdog:
         far, self._held = os.pipe()  # the system closes this end when this process is gone
         environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_PREFIXES)}
         with _new_page() as (key, self._page, inherited):
+            arguments = map(str, (os.getpid(), launcher, key, stop_limit, name))
+            command = [sys.executable, "-I", "-S", __file__, *arguments]
             started = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    __file__,
-                    *map(str, (os.getpid(), launcher, key, stop_limit, name)),
-                ],
-                stdin=far,
-                stdout=subprocess.DEVNULL,
-                env=environment,
-                **inherited,
+                command, stdin=far, stdout=subprocess.DEVNULL, env=environment, **inherited
             )
         os.close(far)
         started.returncode = 0  # no ResourceWarning: the watchdog outlives this object

@@ -170,11 +170,8 @@ class JsonLines:
 
 
 MAKERS: dict[str, Callable[[str], Logger]] = {
-    "jsonl": JsonLines,
-    "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-    "mlflow": MlflowRun,
-}
+    "jsonl": JsonLines, "tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MlflowRun,
+}  # fmt: skip
 
 KINDS = tuple(MAKERS)
 
