@@ -12,7 +12,7 @@ from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, read_solver_params, upgrade_solver
 from demitasse.layers.checks import nonfinite_fields
-from demitasse.training.average_precision import AP_VERSIONS
+from demitasse.training.evaluation import AP_VERSIONS
 from demitasse.training.lr_policies import check_policy
 from demitasse.training.monitor import EarlyStopping
 from demitasse.training.update_rules import UpdateRule, check_update

@@ -181,25 +181,15 @@ MOST_BINS = 1000  # bins of a histogram that is read from a file
 
 @dataclass(frozen=True)
 class Histogram:
-    """Distribution of the values of a parameter, or of its gradient.
+    """Distribution of the values of a parameter, or of its gradient."""
 
-    Attributes:
-        low: The smallest value.
-        high: The largest value.
-        mean: The mean.
-        norm: The L2 norm.
-        count: Number of values.
-        edges: Edges of the bins, rising; one more than bins.
-        counts: Number of sampled values in each bin.
-    """
-
-    low: float
+    low: float  # the smallest value
     high: float
     mean: float
-    norm: float
-    count: int
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
+    norm: float  # L2
+    count: int  # of values
+    edges: tuple[float, ...]  # of the bins, rising; one more than bins
+    counts: tuple[int, ...]  # of sampled values in each bin
 
     def quantile(self, share: float) -> float:
         """Return the value that a share of the sampled values is below."""
