@@ -306,35 +306,28 @@ def verify_steps(
 
 def _tops(net: Net, index: int) -> Iterator[LayerArray]:
     """Yield the tops of a layer after its forward."""
-    layer, names = net.layers[index], net.blob_names
-    read = tuple(names[i] for i in net.structure.bottom_ids(index))
-    for top in net.structure.top_ids(index):
-        data, what = net.structure.blob_list[top].cpu_data().copy(), f"top {names[top]!r}"
-        yield LayerArray(layer.name, layer.type, what, data, read, (names[top],))
+    at, layer = net.plan.entries[index].binding, net.layers[index]
+    read = tuple(blob.name for blob in at.bottom)
+    for blob in at.top:
+        data, what = blob.cpu_data().copy(), f"top {blob.name!r}"
+        yield LayerArray(layer.name, layer.type, what, data, read, (blob.name,))
 
 
 def _gradients(net: Net, index: int) -> Iterator[LayerArray]:
     """Yield the gradients that a layer computed for its bottoms."""
-    layer, structure, names = net.layers[index], net.structure, net.blob_names
-    if not structure.layer_need_backward[index]:
-        return
-    read = tuple(f"gradient of {names[i]}" for i in structure.top_ids(index))
-    needs = structure.bottom_need_backward[index]
-    for bottom, need in zip(structure.bottom_ids(index), needs, strict=True):
-        if need:
-            diff = structure.blob_list[bottom].cpu_diff().copy()
-            what = f"gradient of bottom {names[bottom]!r}"
-            wrote = (f"gradient of {names[bottom]}",)
+    at, layer = net.plan.entries[index].binding, net.layers[index]
+    read = tuple(f"gradient of {blob.name}" for blob in at.top)
+    for blob, wanted in zip(at.bottom, at.propagate_down, strict=True):
+        if at.backward and wanted:
+            diff, what = blob.cpu_diff().copy(), f"gradient of bottom {blob.name!r}"
+            wrote = (f"gradient of {blob.name}",)
             yield LayerArray(layer.name, layer.type, what, diff, read, wrote)
 
 
 def _outputs(net: Net) -> Iterator[LayerArray]:
     """Yield the outputs of a net with the layers that write them."""
-    makers = {
-        net.blob_names[top]: layer
-        for index, layer in enumerate(net.layers)
-        for top in net.structure.top_ids(index)
-    }
+    bindings = [entry.binding for entry in net.plan.entries]
+    makers = {blob.name: at.layer for at in bindings for blob in at.top}
     for name in net.outputs:
         layer, data = makers[name], net.blobs[name].cpu_data().copy()
         what = f"output {name!r}, fused layers"
@@ -347,11 +340,10 @@ def _floor(net: Net, index: int) -> dict[str, float]:
     The gradient of a bias before a BatchNorm is 0 except for rounding errors, because its terms
     cancel. The floor loosens the comparison where cancellation loses two digits or more.
     """
-    layer, structure = net.layers[index], net.structure
-    if layer.type not in BIASED or len(layer.blobs) < 2 or not structure.layer_need_backward[index]:
+    at, layer = net.plan.entries[index].binding, net.layers[index]
+    if layer.type not in BIASED or len(layer.blobs) < 2 or not at.backward:
         return {}
-    tops = [structure.blob_list[top].cpu_diff() for top in structure.top_ids(index)]
-    added = sum(float(np.sum(np.abs(diff), dtype=np.float64)) for diff in tops)
+    added = sum(float(np.sum(np.abs(b.cpu_diff()), dtype=np.float64)) for b in at.top)
     return {layer.name: added / layer.blobs[1].count / 100}
 
 

@@ -465,12 +465,8 @@ def mean_average_precision(
 
 def _check_outputs(net: Net) -> None:
     """Check that all outputs are those of DetectionEvaluate layers."""
-    evaluated = {
-        net.blob_names[top]
-        for index, layer in enumerate(net.layers)
-        if layer.type == "DetectionEvaluate"
-        for top in net.structure.top_ids(index)
-    }
+    layers = [at for at in net.structure.bindings() if at.layer.type == "DetectionEvaluate"]
+    evaluated = {blob.name for at in layers for blob in at.top}
     others = [name for name in net.outputs if name not in evaluated]
     if others or not net.outputs:
         got = f"outputs {', '.join(others)} of other layers" if others else "no output"

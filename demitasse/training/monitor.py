@@ -64,7 +64,9 @@ def find_metric(text: str, nets: Sequence[Net]) -> Metric:
     for index, net in enumerate(nets):
         if name not in net.outputs:
             continue
-        blob, layer = net.blob_by_name(name), _last_writer(net, name)
+        blob = net.blob_by_name(name)
+        writers = {top.name: at.layer for at in net.structure.bindings() for top in at.top}
+        layer = writers[name]  # the last that writes it
         if blob.count != 1 and layer.type != "DetectionEvaluate":  # whose result is one number
             message = f"got metric {name!r} of shape {blob.shape}, expected one number"
             raise ConfigError(
@@ -84,15 +86,6 @@ def find_metric(text: str, nets: Sequence[Net]) -> Metric:
     known = f"their outputs are {', '.join(outputs)}" if outputs else "there are none"
     message = f"no test net has the output {name!r}{suggestion(name, outputs)}; {known}"
     raise ConfigError(message, code=ErrorCode.UNKNOWN, output=name, known=outputs)
-
-
-def _last_writer(net: Net, name: str) -> Layer:
-    """Return the layer that writes an output last."""
-    return [
-        layer
-        for index, layer in enumerate(net.layers)
-        if name in [net.blob_names[top] for top in net.structure.top_ids(index)]
-    ][-1]
 
 
 class BestValue:

@@ -93,12 +93,12 @@ def _first_place(run: TrainingContext) -> str:
 
 def _nonfinite_blobs(net: Net, *, tops: bool = True) -> Iterator[tuple[int, str]]:
     """Yield layer and name of each parameter, and top, that is not finite."""
-    for index, layer in enumerate(net.layers):
-        blobs = [(f"parameter {i}", blob) for i, blob in enumerate(layer.blobs)]
-        for top in net.structure.top_ids(index) if tops else ():
-            blobs.append((f"top {net.blob_names[top]!r}", net.structure.blob_list[top]))
+    for index, at in enumerate(net.structure.bindings()):
+        blobs = [(f"parameter {i}", blob) for i, blob in enumerate(at.layer.blobs)]
+        if tops:
+            blobs += [(f"top {blob.name!r}", blob) for blob in at.top]
         for name, blob in blobs:
             with np.errstate(all="ignore"):  # the sum of large numbers may be infinite
                 total = blob.asum_data()
             if not math.isfinite(total) and not np.isfinite(blob.cpu_data()).all():
-                yield index, f"{name} of layer {layer.name!r} ({layer.type})"
+                yield index, f"{name} of {at.label}"

@@ -119,24 +119,21 @@ def _collected(net: Net) -> Arrays:
     first.
     """
     found: Arrays = {}
-    names, blobs = net.blob_names, net.structure.blob_list
-    labels = [f"layer {layer.name!r} ({layer.type})" for layer in net.layers]
-    writers = {top: where for i, where in enumerate(labels) for top in net.structure.top_ids(i)}
-    for top, where in writers.items():
-        found[f"{where}, top {names[top]!r}"] = np.array(blobs[top].data)
-    readers = {
-        bottom: where
-        for i, where in reversed(list(enumerate(labels)))
-        for bottom, need in zip(
-            net.structure.bottom_ids(i), net.structure.bottom_need_backward[i], strict=True
-        )
-        if need and net.structure.layer_need_backward[i]
+    bindings = net.structure.bindings()
+    tops = {blob: at.label for at in bindings for blob in at.top}
+    for blob, where in tops.items():
+        found[f"{where}, top {blob.name!r}"] = np.array(blob.data)
+    bottoms = {
+        blob: at.label
+        for at in reversed(bindings)
+        for blob, wanted in zip(at.bottom, at.propagate_down, strict=True)
+        if at.backward and wanted
     }
-    for bottom, where in readers.items():
-        found[f"{where}, gradient of bottom {names[bottom]!r}"] = np.array(blobs[bottom].diff)
-    for layer, where in zip(net.layers, labels, strict=True):
-        for index, blob in enumerate(layer.blobs):
-            found[f"{where}, parameter {index} after the pass"] = np.array(blob.data)
-            if layer.param_propagate_down(index):
-                found[f"{where}, gradient of parameter {index}"] = np.array(blob.diff)
+    for blob, where in bottoms.items():
+        found[f"{where}, gradient of bottom {blob.name!r}"] = np.array(blob.diff)
+    for at in bindings:
+        for index, blob in enumerate(at.layer.blobs):
+            found[f"{at.label}, parameter {index} after the pass"] = np.array(blob.data)
+            if at.layer.param_propagate_down(index):
+                found[f"{at.label}, gradient of parameter {index}"] = np.array(blob.diff)
     return found
