@@ -55,15 +55,10 @@ _cleared: set[Path] = set()  # folders whose abandoned files this process has de
 def atomic_write(path: str | os.PathLike[str], hashed: _Hash | None = None) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path`` when the block ends without an exception.
 
-    The bytes are flushed to disk before the rename. If the block raises, ``path`` is unchanged and
-    the temporary file is deleted. Libraries that open files by name can use ``file.name``.
-
-    Args:
-        path: The file to write; its folder must exist.
-        hashed: A hash that is updated by the bytes of the file before the rename, or None.
-
-    Yields:
-        The temporary file, open for writing and reading bytes, in the folder of ``path``.
+    The file is open for writing and reading bytes, in the folder of ``path``, which must exist.
+    The bytes are flushed to disk before the rename, and update the hash, unless None. If the block
+    raises, ``path`` is unchanged and the temporary file is deleted. Libraries that open files by
+    name can use ``file.name``.
 
     Raises:
         OSError: The folder is read-only, the disk is full, or ``path`` is a device, a pipe or a

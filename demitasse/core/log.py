@@ -94,16 +94,13 @@ class Writer(Protocol):
 def start_logging(
     level: str | int | None = None, style: str = "glog", stream: Writer | None = None
 ) -> logging.Handler:
-    """Write Demitasse's log to a stream; a second call replaces the first one's handler.
+    """Write Demitasse's log to a stream; return the handler, which replaces an earlier one.
 
     Args:
         level: Lowest level that is written; defaults to ``GLOG_minloglevel`` of the environment
             (0 info, 1 warning, 2 error, 3 fatal), else the setting ``log_level``.
         style: "glog", "text" (level and message) or "json".
         stream: Target; defaults to standard error.
-
-    Returns:
-        The handler.
 
     Raises:
         ConfigError: The level or the style is unknown.

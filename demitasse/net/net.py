@@ -489,15 +489,12 @@ class Net:
     def add_hook(
         self, layer: int | str, function: Callable[[Layer], object], when: str = "after_forward"
     ) -> Callable[[], None]:
-        """Call a function whenever a layer runs.
+        """Call a function with a layer whenever the layer runs; return a function that ends it.
 
         Args:
             layer: The layer, by name or index.
-            function: The function; gets the layer.
+            function: The function.
             when: "before_forward", "after_forward", "before_backward" or "after_backward".
-
-        Returns:
-            A function that removes the hook.
 
         Raises:
             NetError: There is no such layer.
@@ -640,14 +637,9 @@ class Net:
     ) -> LoadReport:
         """Load parameters from a file of weights or a message, by layer name.
 
-        Args:
-            source: The file or the message.
-            on_mismatch: What to do with a layer whose parameters have other shapes or another
-                number: "error" refuses the source, and nothing changes; "skip" leaves it out.
-
-        Returns:
-            The layers that were loaded, ignored (not in this net), missing (not in the source) and
-            mismatched.
+        The report lists the layers that were loaded, ignored (not in this net), missing (not in the
+        source) and mismatched: with parameters of other shapes, or of another number. Such a layer
+        makes ``on_mismatch="raise"`` refuse the source, and nothing changes; "skip" leaves it out.
         """
         with self.lock:
             return load_into(self.structure, source, on_mismatch)
@@ -769,10 +761,6 @@ class Net:
 
     def __call__(self, inputs: Any = None, /, **named: Any) -> Any:
         """Run the net forward on arrays: ``net(x)``, ``net(data=x, label=y)``, ``net({"x-1": x})``.
-
-        Args:
-            inputs: One array for a net with one input, or a dict of arrays by the inputs' names.
-            named: Or the arrays by name.
 
         Returns:
             A copy of the output as a numpy array, or a dict of several outputs.

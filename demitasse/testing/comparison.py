@@ -282,10 +282,9 @@ def run_net(
 def verify_steps(
     net: Net, devices: Sequence[str | Device], inputs: Mapping[str, Any], *, backward: bool
 ) -> list[str]:
-    """Compare every Step on some devices with portable code.
+    """Compare every Step on some devices with portable code; see ``Net(verify=True)``.
 
-    Returns:
-        For each device with a wrong Step, a message on the first one; see ``Net(verify=True)``.
+    For each device with a wrong Step, a message on the first one is returned.
     """
     found = []
     for device in devices:

@@ -197,9 +197,8 @@ class DistributedEvaluator:
     ) -> tuple[str | None, dict[int, Batch[Result]], int, bool]:
         """Run this process's batches of a round, and skip those of the other processes.
 
-        Returns:
-            The request to this process, its batches by number, the number of batches of all
-            processes after this round, and whether the round contains the last batch.
+        Returned are the request to this process, its batches by number, the number of batches of
+        all processes after this round, and whether the round contains the last batch.
         """
         results: dict[int, Batch[Result]] = {}
         ended, start = False, done
@@ -384,16 +383,10 @@ AP_VERSIONS = {"11point": eleven_points, "MaxIntegral": max_integral, "Integral"
 def average_precision(
     scores: np.ndarray, correct: np.ndarray, objects: int, version: str = "Integral"
 ) -> float:
-    """Return the average precision of the detections of one class.
+    """Return the average precision of the detections of one class; 0 without detections or objects.
 
-    Args:
-        scores: Shape: (K,).
-        correct: Whether each detection is correct. Shape: (K,), bool.
-        objects: Number of ground-truth objects.
-        version: One of ``AP_VERSIONS``.
-
-    Returns:
-        From 0 to 1; 0 without detections or objects.
+    ``scores`` has shape (K,), ``correct`` (K,) of bool; ``objects`` is the number of ground-truth
+    objects, ``version`` one of ``AP_VERSIONS``.
     """
     if not len(scores) or not objects:
         return 0.0

@@ -215,10 +215,7 @@ class Solver:
     # -- training ------------------------------------------------------------------------------
 
     def step(self, iterations: int = 1) -> float:
-        """Make so many updates, with tests, display and snapshots as the fields say.
-
-        Returns:
-            ``smoothed_loss``: the loss, or its mean over ``average_loss`` iterations.
+        """Make so many updates, with tests, display and snapshots; return ``smoothed_loss``.
 
         Raises:
             NetError: Another thread uses the net.
@@ -343,12 +340,9 @@ class Solver:
     # -- testing -------------------------------------------------------------------------------
 
     def test_all(self) -> list[dict[str, np.ndarray]]:
-        """Test with every test net.
+        """Test with every test net; return the mean of every output for each completed test.
 
         All processes of a run call this. Of ``world_size`` solvers only rank 0 tests.
-
-        Returns:
-            For each test that was completed, the mean of every output.
         """
         results: list[dict[str, np.ndarray]] = []
         if self._run.team.is_single and not self._run.is_root:
@@ -413,13 +407,9 @@ class Solver:
     # -- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self, prefix: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
-        """Write the weights and the state as ``<prefix>_iter_<N>...``; only on rank 0.
+        """Write the weights and the state as ``<prefix>_iter_<N>...``; return both files.
 
-        Args:
-            prefix: ``snapshot_prefix`` by default.
-
-        Returns:
-            The weights file and the state file.
+        The prefix is ``snapshot_prefix`` by default.
 
         Raises:
             SnapshotError: The files cannot be written, and old files stay complete; or this is

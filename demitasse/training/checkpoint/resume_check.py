@@ -132,23 +132,17 @@ def check_compatible(
     now: RunFingerprint,
     seed: int,
     path: Path,
-    lost: Sequence[Difference] = (),
+    lost: Sequence[Difference],
     *,
-    force: bool = False,
-    exact: bool = False,
+    force: bool,
+    exact: bool,
 ) -> None:
     """Warn of differences between a run and a state, and refuse incompatible states.
 
-    States of Caffe and of older versions have no fingerprint, and are accepted.
-
-    Args:
-        state: The state to resume from.
-        now: Fingerprint of the run that resumes.
-        seed: The seed that the caller asked for; negative for any seed.
-        path: The state's file.
-        lost: Layers whose state is not in the state.
-        force: Warn of all differences, and refuse none.
-        exact: Refuse all differences that change results.
+    States of Caffe and of older versions have no fingerprint, and are accepted. ``now`` is the
+    fingerprint of the run that resumes, ``seed`` the one that the caller asked for, negative for
+    any; ``lost`` are layers whose state is not in the state. ``force`` refuses no differences,
+    ``exact`` all that change results.
 
     Raises:
         ConfigError: ``force`` and ``exact`` are both given.
