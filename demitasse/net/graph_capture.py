@@ -59,12 +59,19 @@ def layer_blocker(entries: Sequence[PlannedLayer]) -> str:
 
 @dataclass(frozen=True)
 class CapturableWork:
-    """Work on a net that may be captured."""
+    """Work on a net that may be captured.
 
-    queue: Callable[[], None]  # kernel by kernel
-    record: Callable[[], None]  # for a capture
-    update_inputs: Callable[[], None] = nothing  # copies numbers to the device before a launch
-    clear: Callable[[], None] = nothing  # before ``queue`` where a launch was expected or failed
+    Attributes:
+        queue: Queues the work kernel by kernel.
+        record: Queues the work for a capture.
+        update_inputs: Copies numbers of the host to the device before a launch.
+        clear: Prepares ``queue`` where a launch was expected, or could not do all of the work.
+    """
+
+    queue: Callable[[], None]
+    record: Callable[[], None]
+    update_inputs: Callable[[], None] = nothing
+    clear: Callable[[], None] = nothing
 
 
 class GraphCapture:

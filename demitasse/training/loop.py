@@ -152,6 +152,9 @@ class TrainingLoop:
     def _queue_update(self, *, cleared: bool) -> None:
         """Queue the passes and the update, and read the loss afterwards.
 
+        Args:
+            cleared: Whether the gradients are cleared already.
+
         If the loss is NaN or infinite, the device has changed nothing. The update is then made
         after all, unless such a loss ends the run.
         """
@@ -165,8 +168,7 @@ class TrainingLoop:
             loss = launch(rate, iteration)
             try:
                 value = loss.read()
-                run.report.losses.append(value)
-                run.nonfinite.check_loss(value, run, iteration, solver.lr)
+                record_loss(run, value, iteration, solver.lr)
             except (DataError, NetError):
                 self._checkpointer.inconsistent = False
                 raise
@@ -217,8 +219,15 @@ class TrainingLoop:
 def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
     """Return the learning rate of an update, and the step of its policy.
 
-    New steps are logged, and the rate if it is displayed. Policy ``plateau`` reads the run's losses
-    or the results of its tests.
+    New steps are logged, and the rate if it is displayed.
+
+    Args:
+        run: The run; policy ``plateau`` reads its losses or the results of its tests.
+        iteration: Number of updates made so far.
+        step: Step of the update before.
+
+    Raises:
+        ConfigError: The policy lacks a field, or has ended.
     """
     before = step
     if run.param.lr_policy == "plateau":
@@ -232,15 +241,34 @@ def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
 
 
 def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None:
-    """Run ``iter_size`` batches forward and backward, and check and display the loss."""
+    """Run ``iter_size`` batches forward and backward, and check and display the loss.
+
+    Args:
+        run: The run; its net gets the gradients, its report the loss.
+        iteration: Number of updates made so far.
+        rate: Learning rate of the last update, for messages.
+
+    Raises:
+        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
+        DataError: The loss is NaN because a label is no class.
+    """
     display = should_display(run.param, iteration)
     run.net.debug_info = display and run.param.debug_info
     loss = run.team.forward_backward(run.net, run.param.iter_size)
-    run.report.losses.append(loss)
-    run.nonfinite.check_loss(loss, run, iteration, rate)
+    record_loss(run, loss, iteration, rate)
     if display and run.is_root:
         run.report.display(run.net, iteration, run.param.display)
         run.report.log_wait_times(iteration, run.team.wait_times)
+
+
+def record_loss(run: TrainingContext, loss: float, iteration: int, rate: float) -> None:
+    """Add the loss of an iteration to the report, and check that it is finite.
+
+    Raises:
+        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
+    """
+    run.report.losses.append(loss)
+    run.nonfinite.check_loss(loss, run, iteration, rate)
 
 
 Launch = Callable[[float, int], Loss]

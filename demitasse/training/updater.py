@@ -47,6 +47,7 @@ class History:
         device: Device of the arrays.
 
     Attributes:
+        shapes: The parameters' shapes.
         nonzero: For each parameter, whether its history may be other than zero.
         layouts: For each parameter, the private layout of its arrays; None for C order.
     """
@@ -210,6 +211,11 @@ class Updater:
             if not record.frozen and (record.lr_mult or (coasts and nonzero[index]))
         )
 
+    def _factors(self, index: int) -> tuple[float, float, int]:
+        """Return multipliers of rate and decay, and the number of axes longer than 1."""
+        record = self._records[index]
+        return record.lr_mult, record.decay_mult, self._long_axes[index]
+
     def updates(
         self,
         param: SolverParameter,
@@ -220,8 +226,14 @@ class Updater:
     ) -> list[Update]:
         """Return the coefficients of an iteration for each parameter that changes.
 
-        The list is the one of the call before where that had the same numbers. ``scale`` is the
-        factor of raw gradients, ``guard`` as for ``apply``.
+        The list is the one of the call before where that had the same numbers.
+
+        Args:
+            param: The solver's fields.
+            rate: The learning rate.
+            iteration: Number of updates made so far.
+            scale: Factor of raw gradients.
+            guard: As for ``apply``.
         """
         numbers = update_rules.numbers(param, self.rule, rate, iteration)
         moved = self.moved()
@@ -234,7 +246,7 @@ class Updater:
         by_factors: dict[tuple[float, float, int], Update] = {}
         updates = []
         for index in moved:
-            factors = *multipliers[index], self._long_axes[index]
+            factors = self._factors(index)
             if factors not in by_factors:
                 by_factors[factors] = update_rules.scaled(common, *factors, scale)
             updates.append(by_factors[factors])
@@ -263,7 +275,14 @@ class Updater:
         return pieces
 
     def _piece(self, update: Update, index: int, blob: Blob, own: Sequence[Array]) -> Piece:
-        """Return a parameter's values, gradient and history; ``own`` is the history in C order."""
+        """Return the arrays of a parameter's update: values, gradient and history.
+
+        Args:
+            update: Coefficients of the update.
+            index: Index of the parameter.
+            blob: The parameter.
+            own: Its history, in C order.
+        """
         data, diff = blob.data_memory, blob.diff_memory
         layout = _common_layout(blob, padded=self.rule.zero_stays)
         self.history.set_layout(index, layout)
