@@ -160,7 +160,8 @@ class ConfigError(DemitasseError):
     """A setting, an argument or a field of a layer has a value it cannot have.
 
     Attributes:
-        fields: The fields of a solver that it is about, where it is, the one at fault first.
+        fields: The fields of a solver that the error is about, the one at fault first; by default
+            the ``field`` of the details.
     """
 
     def __init__(
@@ -168,7 +169,8 @@ class ConfigError(DemitasseError):
         **details: object,
     ) -> None:  # fmt: skip
         super().__init__(message, code=code, **details)
-        self.fields = fields
+        field = details.get("field")
+        self.fields = fields or (() if field is None else (str(field),))
 
 
 class PrototxtError(DemitasseError):

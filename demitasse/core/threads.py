@@ -19,21 +19,16 @@ T = TypeVar("T")
 
 
 def wanted_threads(most: int | None = None) -> int:
-    """Return the setting ``threads``, or without one the number of usable cores.
+    """Return the setting ``threads``, or the number of usable cores, at most ``most``.
 
-    Args:
-        most: Upper bound of the default; the setting may exceed it.
+    The setting may exceed that bound.
     """
     present = cores()
     return int(settings.get_often("threads")) or (present if most is None else min(most, present))
 
 
 def start(thread: threading.Thread) -> None:
-    """Start a thread.
-
-    Raises:
-        DeviceError: The system refuses another thread.
-    """
+    """Start a thread; raise a DeviceError if the system refuses another."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -41,10 +36,7 @@ def start(thread: threading.Thread) -> None:
 
 
 def check_startable(count: int) -> None:
-    """Start threads that end at once, to find out whether the system allows as many.
-
-    Args:
-        count: Number of threads that run at the same time.
+    """Start so many threads that end at once, to find out whether the system allows them.
 
     Raises:
         DeviceError: The system refuses one of them.
@@ -65,10 +57,7 @@ def check_interrupt() -> None:
     """Check that an interrupt does not come from OpenBLAS, which lacks threads.
 
     OpenBLAS interrupts the process, as Ctrl-C does, if its threads do not start when NumPy is
-    imported.
-
-    Raises:
-        DeviceError: NumPy was not imported, and the system refuses threads.
+    imported. A DeviceError is raised then.
     """
     if "numpy" not in sys.modules:
         check_startable(1)
@@ -78,11 +67,7 @@ class Pool(ThreadPoolExecutor):
     """A thread pool that shuts down, without running queued calls, when a thread fails to start."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue a call.
-
-        Raises:
-            DeviceError: The system refuses another thread.
-        """
+        """Queue a call; raise a DeviceError if the system refuses another thread."""
         try:
             return super().submit(fn, *args, **kwargs)
         except RuntimeError as error:
@@ -91,11 +76,7 @@ class Pool(ThreadPoolExecutor):
 
 
 def no_threads(error: object) -> DeviceError:
-    """Return the error for a thread that the system refuses.
-
-    Args:
-        error: Text or error of the refusal.
-    """
+    """Return the error for a thread that the system refuses."""
     message = (
         f"the system gives this process no more threads ({error}); raise its limits of processes "
         "and memory (ulimit -u, ulimit -v, or the container's), or run fewer threads"

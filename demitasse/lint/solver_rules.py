@@ -10,7 +10,7 @@ from demitasse.core.paths import is_folder
 from demitasse.errors import ConfigError
 from demitasse.io.proto import SolverParameter
 from demitasse.lint.findings import Severity
-from demitasse.training.nets import TRAIN_FIELDS, check_test_counts
+from demitasse.training.nets import TRAIN_FIELDS, check_test_nets
 from demitasse.training.solver_param import check_fields
 from demitasse.training.update_rules import find_rule
 
@@ -43,7 +43,7 @@ def values(param: SolverParameter) -> Iterator[FieldFinding]:
         yield "error", "solver-field", "type", error.message
         return
     checks: list[Callable[[], object]] = [
-        partial(check_fields, param, rule), partial(check_test_counts, param)
+        partial(check_fields, param, rule), partial(check_test_nets, param)
     ]  # fmt: skip
     if not param.HasField("lr_policy"):
         yield "error", "solver-field", "lr_policy", "lr_policy is missing"
