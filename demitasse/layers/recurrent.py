@@ -9,15 +9,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.errors import ErrorCode, NetError, ShapeError
-from demitasse.layers.base import (
-    AtLeast,
-    Between,
-    Blobs,
-    Exactly,
-    Flags,
-    Layer,
-    SavedForBackward,
-)
+from demitasse.layers.base import AtLeast, Between, Blobs, Exactly, Flags, Layer, SavedForBackward
 from demitasse.layers.checks import check_row_size, positive, wrong_shapes
 from demitasse.layers.registry import register_layer
 

@@ -176,10 +176,7 @@ ACTIVATIONS: Mapping[str, LayerMetadata] = {
         fields=("swish_param",), op="swish", backward_inputs=TOPS, preserves_sign=ALWAYS
     ),
     "TanH": _activation(op="tanh", backward_inputs=TOPS, preserves_sign=ALWAYS),
-    "Threshold": _activation(
-        fields=("threshold_param",),
-        gradient="none",
-    ),
+    "Threshold": _activation(fields=("threshold_param",), gradient="none"),
 }
 
 

@@ -28,10 +28,7 @@ LOSSES: Mapping[str, LayerMetadata] = {
     "ContrastiveLoss": _loss(
         fields=("contrastive_loss_param",), reference="Caffe", bottom_kinds={2: "marks"}
     ),
-    "EuclideanLoss": _loss(
-        op="PairLoss",
-        reference="Caffe",
-    ),
+    "EuclideanLoss": _loss(op="PairLoss", reference="Caffe"),
     "FocalLoss": _loss(
         fields=("focal_loss_param", "loss_param", "softmax_param"),
         contains=("Softmax", "Sigmoid"),
@@ -54,12 +51,8 @@ LOSSES: Mapping[str, LayerMetadata] = {
     "MultiBoxLoss": _loss(
         fields=("multibox_loss_param", "loss_param"), bottom_kinds={2: "priors", 3: "objects"}
     ),
-    "SmoothL1Loss": _loss(
-        fields=("smooth_l1_loss_param",),
-    ),
-    "SmoothL1LossOHEM": _loss(
-        fields=("smooth_l1_loss_param", "loss_param"),
-    ),
+    "SmoothL1Loss": _loss(fields=("smooth_l1_loss_param",)),
+    "SmoothL1LossOHEM": _loss(fields=("smooth_l1_loss_param", "loss_param")),
     "SoftmaxWithLoss": _loss(
         fields=("loss_param", "softmax_param"),
         op="SoftmaxLoss",
@@ -74,9 +67,7 @@ LOSSES: Mapping[str, LayerMetadata] = {
         contains=("Softmax",),
         bottom_kinds={1: "classes"},
     ),
-    "TripletLoss": _loss(
-        fields=("triplet_loss_param",),
-    ),
+    "TripletLoss": _loss(fields=("triplet_loss_param",)),
 }
 
 
@@ -107,13 +98,10 @@ _data = partial(LayerMetadata, gradient="source", host=True, records=True)
 
 DATA_LAYERS: Mapping[str, LayerMetadata] = {
     "AnnotatedData": _data(
-        fields=("annotated_data_param", "data_param", "transform_param"),
-        source="data_param.source",
+        fields=("annotated_data_param", "data_param", "transform_param"), source="data_param.source"
     ),
     "Data": _data(
-        fields=("data_param", "transform_param"),
-        reference="Caffe",
-        source="data_param.source",
+        fields=("data_param", "transform_param"), reference="Caffe", source="data_param.source"
     ),
     "DummyData": LayerMetadata(fields=("dummy_data_param",), gradient="source", host=True),
     "HDF5Data": _data(
@@ -140,9 +128,7 @@ DATA_LAYERS: Mapping[str, LayerMetadata] = {
     "Input": LayerMetadata(
         fields=("input_param",), gradient="source", reference="Caffe", moves="nothing"
     ),
-    "MemoryData": _data(
-        fields=("memory_data_param", "transform_param"),
-    ),
+    "MemoryData": _data(fields=("memory_data_param", "transform_param")),
     "Parameter": LayerMetadata(
         fields=("parameter_param",),
         gradient="source",

@@ -84,10 +84,7 @@ ORDER = "kernels fuse BatchNorm, Scale, ReLU in this order"
 
 
 def fuse(
-    engine: Engine,
-    chain: Sequence[ops.Op],
-    at: Sequence[Operands],
-    steps: Sequence[AnyStep | None],
+    engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
 ) -> AnyStep:
     """Return one Step for a chain of operations, ready to run.
 

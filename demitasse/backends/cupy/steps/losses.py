@@ -75,8 +75,7 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
         self.parts = parts = SplitReduction.of(1, labels)
         numbers = (labels, classes, inner, *ignored, parts.count, parts.length)
         self._losses = engine.row_blocks(
-            *("softmax", "softmax_loss", op.dtype, parts.count, parts.length, *numbers),
-            reach=count,
+            *("softmax", "softmax_loss", op.dtype, parts.count, parts.length, *numbers), reach=count
         )
         self._loss = engine.row_blocks(
             "sums", "loss_of_parts", op.dtype, 1, parts.count, parts.count, fixed
