@@ -90,9 +90,7 @@ def _own_folder() -> Path | None:
 def _doubt(places: Iterable[Path], *, strict: bool = False) -> str:
     """Return the reason why other users may change files in some folders; "" for none.
 
-    Args:
-        places: The folders.
-        strict: Whether the user's own group and sticky folders count as others', too.
+    With ``strict``, the user's own group and sticky folders count as others', too.
     """
     if os.name != "posix":  # elsewhere neither owner nor mode tells
         return ""
@@ -121,11 +119,10 @@ def _key(place: Path) -> bytes | None:
 
 
 def _read(path: Path, *, secret: bool = False) -> bytes | None:
-    """Return what a regular file of the user or of root holds; None for all else.
+    """Return the contents of a regular file of the user or of root; None for all else.
 
-    Args:
-        path: The file. Links are not followed, and nobody is waited for who would feed a pipe.
-        secret: Whether others must not be able to read it either.
+    Links are not followed, and a pipe is not waited for. A ``secret`` file must be unreadable for
+    other users.
     """
     flags = os.O_RDONLY
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
@@ -168,11 +165,7 @@ V = TypeVar("V")
 
 
 class LRUCache(OrderedDict[Hashable, V], Generic[V]):
-    """The values used last, by key; a new one takes the place of the one unused for longest.
-
-    Args:
-        most: How many are kept.
-    """
+    """At most ``most`` values by key; a new one replaces the value that is unused for longest."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

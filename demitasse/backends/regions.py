@@ -22,13 +22,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Region:
-    """One region, cut into bins.
-
-    Attributes:
-        item: Index of its image in the batch.
-        rows: First row and the one after the last, for every row of bins; equal where empty.
-        columns: The same for columns.
-    """
+    """One region of ``Bins``, as numbers of Python."""
 
     item: int
     rows: tuple[Span, ...]
@@ -160,12 +154,8 @@ def _spans(
 ) -> np.ndarray:
     """Return where bins begin and end along one axis of each region. Shape: (R, count, 2).
 
-    Args:
-        extent: Length of a bin; shape (R,).
-        start: Where a region begins, added before rounding.
-        shift: The same, added after it.
-        count: Number of bins.
-        length: Pixels of the map.
+    ``extent`` is the length of a bin (R,); a region begins at ``start``, which is added before
+    rounding, or at ``shift``, which is added after rounding. The map has ``length`` pixels.
     """
     number = np.arange(count + 1).astype(extent.dtype)
     edge = number * extent[:, None] + start[:, None]  # (R, count + 1)
@@ -175,11 +165,7 @@ def _spans(
 
 
 def _items(rois: np.ndarray, batch: int) -> np.ndarray:
-    """Return the index of each region's image; refuse regions without one.
-
-    Raises:
-        ShapeError: A region's image is not in the batch, or a corner is NaN.
-    """
+    """Return the index of each region's image; refuse regions without one, or with NaN."""
     good = np.isfinite(rois).all(axis=1) & (rois[:, 0] > -1) & (rois[:, 0] < batch)
     if not good.all():
         wrong = int(np.argmin(good))

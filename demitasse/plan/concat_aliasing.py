@@ -25,7 +25,6 @@ class Alias(FrozenStruct):
     Attributes:
         slot: Place in the memory of the last top of a chain.
         root: Serial of that memory; for the last top, its own serial.
-
     """
 
     slot: ChannelSlice

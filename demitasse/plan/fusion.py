@@ -18,7 +18,6 @@ class Fusion:
     """Decides which layers may run as one, and has the backend prepare their Steps.
 
     ``elidable`` are the ids of blobs that one layer writes, one layer reads, and no caller reads.
-
     """
 
     def __init__(

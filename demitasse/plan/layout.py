@@ -77,7 +77,6 @@ class LayoutAssignment:
         """Return the layout in which the last Step before writes a memory; None for none.
 
         A memory that is read in another shape than ``shape`` is shared in C order.
-
         """
         layout = self._written.get(memory.serial)
         return layout if layout is not None and layout.shape == shape else None

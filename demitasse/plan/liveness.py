@@ -60,7 +60,6 @@ class Access(FrozenStruct):
     """The names and memories that one layer reads and writes in a pass.
 
     The memories of an ``opaque`` layer cannot be shared: the layer may keep or replace them.
-
     """
 
     layer: int
@@ -81,7 +80,6 @@ class LiveRange:
 
     Times are counted in layers along the pass. ``fusion_internal`` is True for a blob between two
     convolutions that may run as one, which then is never written.
-
     """
 
     memory: SyncedMemory
@@ -96,7 +94,6 @@ class Occupancy:
 
     Memories that may never be written (``fusion_internal``) have separate slots, so that the others
     are reused soon, while they are still in a cache.
-
     """
 
     def __init__(self, slot: Slot, *, fusion_internal: bool) -> None:
@@ -156,7 +153,6 @@ class Allocator:
 
     The memories are those of the data in a forward pass, or of the gradients in a backward pass.
     ``changes`` counts the changes of the blobs' shapes and memories.
-
     """
 
     def __init__(
@@ -194,7 +190,6 @@ class Allocator:
         """Assign slots again, if shapes or memories have changed since the last call.
 
         ``fusion_ends`` returns, for each layer, the last of those that may run as one with it.
-
         """
         if self._seen != self._changes.number:
             number, before = self._changes.number, self._memories()

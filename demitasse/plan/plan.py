@@ -49,7 +49,6 @@ class Preparation(NamedTuple):
         places: Slot of the data of each blob in the top of a Concat, and its assignment.
         states: Code of each layer.
         segment: The segment of all layers, with its recordings.
-
     """
 
     shapes: list[tuple[int, ...]]
@@ -76,7 +75,6 @@ class Plan:
         completed: Called in a backward pass with the index of each layer, or of the first of
             layers that run as one, after its gradients are computed; None for nobody.
         recordings: Recordings of passes on the device that are still in use.
-
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class Plan:
     # -- passes --------------------------------------------------------------------------------
 
     def forward(self, start: int, end: int) -> list[Array]:
-        """Run layers ``start`` to ``end``, both included; return the weighted loss tops, each 0-d."""
+        """Run layers ``start`` to ``end``, both included; return the weighted losses, each 0-d."""
         terms: list[Array] = []
         if self.observer is not None:
             self.observer.before_pass()
@@ -145,7 +143,6 @@ class Plan:
         The preparations of a pass take longer than the calls of a small net, and are skipped. No
         caller may use the blobs in between, and no library of the host may compute. False leaves
         everything as it is.
-
         """
         # settings are in the key
         if self.observer is not None or current_guard() is not None or not self._prepared():

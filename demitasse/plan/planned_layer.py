@@ -52,7 +52,6 @@ class LayerBinding:
     Attributes:
         propagate_down: For each bottom, True if its gradient is wanted.
         backward: True if the layer takes part in the backward pass.
-
     """
 
     layer: Layer
@@ -80,7 +79,6 @@ class PlannedLayer:
         why: Why nothing faster runs.
         why_not_fused: Why no more of the layers after this one run as one with it.
         seen: Number of the last change when the shapes were last computed.
-
     """
 
     def __init__(self, binding: LayerBinding, layouts: LayoutAssignment, *, optimize: bool) -> None:
@@ -116,7 +114,6 @@ class PlannedLayer:
         """Find or prepare the Step for the present shapes; return True for a new Step.
 
         ``followers`` are operations of the next layers that may run as one with this one, in order.
-
         """
         op = self.layer.op
         read = (self._written(blob) for blob in self.binding.bottom)
@@ -199,7 +196,6 @@ class PlannedLayer:
 
         ``first`` is the operation of the first of those layers, and ``top`` the only blob that the
         last of them writes. ``elidable`` is True if only this layer reads ``top``.
-
         """
         mine, op = self.binding, self.layer.op
         if op is None or self.layer.loss_weights or len(mine.top) != 1:

@@ -43,7 +43,6 @@ class WarmUp:
         key: Values that the recording depends on.
         runs: Number of runs since the last restart or recording.
         needed: Number of runs before the next recording.
-
     """
 
     __slots__ = ("key", "needed", "runs")
@@ -78,7 +77,6 @@ class Recorded(NamedTuple):
         guard: The memory states that the run requires and leaves.
         reorders: Number of calls that copy from one layout to another.
         executed: The Step and the group that ran each layer, which backward follows.
-
     """
 
     recording: Recording
@@ -97,7 +95,6 @@ class Replay:
         overwritten: Returns the serials of memories that the work writes before it reads them.
         volatile: Returns the serials of memories that others use between replays.
         key: Key of the warm-up.
-
     """
 
     def __init__(
@@ -149,7 +146,6 @@ class Replay:
         """Return the recorded run whose memory states are the present ones, or None.
 
         With ``compiled``, only recordings of nothing but compiled code count.
-
         """
         for recorded in self.recorded:
             if (recorded.recording.compiled or not compiled) and recorded.guard.matches():
@@ -194,7 +190,6 @@ def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
     """Return why the forward pass of a layer cannot be recorded; "" if it can.
 
     ``step`` runs the layer; None for its portable code.
-
     """
     layer, backend = entry.layer, entry.layer.device.backend
     if step is not None:
@@ -253,7 +248,6 @@ class Segments:
 
     The segments of a forward pass stay for some shapes of the blobs, with their recordings. Ranges
     are cut anew after ``changes`` of shapes and memories.
-
     """
 
     def __init__(self, entries: Sequence[PlannedLayer], changes: VersionCounter) -> None:

@@ -167,7 +167,6 @@ class Stopwatch:
     Attributes:
         forward: Seconds of each layer; for layers that run as one, at the first of them.
         backward: Seconds of the gradients of each layer.
-
     """
 
     def __init__(self, plan: Plan, synchronize: Callable[[], None]) -> None:

@@ -60,11 +60,9 @@ class HostStep(Step[Engine, O]):
         return self.engine.scratch(name, shape, dtype or self.op.dtype)
 
     def add_gradient(self, blob: Operand, compute: Callable[[np.ndarray], object]) -> None:
-        """Add to a parameter's gradient what ``compute`` writes into the array it is given.
+        """Add to a parameter's gradient what ``compute`` writes into an array of the blob's shape.
 
         A gradient that was cleared is written in place, without a sum.
-
-        Shapes: the array has the shape of ``blob``.
         """
         if blob.diff_memory.cleared:
             compute(blob.diff_buffer())

@@ -24,11 +24,10 @@ class Convolution:
     """One of the three products, for arrays of known shapes.
 
     Attributes:
-        result: What is computed; it is overwritten.
-        geometry: Image, map and window.
+        result: The computed array, which is overwritten.
         dtype: Of all arrays; "half" and "bfloat16" have a bias in float32.
-        bias: Whether a bias is added to the map.
-        relu: Whether what is below 0 in the map becomes 0, after the bias.
+        bias: True if a bias is added to the map.
+        relu: True if values of the map below 0 become 0, after the bias.
 
     Shapes: image (n, C, *spatial), maps (n, M, *positions), weight (M, C / group, *kernel),
         bias (M,).
@@ -82,12 +81,4 @@ class Prepared(Protocol):
     def run(
         self, image: Array, weight: Array, maps: Array, bias: Array | None, workspace: Array
     ) -> None:
-        """Queue it: no memory is allocated and nothing is waited for.
-
-        Args:
-            image: The image.
-            weight: The weight.
-            maps: The map.
-            bias: The bias, where the convolution has one.
-            workspace: Scratch memory, of at least ``workspace`` bytes.
-        """
+        """Queue the convolution without allocating memory or waiting."""

@@ -39,9 +39,7 @@ class Product:
     out (m, n); a leading axis of ``batch`` in front of each, where a step of 0 repeats an operand.
 
     Attributes:
-        dtype: Of all matrices, "float32" or "float64"; or "half" or "bfloat16", which are added up
-            in float32.
-        accumulate: Add to ``out`` rather than overwrite it.
+        dtype: Of all matrices; "half" and "bfloat16" are added up in float32.
         convolution: Part of a convolution, which may round to TF32 where other products do not.
     """
 
@@ -97,11 +95,7 @@ COMPUTE_FLOAT, ANY_ALGORITHM = 68, -1
 
 
 def load() -> ctypes.CDLL:
-    """Return the cuBLAS library that cupy would use.
-
-    Raises:
-        DeviceError: It is not installed.
-    """
+    """Return the cuBLAS library that cupy would use; DeviceError if there is none."""
     try:
         pathfinder: Any = import_module("cuda.pathfinder")
         return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cublas").abs_path)
@@ -145,11 +139,7 @@ class Cublas:
         function.argtypes, function.restype = list(arguments), c_int
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call a function.
-
-        Raises:
-            DeviceError: It failed.
-        """
+        """Call a function; raise DeviceError if it fails."""
         status = getattr(self.library, name)(*arguments)
         if status:
             said = self.library.cublasGetStatusName(status).decode()
@@ -162,10 +152,7 @@ class Cublas:
 class Handle:
     """cuBLAS on one device and one stream, for one thread at a time.
 
-    Args:
-        cublas: The library.
-        stream: Address of the stream.
-        workspace: Address and size in bytes of device memory that nothing else uses.
+    ``workspace`` is the address and the size in bytes of device memory that nothing else uses.
     """
 
     def __init__(self, cublas: Cublas, stream: int, workspace: tuple[int, int]) -> None:
@@ -177,15 +164,7 @@ class Handle:
         cublas.call("cublasSetMathMode", self._handle, DEFAULT_MATH | NO_NARROW_SUMS)
 
     def multiply(self, product: Product, a: int, b: int, out: int, *, rounds: bool = False) -> None:
-        """Queue a product of the matrices at these addresses.
-
-        Args:
-            product: Sizes and type.
-            a: Address of the first matrix.
-            b: Address of the second.
-            out: Address of the result.
-            rounds: Whether float32 may be rounded to TF32.
-        """
+        """Queue a product of the matrices at these addresses; ``rounds`` allows TF32."""
         if product.empty:
             return
         if rounds != self._rounds:

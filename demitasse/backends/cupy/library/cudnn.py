@@ -15,17 +15,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.convolutions import Convolution, Rival, rounds_to_tf32
 from demitasse.backends.cupy.library.cudnn_library import cudnn
 from demitasse.backends.kernel_cache import read_code, write_code
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import ARRAYS, array_dtype
 from demitasse.backends.windows import Shape
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
+
+if TYPE_CHECKING:
+    from demitasse.backends.cupy.library.gpu import GpuEngine
 
 IMAGE, WEIGHT, MAPS, BIAS = 1, 2, 3, 4
 """Numbers of the tensors."""
@@ -37,35 +40,20 @@ DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "half": "HALF", "bfloat16": "
 
 
 def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> Any:
-    """Return the graph of a convolution, checked, for which no plan has been made yet.
-
-    Args:
-        cudnn: The frontend.
-        convolution: What is computed.
-        properties: The frontend's properties of the GPU that it is for.
+    """Return the graph of a convolution, checked and without a plan, for a GPU's properties.
 
     Raises:
         Declined: cuDNN has no such convolution.
     """
-    _check(convolution)
+    axes = len(convolution.geometry.spatial)
+    decline_if(convolution.geometry.window.after, "other pads after the axes than before")
+    decline_if(axes > MOST_AXES, f"{axes} spatial axes; cuDNN convolves over {MOST_AXES} at most")
+    some = all(map(math.prod, _shapes(convolution)))
+    decline_if(not some, "no elements; cuDNN takes no empty arrays")
     graph = _Graph(cudnn, convolution, properties).made()
     graph.validate()
     graph.build_operation_graph()
     return graph
-
-
-def _check(convolution: Convolution) -> None:
-    """Raise Declined for what no graph can be made of."""
-    axes = len(convolution.geometry.spatial)
-    if convolution.geometry.window.after:
-        message = "other pads after the axes than before"
-        raise Declined(message)
-    if axes > MOST_AXES:
-        message = f"{axes} spatial axes; cuDNN convolves over {MOST_AXES} at most"
-        raise Declined(message)
-    if not all(map(math.prod, (convolution.image, convolution.weight, convolution.maps))):
-        message = "no elements; cuDNN takes no empty arrays"
-        raise Declined(message)
 
 
 class _Graph:
@@ -166,12 +154,11 @@ class Rules:
     """Options of plans.
 
     Attributes:
-        tf32: Whether float32 may be rounded to TF32 on the way.
-        narrow: Whether values are kept in 16 bits: products of them are exact in float32 by tensor
-            cores, too, which are then free to use.
-        deterministic: Whether results must be the same bits in every run.
+        tf32: True if float32 may be rounded to TF32 on the way.
+        deterministic: True if results must be the same bits in every run.
         most_workspace: Scratch memory that one may use, in bytes.
-        timed: Whether the fastest of several is taken, or what cuDNN recommends.
+        timed: True for the fastest of several plans, False for the plan that cuDNN recommends.
+        narrow: True if values are kept in 16 bits: tensor cores then compute exact products.
     """
 
     tf32: bool
@@ -191,12 +178,9 @@ class Rules:
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan.
+    """A plan by cuDNN's name, such as ``"eng28_k2=4_k3=0"``, its engine, and the engine's knobs.
 
-    Attributes:
-        name: What cuDNN calls it: ``"eng28_k2=4_k3=0"``.
-        engine: The number of its engine.
-        knobs: The engine's knobs, by name; None where the frontend has no name for one of them.
+    Knobs are None where the frontend has no name for one of them.
     """
 
     name: str
@@ -229,13 +213,7 @@ class Choice:
 
 
 class Plans:
-    """Graphs with a plan, for one GPU.
-
-    Args:
-        cudnn: The frontend.
-        properties: Its properties of the GPU.
-        clock: What times a plan.
-    """
+    """Graphs with a plan, for one GPU; ``clock`` times a plan."""
 
     def __init__(self, cudnn: ModuleType, properties: Any, clock: Clock) -> None:
         self._cudnn, self._properties, self._clock = cudnn, properties, clock
@@ -247,15 +225,11 @@ class Plans:
     def graph(
         self, convolution: Convolution, rules: Rules, rival: Callable[[], float] | None = None
     ) -> tuple[Any, Choice]:
-        """Return a graph ready to be executed, and what was chosen for it.
-
-        Args:
-            convolution: What is computed.
-            rules: Options of plans.
-            rival: Returns the time that other code takes; asked where plans are timed.
+        """Return a graph ready to be executed, and its plan.
 
         Raises:
-            Declined: No plan of cuDNN's keeps the rules, or the other code is faster.
+            Declined: No plan of cuDNN's keeps the rules, or plans are timed and ``rival``, which
+                returns the time of other code, is faster.
         """
         name = self.name(convolution, rules)
         choice = self._choices.get(name)
@@ -266,9 +240,8 @@ class Plans:
             graph, choice = self._chosen(convolution, rules, rival)
             write_code(name, choice.text())
         self._choices[name] = choice
-        if choice.name == RIVAL:
-            message = "our own kernels take less time than the plans of cuDNN"
-            raise Declined(message)
+        why = "our own kernels take less time than the plans of cuDNN"
+        decline_if(choice.name == RIVAL, why)
         return graph, choice
 
     def name(self, convolution: Convolution, rules: Rules) -> str:
@@ -288,7 +261,7 @@ class Plans:
             else:
                 knobs = {getattr(cudnn.knob_type, knob): n for knob, n in choice.knobs.items()}
                 graph.create_execution_plan(choice.engine, knobs)
-            self._restrict(graph, rules)
+            graph.deselect_numeric_notes(rules.notes(self._cudnn))
             count = graph.get_execution_plan_count()
             names = [graph.get_plan_name_at_index(index) for index in range(count)]
             graph.build_plan_at_index(names.index(choice.name))
@@ -303,10 +276,11 @@ class Plans:
         try:
             graph = graph_of(self._cudnn, convolution, self._properties)
             graph.create_execution_plans(self._modes(convolution))
-            self._restrict(graph, rules)
+            graph.deselect_numeric_notes(rules.notes(self._cudnn))
             best, time = self._best(graph, convolution, rules)
         except self._refusals as error:
-            message = f"cuDNN has no plan for it ({_first_line(error)})"
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            message = f"cuDNN has no plan for it ({first})"
             raise Declined(message) from error
         if best is None:
             rounding = "" if rules.tf32 else " without TF32"
@@ -353,30 +327,6 @@ class Plans:
             if graph.get_workspace_size_plan_at_index(index) <= rules.most_workspace:
                 yield index
 
-    def _restrict(self, graph: Any, rules: Rules) -> None:
-        notes = rules.notes(self._cudnn)
-        if notes:
-            graph.deselect_numeric_notes(notes)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-class Device(Protocol):
-    """Queries of a GPU."""
-
-    column_budget: int
-
-    def stream(self) -> int:
-        """Return the address of the stream that is current."""
-
-    def address(self, array: Array) -> int: ...
-    def empty(self, count: int, dtype: str) -> Array: ...
-    def scratch(self, dtype: str, *counts: int) -> list[Array]: ...
-    def elapsed(self, work: Callable[[], None]) -> float:
-        """Return the milliseconds that the GPU takes for what ``work`` queues."""
-
 
 class Handle:
     """A handle of cuDNN's, for one thread."""
@@ -406,18 +356,14 @@ class Cudnn:
     """cuDNN on one GPU, which must be the current one in every call.
 
     Every thread has a handle of its own, and every Step a graph: a graph's own memory is written
-    while it is executed.
-
-    Args:
-        device: The GPU.
-        number: Which of the GPUs that CUDA shows to this process.
+    while it is executed. ``number`` is the index of the GPU among those that CUDA shows.
 
     Raises:
         Declined: cuDNN or its frontend cannot be loaded, or does not know the GPU.
     """
 
-    def __init__(self, device: Device, number: int) -> None:
-        self._frontend, self._device, self._local = cudnn(), device, _Local()
+    def __init__(self, device: GpuEngine, number: int) -> None:
+        self._frontend, self.device, self._local = cudnn(), device, _Local()
         try:
             properties = self._frontend.create_device_properties(number)
         except RuntimeError as error:
@@ -426,11 +372,7 @@ class Cudnn:
         self._plans = Plans(self._frontend, properties, self._time)
 
     def prepare(self, convolution: Convolution, rival: Rival | None = None) -> Executable:
-        """Return a convolution ready to run.
-
-        Args:
-            convolution: What is computed.
-            rival: Other code for it, which is timed too where plans are timed.
+        """Return a convolution ready to run; see ``Engine.prepare_convolution``.
 
         Raises:
             Declined: cuDNN has no plan for it that keeps the settings, or ``rival`` is faster.
@@ -438,7 +380,7 @@ class Cudnn:
         rules = Rules(
             tf32=rounds_to_tf32(),
             deterministic=bool(settings.get("deterministic")),
-            most_workspace=self._device.column_budget,
+            most_workspace=self.device.column_budget,
             timed=bool(settings.get("cudnn_autotune")),
             narrow=convolution.dtype in ARRAYS,
         )
@@ -452,15 +394,11 @@ class Cudnn:
         mine = self._local.handle
         if mine is None:
             mine = self._local.handle = Handle(self._frontend)
-        return mine.on(self._device.stream())
-
-    def address(self, array: Array) -> int:
-        """Return where an array begins in the GPU's memory."""
-        return self._device.address(array)
+        return mine.on(self.device.stream())
 
     def _time(self, graph: Any, convolution: Convolution) -> float:
         """Return the milliseconds that a built graph takes, on memory of its own."""
-        device, (image, weight, maps) = self._device, self._arrays(convolution)
+        device, (image, weight, maps) = self.device, self._arrays(convolution)
         wide = "float32" if convolution.dtype in ARRAYS else convolution.dtype
         bias = device.empty(convolution.geometry.maps, wide) if convolution.bias else None
         one = Executable(self, graph, 0, int(graph.get_workspace_size()))
@@ -470,13 +408,13 @@ class Cudnn:
     def _time_rival(self, rival: Rival, convolution: Convolution) -> float:
         """Return the milliseconds that other code takes, on memory of its own."""
         image, weight, maps = self._arrays(convolution)
-        return self._device.elapsed(lambda: rival(image, weight, maps))
+        return self.device.elapsed(lambda: rival(image, weight, maps))
 
     def _arrays(self, convolution: Convolution) -> list[Array]:
         """Return memory for image, weight and maps."""
         dtype = array_dtype(convolution.dtype)
-        shapes = (convolution.image, convolution.weight, convolution.maps)
-        return [self._device.empty(math.prod(shape), dtype).reshape(shape) for shape in shapes]
+        empty = self.device.empty
+        return [empty(math.prod(s), dtype).reshape(s) for s in _shapes(convolution)]
 
 
 @dataclass(frozen=True)
@@ -497,7 +435,7 @@ class Executable:
         self, image: Array, weight: Array, maps: Array, bias: Array | None, workspace: Array
     ) -> None:
         """Queue it on the stream that is current."""
-        address = self.library.address
+        address = self.library.device.address
         tensors = {IMAGE: address(image), WEIGHT: address(weight), MAPS: address(maps)}
         if bias is not None:
             tensors[BIAS] = address(bias)

@@ -18,10 +18,7 @@ BRINGS = 'pip install "cupy-cuda13x[ctk]" (or 12x)'
 def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
     """Convert errors of cupy and CUDA inside the block to DeviceError.
 
-    Args:
-        cupy: The library.
-        pools: The memory of the GPU the block works on.
-        asked: Bytes that the block allocates; 0 if unknown.
+    The block allocates ``asked`` bytes; 0 if unknown.
     """
     cuda, name = cupy.cuda, f"cuda:{pools.device.id}"
     try:

@@ -19,7 +19,6 @@ class GraphRecording:
     """A CUDA graph, launched on the current stream.
 
     Attributes:
-        graph: ``cupy.cuda.Graph``.
         input_updates: Copies of numbers of the host to the device before each launch.
         pool: Memory pool of the graph.
         held: Other memory and handles that the graph uses.
@@ -82,8 +81,7 @@ class GraphRecorder:
         return self._cupy.cuda.Stream(non_blocking=True)
 
     def key(self) -> Hashable:
-        rounding: str = settings.get_often("tf32")
-        return rounding
+        return str(settings.get_often("tf32"))
 
     def record(self, work: Callable[[], object]) -> GraphRecording:
         cuda, engine, stream = self._cupy.cuda, self._engine, self._stream

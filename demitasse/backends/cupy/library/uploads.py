@@ -41,32 +41,22 @@ class InFlightCopies:
         return len(self._held)
 
 
+@dataclass
 class _DeviceBuffer:
     """Buffers of one batch on the GPU.
-
-    Args:
-        nothing: Arrays of no elements.
 
     Attributes:
         arrays: Bytes and places, as ``ImageBatch`` has them, in one dimension; they may be longer.
         used: Event after the last read of the buffers.
     """
 
-    def __init__(self, nothing: list[Array]) -> None:
-        self.arrays = nothing
-        self.used: Any = None
+    arrays: list[Array]
+    used: Any = None
 
 
 @dataclass(frozen=True)
 class _Upload:
-    """An uploaded batch.
-
-    Attributes:
-        feed: The uploader.
-        room: Buffers of the batch.
-        pixels: The batch.
-        there: Event after the copy of the batch.
-    """
+    """An uploaded batch, its buffers, and the event after the copy."""
 
     feed: GpuUploader
     room: _DeviceBuffer
@@ -81,14 +71,7 @@ class _Upload:
 
 
 class GpuUploader:
-    """Uploads batches for one layer.
-
-    Args:
-        cupy: The library.
-        device: ``cupy.cuda.Device`` of the GPU, which is current.
-        engine: Runs the kernel.
-        in_flight: Keeps memory alive during copies.
-    """
+    """Uploads batches for one layer."""
 
     def __init__(self, cupy: Any, device: Any, engine: Engine, in_flight: InFlightCopies) -> None:
         self._cupy, self._device, self._engine, self._in_flight = cupy, device, engine, in_flight
@@ -123,9 +106,8 @@ class GpuUploader:
         with self._device:
             stream = self._cupy.cuda.get_current_stream()
             stream.wait_event(there)
-            centred = self._engine.elementwise(
-                "input", "centred", str(target.dtype), size, *numbers
-            )
+            dtype = str(target.dtype)
+            centred = self._engine.elementwise("input", "centred", dtype, size, *numbers)
             centred(*room.arrays, self._mean_of(pixels, target), target)
             room.used = stream.record()
 
