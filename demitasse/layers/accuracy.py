@@ -41,21 +41,14 @@ class Accuracy(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         self.axis = ClassAxis.of(bottom[0], self.param.accuracy_param.axis, bottom[1])
         if self.top_k > self.axis.classes:
-            raise out_of_range(
-                "accuracy_param.top_k", self.top_k, f"at most {self.axis.classes} classes"
-            )
+            expected = f"at most {self.axis.classes} classes"
+            raise out_of_range("accuracy_param.top_k", self.top_k, expected)
         top[0].reshape(())
         if len(top) > 1:
             top[1].reshape((self.axis.classes,))
         self.saved("not numbers", ())
-        self.op = ops.Accuracy(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            axis=self.axis.axis,
-            top_k=self.top_k,
-            ignore_label=self.ignore_label,
-            tops=len(top),
-        )
+        choice = self.axis.axis, self.top_k, self.ignore_label
+        self.op = ops.Accuracy(self.dtype, bottom[0].shape, *choice, len(top))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, axis = self.xp, self.axis

@@ -34,9 +34,7 @@ class NeuronLayer(Layer):
 
     def activation(self, function: str, bottom: Blobs, *parameters: float) -> ops.Activation:
         """Return the operation of an elementwise function with these constants."""
-        return ops.Activation(
-            dtype=self.dtype, function=function, count=bottom[0].count, parameters=parameters
-        )
+        return ops.Activation(self.dtype, function, bottom[0].count, parameters)
 
     def save_input(self, bottom: Blobs, top: Blobs) -> None:
         """Save the input of a layer that runs in place, for ``saved_input``."""

@@ -60,9 +60,8 @@ class ConvolutionBase(Layer):
             what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
             what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
             message = f"got {len(self.blobs)} stored parameters, expected {what}"
-            raise NetError(
-                message, code=ErrorCode.COUNT_MISMATCH, got=len(self.blobs), expected=wanted
-            )
+            code = ErrorCode.COUNT_MISMATCH
+            raise NetError(message, code=code, got=len(self.blobs), expected=wanted)
         self.add_param(self.correlation.weight_shape, p.weight_filler)
         if self.has_bias:
             self.add_param((self.m,), p.bias_filler)
@@ -90,18 +89,13 @@ class ConvolutionBase(Layer):
 
     def operation(self, kind: type[ops.Conv], bottom: Blobs, top: Blobs) -> ops.Conv:
         """Return the operation for each bottom and its top."""
+        w = self.window
         return kind(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            top=top[0].shape,
-            axis=self.axis,
-            kernel=self.window.kernel,
-            stride=self.window.stride,
-            pad=self.window.pad,
-            dilation=self.window.dilation,
+            *(self.dtype, bottom[0].shape, top[0].shape, self.axis),
+            *(w.kernel, w.stride, w.pad, w.dilation),
             group=self.group,
             bias=self.has_bias,
-            after=self.window.after,
+            after=w.after,
         )
 
     def with_bias(self, y: Array) -> Array:

@@ -47,13 +47,8 @@ class Dropout(NeuronLayer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
-        self.op = ops.Dropout(
-            dtype=self.dtype,
-            count=bottom[0].count,
-            factor=self.factor,
-            drops=self.drops,
-            threshold=self.threshold,
-        )
+        rule = self.factor, self.drops, self.threshold
+        self.op = ops.Dropout(self.dtype, bottom[0].count, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()

@@ -48,11 +48,7 @@ class Exp(NeuronLayer):
 
 
 def log_of_base(base: float, field_name: str) -> float:
-    """Return the natural logarithm of a base; -1 means e.
-
-    Raises:
-        ConfigError: The base is not a positive finite number.
-    """
+    """Return the natural logarithm of a positive base; -1 means e."""
     if base == -1:
         return 1.0
     if not 0 < base < math.inf:
@@ -67,8 +63,19 @@ def _exp(value: float) -> float:
         return math.inf
 
 
+class Linear(NeuronLayer):
+    """Base class of functions of shift + scale x."""
+
+    scale: float
+    shift: float
+
+    def _inner(self, x: Array) -> Array:
+        x = x if self.scale == 1 else x * self.scale
+        return x if self.shift == 0 else x + self.shift
+
+
 @register_layer("Log")
-class Log(NeuronLayer):
+class Log(Linear):
     """Logarithm of a linear function of every element; may run in place.
 
     y = log(shift + scale x) to a base.
@@ -104,13 +111,9 @@ class Log(NeuronLayer):
             inner = self._inner(self.saved_input(bottom, top))
             bottom[0].write_diff(top[0].read_diff() * (self.scale * self.outer) / inner)
 
-    def _inner(self, x: Array) -> Array:
-        x = x if self.scale == 1 else x * self.scale
-        return x if self.shift == 0 else x + self.shift
-
 
 @register_layer("Power")
-class Power(NeuronLayer):
+class Power(Linear):
     """A power of a linear function of every element; may run in place.
 
     y = (shift + scale x)^power.
@@ -149,10 +152,6 @@ class Power(NeuronLayer):
         if self.needs_input:
             slope = slope * self._raised(self._inner(self.saved_input(bottom, top)), self.power - 1)
         bottom[0].write_diff(top[0].read_diff() * slope)
-
-    def _inner(self, x: Array) -> Array:
-        x = x if self.scale == 1 else x * self.scale
-        return x if self.shift == 0 else x + self.shift
 
     @staticmethod
     def _raised(x: Array, power: float) -> Array:

@@ -26,11 +26,7 @@ Make = Callable[[Draw], np.ndarray]
 
 
 def fill(shape: Shape, filler: FillerParameter, seed: int, stream: int) -> np.ndarray:
-    """Return an array filled by a message; arguments and errors as for ``filling``.
-
-    Returns:
-        Shape ``shape``, float64.
-    """
+    """Return an array (``shape``, float64) filled by a message; see ``filling``."""
     return filling(shape, filler, seed, stream)()
 
 

@@ -39,9 +39,8 @@ class Im2col(Layer):
         shape = bottom[0].shape
         lead, channels, spatial = shape[: self.axis], shape[self.axis], shape[self.axis + 1 :]
         if len(spatial) != len(self.window.kernel):
-            raise wrong_shapes(
-                "Im2col", f"spatial axes for the window {self.window.kernel}", bottom[0]
-            )
+            expected = f"spatial axes for the window {self.window.kernel}"
+            raise wrong_shapes("Im2col", expected, bottom[0])
         out = self.window.convolved(spatial)
         self.padded = PaddedImage(self, self.window, spatial, out)
         self.image_shape = (math.prod(lead), channels, *spatial)

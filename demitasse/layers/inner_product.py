@@ -40,14 +40,8 @@ class InnerProduct(Layer):
         check_row_size(bottom[0], self.axis, self.k, f"the weight {self.blobs[0].shape}")
         self.rows = bottom[0].count_to(self.axis)
         top[0].reshape((*bottom[0].shape[: self.axis], self.m))
-        self.op = ops.InnerProduct(
-            dtype=self.dtype,
-            rows=self.rows,
-            k=self.k,
-            m=self.m,
-            transpose=self.transpose,
-            bias=self.has_bias,
-        )
+        sizes = self.rows, self.k, self.m
+        self.op = ops.InnerProduct(self.dtype, *sizes, self.transpose, self.has_bias)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

@@ -28,9 +28,8 @@ class Input(Layer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         shapes = self.param.input_param.shape
         if len(shapes) not in {0, 1, len(top)}:
-            raise wrong_count(
-                "input_param.shape", len(shapes), f"0, 1 or {len(top)}, one for each top"
-            )
+            expected = f"0, 1 or {len(top)}, one for each top"
+            raise wrong_count("input_param.shape", len(shapes), expected)
         for index, blob in enumerate(top):
             if shapes:
                 blob.reshape(shapes[min(index, len(shapes) - 1)])

@@ -52,9 +52,8 @@ class Interp(Layer):
             return
         factor = p.HasField("zoom_factor") or p.HasField("shrink_factor")
         if not factor and not (p.HasField("height") and p.HasField("width")):
-            raise missing(
-                "interp_param.height", "give height and width, zoom_factor or shrink_factor"
-            )
+            advice = "give height and width, zoom_factor or shrink_factor"
+            raise missing("interp_param.height", advice)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         p, shape = self.param.interp_param, bottom[0].shape
@@ -72,9 +71,7 @@ class Interp(Layer):
             self.out = bottom[1].shape[2:]
         top[0].reshape((*shape[:2], *self.out))
         cut = -p.pad_beg, -p.pad_beg
-        self.op = ops.Interpolation(
-            dtype=self.dtype, bottom=shape, top=top[0].shape, cut=cut, size=self.sizes
-        )
+        self.op = ops.Interpolation(self.dtype, shape, top[0].shape, cut, self.sizes)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()[:, :, *self.inside]

@@ -32,13 +32,7 @@ class MVN(Layer):
         rows = shape[0] if p.across_channels else shape[0] * shape[1]
         self.view = (rows, x.count // rows if rows else 0)
         self.divides, self.eps = p.normalize_variance, p.eps
-        self.op = ops.MVN(
-            dtype=self.dtype,
-            shape=shape,
-            across=p.across_channels,
-            divides=self.divides,
-            eps=self.eps,
-        )
+        self.op = ops.MVN(self.dtype, shape, p.across_channels, self.divides, self.eps)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

@@ -45,13 +45,8 @@ class Normalize(Layer):
         top[0].reshape_like(bottom[0])
         self.axes = tuple(range(1, channels.rest + 2)) if self.across else (1,)
         self.spread = () if self.shared else channels.spread
-        self.op = ops.L2Normalize(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            across=self.across,
-            shared=self.shared,
-            eps=self.eps,
-        )
+        rule = self.across, self.shared, self.eps
+        self.op = ops.L2Normalize(self.dtype, bottom[0].shape, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()

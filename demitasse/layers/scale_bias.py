@@ -5,10 +5,10 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
-from demitasse.errors import ErrorCode, ShapeError
 from demitasse.io.proto import FillerParameter
 from demitasse.layers.axes import broadcast_dims, learned_shape
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import shape_mismatch
 from demitasse.layers.registry import register_layer
 
 
@@ -53,12 +53,9 @@ class Scale(Layer):
                 f"the scale {scale.name!r} is now {scale.shape}, but the learned bias is "
                 f"{self.blobs[-1].shape}; give the scale the shape it had when the net was made"
             )
-            raise ShapeError(
-                message, code=ErrorCode.SHAPE_MISMATCH, blob=scale.name, got=scale.shape
-            )
+            raise shape_mismatch(message, blob=scale.name, got=scale.shape)
         top[0].reshape_like(bottom[0])
-        outer, dim, inner = self.view
-        self.op = ops.Scale(dtype=self.dtype, outer=outer, dim=dim, inner=inner, bias=self.has_bias)
+        self.op = ops.Scale(self.dtype, *self.view, self.has_bias)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()

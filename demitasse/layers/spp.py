@@ -47,9 +47,7 @@ class SPP(Layer):
         else:
             top[0].reshape(n, sum(pooled.count_from(1) for pooled in self.pooled))
         levels = tuple(pool.op for pool in self.pools if isinstance(pool.op, ops.Pool))
-        self.op = ops.SpatialPyramidPool(
-            dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, levels=levels
-        )
+        self.op = ops.SpatialPyramidPool(self.dtype, bottom[0].shape, top[0].shape, levels)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

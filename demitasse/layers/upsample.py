@@ -7,7 +7,7 @@ SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from itertools import product
 
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
@@ -78,8 +78,9 @@ class Upsample(Layer):
         if len(bottom) > 1:
             check_indices(bottom[1], shape[2] * shape[3], "places in a plane of the top")
             mask, y = bottom[1].read(), top[0].buffer()
-            for image, planes in self._pieces(shape):
-                at = image, planes, ...
+            step = max(1, AT_ONCE // max(1, shape[2] * shape[3]))  # planes that fit a cache
+            for image, first in product(range(shape[0]), range(0, shape[1], step)):
+                at = image, slice(first, min(first + step, shape[1])), ...
                 y[at] = self._scattered(x[at], mask[at], shape[2:])
             return
         blocks = xp.broadcast_to(xp.reshape(x, self._blocks(bottom, 1)), self._blocks(bottom))
@@ -98,19 +99,8 @@ class Upsample(Layer):
             dx = xp.sum(xp.reshape(dy, self._blocks(bottom)), axis=(lead + 1, lead + 3))
         bottom[0].write_diff(xp.reshape(dx, shape))
 
-    def _pieces(self, shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
-        """Yield (image, range of planes) whose elements fit a cache."""
-        n, c, height, width = shape
-        step = max(1, AT_ONCE // max(1, height * width))
-        for image in range(n):
-            for first in range(0, c, step):
-                yield image, slice(first, min(first + step, c))
-
     def _scattered(self, x: Array, mask: Array, size: tuple[int, ...]) -> Array:
-        """Return planes with values at the mask's indices.
-
-        Shapes: (C, h, w) twice -> (C, *size).
-        """
+        """Return planes with values at the mask's indices. Shapes: (C, h, w) -> (C, *size)."""
         xp, planes, plane = self.xp, x.shape[0], math.prod(size)
         places = self._flat_indices(mask, planes, plane)
         values = xp.reshape(x, (places.shape[0],))
@@ -146,9 +136,8 @@ class Upsample(Layer):
         p, fewest = self.param.upsample_param, 2 if masked else 1
         if min(self.size or self.scale) < fewest:
             field = "upsample_h" if self.size else "scale"
-            raise out_of_range(
-                f"upsample_param.{field}", self.size or self.scale, f"{fewest} or more"
-            )
+            got = self.size or self.scale
+            raise out_of_range(f"upsample_param.{field}", got, f"{fewest} or more")
         for name, scale in (("pad_out_h", self.scale[0]), ("pad_out_w", self.scale[1])):
             if getattr(p, name) and self.size is None and scale != 2:
                 message = f"upsample_param.{name} needs a scale of 2, got {scale}"

@@ -29,11 +29,7 @@ from demitasse.layers.registry import register_layer
 
 
 def statistics(p: BBoxRegParameter) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of box regression. Shapes: (4,).
-
-    Raises:
-        ConfigError: They are not four numbers each, or a deviation is not above 0.
-    """
+    """Return mean and deviation of box regression. Shapes: (4,)."""
     if not p.bbox_mean or not p.bbox_std:
         return np.zeros(4), np.ones(4)
     for name, values in (("bbox_mean", p.bbox_mean), ("bbox_std", p.bbox_std)):

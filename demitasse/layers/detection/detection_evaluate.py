@@ -33,8 +33,7 @@ class DetectionMatcher:
         classes: Number of classes, with the background.
         background: Class of the background; -1 for none.
         overlap: Least overlap of a true positive.
-        difficult: True counts difficult objects. False ignores them, and the detections that match
-            them.
+        difficult: False ignores difficult objects, and the detections that match them.
     """
 
     classes: int
@@ -48,18 +47,10 @@ class DetectionMatcher:
         """Return a row for each class, and one for each detection.
 
         The first rows are -1, class, number of objects, -1, -1; the others are image, class, score,
-        true positive (1 or 0), false positive (1 or 0).
+        true positive (1 or 0), false positive (1 or 0). Detections are rows of DetectionOutput,
+        class -1 for none.
 
-        Args:
-            detections: Rows of DetectionOutput; class -1 for none. Shape: (K, 7).
-            objects: Ground truth of each image.
-            place: Converts boxes to the units of comparison.
-
-        Returns:
-            Shape: (classes + detections, 5).
-
-        Raises:
-            NetError: The class or the image of a detection is out of range.
+        Shapes: detections (K, 7) -> (classes + detections, 5).
         """
         detections = detections[detections[:, 1] != -1]
         labels, images = detections[:, 1], detections[:, 0]
@@ -119,10 +110,7 @@ def in_pixels(
 ) -> np.ndarray:
     """Return boxes in pixels of the image before the resize; the last pixels are included.
 
-    Args:
-        boxes: Boxes in units of the resized image. Shape: (K, 4).
-        size: Height and width of the image, in pixels.
-        param: The resize, or None.
+    Boxes (K, 4) are in units of the resized image; ``size`` is height and width in pixels.
     """
     height, width = size
     low, shown = np.zeros(4), np.ones(4)  # position of the image in the resized image
@@ -131,17 +119,11 @@ def in_pixels(
         used = np.array([1.0, wanted / aspect] if aspect > wanted else [aspect / wanted, 1.0])
         low, shown = np.tile((1 - used) / 2, 2), np.tile(used, 2)
     scale = np.array([width, height] * 2, float)
-    placed: np.ndarray
-    if (
-        param is not None
-        and param.resize_mode == ResizeParameter.FIT_SMALL_SIZE
-        and param.height_scale
-        and param.width_scale
-    ):
+    placed: np.ndarray = np.clip((boxes - low) / shown, 0, 1) * scale
+    if param is not None and param.resize_mode == ResizeParameter.FIT_SMALL_SIZE:
         units = np.array([param.width_scale, param.height_scale] * 2, float)
-        placed = np.clip(boxes * units, 0, scale)
-    else:
-        placed = np.clip((boxes - low) / shown, 0, 1) * scale
+        if units.all():
+            placed = np.clip(boxes * units, 0, scale)
     placed[:, 2:] += 1
     return placed
 
@@ -177,11 +159,8 @@ class DetectionEvaluate(Layer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.detection_evaluate_param
         if p.overlap_threshold <= 0:
-            raise out_of_range(
-                "detection_evaluate_param.overlap_threshold",
-                p.overlap_threshold,
-                "a number above 0",
-            )
+            field = "detection_evaluate_param.overlap_threshold"
+            raise out_of_range(field, p.overlap_threshold, "a number above 0")
         self.matcher = DetectionMatcher(
             classes=positive(p.num_classes, "detection_evaluate_param.num_classes"),
             background=p.background_label_id,
@@ -241,10 +220,8 @@ def _read_sizes(source: Path) -> list[tuple[int, int]]:
         message = f"the file of sizes cannot be read: {error.strerror}"
         raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
     try:
-        sizes = [
-            (int(height), int(width))
-            for height, width in zip(words[1::3], words[2::3], strict=True)
-        ]
+        pairs = zip(words[1::3], words[2::3], strict=True)
+        sizes = [(int(height), int(width)) for height, width in pairs]
     except ValueError as error:
         message = "the file of sizes must have lines 'name height width'"
         raise DataError(message, str(source), code=ErrorCode.INVALID) from error

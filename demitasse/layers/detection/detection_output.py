@@ -26,16 +26,11 @@ Decoded = Callable[[int, int, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Detector:
-    """Converts predictions for priors to detections.
+    """Converts predictions for priors to detections; see :class:`BoxCoder`, :func:`suppress`.
 
     Attributes:
-        classes: Number of classes.
         background: Class of the background; -1 for none.
-        code: Code of the boxes; see :class:`BoxCoder`.
-        variance_in_target: True if predictions are not multiplied by the priors' variances.
         confidence: Scores must be above this limit.
-        overlap: See :func:`suppress`.
-        eta: See :func:`suppress`.
         top_k: Candidates of a class; -1 for all.
         keep: Most boxes of an image; -1 for all.
     """
@@ -58,9 +53,6 @@ class Detector:
 
         Shapes: location (N, P, L, 4), where L is 1 or the number of classes, score (N, P, classes),
         prior (2, P, 4): boxes and variances -> (K, 7).
-
-        Raises:
-            NetError: A prior is empty.
         """
         code = BoxCoder(self.code, self.variance_in_target)
         code.check(prior[0])
@@ -144,11 +136,9 @@ class DetectionOutput(Layer):
             message = "detection_output_param.visualize shows windows, which is not supported"
             raise unsupported("detection_output_param.visualize", message)
         if p.save_output_param.output_directory:
-            get_logger(__name__).warning(
-                "layer %r: detections are not written to %s; read its top",
-                self.name,
-                p.save_output_param.output_directory,
-            )
+            message = "layer %r: detections are not written to %s; read its top"
+            log, folder = get_logger(__name__), p.save_output_param.output_directory
+            log.warning(message, self.name, folder)
         self.detector = detector(p)
         self.boxes = 1 if p.share_location else self.detector.classes
 
@@ -173,11 +163,7 @@ class DetectionOutput(Layer):
 
 
 def detector(p: DetectionOutputParameter) -> Detector:
-    """Return the detector of a message.
-
-    Raises:
-        ConfigError: See ``DetectionOutput``.
-    """
+    """Return the detector of a message; errors are those of ``DetectionOutput``."""
     nms = p.nms_param
     if nms.nms_threshold < 0:
         raise out_of_range("nms_param.nms_threshold", nms.nms_threshold, "0 or more")

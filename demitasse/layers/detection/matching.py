@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -23,13 +24,7 @@ COLUMNS = 8
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """Ground truth of one image.
-
-    Attributes:
-        labels: Classes. Shape: (G,), int.
-        boxes: Boxes, in units of the image. Shape: (G, 4).
-        difficult: Mask of the objects that are hard to see. Shape: (G,), bool.
-    """
+    """Classes (G,), boxes (G, 4) in units of the image, and a mask (G,) of difficult objects."""
 
     labels: np.ndarray
     boxes: np.ndarray
@@ -49,14 +44,7 @@ def parse_ground_truth(
 ) -> list[GroundTruth]:
     """Return the ground truth of each image of a batch; rows of image -1 are placeholders.
 
-    Args:
-        rows: Shape: (G, 8).
-        images: Number of images.
-        classes: Number of classes, with the background.
-        background: Class of the background; -1 for none.
-
-    Raises:
-        NetError: The image of a row is not in the batch, or its class is the background or unknown.
+    ``classes`` counts the background, too; the background is -1 for none. Shape: rows (G, 8).
     """
     rows = rows[rows[:, 0] != -1]
     with np.errstate(invalid="ignore"):  # NaN becomes a number out of range
@@ -70,13 +58,8 @@ def parse_ground_truth(
             f"the {classes} classes except the background, {background}, in one of "
             f"{images} images"
         )
-        raise NetError(
-            message,
-            code=ErrorCode.OUT_OF_RANGE,
-            index=wrong,
-            label=int(label[wrong]),
-            image=int(image[wrong]),
-        )
+        place = {"index": wrong, "label": int(label[wrong]), "image": int(image[wrong])}
+        raise NetError(message, code=ErrorCode.OUT_OF_RANGE, **place)
     every = GroundTruth(label, rows[:, 3:7], rows[:, 7] != 0)
     return [every.where(image == number) for number in range(images)]
 
@@ -94,17 +77,15 @@ def match(
     """Match each object with its best box, then other boxes by their overlap.
 
     The first matching is bipartite and greedy, the pair of greatest overlap first. An object that
-    overlaps no remaining box has no match.
-
-    Args:
-        objects: Shape: (G, 4).
-        boxes: Shape: (P, 4).
-        threshold: Least overlap of a box with its best object; None for the first matching only.
-        ignore_outside: True ignores boxes that reach beyond the image.
+    overlaps no remaining box has no match. Other boxes overlap their best object by ``threshold``
+    at least; None for the first matching only. With ``ignore_outside``, boxes that reach beyond the
+    image are ignored.
 
     Returns:
         The object of each box, UNMATCHED or IGNORED, and the overlap with it; for unmatched boxes
-        the greatest overlap with any object. Shapes: (P,) and (P,).
+        the greatest overlap with any object.
+
+    Shapes: objects (G, 4), boxes (P, 4) -> (P,), (P,).
     """
     matched_gt = np.full(len(boxes), UNMATCHED)
     if ignore_outside:
@@ -155,12 +136,7 @@ class TargetAssigner:
     """Assigns objects to priors.
 
     Attributes:
-        classes: Number of classes C.
-        background: Class of the background.
         share_location: True for one box for all classes (L is 1), False for one box for each class.
-        code: Code of the boxes.
-        threshold: See ``match``.
-        ignore_outside: See ``match``.
         match_predictions: True matches the predicted boxes, False the priors.
         drop_outside_targets: True gives corners beyond the image no target.
         class_agnostic: True gives all objects the class after the background.
@@ -186,15 +162,10 @@ class TargetAssigner:
     def __call__(
         self, objects: Sequence[GroundTruth], location: np.ndarray, prior: np.ndarray
     ) -> Assignment:
-        """Match the priors of each image.
+        """Match the priors of each image; raise NetError for empty objects or priors.
 
-        Args:
-            objects: Ground truth of each image; N.
-            location: Predictions, read only ``match_predictions``. Shape: (N, P, L, 4).
-            prior: Boxes and variances. Shape: (2, P, 4).
-
-        Raises:
-            NetError: An object or a prior is empty.
+        Shapes: location (N, P, L, 4), predictions, read with ``match_predictions`` alone; prior
+        (2, P, 4), boxes and variances.
         """
         n, priors, box_kinds = location.shape[:3]
         targets = Assignment(
@@ -220,7 +191,12 @@ class TargetAssigner:
                 number = targets.matched_gt[image, kind, rows]
                 wanted = self.code.encode(some.boxes[number], prior[0][rows], prior[1][rows])
                 targets.box_targets[image, rows, kind] = wanted * targets.scale[image, rows, kind]
-                self._set_classes(targets.class_targets[image], rows, some.labels[number])
+                classes, labels = targets.class_targets[image], some.labels[number]  # (P, C), (K,)
+                if not self.multi_label:
+                    classes[rows] = 0
+                elif self.background < self.classes:
+                    classes[rows, self.background] = 0
+                classes[rows, self.background + 1 if self.class_agnostic else labels] = 1
         if self.drop_outside_targets:
             outside = (matched < 0) | (matched > 1)
             targets.box_targets[outside] = targets.scale[outside] = 0
@@ -231,10 +207,9 @@ class TargetAssigner:
     ) -> None:
         """Match the boxes of one image with its objects. Shapes: boxes (P, L, 4)."""
         matched_gt, max_iou = targets.matched_gt[image], targets.max_iou[image]
+        find = partial(match, threshold=self.threshold, ignore_outside=self.ignore_outside)
         if self.share_location or not self.match_predictions:
-            one, overlap = match(
-                objects.boxes, boxes[:, 0], self.threshold, ignore_outside=self.ignore_outside
-            )
+            one, overlap = find(objects.boxes, boxes[:, 0])
             matched_gt[...], max_iou[...] = one, overlap
             if not self.share_location:  # each class keeps its own objects
                 matched = one >= 0
@@ -244,18 +219,5 @@ class TargetAssigner:
             return
         for kind in range(self.classes):
             own = np.flatnonzero(objects.labels == kind)
-            one, max_iou[kind] = match(
-                objects.boxes[own],
-                boxes[:, kind],
-                self.threshold,
-                ignore_outside=self.ignore_outside,
-            )
+            one, max_iou[kind] = find(objects.boxes[own], boxes[:, kind])
             matched_gt[kind] = np.where(one >= 0, own[one] if len(own) else one, one)
-
-    def _set_classes(self, kinds: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> None:
-        """Set the classes of matched priors. Shapes: kinds (P, C), rows and labels (K,)."""
-        if not self.multi_label:
-            kinds[rows] = 0
-        elif self.background < self.classes:
-            kinds[rows, self.background] = 0
-        kinds[rows, self.background + 1 if self.class_agnostic else labels] = 1

@@ -43,19 +43,14 @@ def hardest(items: np.ndarray, losses: np.ndarray, count: int) -> np.ndarray:
 class Nms:
     """Non-maximum suppression among the boxes that may be mined.
 
-    Attributes:
-        overlap: Largest overlap of boxes that stay.
-        top_k: Number of candidates, by loss; -1 for all.
+    Boxes that stay overlap by ``overlap`` at most; ``top_k`` of -1 takes all as candidates.
     """
 
     overlap: float
     top_k: int
 
     def best(self, losses: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-        """Return the boxes that stay, the greatest losses first.
-
-        Shapes: (K,), (K, 4) -> (kept,).
-        """
+        """Return the boxes that stay, the greatest losses first. Shapes: (K,), (K, 4)."""
         order = np.argsort(-losses, kind="stable")
         if self.top_k > -1:
             order = order[: self.top_k]
@@ -93,11 +88,10 @@ class Mining:
     ) -> Chosen:
         """Return masks of the priors of a batch that count; none of an image without objects.
 
-        Args:
-            targets: Targets, with one box for all classes.
-            box_losses: Losses of the boxes. Shape: (N, P, 1).
-            class_losses: Losses of the classes. Shape: (N, P).
-            boxes: Boxes for the suppression. Shape: (P, 4) or (N, P, 4).
+        Targets have one box for all classes.
+
+        Shapes: box_losses (N, P, 1), class_losses (N, P), boxes for the suppression (P, 4) or
+        (N, P, 4).
         """
         matched, counted = _matched(targets), np.zeros(class_losses.shape, bool)
         losses = class_losses
@@ -113,17 +107,7 @@ class Mining:
     def choose(
         self, matched_gt: np.ndarray, max_iou: np.ndarray, losses: np.ndarray, boxes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return masks of the priors that count as matched and as unmatched.
-
-        Args:
-            matched_gt: See :func:`match`. Shape: (P,).
-            max_iou: See :func:`match`. Shape: (P,).
-            losses: Losses. Shape: (P,).
-            boxes: Boxes for the suppression. Shape: (P, 4).
-
-        Returns:
-            Shapes: (P,) and (P,), bool.
-        """
+        """Return masks (P,) of the priors that count as matched and as unmatched; see ``match``."""
         matched = matched_gt >= 0
         if self.hard:
             candidates, count = np.arange(len(matched_gt)), self.count

@@ -32,14 +32,8 @@ def box_sizes(
     """Return (width, height) of every prior of a cell, in pixels.
 
     For each smallest size: a square of that size, a square between the smallest and the largest
-    size, and one box for each aspect ratio other than 1.
-
-    Args:
-        min_sizes: Smallest sizes.
-        max_sizes: Largest sizes; none, or one for each of ``min_sizes``.
-        aspect_ratios: Width over height; repetitions are ignored.
-        flip: True adds the inverse of every ratio.
-        truncate: True cuts sizes to whole pixels.
+    size, if there is one, and one box for each aspect ratio, width over height, other than 1. With
+    ``flip``, inverse ratios are added; with ``truncate``, sizes are cut to whole pixels.
     """
     least, most = (map(int, sizes) if truncate else sizes for sizes in (min_sizes, max_sizes))
     largest = list(most)
@@ -66,12 +60,8 @@ def prior_boxes(
 ) -> np.ndarray:
     """Return boxes of all sizes around the centres of all cells of a map.
 
-    Args:
-        cells: Height and width of the map.
-        image: Height and width of the image, in pixels.
-        step: Height and width of a cell, in pixels.
-        offsets: Centres in a cell, (y, x), in steps; one box for each.
-        sizes: (width, height) of the boxes, in pixels.
+    The map, the image and a cell have height and width, ``image`` and ``step`` in pixels. There is
+    a box for each offset (y, x) in steps, and each size (width, height) in pixels.
 
     Returns:
         Shape (height, width, boxes, 4), float64; the offsets of a size are next to each other.
@@ -93,16 +83,9 @@ def prior_boxes(
 def prior_values(
     boxes: np.ndarray, variance: Sequence[float], dtype: str, *, clip: bool
 ) -> np.ndarray:
-    """Return the blob of boxes and variances.
+    """Return the blob of boxes and variances, one for all numbers of a box, or four.
 
-    Args:
-        boxes: Shape (..., 4).
-        variance: One for all numbers of a box, or four.
-        dtype: Of the result.
-        clip: True clips boxes to the image.
-
-    Returns:
-        Shape (1, 2, 4 * boxes).
+    Shapes: (..., 4) -> (1, 2, 4 * boxes).
     """
     corners = boxes.reshape(-1).astype(dtype)
     if clip:
@@ -133,7 +116,17 @@ class PriorBox(Layer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.prior_box_param
-        _check_sizes(p)
+        if not p.min_size:
+            raise missing("prior_box_param.min_size", "give the sizes of the boxes, in pixels")
+        _above_0("min_size", p.min_size)
+        _above_0("aspect_ratio", p.aspect_ratio)
+        if p.max_size and len(p.max_size) != len(p.min_size):
+            expected = f"0, or {len(p.min_size)}, one for each min_size"
+            raise wrong_count("prior_box_param.max_size", len(p.max_size), expected)
+        for small, large in zip(p.min_size, p.max_size, strict=False):
+            if not small < large < math.inf:
+                expected = f"a number above its min_size {small:g}"
+                raise out_of_range("prior_box_param.max_size", large, expected)
         self.sizes = box_sizes(
             p.min_size, p.max_size, p.aspect_ratio, flip=p.flip, truncate=p.truncate_sizes
         )
@@ -174,20 +167,6 @@ class PriorBox(Layer):
         for blob, wanted in zip(bottom, propagate_down, strict=True):
             if wanted:
                 blob.set_diff(0)
-
-
-def _check_sizes(p: PriorBoxParameter) -> None:
-    if not p.min_size:
-        raise missing("prior_box_param.min_size", "give the sizes of the boxes, in pixels")
-    _above_0("min_size", p.min_size)
-    _above_0("aspect_ratio", p.aspect_ratio)
-    if p.max_size and len(p.max_size) != len(p.min_size):
-        expected = f"0, or {len(p.min_size)}, one for each min_size"
-        raise wrong_count("prior_box_param.max_size", len(p.max_size), expected)
-    for small, large in zip(p.min_size, p.max_size, strict=False):
-        if not small < large < math.inf:
-            expected = f"a number above its min_size {small:g}"
-            raise out_of_range("prior_box_param.max_size", large, expected)
 
 
 def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[float, float] | None:

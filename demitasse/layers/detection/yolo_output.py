@@ -32,14 +32,10 @@ BOX = 5
 
 
 def anchor_boxes(values: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-    """Return the boxes of all anchors, in units of the image.
+    """Return the boxes of all anchors (xmin, ymin, xmax, ymax), in units of the image.
 
-    Args:
-        values: Predictions of every anchor. Shape: (N, A, 5 + classes, H, W).
-        anchors: Width and height of the anchors, in units of the image. Shape: (A, 2).
-
-    Returns:
-        Corners (xmin, ymin, xmax, ymax). Shape: (N, H, W, A, 4).
+    Shapes: predictions (N, A, 5 + classes, H, W), width and height of the anchors, in units of the
+    image, (A, 2) -> (N, H, W, A, 4).
     """
     height, width = values.shape[3:]
     kind = values.dtype.type
@@ -62,14 +58,9 @@ def best_detections(
 ) -> np.ndarray:
     """Return the detections of an image that stay after suppression across classes, best first.
 
-    Args:
-        boxes: Candidates. Shape: (K, 4).
-        scores: Their scores. Shape: (K,).
-        classes: Their classes. Shape: (K,).
-        overlap: IoU from which a box is dropped.
+    A box is dropped from an IoU of ``overlap`` on. A row is class from 1 on, score and box.
 
-    Returns:
-        Class from 1 on, score and box. Shape: (D, 6).
+    Shapes: candidates (K, 4), scores (K,), classes (K,) -> (D, 6).
     """
     order = np.argsort(-scores, kind="stable")
     below = np.nextafter(boxes.dtype.type(overlap), boxes.dtype.type(-1))  # equal drops, too
@@ -133,9 +124,8 @@ class YoloOutput(Layer):
         rows = []
         for i in range(n):
             chosen = np.flatnonzero(self.confident(scores[i]))
-            found = best_detections(
-                boxes[i, chosen], scores[i, chosen], classes[i, chosen], self.overlap
-            )
+            candidates = boxes[i, chosen], scores[i, chosen], classes[i, chosen]
+            found = best_detections(*candidates, self.overlap)
             rows.append(np.insert(found, 0, i, axis=1))
         every = np.concatenate(rows)
         if not len(every):

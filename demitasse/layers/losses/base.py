@@ -19,26 +19,15 @@ from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import unsupported, wrong_shapes
 from demitasse.layers.numerics import at_least_one
 
-# names by number, so that a descriptor can carry the name
-MODES = dict(
-    zip(
-        LossParameter.NormalizationMode.values(),
-        LossParameter.NormalizationMode.keys(),
-        strict=True,
-    )
-)
-
 FORKS = ("label_smoothing", "weight_by_label_freqs", "class_weighting")
 """Fields of ``loss_param`` from forks of Caffe, for SoftmaxWithLoss only."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of one pass.
+    """Mask of the targets that count in a pass, None for all, and the divisor of their losses.
 
-    Attributes:
-        valid: Mask of the targets that count, of any shape; None for all.
-        normalizer: Divisor of the sum of losses: a number, or a 0-d array.
+    The divisor is a number, or a 0-d array.
     """
 
     valid: Array | None
@@ -73,26 +62,20 @@ class Normalization:
 
     @classmethod
     def of(cls, param: LossParameter, default: str) -> Normalization:
-        """Read a message.
+        """Read a message: ``normalization``, else ``normalize``, else the default mode.
 
-        Args:
-            param: ``normalization`` wins; else ``normalize`` (deprecated): true is VALID, false
-                BATCH_SIZE.
-            default: Mode without either field.
+        The deprecated ``normalize`` is VALID if true, and BATCH_SIZE if false.
         """
         mode = default
         if param.HasField("normalization"):
-            mode = MODES[param.normalization]
+            mode = LossParameter.NormalizationMode.Name(param.normalization)
         elif param.HasField("normalize"):
             mode = "VALID" if param.normalize else "BATCH_SIZE"
         ignored = param.ignore_label if param.HasField("ignore_label") else None
         return cls(mode, ignored, param.pre_fixed_normalizer)
 
     def valid(self, layer: Layer, blob: Blob, shape: tuple[int, ...]) -> Array | None:
-        """Return a mask of the targets that count, by their whole parts; None for all.
-
-        Shapes: blob any -> ``shape``, bool.
-        """
+        """Return a mask of the targets that count, by their whole parts; None for all."""
         if self.ignore_label is None:
             return None
         return layer.cast(layer.xp.reshape(blob.read(), shape), "int64") != self.ignore_label
@@ -100,11 +83,8 @@ class Normalization:
     def targets(self, layer: Layer, blob: Blob, shape: tuple[int, ...]) -> Targets:
         """Return the targets that count and the normalizer, at least 1.
 
-        Args:
-            layer: The loss layer.
-            blob: The targets.
-            shape: Shape of the losses; the first axis is the product of the axes before the class
-                axis.
+        ``shape`` is that of the losses; the first axis is the product of the axes before the class
+        axis.
         """
         valid = self.valid(layer, blob, shape)
         if valid is not None and self.mode == "VALID":
@@ -112,23 +92,14 @@ class Normalization:
         return Targets(valid, self.normalizer(shape[0], math.prod(shape)))
 
     def normalizer(self, batch: int, labels: int) -> float:
-        """Return the normalizer if all labels count, at least 1.
-
-        Args:
-            batch: Size of the batch: product of the axes before the class axis.
-            labels: Number of labels.
-        """
+        """Return the normalizer if all labels count, at least 1; see ``loss_divisor``."""
         if self.mode == "PRE_FIXED":
             return max(1.0, self.fixed)
         return loss_divisor(self.mode, batch, labels, some_ignored=False) or 1.0
 
 
 def refuse_weights(param: LossParameter, layer_type: str) -> None:
-    """Refuse fields of SoftmaxWithLoss that another loss would ignore.
-
-    Raises:
-        ConfigError: The message weighs classes or smooths labels.
-    """
+    """Raise ConfigError for fields of SoftmaxWithLoss that another loss would ignore."""
     for name in FORKS:
         if getattr(param, name):
             message = f"{layer_type} does not support loss_param.{name}; use SoftmaxWithLoss"

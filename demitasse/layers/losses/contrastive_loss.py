@@ -42,9 +42,8 @@ class ContrastiveLoss(LossLayer):
         a, b, similar = bottom
         n, c = a.num, a.channels
         if not a.count == b.count == n * c or b.channels != c or similar.count != n:
-            raise wrong_shapes(
-                "ContrastiveLoss", "features (N, C) twice and similarity (N,)", *bottom
-            )
+            expected = "features (N, C) twice and similarity (N,)"
+            raise wrong_shapes("ContrastiveLoss", expected, *bottom)
 
     def losses(self, bottom: Blobs) -> Array:
         xp, margin = self.xp, self.margin

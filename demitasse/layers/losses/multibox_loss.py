@@ -39,11 +39,7 @@ if TYPE_CHECKING:
 
 
 def assigner_of(p: MultiBoxLossParameter) -> TargetAssigner:
-    """Return the assigner of a message.
-
-    Raises:
-        ConfigError: A field is out of range.
-    """
+    """Return the assigner of a message; raise ConfigError if a field is out of range."""
     classes = positive(p.num_classes, "multibox_loss_param.num_classes")
     background, logistic = p.background_label_id, p.conf_loss_type == MultiBoxLossParameter.LOGISTIC
     if not logistic and background >= classes:
@@ -67,12 +63,7 @@ def assigner_of(p: MultiBoxLossParameter) -> TargetAssigner:
 
 
 def mining_of(p: MultiBoxLossParameter) -> Mining | None:
-    """Return the mining of a message, or None if all priors count.
-
-    Raises:
-        ConfigError: A field is out of range, or mining is asked for without
-            ``share_location``.
-    """
+    """Return the mining of a message, or None if all priors count; errors of ``MultiBoxLoss``."""
     mined = p.mining_type != MultiBoxLossParameter.NONE
     if p.HasField("do_neg_mining") and p.do_neg_mining != mined:
         name = MultiBoxLossParameter.MiningType.Name(p.mining_type)
@@ -90,9 +81,8 @@ def mining_of(p: MultiBoxLossParameter) -> Mining | None:
         )
         raise conflict("multibox_loss_param.mining_type", message)
     if not 0 <= p.neg_pos_ratio < math.inf:
-        raise out_of_range(
-            "multibox_loss_param.neg_pos_ratio", p.neg_pos_ratio, "a number from 0 on"
-        )
+        field = "multibox_loss_param.neg_pos_ratio"
+        raise out_of_range(field, p.neg_pos_ratio, "a number from 0 on")
     hard = p.mining_type == MultiBoxLossParameter.HARD_EXAMPLE
     nms = None
     if p.HasField("nms_param") and p.nms_param.nms_threshold > 0:
@@ -163,7 +153,13 @@ class MultiBoxLoss(LossLayer):
             size = xp.abs(difference)
             each = xp.where(size < 1, each, size - 0.5)
         box_losses = xp.sum(each, axis=3)  # (N, P, L)
-        class_losses = self._losses_of_classes(bottom)  # (N, P)
+        scores, kinds = self._scores(bottom), self.kinds
+        if self.assign.multi_label:
+            entropy = xp.log1p(xp.exp(-xp.abs(scores))) + xp.maximum(scores, 0.0) - scores * kinds
+            class_losses = xp.sum(entropy, axis=2)  # (N, P)
+        else:
+            picked = xp.sum(softmax(self, scores, 2) * kinds, axis=2)
+            class_losses = -xp.log(xp.maximum(picked, FLT_MIN))
         matched, counted = self._choose(targets, box_losses, class_losses, bottom)
         self.matches = int(matched.sum())
         self.matched, self.counted = self._put(matched), self._put(counted)
@@ -197,24 +193,14 @@ class MultiBoxLoss(LossLayer):
     def _scores(self, bottom: Blobs) -> Array:
         return self.xp.reshape(bottom[1].read(), self.kinds.shape)
 
-    def _losses_of_classes(self, bottom: Blobs) -> Array:
-        """Return the class loss of each prior. Shape: (N, P)."""
-        xp, scores, kinds = self.xp, self._scores(bottom), self.kinds
-        if self.assign.multi_label:
-            each = xp.log1p(xp.exp(-xp.abs(scores))) + xp.maximum(scores, 0.0) - scores * kinds
-            return xp.sum(each, axis=2)
-        picked = xp.sum(softmax(self, scores, 2) * kinds, axis=2)
-        return -xp.log(xp.maximum(picked, FLT_MIN))
-
     # -- on the host ---------------------------------------------------------------------------
 
     def _assign(self, bottom: Blobs) -> Assignment:
         """Return the targets of the priors."""
         p = self.param.multibox_loss_param
         rows = bottom[3].cpu_data().reshape(-1, COLUMNS)
-        objects = parse_ground_truth(
-            rows, self.sizes[0], self.assign.classes, self.assign.background
-        )
+        kinds = self.assign.classes, self.assign.background
+        objects = parse_ground_truth(rows, self.sizes[0], *kinds)
         if not p.use_difficult_gt:
             objects = [some.where(~some.difficult) for some in objects]
         return self.assign(objects, self._predicted(bottom), self._priors(bottom))

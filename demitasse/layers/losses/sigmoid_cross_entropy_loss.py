@@ -41,14 +41,9 @@ class SigmoidCrossEntropyLoss(LossLayer):
         if bottom[0].count != bottom[1].count:
             raise wrong_shapes("SigmoidCrossEntropyLoss", "one target for each score", *bottom)
         rule, shape = self.normalization, bottom[0].shape
-        counts_some = rule.mode == "VALID" and rule.ignore_label is not None
-        self.op = ops.PairLoss(
-            dtype=self.dtype,
-            loss="sigmoid",
-            count=bottom[0].count,
-            divisor=None if counts_some else rule.normalizer(shape[0], bottom[0].count),
-            ignore_label=rule.ignore_label,
-        )
+        count, counts_some = bottom[0].count, rule.mode == "VALID" and rule.ignore_label is not None
+        divisor = None if counts_some else rule.normalizer(shape[0], count)
+        self.op = ops.PairLoss(self.dtype, "sigmoid", count, divisor, rule.ignore_label)
 
     def losses(self, bottom: Blobs) -> Array:
         xp, x = self.xp, bottom[0].read()

@@ -60,22 +60,25 @@ class SoftmaxWithLoss(LossLayer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         self.axis = ClassAxis.of(bottom[0], self.param.softmax_param.axis, bottom[1])
-        self._check_weights(bottom)
+        if len(bottom) > 2 and bottom[2].count != self.axis.positions:
+            expected = f"{self.axis.positions} weights, one for each label"
+            raise wrong_shapes(self.type, expected, bottom[2])
+        given, field = len(self.class_weights), "loss_param.class_weighting"
+        if given not in {0, self.axis.classes}:
+            message = (
+                f"{field} is given {given} times, expected {self.axis.classes}, one for each class"
+            )
+            raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, field=field, got=given)
         prob = self.saved("prob", bottom[0].shape)
         if len(top) > 1:
             top[1].reshape_like(bottom[0])
             top[1].share_data(prob.blob)
-        self.op = ops.SoftmaxLoss(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            axis=self.axis.axis,
-            ignore_label=self.normalization.ignore_label,
-            normalization=self.normalization.mode,
-            tops=len(top),
-        )
+        rule = self.normalization
         forks = len(bottom) > 2 or self.class_weights or self.smoothing
-        if forks or self.normalization.mode == "PRE_FIXED":
-            self.op = None  # backends implement Caffe's loss only
+        self.op = None
+        if not forks and rule.mode != "PRE_FIXED":  # backends implement Caffe's loss only
+            sizes = bottom[0].shape, self.axis.axis
+            self.op = ops.SoftmaxLoss(self.dtype, *sizes, rule.ignore_label, rule.mode, len(top))
 
     def losses(self, bottom: Blobs) -> Array:
         xp, axis = self.xp, self.axis
@@ -112,36 +115,18 @@ class SoftmaxWithLoss(LossLayer):
 
     # -- weights -------------------------------------------------------------------------------
 
-    def _check_weights(self, bottom: Blobs) -> None:
-        if len(bottom) > 2 and bottom[2].count != self.axis.positions:
-            expected = f"{self.axis.positions} weights, one for each label"
-            raise wrong_shapes(self.type, expected, bottom[2])
-        if self.class_weights and len(self.class_weights) != self.axis.classes:
-            message = (
-                f"loss_param.class_weighting is given {len(self.class_weights)} times, "
-                f"expected {self.axis.classes}, one for each class"
-            )
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                field="loss_param.class_weighting",
-                got=len(self.class_weights),
-            )
-
     def _weights(self, bottom: Blobs, labels: Array) -> Array | None:
         """Return the weight of each position's loss, or None. Shape: (outer, inner)."""
         weights = self._sample_weights(bottom) if len(bottom) > 2 else None
         if not self.class_weights:
             return weights
-        xp = self.xp
-        backend = self.device.backend
-        table = self.constant(
-            "class weights",
-            self.axis.classes,
-            lambda: xp.asarray(
-                self.class_weights, dtype=backend.dtype(self.dtype), device=backend.array_device
-            ),
-        )
+        xp, backend = self.xp, self.device.backend
+
+        def make() -> Array:
+            kind = backend.dtype(self.dtype)
+            return xp.asarray(self.class_weights, dtype=kind, device=backend.array_device)
+
+        table = self.constant("class weights", self.axis.classes, make)
         inside = xp.minimum(xp.maximum(labels, 0), self.axis.classes - 1)
         chosen = xp.reshape(xp.take(table, xp.reshape(inside, (-1,)), axis=0), labels.shape)
         return chosen if weights is None else weights * chosen
