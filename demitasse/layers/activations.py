@@ -55,7 +55,6 @@ class AbsVal(NeuronLayer):
     y = |x|.
 
     Source: Caffe, ``src/caffe/layers/absval_layer.cpp``.
-
     Shapes: bottom any -> top the same.
 
     Raises:
@@ -83,7 +82,6 @@ class BNLL(NeuronLayer):
     y = log(1 + exp(x)), the binomial negative log likelihood.
 
     Source: Caffe, ``src/caffe/layers/bnll_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -106,11 +104,9 @@ class Clip(NeuronLayer):
     """Limit every element to [min, max]; the gradient passes there, ends included.
 
     y = max(min, min(x, max)).
-
     May run in place.
 
     Source: Caffe, ``src/caffe/layers/clip_layer.cpp``.
-
     Shapes: bottom any -> top the same.
 
     Raises:
@@ -147,7 +143,6 @@ class ELU(NeuronLayer):
     y = x where x > 0, else alpha (exp(x) - 1).
 
     Source: Caffe, ``src/caffe/layers/elu_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -179,7 +174,6 @@ class GELU(NeuronLayer):
 
     Source: Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415; the exact form, by
     erf, as ``torch.nn.GELU`` computes it. Caffe does not have it.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -202,7 +196,6 @@ class PReLU(NeuronLayer):
     y = max(x, 0) + slope min(x, 0), with a learned slope.
 
     Source: Caffe, ``src/caffe/layers/prelu_layer.cpp``.
-
     Shapes: bottom (N, C, ...) -> top the same. Slope (C,), or () with ``channel_shared``.
 
     Raises:
@@ -289,7 +282,6 @@ class ReLU(Rectifier):
     y = max(x, 0) + negative_slope * min(x, 0), and at most 6 with ``relu6``, as ReLU6.
 
     Source: Caffe, ``src/caffe/layers/relu_layer.cpp``. ``relu6`` is Synopsys Caffe's.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -302,11 +294,9 @@ class ReLU6(Rectifier):
     """Rectified linear unit that ends at 6; may run in place.
 
     y = min(max(x, 0) + negative_slope min(x, 0), 6).
-
     Not compared with the original.
 
     Source: MobileNet-YOLO (eric612), ``src/caffe/layers/relu6_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -321,7 +311,6 @@ class Sigmoid(NeuronLayer):
     y = 1 / (1 + exp(-x)).
 
     Source: Caffe, ``src/caffe/layers/sigmoid_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -341,12 +330,10 @@ class HardSwish(NeuronLayer):
     """Swish with straight lines in place of the logistic function; may run in place.
 
     y = x min(max(x + 3, 0), 6) / 6.
-
     Not compared with the original, which has no gradient.
 
     Source: Synopsys Caffe (foss-for-synopsys-dwc-arc-processors/synopsys-caffe),
     ``src/caffe/layers/hard_swish_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -371,7 +358,6 @@ class Swish(NeuronLayer):
     y = x sigmoid(beta x).
 
     Source: Caffe, ``src/caffe/layers/swish_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -400,7 +386,6 @@ class TanH(NeuronLayer):
     y = tanh(x).
 
     Source: Caffe, ``src/caffe/layers/tanh_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -422,7 +407,6 @@ class Threshold(NeuronLayer):
     y = 1 where x > threshold, else 0.
 
     Source: Caffe, ``src/caffe/layers/threshold_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 

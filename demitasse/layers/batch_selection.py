@@ -15,7 +15,6 @@ class BatchReindex(Layer):
     Items of a batch chosen, repeated and ordered by a list of indices.
 
     Source: Caffe, ``src/caffe/layers/batch_reindex_layer.cpp``.
-
     Shapes: bottoms x (N, ...), index (M,) -> top (M, ...).
 
     Raises:
@@ -52,13 +51,10 @@ class BatchReindex(Layer):
 class Filter(Layer):
     """Pass on the selected items of every bottom but the last, which selects.
 
-    The items of a batch whose selector is not 0.
-
-    The output size is known only during forward; before the first pass the tops have the size of
-    all items.
+    The items of a batch whose selector is not 0. The output size is known only during forward;
+    before the first pass the tops have the size of all items.
 
     Source: Caffe, ``src/caffe/layers/filter_layer.cpp``.
-
     Shapes: bottoms (N, ...) ..., selector (N, 1, ...) -> tops (M, ...) ..., M at most N.
 
     Raises:

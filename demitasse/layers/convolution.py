@@ -117,13 +117,11 @@ class Convolution(ConvolutionBase):
     """Slide a window over any number of spatial axes and multiply by a weight.
 
     y[m, o] = b[m] + sum over c, k of w[m, c, k] x[c, o * stride - pad + k * dilation].
-
     Forks of Caffe have three more names of it: DepthwiseConvolution and video-caffe's NdConvolution
     are the same layer, and ConvolutionDepthwise takes every channel as a group, whatever ``group``
     is. The three are not compared with the originals.
 
     Source: Caffe, ``src/caffe/layers/conv_layer.cpp``.
-
     Shapes: every bottom (*lead, C, *spatial) -> its top (*lead, num_output, *places), ``axis`` is
     that of C; weight (num_output, C/group, *kernel); bias (num_output,).
 
@@ -170,7 +168,6 @@ class Deconvolution(ConvolutionBase):
     The gradient of a Convolution with respect to its bottom, plus a bias.
 
     Source: Caffe, ``src/caffe/layers/deconv_layer.cpp``.
-
     Shapes: every bottom (*lead, C, *places) -> its top (*lead, num_output, *spatial) with
     spatial = stride * (places - 1) + dilation * (kernel - 1) + 1 - the pads of both sides;
     weight (C, num_output/group, *kernel); bias (num_output,).

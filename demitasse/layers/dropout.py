@@ -22,10 +22,9 @@ class Dropout(NeuronLayer):
 
     With ``scale_train: false`` y = x * mask in TRAIN, and y = x * (1 - ratio) in TEST. With
     ``sample_weights_test`` TEST computes as TRAIN does, with a new mask in each pass: the spread of
-    the results measures the uncertainty of the net.
-
-    A value is kept if its random 32-bit word is above ``ratio`` of the largest word. The mask is
-    the same on every device, and for each sample with any number of data-parallel ranks.
+    the results measures the uncertainty of the net. A value is kept if its random 32-bit word is
+    above ``ratio`` of the largest word. The mask is the same on every device, and for each sample
+    with any number of data-parallel ranks.
 
     Shapes: bottom any -> top the same.
 

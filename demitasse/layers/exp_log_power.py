@@ -16,11 +16,9 @@ class Exp(NeuronLayer):
     """Exponential of a linear function of every element; may run in place.
 
     y = base^(shift + scale x).
-
     ``base`` -1, the default, means e.
 
     Source: Caffe, ``src/caffe/layers/exp_layer.cpp``.
-
     Shapes: bottom any -> top the same.
 
     Raises:
@@ -79,11 +77,9 @@ class Log(Linear):
     """Logarithm of a linear function of every element; may run in place.
 
     y = log(shift + scale x) to a base.
-
     ``base`` -1, the default, means e.
 
     Source: Caffe, ``src/caffe/layers/log_layer.cpp``.
-
     Shapes: bottom any -> top the same.
 
     Raises:
@@ -117,12 +113,10 @@ class Power(Linear):
     """A power of a linear function of every element; may run in place.
 
     y = (shift + scale x)^power.
-
-    With ``power`` 0 the top is 1 for every input. The gradient is
-    power * scale * (shift + scale x)^(power - 1), which is exact at 0, too.
+    With ``power`` 0 the top is 1 for every input. The gradient is exact at 0, too:
+    power * scale * (shift + scale x)^(power - 1).
 
     Source: Caffe, ``src/caffe/layers/power_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 

@@ -16,12 +16,9 @@ from demitasse.layers.registry import register_layer
 class Permute(Layer):
     """Put the axes named by ``order`` first, the others after them in their own order.
 
-    The axes of a blob in another order.
-
-    Compared with OpenCV's output.
+    The axes of a blob in another order. Compared with OpenCV's output.
 
     Source: SSD (weiliu89/caffe), ``src/caffe/layers/permute_layer.cpp``.
-
     Shapes: bottom (d0, d1, ...) -> top (d[order[0]], d[order[1]], ...).
 
     Raises:
@@ -67,12 +64,10 @@ class Reorg(Layer):
 
     Blocks of pixels become channels, as in Darknet. Darknet reads the memory of a (C, H, W) image
     as an image (C / s^2, H s, W s) and gathers the pixels of its blocks; trained nets depend on it.
-
     Not compared with the original.
 
     Source: MobileNet-YOLO (eric612), ``src/caffe/layers/reorg_layer.cpp``; Darknet, ``src/blas.c``
     (reorg_cpu).
-
     Shapes: bottom (N, C, H, W) -> top (N, C s^2, H / s, W / s), or with ``reverse``
     (N, C / s^2, H s, W s), where s is ``stride``. Both ways s^2 divides C.
 
@@ -130,12 +125,9 @@ class Reorg(Layer):
 class ShuffleChannel(Layer):
     """Channel j of group i becomes channel i of group j; may run in place.
 
-    Channels of several groups, one of each in turn.
-
-    Not compared with the original.
+    Channels of several groups, one of each in turn. Not compared with the original.
 
     Source: ShuffleNet (farmingyard/ShuffleNet), ``shuffle_channel_layer.cpp``.
-
     Shapes: bottom (N, C, ...) -> top the same; ``group`` divides C.
 
     Raises:

@@ -202,10 +202,8 @@ class Pooling(Layer):
     pads; with ``AVE_EXC_PAD``, or without ``avg_include_pad``, of its part on the image. A window
     without elements gives the lowest float32 (MAX). Its mean is Caffe's quotient: NaN (0 / 0) if
     the window begins at the image's end along some axis, and 0 of either sign if it begins beyond
-    the end.
-
-    Kernel, stride and pad of each axis are given by the fields of the forks, or several times.
-    video-caffe's NdPooling is the same layer.
+    the end. Kernel, stride and pad of each axis are given by the fields of the forks, or several
+    times. video-caffe's NdPooling is the same layer.
 
     Shapes: bottom (N, C, *spatial) -> top (N, C, *positions); with MAX, a second top of the same
     shape takes the index of the largest element within its (flattened) plane, -1 for none.

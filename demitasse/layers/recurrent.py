@@ -207,7 +207,6 @@ class RNN(RecurrentLayer):
     h = tanh(W_x x + b_h (+ W_s static) + W_h (cont * h_before)), o = tanh(W_o h + b_o).
 
     Source: Caffe, ``src/caffe/layers/rnn_layer.cpp``.
-
     Shapes: bottoms x (T, N, ...), cont (T, N), optionally static (N, ...), optionally h (1, N, H)
     -> tops o (T, N, H), optionally last h (1, N, H). Parameters W_x (H, D), b_h (H,), W_s (H, S)
     where there is a static bottom, W_h (H, H), W_o (H, H), b_o (H,).
@@ -371,7 +370,6 @@ class LSTM(RecurrentLayer):
     W_x x + b (+ W_s static) + W_h (cont * h_before), in the order input, forget, output, new value.
 
     Source: Caffe, ``src/caffe/layers/lstm_layer.cpp``.
-
     Shapes: bottoms x (T, N, ...), cont (T, N), optionally static (N, ...), optionally h (1, N, H)
     and c (1, N, H) -> tops h (T, N, H), optionally last h (1, N, H) and last c (1, N, H).
     Parameters W_x (4H, D), b (4H,), W_s (4H, S) where there is a static bottom, W_h (4H, H).

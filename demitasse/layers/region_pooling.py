@@ -86,14 +86,12 @@ class ROILayer(RegionPooling):
 class ROIPooling(ROILayer):
     """Convert regions of any size to maps of one size, by maxima.
 
-    The largest value in each bin of a region of interest.
-
-    A region has pooled_h x pooled_w bins, which overlap where its size does not divide. An empty
-    bin gives 0. With ``pad_ratio``, of Cascade R-CNN, regions are wider on each side. The gradient
-    goes to the first of equal values. Not compared with the original.
+    The largest value in each bin of a region of interest. A region has pooled_h x pooled_w bins,
+    which overlap where its size does not divide. An empty bin gives 0. With ``pad_ratio``, of
+    Cascade R-CNN, regions are wider on each side. The gradient goes to the first of equal values.
+    Not compared with the original.
 
     Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_layer.cpp``.
-
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image, of which ``spatial_scale`` make one of the map -> top (R, C, pooled_h, pooled_w).
 
@@ -163,7 +161,6 @@ class ROIAlign(ROILayer):
     Cascade R-CNN; that of Mask R-CNN has a message of its own. Not compared with the original.
 
     Source: Cascade R-CNN (zhaoweicai/cascade-rcnn), ``src/caffe/layers/roi_align_layer.cpp``.
-
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image, of which ``spatial_scale`` make one of the map -> top (R, C, pooled_h + 1, pooled_w + 1).
 
@@ -210,13 +207,11 @@ class ROIAlign(ROILayer):
 class PSROIPooling(RegionPooling):
     """Average the bins of regions of position-sensitive score maps.
 
-    The mean of each bin of a region of interest, each bin from channels of its own.
-
-    Bin (i, j) of channel d is taken from channel (d G + i) G + j of the map, where G is
-    ``group_size``. An empty bin gives 0. Not compared with the original, which runs on GPUs only.
+    The mean of each bin of a region of interest, each bin from channels of its own. Bin (i, j) of
+    channel d is taken from channel (d G + i) G + j of the map, where G is ``group_size``. An empty
+    bin gives 0. Not compared with the original, which runs on GPUs only.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/psroi_pooling_layer.cpp``, ``.cu``.
-
     Shapes: bottoms map (N, output_dim G G, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in
     pixels of the image -> top (R, output_dim, G, G). ``spatial_scale`` is that of the map.
 

@@ -44,13 +44,11 @@ class ViewLayer(Layer):
 class Reshape(ViewLayer):
     """Replace ``num_axes`` axes from ``axis`` on by ``shape``.
 
-    Other axes over the same elements; nothing is copied.
-
-    In ``shape``, 0 keeps the bottom's axis of that place and one -1 is worked out from the rest. A
-    negative ``axis`` counts from the end, where -1 appends.
+    Other axes over the same elements; nothing is copied. In ``shape``, 0 keeps the bottom's axis of
+    that place and one -1 is worked out from the rest. A negative ``axis`` counts from the end,
+    where -1 appends.
 
     Source: Caffe, ``src/caffe/layers/reshape_layer.cpp``.
-
     Shapes: bottom (*lead, *replaced, *rest) -> top (*lead, *shape, *rest), the same data.
 
     Raises:
@@ -126,7 +124,6 @@ class Flatten(ViewLayer):
     Several axes made one; nothing is copied.
 
     Source: Caffe, ``src/caffe/layers/flatten_layer.cpp``.
-
     Shapes: bottom (*lead, *joined, *rest) -> top (*lead, product of joined, *rest), the same data.
 
     Raises:
@@ -149,7 +146,6 @@ class Squeeze(ViewLayer):
 
     Source: Synopsys Caffe (foss-for-synopsys-dwc-arc-processors/synopsys-caffe),
     ``src/caffe/layers/squeeze_layer.cpp``.
-
     Shapes: bottom (..., 1, ...) -> top (..., ...), the same data.
 
     Raises:

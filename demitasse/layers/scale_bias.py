@@ -17,11 +17,9 @@ class Scale(Layer):
     """Multiply by a learned scale, or by a second bottom, and add a learned bias if asked to.
 
     y = x * s (+ b), where s and b span some axes of x and repeat over the others.
-
     May run in place.
 
     Source: Caffe, ``src/caffe/layers/scale_layer.cpp``.
-
     Shapes: bottoms x (*outer, *dims, *inner)[, s dims] -> top as x; ``dims`` begin at ``axis``.
     Parameters s dims, unless it is a bottom, and with ``bias_term`` b dims.
 
@@ -99,7 +97,6 @@ class Bias(Layer):
     y = x + b, where b spans some axes of x and repeats over the others.
 
     Source: Caffe, ``src/caffe/layers/bias_layer.cpp``.
-
     Shapes: bottoms x (*outer, *dims, *inner)[, b dims] -> top as x; ``dims`` begin at ``axis``.
     Parameter b dims, unless it is a bottom.
 

@@ -38,9 +38,8 @@ class ImageData(EpochDataLayer):
 
     Lines of the list are ``path label``; with several labels, ``path label label ...``. Labels may
     be any numbers. Paths are relative to ``root_folder``, which is also searched beside the
-    prototxt.
-
-    In phase TRAIN rank r of n reads images r, r + n, ...; in phase TEST every rank reads all.
+    prototxt. In phase TRAIN rank r of n reads images r, r + n, ...; in phase TEST every rank reads
+    all.
 
     Shapes: top[0] (N, C, H, W), from the first image of each batch; top[1] labels (N,), or (N, n)
     for n labels.
@@ -179,21 +178,17 @@ class LabelImageLayer(EpochDataLayer):
 class ImageSegData(LabelImageLayer):
     """Images of a list and their labels, in order or shuffled in every epoch.
 
-    Batches of images with a class for every pixel, that a list names.
-
-    Not compared with the original.
-
-    Lines of the list are ``image label``, both without spaces; paths as for ImageData.
+    Batches of images with a class for every pixel, that a list names. Not compared with the
+    original. Lines of the list are ``image label``, both without spaces; paths as for ImageData.
     With ``label_type: PIXEL`` the label is an image of the same size whose pixels are classes (of
     one with a palette, the numbers of its colours); with ``IMAGE``, which is the default as in
     DeepLab, a class for all pixels; with ``NONE`` there are none, and all pixels have
-    ``ignore_label``. Images and labels are cropped and mirrored alike. An image smaller than
-    the crop is filled up with the mean, its labels with ``ignore_label``. ``new_height`` and
+    ``ignore_label``. Images and labels are cropped and mirrored alike. An image smaller than the
+    crop is filled up with the mean, its labels with ``ignore_label``. ``new_height`` and
     ``new_width`` resize labels to the nearest class, where DeepLab would mix classes. Each image
     and its labels are then made larger or smaller by one of ``scale_factors``, drawn at random.
 
     Source: DeepLab, ``src/caffe/layers/image_seg_data_layer.cpp``.
-
     Shapes: top[0] (N, C, H, W); top[1] labels (N, 1, H, W); top[2], if there is one, height and
     width of each image (N, 1, 1, 2).
 
@@ -223,16 +218,12 @@ LISTED = (
 class DenseImageData(LabelImageLayer):
     """Images and label images of a list, in order or shuffled in every epoch.
 
-    Batches of images with a class for every pixel, as SegNet's prototxts name them.
-
-    Not compared with the original.
-
-    Lines of the list are ``image label``, both without spaces; the pixels of the label are classes.
-    Images and labels are cropped and mirrored alike; crops are at random places in TRAIN and in
-    the middle in TEST, where SegNet's are at random places, too.
+    Batches of images with a class for every pixel, as SegNet's prototxts name them. Not compared
+    with the original. Lines of the list are ``image label``, both without spaces; the pixels of the
+    label are classes. Images and labels are cropped and mirrored alike; crops are at random places
+    in TRAIN and in the middle in TEST, where SegNet's are at random places, too.
 
     Source: SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/dense_image_data_layer.cpp``.
-
     Shapes: top[0] (N, C, H, W); top[1] labels (N, 1, H, W).
 
     Raises:

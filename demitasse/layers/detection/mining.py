@@ -134,15 +134,12 @@ def _matched(targets: Assignment) -> np.ndarray:
 class BoxAnnotatorOHEM(Layer):
     """Keep labels and weights of the ``roi_per_img`` regions of greatest loss in each image.
 
-    Of many regions, those of greatest loss are trained on.
-
-    The other labels become ``ignore_label``, the other weights 0. Works on the host; no gradient
-    passes, as in R-FCN. Of equal losses the first counts. Not compared with the original, which
-    runs on GPUs only.
+    Of many regions, those of greatest loss are trained on. The other labels become
+    ``ignore_label``, the other weights 0. Works on the host; no gradient passes, as in R-FCN. Of
+    equal losses the first counts. Not compared with the original, which runs on GPUs only.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/box_annotator_ohem_layer.cu``;
     Shrivastava et al., Training Region-based Object Detectors with Online Hard Example Mining.
-
     Shapes: bottoms regions (R, 5, *places): image, x1, y1, x2, y2; losses and labels (R, 1,
     *places), weights (R, B, *places) -> labels and weights, like those bottoms. There may be no
     places.

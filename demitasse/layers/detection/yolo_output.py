@@ -164,7 +164,6 @@ class YoloDetectionOutput(YoloOutput):
     original.
 
     Source: MobileNet-YOLO (eric612), ``src/caffe/layers/yolo_detection_output_layer.cpp``.
-
     Shapes: bottoms maps (N, num_box (5 + num_classes), H, W), one or more -> top (1, 1, K, 7):
     image, class from 1 on, score, xmin, ymin, xmax, ymax in units of the image. Without detections,
     a row of the index and -1 for each image.
@@ -215,7 +214,6 @@ class Yolov3DetectionOutput(YoloOutput):
     dropped, for each image of a batch. Not compared with the original.
 
     Source: MobileNet-YOLO (eric612), ``src/caffe/layers/yolov3_detection_output_layer.cpp``.
-
     Shapes: bottoms maps (N, num_box (5 + num_classes), H, W), ``mask_group_num`` of them -> top
     (1, 1, K, 7): image, class from 1 on, score, xmin, ymin, xmax, ymax in units of the image.
     Without detections, a row of the index and -1 for each image.

@@ -100,7 +100,6 @@ class MultiBoxLoss(LossLayer):
     normalizer: VALID, the default, is the number of matches, FULL all priors. With
     ``propagate_down: false`` for a prediction, the loss lacks its part. Labels and priors have no
     gradient, whatever ``propagate_down`` is. As in SSD, an image without objects is not mined.
-
     Unlike in SSD, an unmatched prior is positive for the background with LOGISTIC and NONE, too,
     and suppression without ``top_k`` has all boxes as candidates. Not compared with the original.
 

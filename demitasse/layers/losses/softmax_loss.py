@@ -19,19 +19,16 @@ from demitasse.layers.registry import register_layer
 class SoftmaxWithLoss(LossLayer):
     """Compare scores with class labels, stably: the gradient needs no logarithm.
 
-    The multinomial logistic loss of a softmax, -sum log(p_label) / normaliser.
-
-    A label that is neither a class nor ``ignore_label`` makes the loss NaN.
-
-    Beyond Caffe: a third bottom weighs the loss of each position; their sum over valid positions is
-    then the normaliser VALID. ``class_weighting`` with ``weight_by_label_freqs`` weighs classes,
-    without changing the normaliser. ``label_smoothing`` e makes the target 1 - e + e / C for the
-    labelled class and e / C for others. These three are not compared with the originals.
+    The multinomial logistic loss of a softmax, -sum log(p_label) / normaliser. A label that is
+    neither a class nor ``ignore_label`` makes the loss NaN. Beyond Caffe: a third bottom weighs the
+    loss of each position; their sum over valid positions is then the normaliser VALID.
+    ``class_weighting`` with ``weight_by_label_freqs`` weighs classes, without changing the
+    normaliser. ``label_smoothing`` e makes the target 1 - e + e / C for the labelled class and e /
+    C for others. These three are not compared with the originals.
 
     Source: Caffe, ``src/caffe/layers/softmax_loss_layer.cpp``. Class weights: caffe-segnet-cudnn5
     (TimoSaemann), the same file; sample weights: pull request 5828 of BVLC/caffe; label smoothing:
     Szegedy et al., Rethinking the Inception Architecture for Computer Vision.
-
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape[, weights of as many] ->
     loss (), and, with a second top, the probabilities, shaped like the scores. C is at
     ``softmax_param.axis``.
@@ -139,15 +136,12 @@ class SoftmaxWithLoss(LossLayer):
 class SoftmaxWithLossOHEM(SoftmaxWithLoss):
     """SoftmaxWithLoss with a third top, the loss of each position.
 
-    SoftmaxWithLoss whose third top is what each position loses.
-
-    The third top is not normalized, is 0 for ignored labels, and passes no gradient back. With
-    three tops the second top has the probabilities, which the original leaves unwritten. Not
-    compared with the original.
+    SoftmaxWithLoss whose third top is what each position loses. The third top is not normalized, is
+    0 for ignored labels, and passes no gradient back. With three tops the second top has the
+    probabilities, which the original leaves unwritten. Not compared with the original.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/softmax_loss_ohem_layer.cpp``; Intel
     Caffe, the same file.
-
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape[, weights of as many] ->
     loss ()[, probabilities, shaped like the scores[, losses, shaped like the labels]].
 
