@@ -148,13 +148,7 @@ def give_back(array: np.ndarray) -> None:
 
 
 class ChannelSlice(FrozenStruct):
-    """A range of the channels of channels-last images.
-
-    Attributes:
-        shape: The shape of the slice, (N, C, *spatial).
-        whole: The shape of the whole images: the same except for C.
-        first: The first of the channels.
-    """
+    """A range of the channels of channels-last images: shapes (N, C, *spatial), and the first."""
 
     shape: tuple[int, ...]
     whole: tuple[int, ...]

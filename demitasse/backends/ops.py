@@ -439,19 +439,13 @@ __getattr__ = deprecated_names(
 def loss_divisor(
     normalization: str, batch: int, labels: int, *, some_ignored: bool
 ) -> float | None:
-    """Return the normalizer of a loss that is summed over all labels.
+    """Return the normalizer of a loss that is summed over all labels, at least 1.
+
+    None is the number of labels that count, or 1 if none do: labels may be ignored. ``batch`` is
+    the product of the axes before the class axis.
 
     Source: Caffe, ``SoftmaxWithLossLayer::get_normalizer`` in
     ``src/caffe/layers/softmax_loss_layer.cpp``.
-
-    Args:
-        normalization: "FULL", "VALID", "BATCH_SIZE" or "NONE".
-        batch: Size of the batch: product of the axes before the class axis.
-        labels: Number of labels.
-        some_ignored: True if labels may be ignored, so that a pass counts the others.
-
-    Returns:
-        The divisor, at least 1; None for the number of labels that count, or 1 if none do.
     """
     match normalization:
         case "VALID" if some_ignored:

@@ -55,14 +55,10 @@ class Bins(NamedTuple):
 def bins(
     rois: np.ndarray, scale: float, pooled: tuple[int, int], batch: int, size: tuple[int, int]
 ) -> Bins:
-    """Cut regions whose corners are rounded on the map, as ROIPooling does.
+    """Cut regions (R, 5) whose corners are rounded on the map, as ROIPooling does.
 
-    Args:
-        rois: Shape (R, 5).
-        scale: Pixels of the map for one of the image.
-        pooled: Rows and columns of bins.
-        batch: Number of images.
-        size: Height and width of the map.
+    ``scale`` is the pixels of the map for one of the image. There are ``pooled`` rows and columns
+    of bins, ``batch`` images, and ``size`` is height and width of the map.
 
     Raises:
         ShapeError: A region's image is not in the batch, or a corner is NaN.
@@ -115,13 +111,10 @@ def bins_between(
 def grid_samples(
     rois: np.ndarray, scale: float, pooled: tuple[int, int], batch: int, size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pixels between which ROIAlign interpolates the corners of bins.
+    """Return the pixels between which ROIAlign interpolates the corners of bins; see ``bins``.
 
-    Arguments and errors are those of :func:`bins`.
-
-    Returns:
-        Index of the pixel in (batch, height, width), and its weight, for each of four pixels of
-        each corner. Shapes: (4, R (rows + 1) (columns + 1)).
+    Four pixels of each corner have an index in (batch, height, width), and a weight. Shapes:
+    (4, R (rows + 1) (columns + 1)).
 
     Source: Cascade R-CNN (zhaoweicai/cascade-rcnn), ``src/caffe/layers/roi_align_layer.cpp``.
     """

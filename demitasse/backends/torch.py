@@ -20,14 +20,7 @@ from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
 
 
 class TorchBackend(Backend):
-    """One device of PyTorch, without its automatic differentiation.
-
-    Args:
-        index: The device as PyTorch calls it, e.g. "cpu", "cuda:0", "mps".
-
-    Raises:
-        DeviceError: PyTorch is not there.
-    """
+    """One device of PyTorch ("cpu", "cuda:0", "mps"), without its automatic differentiation."""
 
     name = "torch"
     default_index = "cpu"

@@ -86,33 +86,22 @@ class Window:
         return list(product(*(_taps_along(*axis) for axis in axes)))
 
     def convolved(self, spatial: Shape) -> Shape:
-        """Return the output size of a convolution of an image of size ``spatial``.
-
-        Raises:
-            ShapeError: The window does not fit.
-        """
+        """Return the output size of a convolution; raise ShapeError if the window does not fit."""
         # C's division: towards zero, so a window that sticks out by less than a stride counts
         spans = zip(spatial, self.pads, self.extent, self.stride, strict=True)
         out = tuple(int((n + p + q - e) / s) + 1 for n, (p, q), e, s in spans)
         return self._some(out, spatial)
 
     def deconvolved(self, spatial: Shape) -> Shape:
-        """Return the output size of a transposed convolution of an image of size ``spatial``.
-
-        Raises:
-            ShapeError: Nothing is left between the pads.
-        """
+        """Return the output size of a transposed convolution; ShapeError if nothing is left."""
         spans = zip(spatial, self.stride, self.extent, self.pads, strict=True)
         return self._some(tuple(s * (n - 1) + e - p - q for n, s, e, (p, q) in spans), spatial)
 
     def pooled(self, spatial: Shape, *, ceil: bool) -> Shape:
-        """Return the output size of pooling an image of size ``spatial``.
+        """Return the output size of pooling; raise ShapeError if the window does not fit.
 
         With padding, a last window that would start beyond the image and its first pad is dropped.
         With ``ceil``, a last window that sticks out of the padded image counts.
-
-        Raises:
-            ShapeError: The window does not fit.
         """
         out = []
         padded = any(before or after for before, after in self.pads)

@@ -18,10 +18,7 @@ from demitasse.layers.registry import register_layer
 
 
 class NeuronLayer(Layer):
-    """Base class of elementwise functions; usable in place.
-
-    Shapes: bottom any -> top the same.
-    """
+    """Base class of elementwise functions; usable in place. Shapes: bottom any -> top the same."""
 
     bottoms = tops = Exactly(1)
     function: ClassVar[str] = ""

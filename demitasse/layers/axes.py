@@ -12,19 +12,10 @@ from demitasse.layers.checks import no_such_axis, out_of_range, shape_mismatch, 
 
 @dataclass(frozen=True)
 class ClassAxis:
-    """Sizes around the class axis of a blob of scores.
+    """Sizes before, along and after the class axis of a blob of scores; no class is a ShapeError.
 
     Scores are seen as (outer, C, inner), and their labels as (outer, inner), whatever the shape of
     the label blob.
-
-    Attributes:
-        axis: Index of the class axis.
-        outer: Product of the axes before.
-        classes: Size of the class axis, C.
-        inner: Product of the axes after.
-
-    Raises:
-        ShapeError: There are labels, but no classes.
     """
 
     axis: int
@@ -151,10 +142,6 @@ def learned_shape(blob: Blob, axis: int, num_axes: int, field: str) -> tuple[int
     """Return the shape of a learned operand: ``num_axes`` axes of ``blob`` from ``axis`` on.
 
     0 axes are a scalar, -1 all that follow. ``field`` is the name of the message, for errors.
-
-    Raises:
-        ConfigError: ``num_axes`` is below -1.
-        ShapeError: The blob has fewer axes.
     """
     start = blob.canonical_axis(axis)
     if num_axes < -1:

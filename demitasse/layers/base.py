@@ -239,17 +239,11 @@ class Layer(Arrays):
         return lambda: self.set_state(deepcopy(state))
 
     def state_blobs(self) -> Sequence[Blob]:
-        """Return the blobs that later forward passes read: averages, hidden states.
-
-        Before the first pass there may be fewer blobs.
-        """
+        """Return the blobs that later passes read: averages, hidden states after the first pass."""
         return ()
 
     def all_state_blobs(self) -> Sequence[Blob]:
-        """Return all running averages and hidden states, also where passes only read them.
-
-        Hidden states are added as by the first pass.
-        """
+        """Return all averages and hidden states, also where passes only read them."""
         return self.state_blobs()
 
     @property
@@ -351,12 +345,7 @@ class Layer(Arrays):
 
     @final
     def run_reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Set the shapes of the tops.
-
-        Raises:
-            NetError: A top is a bottom, and would get another shape.
-            ShapeError: The layer does not take the shape of a bottom.
-        """
+        """Set the shapes of the tops; raise NetError for another shape of a top that is a bottom."""
         before = [(blob, blob.shape) for blob in bottom if any(blob is one for one in top)]
         self.reshape(bottom, top)
         for blob, shape in before:

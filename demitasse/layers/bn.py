@@ -185,9 +185,6 @@ def create_bn(param: LayerParameter, phase: str, context: LayerContext) -> Layer
     """Return the layer of SegNet or of PSPNet, by the fields of the message.
 
     An empty message with two stored parameters is SegNet's.
-
-    Raises:
-        ConfigError: The message has fields of both.
     """
     p = param.bn_param
     segnet = [name for name in SEGNET if p.HasField(name)]

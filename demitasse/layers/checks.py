@@ -57,12 +57,7 @@ def unsupported(field: str, message: str) -> ConfigError:
 
 
 def legacy_axis(param: ConcatParameter | SliceParameter, old: str, blob: Blob) -> int:
-    """Return ``axis``, which may be negative, or the field ``old``, which may not.
-
-    Raises:
-        ConfigError: Both fields are given.
-        ShapeError: The blob has no such axis.
-    """
+    """Return ``axis``, which may be negative, or the field ``old``, which may not; not both."""
     if not param.HasField(old):
         return blob.canonical_axis(param.axis)
     if param.HasField("axis"):

@@ -51,8 +51,7 @@ class RecurrentLayer(Layer):
     def unroll(self, z: Array, cont: Array, states: list[Array]) -> tuple[Array, list[Array]]:
         """Run all steps; return the output, (T, N, H), and the states at the end, (N, H) each.
 
-        Shapes: z, inputs of the gates from x, bias and static, (T, N, G * H); cont (T, N, 1);
-        states (N, H) each.
+        Shapes: z, inputs of the gates, (T, N, G * H); cont (T, N, 1); states (N, H) each.
         """
         raise NotImplementedError
 

@@ -168,11 +168,7 @@ def layer_class(name: str) -> Creator:
 
 
 def create_layer(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
-    """Return the layer of a message.
-
-    Raises:
-        ConfigError: A setting is NaN or infinite; the layer refuses other values.
-    """
+    """Return the layer of a message; raise ConfigError for a setting that is NaN or infinite."""
     for field, value in nonfinite_fields(param, SETTINGS):
         message = f"got {field} {value}, expected a finite number"
         raise ConfigError(message, code=ErrorCode.NOT_FINITE, field=field, got=value)

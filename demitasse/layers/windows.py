@@ -178,11 +178,7 @@ class Correlation:
 
 
 def convolution_window(param: ConvolutionParameter, axes: int) -> Window:
-    """Read the window of a convolution over ``axes`` spatial axes.
-
-    Raises:
-        ConfigError: A field is given in two ways, not once per axis, or 0.
-    """
+    """Read the window of a convolution; raise ConfigError for fields that contradict or are 0."""
     path = "convolution_param"
     kernel = sides(param, path, "kernel", axes, partial(_caffe, param, "kernel", None))
     stride = sides(param, path, "stride", axes, partial(_caffe, param, "stride", 1))
@@ -208,10 +204,7 @@ def sides(param: Param, path: str, name: str, axes: int, caffe: Callable[[int], 
     """Return kernel, stride or pad (``name``), one value for each spatial axis.
 
     ``path`` is the name of the message's field. ``caffe`` reads Caffe's own fields for a number of
-    axes.
-
-    Raises:
-        ConfigError: Fields of two forks are given, or not one value for each axis.
+    axes; ConfigError if fields of two forks are given, or not one value for each axis.
     """
     depth = [field for field in DEPTH.values() if param.HasField(field)]
     if depth:
@@ -245,10 +238,7 @@ def sides(param: Param, path: str, name: str, axes: int, caffe: Callable[[int], 
 def pads(
     param: Param, path: str, axes: int, caffe: Callable[[int], Shape]
 ) -> tuple[Shape, Shape | None]:
-    """Return the pads before each axis, and those after it where they differ.
-
-    Arguments and errors are those of :func:`sides`.
-    """
+    """Return the pads before each axis, and those after it where they differ; see ``sides``."""
     values = [getattr(param, field) for field in PAD_SIDES]
     pad = sides(param, path, "pad", axes, caffe)
     if not any(values):

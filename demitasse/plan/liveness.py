@@ -40,11 +40,7 @@ def names_in(keep: Keep) -> frozenset[str] | None:
 
 
 def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
-    """Return the names in ``keep``, or None where all blobs are kept.
-
-    Raises:
-        NetError: There is no such blob.
-    """
+    """Return the names in ``keep``, None for all; raise NetError if there is no such blob."""
     names = names_in(keep)
     unknown = sorted(names - set(known)) if names is not None else []
     if unknown:

@@ -48,7 +48,6 @@ class Preparation(NamedTuple):
         memories: Serials of the blobs' memories.
         places: Slot of the data of each blob in the top of a Concat, and its assignment.
         states: Code of each layer.
-        segment: The segment of all layers, with its recordings.
     """
 
     shapes: list[tuple[int, ...]]

@@ -47,12 +47,7 @@ class Group(FrozenStruct):
 
 @dataclass(frozen=True)
 class LayerBinding:
-    """A layer with its blobs and its wanted gradients.
-
-    Attributes:
-        propagate_down: For each bottom, True if its gradient is wanted.
-        backward: True if the layer takes part in the backward pass.
-    """
+    """A layer with its blobs, the bottoms whose gradients are wanted, and True for backward."""
 
     layer: Layer
     bottom: tuple[Blob, ...]
@@ -70,11 +65,9 @@ class PlannedLayer:
     """One layer of a plan, with the Step that runs it, or None for its portable code.
 
     Attributes:
-        step: The Step of the next forward.
         executed_step: The Step of the last forward, which backward follows.
         group: The layers from this one on that run as one, or None.
-        executed_group: The group whose Step ran this layer and has the state for its gradient, or
-            None.
+        executed_group: The group whose Step ran this layer and has the state for its gradient.
         gradient_group: The layers up to this one whose gradients are computed as one, or None.
         why: Why nothing faster runs.
         why_not_fused: Why no more of the layers after this one run as one with it.

@@ -37,13 +37,7 @@ MOST_WARMUP_RUNS = 65
 
 
 class WarmUp:
-    """Counts the runs of some work before a recording.
-
-    Attributes:
-        key: Values that the recording depends on.
-        runs: Number of runs since the last restart or recording.
-        needed: Number of runs before the next recording.
-    """
+    """Counts the runs of some work since the last restart or recording; ``needed`` are enough."""
 
     __slots__ = ("key", "needed", "runs")
 
@@ -153,11 +147,7 @@ class Replay:
         return None
 
     def record(self, work: Callable[[], object]) -> Recorded:
-        """Record the work, which a host computes at the same time.
-
-        Raises:
-            NotRecorded: The work cannot be recorded.
-        """
+        """Record the work, which a host computes at the same time; may raise NotRecorded."""
         guard = MemoryGuard(
             self._memories(),
             self._versions if self._recorder.computes else None,

@@ -159,14 +159,10 @@ def _nbytes(blobs: Sequence[Blob]) -> int:
 
 
 class Stopwatch:
-    """Measures the time of each layer of a plan within its ``with`` block.
+    """Measures the seconds of each layer of a plan, forward and backward, in its ``with`` block.
 
     The stopwatch waits for the device after each layer. A layer's time includes copies of its
-    inputs.
-
-    Attributes:
-        forward: Seconds of each layer; for layers that run as one, at the first of them.
-        backward: Seconds of the gradients of each layer.
+    inputs. Layers that run as one have their time at the first of them.
     """
 
     def __init__(self, plan: Plan, synchronize: Callable[[], None]) -> None:

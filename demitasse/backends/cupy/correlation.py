@@ -49,10 +49,7 @@ def any_axes(g: ConvGeometry) -> np.ndarray:
 
 
 class Chunk:
-    """The kernels and products for some samples at once.
-
-    ``axes`` is ``any_axes(geometry)`` on the device, for kernels of more than two axes.
-    """
+    """The kernels and products for some samples at once; ``axes`` is ``any_axes`` on the device."""
 
     def __init__(
         self, engine: Engine, geometry: ConvGeometry, dtype: str, samples: int, axes: Array
@@ -247,13 +244,9 @@ class Correlation:
     ) -> None:
         """Compute the two products that begin with a map: for the weight and for the image.
 
-        Args:
-            maps: A convolution's top gradient; a deconvolution's bottom.
-            weight: The weight.
-            image: Factor of the map for ``total``.
-            total: The weight's gradient, which is added to; None where it is not wanted.
-            spread: An image that is overwritten: a convolution's bottom gradient, a deconvolution's
-                top. None where it is not wanted.
+        ``maps`` is a convolution's top gradient, or a deconvolution's bottom. The product with
+        ``image`` is added to ``total``, the weight's gradient. ``spread`` is overwritten: a
+        convolution's bottom gradient, a deconvolution's top. None stands for what is not wanted.
         """
         if self.direct and spread is not None:
             self.engine.multiply(self._direct_transposed, weight, maps, spread)
@@ -331,10 +324,7 @@ def best_as_products(convolution: Convolution, *, tf32: bool) -> bool:
 class LibraryCorrelation:
     """Cross-correlation by a library, but for products that ``Correlation`` computes faster.
 
-    Arrays have the shapes of ``Correlation``.
-
-    Raises:
-        Declined: The library computes none of the ``wanted`` products.
+    Arrays have the shapes of ``Correlation``. Declined if the library computes no wanted product.
     """
 
     def __init__(

@@ -124,9 +124,8 @@ NEEDS_BOTTOM = "the kernels still read the bottom while they write the top"
 class GpuStep(Step[Engine, O]):
     """A Step made of kernels and matrix products on a GPU.
 
-    Attributes:
-        dtype: Type that the kernels take: the dtype of the computation, or the storage in 16 bits.
-            Arrays are converted for kernels that do not take 16 bits.
+    ``dtype`` is that of the computation, or the storage in 16 bits. Arrays are converted for
+    kernels that do not take 16 bits.
     """
 
     narrow_params: ClassVar[Collection[int] | None] = None

@@ -50,7 +50,6 @@ class ChannelSums:
     """Adds sums of a gradient, and of its products with another array, to parameters' gradients.
 
     The sums of the gradient are wanted with ``flat``, the sums of the products with ``along``.
-
     Shapes: arrays (samples, channels, plane), sums (channels,).
     """
 

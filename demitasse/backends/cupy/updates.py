@@ -130,10 +130,7 @@ class Updates:
 
 
 class PreparedUpdate:
-    """One launch that updates all ``wanted`` parameters, those with elements.
-
-    The launch reads ``numbers``; both are None where there is nothing to update.
-    """
+    """One launch that updates the ``wanted`` parameters, those with elements; None for none."""
 
     def __init__(
         self,

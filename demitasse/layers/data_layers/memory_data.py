@@ -62,12 +62,7 @@ class MemoryData(BaseDataLayer):
         return self._batch_size
 
     def set_batch_size(self, size: int) -> None:
-        """Set the batch size.
-
-        Raises:
-            ConfigError: The size is not above 0.
-            DataError: Rows that were added are not used yet.
-        """
+        """Set the batch size, above 0; raise DataError if rows that were added are not used yet."""
         self._need_used()
         self._batch_size = positive(size, "the batch size")
 
@@ -99,12 +94,7 @@ class MemoryData(BaseDataLayer):
         self.has_new_data = True
 
     def add_mat_vector(self, images: Sequence[Any], labels: Sequence[float]) -> None:
-        """Transform some images (C, H, W), arrays of bytes or numbers, and use them.
-
-        Raises:
-            DataError: As for ``add_datum_vector``.
-            ShapeError: Images do not become (C, H, W).
-        """
+        """Transform and use some images (C, H, W) of bytes or numbers; errors as of datums."""
         self._need_used()
         self._use(self.transformer.transform(images), labels)
         self.has_new_data = True

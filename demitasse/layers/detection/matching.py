@@ -79,11 +79,8 @@ def match(
     The first matching is bipartite and greedy, the pair of greatest overlap first. An object that
     overlaps no remaining box has no match. Other boxes overlap their best object by ``threshold``
     at least; None for the first matching only. With ``ignore_outside``, boxes that reach beyond the
-    image are ignored.
-
-    Returns:
-        The object of each box, UNMATCHED or IGNORED, and the overlap with it; for unmatched boxes
-        the greatest overlap with any object.
+    image are ignored. Return the object of each box, UNMATCHED or IGNORED, and the overlap with it;
+    for unmatched boxes the greatest overlap with any object.
 
     Shapes: objects (G, 4), boxes (P, 4) -> (P,), (P,).
     """

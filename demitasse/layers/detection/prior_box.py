@@ -61,10 +61,8 @@ def prior_boxes(
     """Return boxes of all sizes around the centres of all cells of a map.
 
     The map, the image and a cell have height and width, ``image`` and ``step`` in pixels. There is
-    a box for each offset (y, x) in steps, and each size (width, height) in pixels.
-
-    Returns:
-        Shape (height, width, boxes, 4), float64; the offsets of a size are next to each other.
+    a box for each offset (y, x) in steps, and each size (width, height) in pixels. The offsets of a
+    size are next to each other. Shape: (height, width, boxes, 4), float64.
     """
     centre = [
         (np.arange(n)[:, None] + np.array([offset[i] for offset in offsets])) * step[i]

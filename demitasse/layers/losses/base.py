@@ -25,20 +25,13 @@ FORKS = ("label_smoothing", "weight_by_label_freqs", "class_weighting")
 
 @dataclass(frozen=True)
 class Targets:
-    """Mask of the targets that count in a pass, None for all, and the divisor of their losses.
-
-    The divisor is a number, or a 0-d array.
-    """
+    """Mask of the targets that count in a pass, None for all, and the divisor of their losses."""
 
     valid: Array | None
     normalizer: Array | float
 
     def masked(self, xp: Any, values: Array) -> Array:
-        """Return the values of targets that count, and 0 for the others.
-
-        Shapes: values like the targets, or (outer, C, inner) for targets (outer, inner) -> the
-        same.
-        """
+        """Return the values of targets that count, or of their (outer, C, inner) scores; else 0."""
         if self.valid is None:
             return values
         every = self.valid.ndim == values.ndim
@@ -81,11 +74,7 @@ class Normalization:
         return layer.cast(layer.xp.reshape(blob.read(), shape), "int64") != self.ignore_label
 
     def targets(self, layer: Layer, blob: Blob, shape: tuple[int, ...]) -> Targets:
-        """Return the targets that count and the normalizer, at least 1.
-
-        ``shape`` is that of the losses; the first axis is the product of the axes before the class
-        axis.
-        """
+        """Return the targets that count and the normalizer, at least 1; losses have this shape."""
         valid = self.valid(layer, blob, shape)
         if valid is not None and self.mode == "VALID":
             return Targets(valid, at_least_one(layer, layer.xp.sum(layer.cast(valid))))
@@ -159,24 +148,15 @@ class LossLayer(Layer):
     # -- defined by subclasses -----------------------------------------------------------------
 
     def losses(self, bottom: Blobs) -> Array:
-        """Return the losses before the sum, or their sum.
-
-        Shapes: like the targets if some do not count, else any.
-        """
+        """Return the losses before the sum, like the targets if some do not count; or their sum."""
         raise NotImplementedError(type(self).__name__)
 
     def gradients(self, bottom: Blobs) -> Iterator[Array]:
-        """Yield the gradient of the sum of losses for each differentiable bottom.
-
-        Shapes: those of the bottoms, or others of the same count.
-        """
+        """Yield the gradient of the sum of losses for each differentiable bottom, of its count."""
         raise NotImplementedError(type(self).__name__)
 
     def write_each(self, losses: Array, top: Blobs) -> None:
-        """Write the losses before the normalization, for layers with a top for them.
-
-        Shapes: losses as returned by ``losses``, 0 for targets that do not count.
-        """
+        """Write the losses, 0 for targets that do not count, for layers with a top for them."""
 
     def targets(self, bottom: Blobs) -> Targets:
         """Return the targets that count and the normalizer; by default all, and the batch size."""

@@ -101,11 +101,9 @@ def canonical_type(name: str) -> str:
 
 
 def layer_metadata(name: str) -> LayerMetadata:
-    """Return the metadata of a layer type.
+    """Return the metadata of a layer type; the defaults for a type without.
 
-    Returns:
-        For a type without metadata, the defaults: it may read records, and it is a loss if its name
-        ends with ``Loss``.
+    By default a type may read records, and is a loss if its name ends with ``Loss``.
     """
     found = METADATA.get(canonical_type(name)) or _registered.get(name)
     if found is not None:

@@ -21,13 +21,9 @@ Result = Literal["maps", "image", "weight"]
 
 @dataclass(frozen=True)
 class Convolution:
-    """One of the three products, for arrays of known shapes.
+    """One of the three products, for arrays of known shapes; ``result`` is overwritten.
 
-    Attributes:
-        result: The computed array, which is overwritten.
-        dtype: Of all arrays; "half" and "bfloat16" have a bias in float32.
-        bias: True if a bias is added to the map.
-        relu: True if values of the map below 0 become 0, after the bias.
+    Arrays of "half" and "bfloat16" have a bias in float32. ``bias`` and ``relu`` follow a map.
 
     Shapes: image (n, C, *spatial), maps (n, M, *positions), weight (M, C / group, *kernel),
         bias (M,).

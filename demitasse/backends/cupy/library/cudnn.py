@@ -40,11 +40,7 @@ DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "half": "HALF", "bfloat16": "
 
 
 def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> Any:
-    """Return the graph of a convolution, checked and without a plan, for a GPU's properties.
-
-    Raises:
-        Declined: cuDNN has no such convolution.
-    """
+    """Return the graph of a convolution, checked and without a plan; may raise Declined."""
     axes = len(convolution.geometry.spatial)
     decline_if(convolution.geometry.window.after, "other pads after the axes than before")
     decline_if(axes > MOST_AXES, f"{axes} spatial axes; cuDNN convolves over {MOST_AXES} at most")
@@ -178,10 +174,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan by cuDNN's name, such as ``"eng28_k2=4_k3=0"``, its engine, and the engine's knobs.
-
-    Knobs are None where the frontend has no name for one of them.
-    """
+    """A plan by cuDNN's name, ``"eng28_k2=4_k3=0"``, engine and knobs; None for unnamed knobs."""
 
     name: str
     engine: int
@@ -227,9 +220,7 @@ class Plans:
     ) -> tuple[Any, Choice]:
         """Return a graph ready to be executed, and its plan.
 
-        Raises:
-            Declined: No plan of cuDNN's keeps the rules, or plans are timed and ``rival``, which
-                returns the time of other code, is faster.
+        Decline if no plan keeps the rules, or if ``rival``, the time of other code, is shorter.
         """
         name = self.name(convolution, rules)
         choice = self._choices.get(name)
@@ -372,11 +363,7 @@ class Cudnn:
         self._plans = Plans(self._frontend, properties, self._time)
 
     def prepare(self, convolution: Convolution, rival: Rival | None = None) -> Executable:
-        """Return a convolution ready to run; see ``Engine.prepare_convolution``.
-
-        Raises:
-            Declined: cuDNN has no plan for it that keeps the settings, or ``rival`` is faster.
-        """
+        """Return a convolution ready to run; see ``Engine.prepare_convolution``."""
         rules = Rules(
             tf32=rounds_to_tf32(),
             deterministic=bool(settings.get("deterministic")),

@@ -17,15 +17,7 @@ INSTALL = (
 
 @dataclass(frozen=True)
 class Detection:
-    """Result of the detection.
-
-    Attributes:
-        cupy: Version of cupy, or None where it is not installed.
-        built_for: CUDA version cupy was built for, e.g. ``"13.2"``, or None.
-        driver: Newest CUDA version the driver can run, or None where there is no driver.
-        devices: Number of GPUs.
-        error: Why cupy could not be imported or asked, or an empty string.
-    """
+    """Versions of cupy, the CUDA it is built for and the driver's, or None; GPUs; and an error."""
 
     cupy: str | None = None
     built_for: str | None = None

@@ -113,16 +113,11 @@ class Engine(ABC):
     def elementwise(
         self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
     ) -> Launch:
-        """Return a kernel that has one thread for each of ``count`` elements.
+        """Return kernel ``name`` of a family, with one thread for each of ``count`` elements.
 
-        Args:
-            family: The source file, without its ending.
-            name: The kernel in it.
-            dtype: What it computes in, "float32" or "float64"; or "half" or "bfloat16", which it
-                keeps float32 in.
-            count: Number of elements, its first argument after the arrays.
-            numbers: Its other arguments: int becomes an index, float a value of ``dtype``.
-            reach: Size of the largest array, where that is more than ``count``.
+        A kernel computes in "float32" or "float64"; "half" and "bfloat16" keep float32 in 16 bits.
+        The arguments after the arrays are ``count`` and ``numbers``: int becomes an index, float a
+        value of ``dtype``. ``reach`` is the size of the largest array, if more than ``count``.
         """
         grid = Grid(min(-(-count // THREADS), self.most_blocks), THREADS)
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
@@ -147,8 +142,7 @@ class Engine(ABC):
     ) -> Launch:
         """Return a kernel that has one block for each of ``count`` rows, of ``length`` elements.
 
-        ``numbers`` are all arguments after the arrays; the other arguments are those of
-        ``elementwise``.
+        ``numbers`` are all arguments after the arrays; see ``elementwise``.
         """
         threads = 32
         while threads < min(length, MOST_THREADS):
@@ -243,12 +237,9 @@ class Engine(ABC):
 
     @abstractmethod
     def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
-        """Return a convolution that a library is ready to run.
+        """Return a convolution of a library, ready to run; may raise Declined.
 
         ``rival`` is other code for it, which is timed, too, where plans are timed.
-
-        Raises:
-            Declined: There is no library, it does not compute that one, or ``rival`` is faster.
         """
 
     # -- random numbers ------------------------------------------------------------------------

@@ -85,13 +85,7 @@ Property = int | str | list[int]
 
 
 def properties(number: int) -> dict[str, Property]:
-    """Return the properties of a GPU under CUDA's names, e.g. ``multiProcessorCount``.
-
-    Sizes are in bytes and clock rates in kHz. The names depend on the version of CUDA.
-
-    Raises:
-        DeviceError: cupy is not installed, or CUDA has no such GPU.
-    """
+    """Return the properties of a GPU by CUDA's names; sizes in bytes, clock rates in kHz."""
     try:
         runtime = import_module("cupy").cuda.runtime
         found = runtime.getDeviceProperties(number)

@@ -72,10 +72,7 @@ class NcclConnector:
 
 
 class Nccl:
-    """A group of GPUs; all of its methods are called where the GPU is current.
-
-    A member waits for the others for ``timeout`` seconds.
-    """
+    """A group of GPUs, used where the GPU is current; members wait for ``timeout`` seconds."""
 
     def __init__(self, cupy: Any, nccl: Any, communicator: Any, timeout: float) -> None:
         self._cupy, self._nccl, self._communicator = cupy, nccl, communicator
@@ -161,7 +158,7 @@ class Nccl:
         """Wait until the current stream is done; the thread leaves its core to others meanwhile.
 
         Raises:
-            ParallelError: That takes too long: another member is lost.
+            ParallelError: The wait is longer than the timeout: another member is lost.
         """
         event, runtime = self._cupy.cuda.Event(disable_timing=True), self._cupy.cuda.runtime
         event.record(self._stream())

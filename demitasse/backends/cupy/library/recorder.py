@@ -53,14 +53,9 @@ class GraphRecorder:
     """Records on a stream of its own, since CUDA does not capture its default stream.
 
     Arrays that are allocated during a capture come from the recording's own memory pool, so that
-    nothing else uses their memory while the graph exists.
-
-    Args:
-        cupy: The library.
-        engine: The engine of the recorded work.
-        side_streams: Filled during a capture: the stream that captures, by address, and the stream
-            that it replaces.
-        alone: Lock during a capture; other threads wait before they use the GPU.
+    nothing else uses their memory while the graph exists. ``side_streams`` has, during a capture,
+    the replaced stream by the address of the stream that captures. Other threads wait for ``alone``
+    before they use the GPU.
     """
 
     computes: ClassVar = False

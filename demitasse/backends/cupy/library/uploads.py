@@ -43,12 +43,7 @@ class InFlightCopies:
 
 @dataclass
 class _DeviceBuffer:
-    """Buffers of one batch on the GPU.
-
-    Attributes:
-        arrays: Bytes and places, as ``ImageBatch`` has them, in one dimension; they may be longer.
-        used: Event after the last read of the buffers.
-    """
+    """One-dimensional bytes and places of a batch on the GPU, and the event after the last read."""
 
     arrays: list[Array]
     used: Any = None
