@@ -345,7 +345,7 @@ class Layer(Arrays):
 
     @final
     def run_reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Set the shapes of the tops; raise NetError for another shape of a top that is a bottom."""
+        """Set the tops' shapes; raise NetError if a top that is a bottom changes its shape."""
         before = [(blob, blob.shape) for blob in bottom if any(blob is one for one in top)]
         self.reshape(bottom, top)
         for blob, shape in before:

@@ -133,7 +133,7 @@ class Chunk:
 class PointwiseGradient:
     """A product for each sample, read from image and map as they lie, and the sum of them.
 
-    The window has one element, and there is one group.
+    The window has one element; the layer has one group.
 
     Shapes: image (n, C, *spatial), maps (n, M, *spatial), weight (M, C, 1, ...).
     """

@@ -130,7 +130,7 @@ class Updates:
 
 
 class PreparedUpdate:
-    """One launch that updates the ``wanted`` parameters, those with elements; None for none."""
+    """One launch that updates the ``wanted`` parameters, or None if none has elements."""
 
     def __init__(
         self,

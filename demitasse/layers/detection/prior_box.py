@@ -31,9 +31,9 @@ def box_sizes(
 ) -> tuple[tuple[float, float], ...]:
     """Return (width, height) of every prior of a cell, in pixels.
 
-    For each smallest size: a square of that size, a square between the smallest and the largest
-    size, if there is one, and one box for each aspect ratio, width over height, other than 1. With
-    ``flip``, inverse ratios are added; with ``truncate``, sizes are cut to whole pixels.
+    Each smallest size has a square of that size, perhaps a square between the smallest and the
+    largest size, and one box for each aspect ratio (width over height) other than 1.
+    With ``flip``, inverse ratios are added; with ``truncate``, sizes are cut to whole pixels.
     """
     least, most = (map(int, sizes) if truncate else sizes for sizes in (min_sizes, max_sizes))
     largest = list(most)
