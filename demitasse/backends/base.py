@@ -343,7 +343,16 @@ class Backend(ABC):
 
     def explained(self, error: Exception) -> Exception:
         """Return an exception of the library as a DemitasseError; others as they are."""
-        return error
+        try:
+            with self._failures():
+                raise error
+        except Exception as said:
+            return said
+
+    def _failures(self, asked: int = 0) -> AbstractContextManager[None]:
+        """Convert errors of the library in a block that allocates ``asked`` bytes."""
+        del asked
+        return _NOTHING
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
         """Return ``count`` random 32-bit words, the same ones on every backend.

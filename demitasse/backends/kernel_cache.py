@@ -42,23 +42,20 @@ def folder() -> Path | None:
 def read_code(name: str) -> bytes | None:
     """Return the machine code that is kept under a name, or None."""
     with suppress(OSError):
-        place = _own_folder()
-        key = _key(place) if place is not None else None
-        if place is not None and key is not None:
-            content = _read(place / name)
-            if content is not None and same_keyed_hash(
-                key, content[:BYTES], _seal(key, name, content[BYTES:])
-            ):
-                return content[BYTES:]
+        place, key = _own_folder()
+        content = _read(place / name) if place is not None else None
+        if content is not None:
+            seal, code = content[:BYTES], content[BYTES:]
+            if same_keyed_hash(key, seal, _seal(key, name, code)):
+                return code
     return None
 
 
 def write_code(name: str, code: bytes) -> None:
     """Store machine code under a name, if the cache folder is usable."""
     try:
-        place = _own_folder()
-        key = _key(place) if place is not None else None
-        if place is not None and key is not None:
+        place, key = _own_folder()
+        if place is not None:
             _write(place / name, _seal(key, name, code) + code)
     except OSError as error:
         _warn(
@@ -71,11 +68,14 @@ def _seal(key: bytes, name: str, code: bytes) -> bytes:
     return keyed_hash(key, name.encode() + b"\0" + code)
 
 
-def _own_folder() -> Path | None:
-    """Return the folder, made where it is not there, or None where others could write in it."""
+def _own_folder() -> tuple[Path | None, bytes]:
+    """Return the folder and the key of its seals, made where they are not there.
+
+    The folder is None where others could write in it.
+    """
     place = folder()
     if place is None:
-        return None
+        return None, b""
     place = real_path(place)
     place.parent.parent.mkdir(parents=True, exist_ok=True)
     for own in (place.parent, place):
@@ -83,8 +83,9 @@ def _own_folder() -> Path | None:
     reason = _doubt((place, place.parent), strict=True) or _doubt(place.parents)
     if reason:
         _warn(f"compiled kernels are not kept in {place}: {reason}")
-        return None
-    return place
+        return None, b""
+    key = _key(place)
+    return (None, b"") if key is None else (place, key)
 
 
 def _doubt(places: Iterable[Path], *, strict: bool = False) -> str:

@@ -61,7 +61,7 @@ class TorchBackend(Backend):
             yield
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _failures(self, asked: int = 0) -> Iterator[None]:
         """Convert PyTorch's out-of-memory errors to OutOfMemoryError."""
         try:
             yield
@@ -73,14 +73,6 @@ class TorchBackend(Backend):
                 f"programs on the device, or use a device with more memory"
             )
             raise OutOfMemoryError(message, device=f"torch:{self.index}") from error
-
-    def explained(self, error: Exception) -> Exception:
-        """Return the error that ``enter`` raises for an error inside its block."""
-        try:
-            with self._failures():
-                raise error
-        except Exception as said:
-            return said
 
     # -- arrays --------------------------------------------------------------------------------
 

@@ -56,6 +56,15 @@ def unsupported(field: str, message: str) -> ConfigError:
     return ConfigError(message, code=ErrorCode.UNSUPPORTED, field=field)
 
 
+def pair(param: Message, path: str, first: str, second: str) -> tuple[Any, Any] | None:
+    """Return two fields that are given together, or None; raise ConfigError for one of them."""
+    given = [name for name in (first, second) if param.HasField(name)]
+    if len(given) == 1:
+        other = second if given[0] == first else first
+        raise missing(f"{path}.{other}", f"give both {first} and {second}")
+    return (getattr(param, first), getattr(param, second)) if given else None
+
+
 def legacy_axis(param: ConcatParameter | SliceParameter, old: str, blob: Blob) -> int:
     """Return ``axis``, which may be negative, or the field ``old``, which may not; not both."""
     if not param.HasField(old):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
@@ -32,10 +33,10 @@ class ConvolutionBase(Layer):
     bottoms = tops = AtLeast(1)
     same_count = True
 
-    correlation: Correlation
+    transposed: ClassVar[bool] = False
+    """True if the bottom has the maps of the correlation, and the top its images."""
 
-    def read_fields(self, bottom: Blobs) -> None:
-        """Read window, channels and groups."""
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.convolution_param
         self.axis = bottom[0].canonical_axis(p.axis)
         self.axes = bottom[0].num_axes
@@ -51,13 +52,11 @@ class ConvolutionBase(Layer):
                 expected = f"a divisor of the {name}, {count}"
                 raise out_of_range("convolution_param.group", self.group, expected)
         self.has_bias = p.bias_term
-
-    def add_params(self) -> None:
-        """Add the weight of the correlation, and the bias."""
-        p = self.param.convolution_param
+        c, m = self.channels, self.m
+        image, maps = (m, c) if self.transposed else (c, m)
+        self.correlation = Correlation(self, self.window, self.group, image=image, maps=maps)
         wanted = 2 if self.has_bias else 1
         if self.blobs and len(self.blobs) != wanted:
-            what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
             what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
             message = f"got {len(self.blobs)} stored parameters, expected {what}"
             code = ErrorCode.COUNT_MISMATCH
@@ -65,6 +64,23 @@ class ConvolutionBase(Layer):
         self.add_param(self.correlation.weight_shape, p.weight_filler)
         if self.has_bias:
             self.add_param((self.m,), p.bias_filler)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        spatial, w = self.spatial(bottom), self.window
+        lead = bottom[0].shape[: self.axis]
+        out = w.deconvolved(spatial) if self.transposed else w.convolved(spatial)
+        for blob in top:
+            blob.reshape((*lead, self.m, *out))
+        self.n = math.prod(lead)
+        image, places = (out, spatial) if self.transposed else (spatial, out)
+        self.correlation.fit(self.n, image=image, places=places)
+        self.op = (ops.Deconv if self.transposed else ops.Conv)(
+            *(self.dtype, bottom[0].shape, top[0].shape, self.axis),
+            *(w.kernel, w.stride, w.pad, w.dilation),
+            group=self.group,
+            bias=self.has_bias,
+            after=w.after,
+        )
 
     def spatial(self, bottom: Blobs) -> Shape:
         """Return the spatial axes of the bottoms; check the other axes."""
@@ -79,24 +95,6 @@ class ConvolutionBase(Layer):
             if blob.shape != first.shape:
                 raise wrong_shapes(self.type, "bottoms of one shape", first, blob)
         return first.shape[self.axis + 1 :]
-
-    def reshape_tops(self, bottom: Blobs, top: Blobs, spatial: Shape) -> None:
-        """Set the tops' shapes: leading axes of the bottoms, ``num_output``, spatial axes."""
-        lead = bottom[0].shape[: self.axis]
-        for blob in top:
-            blob.reshape((*lead, self.m, *spatial))
-        self.n = math.prod(lead)
-
-    def operation(self, kind: type[ops.Conv], bottom: Blobs, top: Blobs) -> ops.Conv:
-        """Return the operation for each bottom and its top."""
-        w = self.window
-        return kind(
-            *(self.dtype, bottom[0].shape, top[0].shape, self.axis),
-            *(w.kernel, w.stride, w.pad, w.dilation),
-            group=self.group,
-            bias=self.has_bias,
-            after=w.after,
-        )
 
     def with_bias(self, y: Array) -> Array:
         """Add the bias to (N, num_output, places)."""
@@ -129,20 +127,6 @@ class Convolution(ConvolutionBase):
         ConfigError, ShapeError, NetError: See ``ConvolutionBase``; also when the window does
             not fit the bottom.
     """
-
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        self.read_fields(bottom)
-        self.correlation = Correlation(
-            self, self.window, self.group, image=self.channels, maps=self.m
-        )
-        self.add_params()
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        spatial = self.spatial(bottom)
-        places = self.window.convolved(spatial)
-        self.reshape_tops(bottom, top, places)
-        self.correlation.fit(self.n, image=spatial, places=places)
-        self.op = self.operation(ops.Conv, bottom, top)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         product, weight = self.correlation, self.blobs[0]
@@ -177,19 +161,7 @@ class Deconvolution(ConvolutionBase):
             between the pads.
     """
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        self.read_fields(bottom)
-        self.correlation = Correlation(
-            self, self.window, self.group, image=self.m, maps=self.channels
-        )
-        self.add_params()
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        places = self.spatial(bottom)
-        spatial = self.window.deconvolved(places)
-        self.reshape_tops(bottom, top, spatial)
-        self.correlation.fit(self.n, image=spatial, places=places)
-        self.op = self.operation(ops.Deconv, bottom, top)
+    transposed = True
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         product, weight = self.correlation, self.blobs[0]

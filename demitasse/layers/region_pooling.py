@@ -22,10 +22,6 @@ class RegionPooling(Layer):
 
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image -> top (R, D, height, width).
-
-    Raises:
-        ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
-        NetError: The top is a bottom.
     """
 
     bottoms = Exactly(2)

@@ -143,7 +143,7 @@ def unregister(name: str) -> None:
 
 def layer_types() -> list[str]:
     """Return all known type names, sorted."""
-    return sorted({*CATALOG, *_creators, *(point.name for point in _points())})
+    return sorted({*CATALOG, *_creators, *(point.name for point in _points(tuple(sys.path)))})
 
 
 def layer_class(name: str) -> Creator:
@@ -158,7 +158,7 @@ def layer_class(name: str) -> Creator:
     if name not in _creators:
         import_plugins()
     if name not in _creators:
-        for point in _points():
+        for point in _points(tuple(sys.path)):
             if point.name == name:
                 loaded = point.load()
                 _creators.setdefault(name, loaded)
@@ -175,12 +175,8 @@ def create_layer(param: LayerParameter, phase: str, context: LayerContext) -> La
     return layer_class(param.type)(param, phase, context)
 
 
-def _points() -> list[EntryPoint]:
-    return _points_on(tuple(sys.path))
-
-
 @cache
-def _points_on(path: tuple[str, ...]) -> list[EntryPoint]:
+def _points(path: tuple[str, ...]) -> list[EntryPoint]:
     """Return the entry points of the packages on ``sys.path``; cached."""
     from importlib.metadata import entry_points  # slower than all other imports here
 

@@ -13,11 +13,7 @@ from demitasse.layers.registry import register_layer
 
 
 class ViewLayer(Layer):
-    """View of the bottom's data and gradient in another shape, without a copy.
-
-    Raises:
-        NetError: The top is the bottom.
-    """
+    """View of the bottom's data and gradient in another shape, without a copy."""
 
     bottoms = tops = Exactly(1)
     in_place = False

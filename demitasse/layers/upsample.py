@@ -11,7 +11,7 @@ from itertools import product
 
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import check_indices, conflict, missing, out_of_range, wrong_shapes
+from demitasse.layers.checks import check_indices, conflict, out_of_range, pair, wrong_shapes
 from demitasse.layers.registry import register_layer
 
 AT_ONCE = 1 << 18
@@ -52,15 +52,15 @@ class Upsample(Layer):
         if given and not masked:
             message = f"upsample_param.{given[0]} needs a second bottom, the mask of a pooling"
             raise conflict(f"upsample_param.{given[0]}", message)
-        self.size = self._pair("upsample_h", "upsample_w")
+        self.size = pair(p, "upsample_param", "upsample_h", "upsample_w")
         scale = p.scale if p.HasField("scale") else 1 + masked
         self.scale = (scale, scale)
         if self.size is None:
-            pair = self._pair("scale_h", "scale_w")
-            if pair is not None and p.HasField("scale"):
+            scales = pair(p, "upsample_param", "scale_h", "scale_w")
+            if scales is not None and p.HasField("scale"):
                 message = "upsample_param takes scale, or scale_h and scale_w; not both"
                 raise conflict("upsample_param.scale", message)
-            self.scale = pair or self.scale
+            self.scale = scales or self.scale
         self._check(masked=masked)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
@@ -123,14 +123,6 @@ class Upsample(Layer):
         index = xp.minimum(xp.maximum(index, 0), size - 1)
         starts = xp.reshape(self.arange(planes) * size, (planes, 1))
         return xp.reshape(index + starts, (-1,))
-
-    def _pair(self, high: str, wide: str) -> tuple[int, int] | None:
-        p = self.param.upsample_param
-        given = [name for name in (high, wide) if p.HasField(name)]
-        if len(given) == 1:
-            other = wide if given[0] == high else high
-            raise missing(f"upsample_param.{other}", f"give both {high} and {wide}")
-        return (getattr(p, high), getattr(p, wide)) if given else None
 
     def _check(self, *, masked: bool) -> None:
         p, fewest = self.param.upsample_param, 2 if masked else 1

@@ -39,17 +39,17 @@ class LayerReport:
 
     name: str
     type: str
-    code: str
-    backward_code: str
-    fused: tuple[str, ...]
-    part_of: str
-    why: str
-    why_not_fused: str
-    multiply_adds: int
-    backward_multiply_adds: int
-    bytes: int
-    backward_bytes: int
-    workspace: int
+    code: str = ""
+    backward_code: str = ""
+    fused: tuple[str, ...] = ()
+    part_of: str = ""
+    why: str = ""
+    why_not_fused: str = ""
+    multiply_adds: int = 0
+    backward_multiply_adds: int = 0
+    bytes: int = 0
+    backward_bytes: int = 0
+    workspace: int = 0
 
     why_alone = deprecated_attribute("LayerReport", "why_alone", "why_not_fused")
 
@@ -84,7 +84,6 @@ def _first(entry: PlannedLayer, members: Sequence[PlannedLayer]) -> LayerReport:
         code="portable" if step is None else step.code,
         backward_code=_backward_code(entry, back),
         fused=tuple(member.layer.name for member in members[1:]),
-        part_of="",
         why=entry.why,
         why_not_fused=entry.why_not_fused,
         multiply_adds=sum(_multiply_adds(member) for member in members),
@@ -97,21 +96,15 @@ def _first(entry: PlannedLayer, members: Sequence[PlannedLayer]) -> LayerReport:
 
 def _part(entry: PlannedLayer, head: PlannedLayer) -> LayerReport:
     """Report a layer that runs as part of the Step of ``head``."""
-    together = head.group is not None and head.group.step.own_backward
-    return LayerReport(
-        name=entry.layer.name,
-        type=entry.layer.type,
-        code="",
-        backward_code="" if together else _backward_code(entry, entry.step),
-        fused=(),
-        part_of=head.layer.name,
-        why="",
-        why_not_fused="",
-        multiply_adds=0,
-        backward_multiply_adds=0 if together else _backward_multiply_adds(entry),
-        bytes=0,
-        backward_bytes=0 if together else _backward_bytes(entry),
-        workspace=entry.workspace,
+    name, kind = entry.layer.name, entry.layer.type
+    part = LayerReport(name, kind, part_of=head.layer.name, workspace=entry.workspace)
+    if head.group is not None and head.group.step.own_backward:
+        return part
+    return replace(
+        part,
+        backward_code=_backward_code(entry, entry.step),
+        backward_multiply_adds=_backward_multiply_adds(entry),
+        backward_bytes=_backward_bytes(entry),
     )
 
 

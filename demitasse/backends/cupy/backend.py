@@ -195,14 +195,6 @@ class CupyBackend(Backend):
         with self._failures():
             return self.pools.idle
 
-    def explained(self, error: Exception) -> Exception:
-        """Return the error that ``enter`` raises for an error inside its block."""
-        try:
-            with self._failures():
-                raise error
-        except Exception as said:
-            return said
-
     def memory_info(self) -> tuple[int, int]:
         """Return free and total device memory in bytes; idle memory in cupy's pool is free."""
         with self.array_device, self._failures():

@@ -56,6 +56,7 @@ class Chunk:
     ) -> None:
         self.engine, self.g, self.dtype, self.samples = engine, geometry, dtype, samples
         self._axes, self._flat = axes, two_axes(geometry)
+        self._kernels = dict[str, Launch]()
         g = geometry
         self.height = g.group * g.height
         self.length = samples * g.map_plane
@@ -75,59 +76,40 @@ class Chunk:
 
     def unfold(self, image: Array, columns: Array) -> None:
         """Write an image's columns (im2col)."""
-        self._launch(self._unfold, image, columns)
+        self._run_on_columns("im2col", self.g.channels * self.length, image, columns)
 
     def fold(self, columns: Array, image: Array) -> None:
         """Add columns up to an image (col2im)."""
-        self._launch(self._fold, columns, image)
+        count = self.samples * self.g.channels * self.g.image_plane
+        self._run_on_columns("col2im", count, columns, image)
 
-    def _launch(self, kernel: Launch, source: Array, target: Array) -> None:
-        kernel(source, target, *([self._axes] if self._flat is None else []))
-
-    @cached_property
-    def _unfold(self) -> Launch:
-        return self._kernel("im2col", self.g.channels * self.length)
-
-    @cached_property
-    def _fold(self) -> Launch:
-        return self._kernel("col2im", self.samples * self.g.channels * self.g.image_plane)
-
-    def _kernel(self, name: str, count: int) -> Launch:
-        g, flat = self.g, self._flat
-        reach = max(self.height * self.length, self.samples * g.channels * g.image_plane)
-        head = (self.samples, g.channels)
+    def _run_on_columns(self, name: str, count: int, source: Array, target: Array) -> None:
+        g, flat, axes = self.g, self._flat, []
         if flat is None:
-            name, flat = f"{name}_nd", (len(g.spatial), g.window.size, g.map_plane, g.image_plane)
-        numbers = (*head, *flat)
-        return self.engine.elementwise("conv", name, self.dtype, count, *numbers, reach=reach)
+            name, axes = f"{name}_nd", [self._axes]
+            flat = (len(g.spatial), g.window.size, g.map_plane, g.image_plane)
+        if name not in self._kernels:
+            reach = max(self.height * self.length, self.samples * g.channels * g.image_plane)
+            numbers = (count, self.samples, g.channels, *flat)
+            launch = self.engine.elementwise("conv", name, self.dtype, *numbers, reach=reach)
+            self._kernels[name] = launch
+        self._kernels[name](source, target, *axes)
 
-    @cached_property
-    def gather(self) -> Launch:
-        """Kernel: a map's samples -> rows."""
-        return self._between("samples_to_rows")
+    def run_on_map(self, name: str, *arrays: Array) -> None:
+        """Run a kernel that goes through all elements of a map's samples.
 
-    @cached_property
-    def scatter(self) -> Launch:
-        """Kernel: rows -> a map's samples."""
-        return self._between("rows_to_samples")
-
-    @cached_property
-    def scatter_with_bias(self) -> Launch:
-        """Kernel: rows, bias -> a map's samples."""
-        return self._between("rows_to_samples_with_bias")
-
-    @cached_property
-    def add_bias(self) -> Launch:
-        """Kernel: adds a bias to a map's samples."""
-        g = self.g
-        count = g.maps * self.length
-        return self.engine.vectorized("conv", "add_bias", self.dtype, count, g.maps, g.map_plane)
-
-    def _between(self, name: str) -> Launch:
-        """Return a kernel that goes through all elements of a map's samples."""
-        g = self.g
-        numbers = (g.maps * self.length, self.samples, g.maps, g.map_plane)
-        return self.engine.elementwise("conv", name, self.dtype, *numbers)
+        ``samples_to_rows``, ``rows_to_samples``, ``rows_to_samples_with_bias``: rows, bias ->
+        samples; or ``add_bias``, which adds a bias to samples.
+        """
+        if name not in self._kernels:
+            g, engine = self.g, self.engine
+            about, count = ("conv", name, self.dtype), g.maps * self.length
+            if name == "add_bias":
+                launch = engine.vectorized(*about, count, g.maps, g.map_plane)
+            else:
+                launch = engine.elementwise(*about, count, self.samples, g.maps, g.map_plane)
+            self._kernels[name] = launch
+        self._kernels[name](*arrays)
 
 
 class PointwiseGradient:
@@ -219,7 +201,7 @@ class Correlation:
         if self.direct:
             self.engine.multiply(self._direct, weight, image, maps)
             if bias is not None:
-                self._chunk(self.samples).add_bias(maps, bias)
+                self._chunk(self.samples).run_on_map("add_bias", maps, bias)
             return
         self._make_room()
         for chunk, (source, target) in self._parts(image, maps):
@@ -227,11 +209,11 @@ class Correlation:
             chunk.unfold(source, columns)
             self.engine.multiply(chunk.to_rows, weight, columns, target if chunk.alone else rows)
             if bias is None and not chunk.alone:
-                chunk.scatter(rows, target)
+                chunk.run_on_map("rows_to_samples", rows, target)
             elif bias is not None and not chunk.alone:
-                chunk.scatter_with_bias(rows, bias, target)
+                chunk.run_on_map("rows_to_samples_with_bias", rows, bias, target)
             elif bias is not None:
-                chunk.add_bias(target, bias)
+                chunk.run_on_map("add_bias", target, bias)
 
     def backward(
         self,
@@ -261,7 +243,7 @@ class Correlation:
             columns, scratch = chunk.scratch()
             rows = own if chunk.alone else scratch
             if not chunk.alone:
-                chunk.gather(own, rows)
+                chunk.run_on_map("samples_to_rows", own, rows)
             if total is not None:
                 chunk.unfold(seen, columns)
                 self.engine.multiply(chunk.to_weight, rows, columns, total)

@@ -148,9 +148,7 @@ class GpuStep(Step[Engine, O]):
         """Return whether its kernels take 16 bits for this operation."""
         return True
 
-    @property
-    def replayable(self) -> bool:
-        return True
+    replayable = True
 
     @property
     def workspace(self) -> int:

@@ -51,9 +51,7 @@ NEEDS_BOTTOM = "numpy's Step needs the bottom"
 class HostStep(Step[Engine, O]):
     """A Step made of array functions that write directly into the blobs' buffers."""
 
-    @property
-    def code(self) -> str:
-        return "numpy"
+    code = "numpy"
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str = "") -> np.ndarray:
         """Return working memory, of the operation's dtype unless another is named."""

@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.io.proto import PriorBoxParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import conflict, missing, out_of_range, wrong_count, wrong_shapes
+from demitasse.layers.checks import conflict, missing, out_of_range, pair, wrong_count, wrong_shapes
 from demitasse.layers.registry import register_layer
 
 SAME = 1e-6  # least difference of two aspect ratios
@@ -169,19 +169,17 @@ class PriorBox(Layer):
 
 def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[float, float] | None:
     """Return (height, width) from one field or two; None if no field is given."""
-    pair = [name for name in (high, wide) if p.HasField(name)]
+    sides: tuple[float, float] | None
     if p.HasField(square):
-        if pair:
+        if p.HasField(high) or p.HasField(wide):
             message = f"prior_box_param takes {square}, or {high} and {wide}; not both"
             raise conflict(f"prior_box_param.{square}", message)
-        pair = [square, square]
-    if not pair:
-        return None
-    if len(pair) == 1:
-        other = wide if pair[0] == high else high
-        raise missing(f"prior_box_param.{other}", f"give both {high} and {wide}")
-    _above_0(square, [getattr(p, name) for name in pair])
-    return getattr(p, pair[0]), getattr(p, pair[1])
+        sides = (getattr(p, square),) * 2
+    else:
+        sides = pair(p, "prior_box_param", high, wide)
+    if sides is not None:
+        _above_0(square, sides)
+    return sides
 
 
 def _offsets(p: PriorBoxParameter) -> tuple[tuple[float, float], ...]:

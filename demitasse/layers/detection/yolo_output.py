@@ -10,6 +10,7 @@ Source: MobileNet-YOLO (eric612/MobileNet-YOLO),
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -69,12 +70,7 @@ def best_detections(
 
 
 class YoloOutput(Layer):
-    """Base class of the layers that read detections from maps of anchors. Runs on the host.
-
-    Raises:
-        ConfigError: A field is missing, or is out of range.
-        ShapeError: A bottom is no map of the anchors.
-    """
+    """Base class of the layers that read detections from maps of anchors. Runs on the host."""
 
     bottoms = AtLeast(1)
     tops = Exactly(1)
@@ -85,6 +81,8 @@ class YoloOutput(Layer):
 
     anchors: list[np.ndarray]
     """Width and height of the anchors of each bottom, in the units of ``units``. Shape: (A, 2)."""
+    passes: ClassVar[np.ufunc]
+    """Compares scores with the threshold."""
 
     def read_fields(
         self, p: YoloDetectionOutputParameter | Yolov3DetectionOutputParameter, path: str
@@ -123,7 +121,7 @@ class YoloOutput(Layer):
         boxes, scores, classes = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
         rows = []
         for i in range(n):
-            chosen = np.flatnonzero(self.confident(scores[i]))
+            chosen = np.flatnonzero(self.passes(scores[i], scores.dtype.type(self.confidence)))
             candidates = boxes[i, chosen], scores[i, chosen], classes[i, chosen]
             found = best_detections(*candidates, self.overlap)
             rows.append(np.insert(found, 0, i, axis=1))
@@ -149,10 +147,6 @@ class YoloOutput(Layer):
         """Return the class of each candidate, in the order (N, H, W, A, candidates)."""
         raise NotImplementedError(type(self).__name__)
 
-    def confident(self, scores: np.ndarray) -> np.ndarray:
-        """Return a mask of the scores that are high enough."""
-        raise NotImplementedError(type(self).__name__)
-
 
 @register_layer("YoloDetectionOutput")
 class YoloDetectionOutput(YoloOutput):
@@ -173,6 +167,8 @@ class YoloDetectionOutput(YoloOutput):
             ``num_box``, or ``coords`` is not 4.
         ShapeError: A bottom is no map of the anchors.
     """
+
+    passes = np.greater_equal
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p, path = self.param.yolo_detection_output_param, "yolo_detection_output_param"
@@ -199,10 +195,6 @@ class YoloDetectionOutput(YoloOutput):
         best: np.ndarray = np.argmax(values[:, :, BOX:], axis=2)
         return best.transpose(0, 2, 3, 1)
 
-    def confident(self, scores: np.ndarray) -> np.ndarray:
-        mask: np.ndarray = scores >= scores.dtype.type(self.confidence)
-        return mask
-
 
 @register_layer("Yolov3DetectionOutput")
 class Yolov3DetectionOutput(YoloOutput):
@@ -224,6 +216,8 @@ class Yolov3DetectionOutput(YoloOutput):
         ShapeError: A bottom is no map of the anchors.
         NetError: The number of bottoms is not ``mask_group_num``.
     """
+
+    passes = np.greater
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p, path = self.param.yolov3_detection_output_param, "yolov3_detection_output_param"
@@ -258,7 +252,3 @@ class Yolov3DetectionOutput(YoloOutput):
         n, anchors, _, height, width = values.shape
         shape = (n, height, width, anchors, self.classes)
         return np.broadcast_to(np.arange(self.classes), shape)
-
-    def confident(self, scores: np.ndarray) -> np.ndarray:
-        mask: np.ndarray = scores > scores.dtype.type(self.confidence)
-        return mask

@@ -18,20 +18,6 @@ from demitasse.errors import DeviceError, ErrorCode
 
 
 @dataclass(frozen=True)
-class ColumnMajor:
-    """The arguments of a column-major product: out (m, n) = op(first) (m, k) op(second) (k, n)."""
-
-    first_transposed: bool
-    second_transposed: bool
-    m: int
-    n: int
-    k: int
-    first_stride: int
-    second_stride: int
-    out_stride: int
-
-
-@dataclass(frozen=True)
 class Product:
     """out = a b, or out += a b; several at once, each ``step`` elements after the one before.
 
@@ -66,19 +52,6 @@ class Product:
         step_a = self.m * self.k if self.step_a is None else self.step_a
         step_b = self.k * self.n if self.step_b is None else self.step_b
         return step_a, step_b, self.m * self.n
-
-    def column_major(self) -> ColumnMajor:
-        """Return the same product for a column-major library: ``first`` is b, ``second`` is a."""
-        return ColumnMajor(
-            first_transposed=self.transpose_b,
-            second_transposed=self.transpose_a,
-            m=self.n,
-            n=self.m,
-            k=self.k,
-            first_stride=max(1, self.k if self.transpose_b else self.n),
-            second_stride=max(1, self.m if self.transpose_a else self.k),
-            out_stride=max(1, self.n),
-        )
 
 
 DEFAULT_MATH, TF32_MATH = 0, 3
@@ -173,13 +146,14 @@ class Handle:
             self._rounds = rounds
         kind = _NARROW.get(product.dtype)
         letter, scalar = ("", c_float) if kind else _SCALARS[product.dtype]
-        call, (step_a, step_b, step_out) = product.column_major(), product.steps
+        m, n, k = product.m, product.n, product.k
+        step_a, step_b, step_out = product.steps
         alpha, beta = byref(scalar(1.0)), byref(scalar(1.0 if product.accumulate else 0.0))
-        sizes = (
-            *(self._handle, int(call.first_transposed), int(call.second_transposed)),
-            *(call.m, call.n, call.k),
-        )
-        first, second, target = call.first_stride, call.second_stride, call.out_stride
+        # column-major: the first operand is b, the second is a
+        sizes = (self._handle, int(product.transpose_b), int(product.transpose_a), n, m, k)
+        first = max(1, k if product.transpose_b else n)
+        second = max(1, m if product.transpose_a else k)
+        target = max(1, n)
         if kind:
             self._cublas.call(
                 "cublasGemmStridedBatchedEx",

@@ -30,7 +30,7 @@ from demitasse.errors import DeviceError, ErrorCode
 if TYPE_CHECKING:
     from demitasse.backends.cupy.library.gpu import GpuEngine
 
-IMAGE, WEIGHT, MAPS, BIAS = 1, 2, 3, 4
+NUMBERS = {"image": 1, "weight": 2, "maps": 3, "bias": 4}
 """Numbers of the tensors."""
 
 MOST_AXES = 3
@@ -41,89 +41,63 @@ DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "half": "HALF", "bfloat16": "
 
 def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> Any:
     """Return the graph of a convolution, checked and without a plan; may raise Declined."""
-    axes = len(convolution.geometry.spatial)
-    decline_if(convolution.geometry.window.after, "other pads after the axes than before")
+    window, axes = convolution.geometry.window, len(convolution.geometry.spatial)
+    decline_if(window.after, "other pads after the axes than before")
     decline_if(axes > MOST_AXES, f"{axes} spatial axes; cuDNN convolves over {MOST_AXES} at most")
     some = all(map(math.prod, _shapes(convolution)))
     decline_if(not some, "no elements; cuDNN takes no empty arrays")
-    graph = _Graph(cudnn, convolution, properties).made()
-    graph.validate()
-    graph.build_operation_graph()
-    return graph
+    dtype = getattr(cudnn.data_type, DTYPES[convolution.dtype])
+    # what is kept in 16 bits is added up, and has its bias, in float32
+    computed = cudnn.data_type.FLOAT if convolution.dtype in ARRAYS else dtype
+    graph = cudnn.pygraph(
+        io_data_type=dtype,
+        intermediate_data_type=computed,
+        compute_data_type=computed,
+        device_property=properties,
+    )
+    missing = max(0, 2 - axes)  # cuDNN needs two spatial axes; one axis is a width
+    fields = (("padding", window.pad, 0), ("stride", window.stride, 1))
+    sizes = {
+        name: [*[neutral] * missing, *values]
+        for name, values, neutral in (*fields, ("dilation", window.dilation, 1))
+    }
+    shapes = {
+        name: [*shape[:2], *[1] * missing, *shape[2:]]
+        for name, shape in zip(NUMBERS, _shapes(convolution), strict=False)
+    }
+    shape = shapes[convolution.result]
+    shapes["bias"] = [1, shape[1], *[1] * (len(shape) - 2)]
 
+    def given(name: str, dtype: Any = dtype) -> Any:
+        """Return a tensor that the graph reads."""
+        dims, number = shapes[name], NUMBERS[name]
+        return graph.tensor(name=name, dim=dims, stride=_strides(dims), data_type=dtype, uid=number)
 
-class _Graph:
-    """A graph while it is made."""
-
-    def __init__(self, cudnn: ModuleType, convolution: Convolution, properties: Any) -> None:
-        self.convolution = convolution
-        self.dtype = getattr(cudnn.data_type, DTYPES[convolution.dtype])
-        # what is kept in 16 bits is added up, and has its bias, in float32
-        self.computed = cudnn.data_type.FLOAT if convolution.dtype in ARRAYS else self.dtype
-        self.missing = max(0, 2 - len(convolution.geometry.spatial))
-        self.graph = cudnn.pygraph(
-            io_data_type=self.dtype,
-            intermediate_data_type=self.computed,
-            compute_data_type=self.computed,
-            device_property=properties,
-        )
-
-    def made(self) -> Any:
-        """Return the graph with its operations."""
-        graph, convolution = self.graph, self.convolution
-        window = convolution.geometry.window
-        sizes = {
-            "padding": self._axes(window.pad, 0),
-            "stride": self._axes(window.stride, 1),
-            "dilation": self._axes(window.dilation, 1),
-        }
-        image, weight, maps = map(self._shape, _shapes(convolution))
-        match convolution.result:
-            case "maps":
-                x, w = self._input("image", image, IMAGE), self._input("weight", weight, WEIGHT)
-                result = self._appended(graph.conv_fprop(image=x, weight=w, **sizes), maps)
-                self._output(result, maps, MAPS)
-            case "image":
-                dy, w = self._input("maps", maps, MAPS), self._input("weight", weight, WEIGHT)
-                self._output(graph.conv_dgrad(loss=dy, filter=w, **sizes), image, IMAGE)
-            case "weight":
-                x, dy = self._input("image", image, IMAGE), self._input("maps", maps, MAPS)
-                self._output(graph.conv_wgrad(image=x, loss=dy, **sizes), weight, WEIGHT)
-        return graph
-
-    def _appended(self, result: Any, shape: list[int]) -> Any:
-        """Return what follows a map in the same graph."""
-        if self.convolution.bias:
-            self._sized(result, shape, self.computed)
-            shape_of_bias = [1, shape[1], *[1] * (len(shape) - 2)]
-            bias = self._input("bias", shape_of_bias, BIAS, self.computed)
-            result = self.graph.bias(input=result, bias=bias)
-        if self.convolution.relu:
-            self._sized(result, shape, self.computed)
-            result = self.graph.relu(input=result)
-        return result
-
-    def _input(self, name: str, shape: list[int], number: int, dtype: Any = None) -> Any:
-        return self.graph.tensor(
-            name=name, dim=shape, stride=_strides(shape), data_type=dtype or self.dtype, uid=number
-        )
-
-    def _output(self, tensor: Any, shape: list[int], number: int) -> None:
-        self._sized(tensor, shape, self.dtype)
-        tensor.set_output(True)
-        tensor.set_uid(number)
-
-    def _sized(self, tensor: Any, shape: list[int], dtype: Any) -> None:
+    def computes(tensor: Any, dtype: Any) -> Any:
+        """Return a tensor that the graph computes, of the result's shape."""
         tensor.set_dim(shape)
         tensor.set_stride(_strides(shape))
         tensor.set_data_type(dtype)
+        return tensor
 
-    def _shape(self, shape: Shape) -> list[int]:
-        """Return a shape with two spatial axes at least: one axis is a width."""
-        return [*shape[:2], *[1] * self.missing, *shape[2:]]
-
-    def _axes(self, numbers: Shape, neutral: int) -> list[int]:
-        return [*[neutral] * self.missing, *numbers]
+    match convolution.result:
+        case "maps":
+            result = graph.conv_fprop(image=given("image"), weight=given("weight"), **sizes)
+        case "image":
+            result = graph.conv_dgrad(loss=given("maps"), filter=given("weight"), **sizes)
+        case "weight":
+            result = graph.conv_wgrad(image=given("image"), loss=given("maps"), **sizes)
+    if convolution.bias:
+        bias = given("bias", computed)
+        result = graph.bias(input=computes(result, computed), bias=bias)
+    if convolution.relu:
+        result = graph.relu(input=computes(result, computed))
+    computes(result, dtype)
+    result.set_output(True)
+    result.set_uid(NUMBERS[convolution.result])
+    graph.validate()
+    graph.build_operation_graph()
+    return graph
 
 
 def _shapes(convolution: Convolution) -> tuple[Shape, Shape, Shape]:
@@ -337,12 +311,6 @@ class Handle:
             self._frontend.destroy_handle(self._handle)
 
 
-class _Local(threading.local):
-    """The handle of each thread."""
-
-    handle: Handle | None = None
-
-
 class Cudnn:
     """cuDNN on one GPU, which must be the current one in every call.
 
@@ -354,7 +322,7 @@ class Cudnn:
     """
 
     def __init__(self, device: GpuEngine, number: int) -> None:
-        self._frontend, self.device, self._local = cudnn(), device, _Local()
+        self._frontend, self.device, self._local = cudnn(), device, threading.local()
         try:
             properties = self._frontend.create_device_properties(number)
         except RuntimeError as error:
@@ -378,10 +346,9 @@ class Cudnn:
 
     def handle(self) -> Any:
         """Return the calling thread's handle, on the stream that is current."""
-        mine = self._local.handle
-        if mine is None:
-            mine = self._local.handle = Handle(self._frontend)
-        return mine.on(self.device.stream())
+        if not hasattr(self._local, "handle"):
+            self._local.handle = Handle(self._frontend)
+        return self._local.handle.on(self.device.stream())
 
     def _time(self, graph: Any, convolution: Convolution) -> float:
         """Return the milliseconds that a built graph takes, on memory of its own."""
@@ -394,8 +361,7 @@ class Cudnn:
 
     def _time_rival(self, rival: Rival, convolution: Convolution) -> float:
         """Return the milliseconds that other code takes, on memory of its own."""
-        image, weight, maps = self._arrays(convolution)
-        return self.device.elapsed(lambda: rival(image, weight, maps))
+        return self.device.elapsed(partial(rival, *self._arrays(convolution)))
 
     def _arrays(self, convolution: Convolution) -> list[Array]:
         """Return memory for image, weight and maps."""
@@ -423,9 +389,8 @@ class Executable:
     ) -> None:
         """Queue it on the stream that is current."""
         address = self.library.device.address
-        tensors = {IMAGE: address(image), WEIGHT: address(weight), MAPS: address(maps)}
-        if bias is not None:
-            tensors[BIAS] = address(bias)
+        arrays = (image, weight, maps, *(() if bias is None else (bias,)))
+        tensors = {number: address(array) for number, array in enumerate(arrays, start=1)}
         try:
             self.graph.execute(tensors, address(workspace), handle=self.library.handle())
         except RuntimeError as error:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,15 +53,10 @@ class _DeviceBuffer:
 
 @dataclass(frozen=True)
 class _Upload:
-    """An uploaded batch, its buffers, and the event after the copy."""
+    """An uploaded batch, and the event after the copy."""
 
-    feed: GpuUploader
-    room: _DeviceBuffer
-    pixels: ImageBatch
+    unpack: Callable[[Array], None]
     there: Event
-
-    def unpack(self, target: Array) -> None:
-        self.feed.unpack(self.room, self.pixels, self.there, target)
 
     def wait(self) -> None:
         self.there.synchronize()
@@ -92,9 +89,9 @@ class GpuUploader:
             there = cuda.Event(disable_timing=True)
             there.record(stream)
         self._in_flight.add(there, (hosts, *room.arrays))
-        return _Upload(self, room, pixels, there)
+        return _Upload(partial(self._unpack, room, pixels, there), there)
 
-    def unpack(self, room: _DeviceBuffer, pixels: ImageBatch, there: Event, target: Array) -> None:
+    def _unpack(self, room: _DeviceBuffer, pixels: ImageBatch, there: Event, target: Array) -> None:
         """Queue the conversion of an uploaded batch to floats."""
         size, mean = pixels.bytes.size, (0, 0, 0) if pixels.mean is None else pixels.mean.shape
         numbers = (*pixels.shape[1:], *mean, float(pixels.scale))

@@ -51,19 +51,13 @@ class ConcatStep(GpuStep[ops.Concat]):
 class SplitStep(GpuStep[ops.Split]):
     """The tops share the bottom's data; its gradient is the sum of theirs."""
 
+    code, backward_code = "shared", "kernel"
+
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(op.tops < 2, "one reader, for which nothing is summed")
         one = ("elementwise", "weighted_sum", op.dtype, math.prod(op.shape), 1.0, 1.0)
         self._add = engine.vectorized(*one)
-
-    @property
-    def code(self) -> str:
-        return "shared"
-
-    @property
-    def backward_code(self) -> str:
-        return "kernel"
 
     def forward(self) -> None:
         share(self.at)

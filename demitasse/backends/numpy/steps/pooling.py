@@ -75,6 +75,20 @@ class PoolStep(HostStep[ops.Pool]):
         reach = slice(tap, tap + (self.positions[axis] - 1) * stride + 1, stride)
         return (*(slice(None),) * (axis + 1), reach)
 
+    def join(self, function: np.ufunc, canvas: np.ndarray, y: np.ndarray) -> None:
+        """Write into ``y`` what the function makes of each window, one axis after the other."""
+        values, last = canvas, len(self.positions) - 1
+        for axis, taps in enumerate(self.op.kernel):
+            target = y
+            if axis != last:
+                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
+            joined = values[self.along(axis, 0)]
+            for tap in range(1, taps):
+                joined = function(joined, values[self.along(axis, tap)], out=target)
+            values = joined
+        if values is not y:
+            y[...] = values
+
     def swept(self, axis: int) -> Shape:
         """Return the size of a canvas after pooling along its spatial axes up to ``axis``."""
         return (*self.positions[: axis + 1], *self.size[axis + 1 :])
@@ -164,7 +178,8 @@ class MaxStep(PoolStep):
         x, y = self.x(), self.y()
         if not self.kept:
             for block in self.blocks():
-                self._largest(self.laid(x[block], ops.LOWEST), y[block])
+                self.join(np.fmax, self.laid(x[block], ops.LOWEST), y[block])
+                np.fmax(y[block], ops.LOWEST, out=y[block])
             return
         winner = self.at.saved("winner", self.op.top, self.tap_dtype).buffer()
         winner = winner.reshape(self.y_shape)
@@ -203,18 +218,6 @@ class MaxStep(PoolStep):
         np.take(self.offset_of, winner, out=positions, mode="clip")
         positions += firsts
         return positions
-
-    def _largest(self, canvas: np.ndarray, y: np.ndarray) -> None:
-        """Write maxima into ``y``, one axis after the other."""
-        values, last = canvas, len(self.positions) - 1
-        for axis, taps in enumerate(self.op.kernel):
-            target = y
-            if axis != last:
-                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
-            np.fmax(values[self.along(axis, 0)], ops.LOWEST, out=target)
-            for tap in range(1, taps):
-                np.fmax(target, values[self.along(axis, tap)], out=target)
-            values = target
 
     def _find(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
         """Write maxima and winners, tap by tap."""
@@ -295,7 +298,7 @@ class AverageStep(PoolStep):
     def forward(self) -> None:
         x, y = self.x(), self.y()
         for block in self.blocks():
-            self._sum(self.laid(x[block], 0), y[block])
+            self.join(np.add, self.laid(x[block], 0), y[block])
             y[block] /= self.divisor
 
     def backward(self) -> None:
@@ -306,18 +309,6 @@ class AverageStep(PoolStep):
             share = self.scratch("share", dy[block].shape)
             np.divide(dy[block], self.divisor, out=share)
             self._spread(share, dx[block])
-
-    def _sum(self, canvas: np.ndarray, y: np.ndarray) -> None:
-        """Write sums over windows into ``y``."""
-        values, last = canvas, len(self.positions) - 1
-        for axis, taps in enumerate(self.op.kernel):
-            target = y
-            if axis != last:
-                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
-            target[...] = values[self.along(axis, 0)]
-            for tap in range(1, taps):
-                target += values[self.along(axis, tap)]
-            values = target
 
     def _spread(self, share: np.ndarray, dx: np.ndarray) -> None:
         """Write into ``dx`` the sum of the shares of all windows that an element is in."""
