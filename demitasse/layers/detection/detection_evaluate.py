@@ -6,8 +6,7 @@ in ``src/caffe/util/bbox_util.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,89 +19,6 @@ from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.detection.boxes import overlaps
 from demitasse.layers.detection.matching import COLUMNS, GroundTruth, parse_ground_truth
 from demitasse.layers.registry import register_layer
-
-Place = Callable[[np.ndarray, int], np.ndarray]
-"""Function that converts boxes (K, 4) of the image with an index to the units of comparison."""
-
-
-@dataclass(frozen=True)
-class DetectionMatcher:
-    """Matches detections with the ground truth of their image and class.
-
-    Attributes:
-        classes: Number of classes, with the background.
-        background: Class of the background; -1 for none.
-        overlap: Least overlap of a true positive.
-        difficult: False ignores difficult objects, and the detections that match them.
-    """
-
-    classes: int
-    background: int
-    overlap: float
-    difficult: bool
-
-    def __call__(
-        self, detections: np.ndarray, objects: Sequence[GroundTruth], place: Place
-    ) -> np.ndarray:
-        """Return a row for each class, and one for each detection.
-
-        The first rows are -1, class, number of objects, -1, -1; the others are image, class, score,
-        true positive (1 or 0), false positive (1 or 0). Detections are rows of DetectionOutput,
-        class -1 for none.
-
-        Shapes: detections (K, 7) -> (classes + detections, 5).
-        """
-        detections = detections[detections[:, 1] != -1]
-        labels, images = detections[:, 1], detections[:, 0]
-        good = (labels >= 0) & (labels < self.classes) & (labels != self.background)
-        if not good.all():
-            message = (
-                f"a detection is of class {labels[~good][0]:g}, expected one of the "
-                f"{self.classes} classes except the background, {self.background}"
-            )
-            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, label=float(labels[~good][0]))
-        good = images > -1
-        if not good.all():
-            message = f"a detection is in image {images[~good][0]:g}, expected 0 or more"
-            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, image=float(images[~good][0]))
-        kinds = [kind for kind in range(self.classes) if kind != self.background]
-        rows = [np.array([[-1, kind, self._count(objects, kind), -1, -1]]) for kind in kinds]
-        for number in np.unique(detections[:, 0]).astype(int):
-            own = detections[detections[:, 0] == number]
-            truth = objects[number] if number < len(objects) else None
-            for kind in np.unique(own[:, 1]).astype(int):
-                rows.append(self._image(own[own[:, 1] == kind], truth, kind, number, place))
-        return np.concatenate(rows)
-
-    def _count(self, objects: Sequence[GroundTruth], kind: int) -> int:
-        """Return the number of objects of a class that count."""
-        return sum(
-            int(np.count_nonzero((some.labels == kind) & (self.difficult | ~some.difficult)))
-            for some in objects
-        )
-
-    def _image(
-        self, found: np.ndarray, truth: GroundTruth | None, kind: int, number: int, place: Place
-    ) -> np.ndarray:
-        """Return the rows of one image's detections of one class. Shapes: (K, 7) -> (K, 5)."""
-        found = found[np.argsort(-found[:, 2], kind="stable")]
-        rows = np.concatenate([found[:, :3], np.zeros((len(found), 2))], axis=1)
-        rows[:, 4] = 1
-        some = None if truth is None else truth.where(truth.labels == kind)
-        if some is None or not len(some):
-            return rows
-        boxes, wanted = place(found[:, 3:], number), place(some.boxes, number)
-        taken = np.zeros(len(some), bool)
-        for row, box in zip(rows, boxes, strict=True):
-            share = overlaps(box, wanted)
-            best = int(np.argmax(share))
-            if share[best] < self.overlap:
-                continue
-            if some.difficult[best] and not self.difficult:
-                row[4] = 0
-            elif not taken[best]:
-                row[3], row[4], taken[best] = 1, 0, True
-        return rows
 
 
 def in_pixels(
@@ -161,12 +77,9 @@ class DetectionEvaluate(Layer):
         if p.overlap_threshold <= 0:
             field = "detection_evaluate_param.overlap_threshold"
             raise out_of_range(field, p.overlap_threshold, "a number above 0")
-        self.matcher = DetectionMatcher(
-            classes=positive(p.num_classes, "detection_evaluate_param.num_classes"),
-            background=p.background_label_id,
-            overlap=p.overlap_threshold,
-            difficult=p.evaluate_difficult_gt,
-        )
+        self.classes = positive(p.num_classes, "detection_evaluate_param.num_classes")
+        self.background, self.overlap = p.background_label_id, p.overlap_threshold
+        self.counts_difficult = p.evaluate_difficult_gt
         self.sizes: list[tuple[int, int]] = []
         if p.name_size_file:
             self.sizes = _read_sizes(resolve_path(p.name_size_file, self.context.base_dir))
@@ -184,12 +97,65 @@ class DetectionEvaluate(Layer):
         detections = bottom[0].cpu_data()[0, 0]
         rows = bottom[1].cpu_data()[0, 0]
         images = 1 + _last_image(detections, rows)
-        objects = parse_ground_truth(rows, images, self.matcher.classes, self.matcher.background)
-        judged = self.matcher(detections, objects, self._place)
+        objects = parse_ground_truth(rows, images, self.classes, self.background)
+        judged = self._judged(detections[detections[:, 1] != -1], objects)
         if self.sizes:
             self.seen = (self.seen + images) % len(self.sizes)
         top[0].reshape((1, 1, *judged.shape))
         top[0].mutable_cpu_data()[...] = judged
+
+    def _judged(self, detections: np.ndarray, objects: Sequence[GroundTruth]) -> np.ndarray:
+        """Return the rows of the top. Shapes: (K, 7) -> (classes + K, 5)."""
+        labels, images = detections[:, 1], detections[:, 0]
+        good = (labels >= 0) & (labels < self.classes) & (labels != self.background)
+        if not good.all():
+            message = (
+                f"a detection is of class {labels[~good][0]:g}, expected one of the "
+                f"{self.classes} classes except the background, {self.background}"
+            )
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, label=float(labels[~good][0]))
+        good = images > -1
+        if not good.all():
+            message = f"a detection is in image {images[~good][0]:g}, expected 0 or more"
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, image=float(images[~good][0]))
+        rows = []
+        for kind in range(self.classes):
+            if kind != self.background:
+                own = (
+                    (some.labels == kind) & (self.counts_difficult | ~some.difficult)
+                    for some in objects
+                )
+                count = sum(int(np.count_nonzero(mask)) for mask in own)
+                rows.append(np.array([[-1, kind, count, -1, -1]]))
+        for number in np.unique(detections[:, 0]).astype(int):
+            found = detections[detections[:, 0] == number]
+            truth = objects[number] if number < len(objects) else None
+            for kind in np.unique(found[:, 1]).astype(int):
+                rows.append(self._image(found[found[:, 1] == kind], truth, kind, number))
+        return np.concatenate(rows)
+
+    def _image(
+        self, found: np.ndarray, truth: GroundTruth | None, kind: int, number: int
+    ) -> np.ndarray:
+        """Return the rows of one image's detections of one class. Shapes: (K, 7) -> (K, 5)."""
+        found = found[np.argsort(-found[:, 2], kind="stable")]
+        rows = np.concatenate([found[:, :3], np.zeros((len(found), 2))], axis=1)
+        rows[:, 4] = 1
+        some = None if truth is None else truth.where(truth.labels == kind)
+        if some is None or not len(some):
+            return rows
+        boxes, wanted = self._place(found[:, 3:], number), self._place(some.boxes, number)
+        taken = np.zeros(len(some), bool)
+        for row, box in zip(rows, boxes, strict=True):
+            share = overlaps(box, wanted)
+            best = int(np.argmax(share))
+            if share[best] < self.overlap:
+                continue
+            if some.difficult[best] and not self.counts_difficult:
+                row[4] = 0  # neither right nor wrong
+            elif not taken[best]:
+                row[3], row[4], taken[best] = 1, 0, True
+        return rows
 
     def _place(self, boxes: np.ndarray, image: int) -> np.ndarray:
         """Return boxes in the units of comparison. Shapes: (K, 4) -> the same."""

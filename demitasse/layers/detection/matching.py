@@ -16,6 +16,8 @@ from functools import partial
 import numpy as np
 
 from demitasse.errors import ErrorCode, NetError
+from demitasse.io.proto import MultiBoxLossParameter, PriorBoxParameter
+from demitasse.layers.checks import out_of_range, positive
 from demitasse.layers.detection.boxes import BoxCoder, overlaps
 
 COLUMNS = 8
@@ -128,28 +130,28 @@ class Assignment:
     has_gt: np.ndarray
 
 
-@dataclass(frozen=True)
 class TargetAssigner:
-    """Assigns objects to priors.
+    """Assigns objects to priors, by the fields of MultiBoxLoss; its errors.
 
-    Attributes:
-        share_location: True for one box for all classes (L is 1), False for one box for each class.
-        match_predictions: True matches the predicted boxes, False the priors.
-        drop_outside_targets: True gives corners beyond the image no target.
-        class_agnostic: True gives all objects the class after the background.
-        multi_label: True if a prior may have several classes.
+    There is one box for all classes (L is 1) with ``share_location``, else one for each class.
     """
 
-    classes: int
-    background: int
-    share_location: bool
-    code: BoxCoder
-    threshold: float | None
-    ignore_outside: bool
-    match_predictions: bool
-    drop_outside_targets: bool
-    class_agnostic: bool
-    multi_label: bool
+    def __init__(self, p: MultiBoxLossParameter) -> None:
+        path = "multibox_loss_param"
+        self.param, self.background = p, p.background_label_id
+        self.classes = positive(p.num_classes, f"{path}.num_classes")
+        self.multi_label = p.conf_loss_type == MultiBoxLossParameter.LOGISTIC
+        if not self.multi_label and self.background >= self.classes:
+            expected = f"one of the {self.classes} classes, with conf_loss_type SOFTMAX"
+            raise out_of_range(f"{path}.background_label_id", self.background, expected)
+        if p.map_object_to_agnostic and self.background + 1 >= self.classes:
+            least = self.background + 2
+            expected = f"at least {least}: map_object_to_agnostic needs a foreground class"
+            raise out_of_range(f"{path}.num_classes", self.classes, expected)
+        code = PriorBoxParameter.CodeType.Name(p.code_type)
+        self.code = BoxCoder(code, p.encode_variance_in_target)
+        bipartite = p.match_type == MultiBoxLossParameter.BIPARTITE
+        self.threshold = None if bipartite else p.overlap_threshold
 
     def boxes(self, location: np.ndarray, prior: np.ndarray) -> np.ndarray:
         """Return predicted boxes. Shapes: (N, P, L, 4), (2, P, 4) -> (N, P, L, 4)."""
@@ -161,7 +163,7 @@ class TargetAssigner:
     ) -> Assignment:
         """Match the priors of each image; raise NetError for empty objects or priors.
 
-        Shapes: location (N, P, L, 4), predictions, read with ``match_predictions`` alone; prior
+        Shapes: location (N, P, L, 4), predictions, not read with ``use_prior_for_matching``; prior
         (2, P, 4), boxes and variances.
         """
         n, priors, box_kinds = location.shape[:3]
@@ -175,7 +177,7 @@ class TargetAssigner:
         )
         if self.background < self.classes:
             targets.class_targets[..., self.background] = 1
-        if self.match_predictions:
+        if not self.param.use_prior_for_matching:
             matched = self.boxes(location, prior)
         else:
             matched = np.broadcast_to(prior[0][:, None, :], location.shape)
@@ -193,8 +195,10 @@ class TargetAssigner:
                     classes[rows] = 0
                 elif self.background < self.classes:
                     classes[rows, self.background] = 0
-                classes[rows, self.background + 1 if self.class_agnostic else labels] = 1
-        if self.drop_outside_targets:
+                if self.param.map_object_to_agnostic:
+                    labels = self.background + 1
+                classes[rows, labels] = 1
+        if self.param.bp_inside:
             outside = (matched < 0) | (matched > 1)
             targets.box_targets[outside] = targets.scale[outside] = 0
         return targets
@@ -204,11 +208,13 @@ class TargetAssigner:
     ) -> None:
         """Match the boxes of one image with its objects. Shapes: boxes (P, L, 4)."""
         matched_gt, max_iou = targets.matched_gt[image], targets.max_iou[image]
-        find = partial(match, threshold=self.threshold, ignore_outside=self.ignore_outside)
-        if self.share_location or not self.match_predictions:
+        outside = self.param.ignore_cross_boundary_bbox
+        find = partial(match, threshold=self.threshold, ignore_outside=outside)
+        share_location = self.param.share_location
+        if share_location or self.param.use_prior_for_matching:
             one, overlap = find(objects.boxes, boxes[:, 0])
             matched_gt[...], max_iou[...] = one, overlap
-            if not self.share_location:  # each class keeps its own objects
+            if not share_location:  # each class keeps its own objects
                 matched = one >= 0
                 labels = np.full(len(one), self.background)
                 labels[matched] = objects.labels[one[matched]]
