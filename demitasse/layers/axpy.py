@@ -1,7 +1,4 @@
-"""Axpy: y = a x + b, where a has one value for each channel of each item.
-
-Source: SENet (hujie-frank/SENet), ``src/caffe/layers/axpy_layer.cpp``.
-"""
+"""Axpy: y = a x + b, where a has one value for each channel of each item."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ class Axpy(Layer):
 
     Not compared with the original.
 
+    Source: SENet (hujie-frank/SENet), ``src/caffe/layers/axpy_layer.cpp``.
     Shapes: bottoms a (N, C) or (N, C, 1, 1), x (N, C, ...), b as x -> top as x.
 
     Raises:

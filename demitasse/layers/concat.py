@@ -1,7 +1,4 @@
-"""Concat: bottoms side by side along one axis.
-
-Source: Caffe, ``src/caffe/layers/concat_layer.cpp``.
-"""
+"""Concat: bottoms side by side along one axis."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from demitasse.layers.registry import register_layer
 class Concat(Layer):
     """Join bottoms along ``axis`` (formerly ``concat_dim``); a single bottom is shared, not copied.
 
+    Source: Caffe, ``src/caffe/layers/concat_layer.cpp``.
     Shapes: bottoms equal except on the axis -> top with the sum of that axis.
 
     Raises:

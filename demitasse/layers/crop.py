@@ -1,7 +1,4 @@
-"""Crop: cut the first bottom to the size of the second.
-
-Source: Caffe, ``src/caffe/layers/crop_layer.cpp``.
-"""
+"""Crop: cut the first bottom to the size of the second."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from demitasse.layers.registry import register_layer
 class Crop(Layer):
     """Crop the axes from ``axis`` on to the second bottom's sizes, starting at ``offset``.
 
+    Source: Caffe, ``src/caffe/layers/crop_layer.cpp``.
     Shapes: bottom 0 any, bottom 1 smaller or equal from ``axis`` on -> top (*axes of bottom 0
     before ``axis``, *axes of bottom 1 from it on). The second bottom's values are not used, and
     its gradient is zero.

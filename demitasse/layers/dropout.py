@@ -1,9 +1,4 @@
-"""Dropout: zero a random share of the values in TRAIN, and scale the rest to keep the mean.
-
-Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``; the same of Fast R-CNN
-(rbgirshick/caffe-fast-rcnn) for ``scale_train``, of SegNet (alexgkendall/caffe-segnet) for
-``sample_weights_test``.
-"""
+"""Dropout: zero a random share of the values in TRAIN, and scale the rest to keep the mean."""
 
 from __future__ import annotations
 
@@ -26,6 +21,9 @@ class Dropout(NeuronLayer):
     above ``ratio`` of the largest word. The mask is the same on every device, and for each sample
     with any number of data-parallel ranks.
 
+    Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``; the same of Fast R-CNN
+    (rbgirshick/caffe-fast-rcnn) for ``scale_train``, of SegNet (alexgkendall/caffe-segnet) for
+    ``sample_weights_test``.
     Shapes: bottom any -> top the same.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Eltwise: bottoms of one shape combined element by element, by product, weighted sum or maximum.
-
-Source: Caffe, ``src/caffe/layers/eltwise_layer.cpp``.
-"""
+"""Eltwise: bottoms combined element by element, by product, weighted sum or maximum."""
 
 from __future__ import annotations
 
@@ -28,6 +25,7 @@ class Eltwise(Layer):
     Of equal maxima, the first two bottoms' goes to the second; a later bottom wins only when it is
     larger. The winner gets the gradient.
 
+    Source: Caffe, ``src/caffe/layers/eltwise_layer.cpp``.
     Shapes: bottoms all the same -> top the same.
 
     Raises:

@@ -35,10 +35,9 @@ class Exp(NeuronLayer):
         super().reshape(bottom, top)
         self.op = self.activation("exp", bottom, self.inner, self.outer)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        x = bottom[0].read()
+    def value(self, x: Array) -> Array:
         y = self.xp.exp(x if self.inner == 1 else x * self.inner)
-        top[0].write(y if self.outer == 1 else y * self.outer)
+        return y if self.outer == 1 else y * self.outer
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
@@ -86,6 +85,8 @@ class Log(Linear):
         ConfigError: ``base`` is not positive, or 1.
     """
 
+    needs_input = True
+
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.log_param
         log_base = log_of_base(p.base, "log_param.base")
@@ -97,10 +98,9 @@ class Log(Linear):
         super().reshape(bottom, top)
         self.op = self.activation("log", bottom, self.scale, self.shift, self.outer)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        self.save_input(bottom, top)
-        y = self.xp.log(self._inner(bottom[0].read()))
-        top[0].write(y if self.outer == 1 else y * self.outer)
+    def value(self, x: Array) -> Array:
+        y = self.xp.log(self._inner(x))
+        return y if self.outer == 1 else y * self.outer
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
@@ -130,14 +130,11 @@ class Power(Linear):
         super().reshape(bottom, top)
         self.op = self.activation("power", bottom, self.power, self.scale, self.shift)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        if self.needs_input:
-            self.save_input(bottom, top)
+    def value(self, x: Array) -> Array:
         if self.slope == 0:
             value = self._raised(self.full((), self.shift), self.power)
-            top[0].write(self.xp.broadcast_to(value, top[0].shape))
-        else:
-            top[0].write(self._raised(self._inner(bottom[0].read()), self.power))
+            return self.xp.broadcast_to(value, x.shape)
+        return self._raised(self._inner(x), self.power)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not propagate_down[0]:

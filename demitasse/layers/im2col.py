@@ -1,7 +1,4 @@
-"""Im2col: values under a convolution's window, one channel for each kernel offset.
-
-Source: Caffe, ``src/caffe/layers/im2col_layer.cpp``.
-"""
+"""Im2col: values under a convolution's window, one channel for each kernel offset."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from demitasse.layers.windows import PaddedImage, convolution_window
 class Im2col(Layer):
     """Return the values at every kernel offset side by side; beyond the image there are zeros.
 
+    Source: Caffe, ``src/caffe/layers/im2col_layer.cpp``.
     Shapes: bottom (*lead, C, *spatial) -> top (*lead, C * size, *positions), the kernel offsets of
     one channel next to each other; ``axis`` is that of C.
 

@@ -1,7 +1,4 @@
-"""InnerProduct: a fully connected layer, y = x W^T + b.
-
-Source: Caffe, ``src/caffe/layers/inner_product_layer.cpp``.
-"""
+"""InnerProduct: a fully connected layer, y = x W^T + b."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from demitasse.layers.registry import register_layer
 class InnerProduct(Layer):
     """Multiply each flattened row by a weight matrix and add a bias.
 
+    Source: Caffe, ``src/caffe/layers/inner_product_layer.cpp``.
     Shapes: bottom (*lead, *rest) -> top (*lead, M); ``rest`` starts at ``axis``, K is its product.
     Weight (M, K), or (K, M) with ``transpose``; bias (M,).
 

@@ -1,8 +1,4 @@
-"""Interp: resize an image by bilinear interpolation; corner pixels stay at the corners.
-
-Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
-``src/caffe/util/interp.cpp``.
-"""
+"""Interp: resize an image by bilinear interpolation; corner pixels stay at the corners."""
 
 from __future__ import annotations
 
@@ -24,6 +20,8 @@ class Interp(Layer):
     else matters. Positions are computed exactly, where DeepLab rounds them to float32. Not
     compared with the original.
 
+    Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
+    ``src/caffe/util/interp.cpp``.
     Shapes: bottom (N, C, H, W)[, bottom (*, *, height, width)] -> top (N, C, height, width).
 
     Raises:

@@ -1,7 +1,4 @@
-"""MVN: each row has its mean taken away and is divided by its deviation; nothing is learned.
-
-Source: Caffe, ``src/caffe/layers/mvn_layer.cpp``.
-"""
+"""MVN: each row has its mean taken away and is divided by its deviation; nothing is learned."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ class MVN(Layer):
 
     y = (x - mean) / (sqrt(variance) + eps), or x - mean without ``normalize_variance``.
 
+    Source: Caffe, ``src/caffe/layers/mvn_layer.cpp``.
     Shapes: bottom of at most 4 axes -> top (N, C, H, W), absent axes being 1.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Normalize: y = s x / sqrt(sum x^2 + eps), with a learned scale s.
-
-Source: SSD (weiliu89/caffe), ``src/caffe/layers/normalize_layer.cpp``.
-"""
+"""Normalize: y = s x / sqrt(sum x^2 + eps), with a learned scale s."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ class Normalize(Layer):
     position. Compared with OpenCV's output. The gradient is exact, where that of SSD is so only for
     one scale for all channels.
 
+    Source: SSD (weiliu89/caffe), ``src/caffe/layers/normalize_layer.cpp``.
     Shapes: bottom (N, C, ...) -> top the same. Scale (), or (C,) with ``channel_shared: false``.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Pooling: one value for each window: the largest, the mean, or a random element.
-
-Source: Caffe, ``src/caffe/layers/pooling_layer.cpp``, ``pooling_layer.cu``.
-"""
+"""Pooling: one value for each window: the largest, the mean, or a random element."""
 
 from __future__ import annotations
 
@@ -205,6 +202,7 @@ class Pooling(Layer):
     the end. Kernel, stride and pad of each axis are given by the fields of the forks, or several
     times. video-caffe's NdPooling is the same layer.
 
+    Source: Caffe, ``src/caffe/layers/pooling_layer.cpp``, ``pooling_layer.cu``.
     Shapes: bottom (N, C, *spatial) -> top (N, C, *positions); with MAX, a second top of the same
     shape takes the index of the largest element within its (flattened) plane, -1 for none.
     Any number of spatial axes, where Caffe takes two; ``_h`` and ``_w`` fields need two.

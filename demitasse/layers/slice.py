@@ -1,7 +1,4 @@
-"""Slice: cut a bottom along one axis.
-
-Source: Caffe, ``src/caffe/layers/slice_layer.cpp``.
-"""
+"""Slice: cut a bottom along one axis."""
 
 from __future__ import annotations
 
@@ -25,6 +22,7 @@ class Slice(Layer):
 
     A single top is shared with the bottom, not copied.
 
+    Source: Caffe, ``src/caffe/layers/slice_layer.cpp``.
     Shapes: bottom any -> tops equal to it except on the axis, where they add up to it.
 
     Raises:

@@ -1,7 +1,4 @@
-"""SPP: pooling over a pyramid of ever finer grids, whatever the size of the image.
-
-Source: Caffe, ``src/caffe/layers/spp_layer.cpp``.
-"""
+"""SPP: pooling over a pyramid of ever finer grids, whatever the size of the image."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ from demitasse.layers.registry import register_layer
 class SPP(Layer):
     """Spatial pyramid pooling: level i has 2^i by 2^i bins, and the levels are joined.
 
+    Source: Caffe, ``src/caffe/layers/spp_layer.cpp``.
     Shapes: bottom (N, C, H, W) -> top (N, sum over levels of C * bins); (N, C, 1, 1) for
     ``pyramid_height`` 1.
 

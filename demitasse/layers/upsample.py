@@ -1,8 +1,4 @@
-"""Upsample: pixels repeated, or put back where pooling took them from.
-
-Source: repeated: MobileNet-YOLO (eric612), ``src/caffe/layers/upsample_layer.cpp``; put back:
-SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
-"""
+"""Upsample: pixels repeated, or put back where pooling took them from."""
 
 from __future__ import annotations
 
@@ -28,6 +24,8 @@ class Upsample(Layer):
     size is then ``upsample_h``, ``upsample_w``, or ``scale`` (or ``scale_h``, ``scale_w``) times
     the bottom's, less one with ``pad_out_h``, ``pad_out_w``. Not compared with the originals.
 
+    Source: repeated: MobileNet-YOLO (eric612), ``src/caffe/layers/upsample_layer.cpp``; put back:
+    SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
     Shapes: bottoms (*lead, H, W)[, mask the same] -> top (*lead, height, width). A mask needs
     (N, C, H, W).
 

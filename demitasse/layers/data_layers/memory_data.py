@@ -1,7 +1,4 @@
-"""MemoryData: batches of arrays that a caller hands over.
-
-Source: Caffe, ``src/caffe/layers/memory_data_layer.cpp``.
-"""
+"""MemoryData: batches of arrays that a caller hands over."""
 
 from __future__ import annotations
 
@@ -32,6 +29,7 @@ class MemoryData(BaseDataLayer):
     Arrays given to ``reset`` are neither copied nor transformed; datums and images are.
     Not compared with the original.
 
+    Source: Caffe, ``src/caffe/layers/memory_data_layer.cpp``.
     Shapes: top[0] (N, C, H, W) as the message says, top[1] (N,).
 
     Raises:

@@ -1,7 +1,4 @@
-"""WindowData: windows of images, some around objects and some not, drawn at random.
-
-Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
-"""
+"""WindowData: windows of images, some around objects and some not, drawn at random."""
 
 from __future__ import annotations
 
@@ -30,6 +27,7 @@ class WindowData(PrefetchingDataLayer):
     surroundings, and ``crop_mode: "square"`` widens it to a square first. Pixels outside the image
     are 0. Both ``scale`` fields count. Not compared with the original.
 
+    Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
     Shapes: top[0] (N, C, crop_size, crop_size), top[1] (N,) classes, 0 for background.
 
     Raises:

@@ -1,8 +1,4 @@
-"""DetectionEvaluate: true and false positives, for the mean average precision of a test.
-
-Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_evaluate_layer.cpp`` and ``OutputBBox``
-in ``src/caffe/util/bbox_util.cpp``.
-"""
+"""DetectionEvaluate: true and false positives, for the mean average precision of a test."""
 
 from __future__ import annotations
 
@@ -56,6 +52,8 @@ class DetectionEvaluate(Layer):
     has height and width in the order of the records; the next batch begins after the last image
     with a detection or an object. Not compared with the original.
 
+    Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_evaluate_layer.cpp`` and
+    ``OutputBBox`` in ``src/caffe/util/bbox_util.cpp``.
     Shapes: bottoms detections (1, 1, K, 7) as DetectionOutput makes them, objects (1, 1, G, 8) as
     AnnotatedData does -> top (1, 1, M, 5): for each class but the background -1, class, number of
     objects, -1, -1; then for each detection image, class, score, right (1 or 0), wrong (1 or 0).

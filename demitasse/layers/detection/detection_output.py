@@ -1,8 +1,4 @@
-"""DetectionOutput: boxes that a single-shot detector has found.
-
-Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_output_layer.cpp``,
-``src/caffe/util/bbox_util.cpp``.
-"""
+"""DetectionOutput: boxes that a single-shot detector has found."""
 
 from __future__ import annotations
 
@@ -114,6 +110,8 @@ class DetectionOutput(Layer):
     The number of detections is known only during forward. Nothing is written to files. Runs on the
     host. Compared with OpenCV's output.
 
+    Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_output_layer.cpp``,
+    ``src/caffe/util/bbox_util.cpp``.
     Shapes: bottoms location (N, P L 4), where L is 1 or, without ``share_location``, the number of
     classes, scores (N, P classes), priors (1, 2, P 4) as PriorBox makes them[, image]
     -> top (1, 1, K, 7): image, class, score, xmin, ymin, xmax, ymax. Without detections, a row

@@ -1,8 +1,4 @@
-"""PriorBox: prior boxes of a single-shot detector, for every cell of a map.
-
-Source: SSD (weiliu89/caffe), ``src/caffe/layers/prior_box_layer.cpp``; ``offset_h`` and
-``offset_w``: OpenCV, ``modules/dnn/src/layers/prior_box_layer.cpp``.
-"""
+"""PriorBox: prior boxes of a single-shot detector, for every cell of a map."""
 
 from __future__ import annotations
 
@@ -100,6 +96,8 @@ class PriorBox(Layer):
     ``max_size`` are truncated to whole pixels, as in SSD; ``truncate_sizes: false`` keeps their
     fractions, as OpenCV 4 does. Compared with OpenCV's output.
 
+    Source: SSD (weiliu89/caffe), ``src/caffe/layers/prior_box_layer.cpp``; ``offset_h`` and
+    ``offset_w``: OpenCV, ``modules/dnn/src/layers/prior_box_layer.cpp``.
     Shapes: bottoms map (N, C, H, W), image (N, C, height, width) -> top (1, 2, H W K 4): corners of
     K boxes for each cell, in units of the image, and their variances.
 

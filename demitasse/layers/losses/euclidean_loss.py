@@ -1,7 +1,4 @@
-"""EuclideanLoss: sum (a - b)^2 / (2 N).
-
-Source: Caffe, ``src/caffe/layers/euclidean_loss_layer.cpp``.
-"""
+"""EuclideanLoss: sum (a - b)^2 / (2 N)."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ from demitasse.layers.registry import register_layer
 class EuclideanLoss(LossLayer):
     """Half the mean squared distance of two batches, with a gradient for both.
 
+    Source: Caffe, ``src/caffe/layers/euclidean_loss_layer.cpp``.
     Shapes: bottoms (N, ...), (N, ...) of the same count -> loss ().
 
     Raises:

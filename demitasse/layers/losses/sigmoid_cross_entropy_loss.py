@@ -1,7 +1,4 @@
-"""SigmoidCrossEntropyLoss: -sum (t log s(x) + (1 - t) log(1 - s(x))) / normaliser.
-
-Source: Caffe, ``src/caffe/layers/sigmoid_cross_entropy_loss_layer.cpp``.
-"""
+"""SigmoidCrossEntropyLoss: -sum (t log s(x) + (1 - t) log(1 - s(x))) / normaliser."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
     The sum is divided by the batch size unless ``loss_param`` says otherwise. A target whose whole
     part is ``ignore_label`` does not count.
 
+    Source: Caffe, ``src/caffe/layers/sigmoid_cross_entropy_loss_layer.cpp``.
     Shapes: scores (N, ...), targets of the same count -> loss ().
 
     Raises:
