@@ -53,9 +53,6 @@ def backend_names() -> list[str]:
 def register(name: str) -> Callable[[type[Backend]], type[Backend]]:
     """Make a class of backends one that devices may be of: ``@register_backend("mine")``.
 
-    Args:
-        name: What the names of its devices begin with.
-
     Raises:
         DeviceError: The name is taken.
     """
@@ -96,11 +93,7 @@ def backend_class(name: str) -> type[Backend]:
 
 
 def devices_of(name: str) -> list[str]:
-    """Return the names of the present devices of one backend.
-
-    Raises:
-        DeviceError: There is no such backend, or the package that has it is broken.
-    """
+    """Return the names of the present devices of one backend; errors as of ``backend_class``."""
     return [f"{name}:{i}" if i else name for i in backend_class(name).indices()]
 
 
@@ -137,11 +130,7 @@ def entry_points_by_name() -> dict[str, list[EntryPoint]]:
 
 
 def _load(name: str, points: Sequence[EntryPoint]) -> type[Backend]:
-    """Return the class of a name's only entry point.
-
-    Raises:
-        DeviceError: There are several, or it cannot be loaded: names the package.
-    """
+    """Return the class of a name's only entry point; errors name the package."""
     if len(points) > 1:
         message = (
             f"{len(points)} packages have a backend {name!r}: "
@@ -160,11 +149,7 @@ def _load(name: str, points: Sequence[EntryPoint]) -> type[Backend]:
 
 
 def class_of(entry: object) -> type[Backend]:
-    """Return an entry that is a class, or the class that it returns.
-
-    Raises:
-        TypeError: It is neither.
-    """
+    """Return an entry that is a class, or the class that it returns; raise TypeError for others."""
     kind = entry() if callable(entry) and not isinstance(entry, type) else entry
     if not (isinstance(kind, type) and issubclass(kind, Backend)):
         message = f"a subclass of demitasse.backends.base.Backend is needed, not {kind!r}"

@@ -37,16 +37,6 @@ class PrivateLayout(Protocol):
     def channel_slice(self) -> ChannelSlice | None: ...
 
 
-class ArrayHolder(Protocol):
-    """A side of a memory.
-
-    Attributes:
-        array: One-dimensional.
-    """
-
-    array: Array
-
-
 class ArrayRef:
     """A writable reference to the array of a memory; every write replaces the array.
 
@@ -56,16 +46,14 @@ class ArrayRef:
 
     Args:
         backend: The backend of the array.
-        side: The side of the memory; its ``array`` is replaced.
+        side: The side of the memory; its one-dimensional ``array`` is replaced.
         shape: Shape of the reference.
         first: Index of the first element in the array.
     """
 
     __slots__ = ("_backend", "_first", "_side", "shape")
 
-    def __init__(
-        self, backend: Any, side: ArrayHolder, shape: tuple[int, ...], first: int = 0
-    ) -> None:
+    def __init__(self, backend: Any, side: Any, shape: tuple[int, ...], first: int = 0) -> None:
         self._backend, self._side, self._first, self.shape = backend, side, first, shape
 
     @property
@@ -127,20 +115,14 @@ def aligned(size: int) -> np.ndarray:
 
     Large arrays use huge pages if the system has them, for fewer TLB misses.
     """
-    if size * 4 >= LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        return _in_large_pages(size)
-    raw = np.zeros(size + 16, np.float32)
-    skip = -(raw.ctypes.data // 4) % 16
-    return raw[skip : skip + size]
-
-
-def _in_large_pages(size: int) -> np.ndarray:
+    if size * 4 < LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        raw = np.zeros(size + 16, np.float32)
+        skip = -(raw.ctypes.data // 4) % 16
+        return raw[skip : skip + size]
     memory = mmap.mmap(-1, size * 4 + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     raw = np.frombuffer(memory, np.float32)
     skip = -raw.ctypes.data % LARGE_PAGE
-    whole = (
-        size * 4 // LARGE_PAGE * LARGE_PAGE
-    )  # the rest in small pages, so that nothing is wasted
+    whole = size * 4 // LARGE_PAGE * LARGE_PAGE  # the rest in small pages: nothing is wasted
     with suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE, skip, whole)
     return raw[skip // 4 : skip // 4 + size]
@@ -166,13 +148,7 @@ def give_back(array: np.ndarray) -> None:
 
 
 class ChannelSlice(FrozenStruct):
-    """A range of the channels of channels-last images.
-
-    Attributes:
-        shape: The shape of the slice, (N, C, *spatial).
-        whole: The shape of the whole images: the same except for C.
-        first: The first of the channels.
-    """
+    """A range of the channels of channels-last images: shapes (N, C, *spatial), and the first."""
 
     shape: tuple[int, ...]
     whole: tuple[int, ...]
@@ -189,10 +165,5 @@ class ChannelSlice(FrozenStruct):
         return math.prod(self.whole) - self.whole[1] + self.shape[1]
 
     def part(self, shape: tuple[int, ...], first: int) -> ChannelSlice:
-        """Return the slice of some of these channels.
-
-        Args:
-            shape: Their shape.
-            first: The first of them, counted from our first.
-        """
+        """Return the slice of some of these channels; ``first`` counts from the first of these."""
         return ChannelSlice(shape, self.whole, self.first + first)

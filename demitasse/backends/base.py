@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -110,17 +109,13 @@ class Backend(ABC):
         return _NOTHING
 
     def device_scope(self) -> AbstractContextManager[None]:
-        """Make this the current device of its library for work on single arrays.
-
-        The default does nothing: many libraries have no current device.
-        """
+        """Make this the current device, if the library has one, for work on single arrays."""
         return _NOTHING
 
     def order_after(self, before: object) -> object:
         """Order work that is queued from now on after work that was queued before.
 
-        Args:
-            before: What this returned when the arrays in question were last used; None at first.
+        ``before`` is the result of the call at the last use of the arrays; None at first.
         """
         return before
 
@@ -316,7 +311,12 @@ class Backend(ABC):
 
         It is called repeatedly; the arrays stay at their addresses. Shapes: (n,), both of a pair.
         """
-        return partial(_copy_all, pairs)
+
+        def copy_all() -> None:
+            for source, target in pairs:
+                target[...] = source
+
+        return copy_all
 
     def fill(self, array: Array, value: float) -> None:
         """Set all elements to one number."""
@@ -343,17 +343,22 @@ class Backend(ABC):
 
     def explained(self, error: Exception) -> Exception:
         """Return an exception of the library as a DemitasseError; others as they are."""
-        return error
+        try:
+            with self._failures():
+                raise error
+        except Exception as said:
+            return said
+
+    def _failures(self, asked: int = 0) -> AbstractContextManager[None]:
+        """Convert errors of the library in a block that allocates ``asked`` bytes."""
+        del asked
+        return _NOTHING
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
         """Return ``count`` random 32-bit words, the same ones on every backend.
 
-        Args:
-            seed: Key of the generator.
-            stream: Which sequence, e.g. the hash of a layer's name.
-            passes: Which pass of that sequence.
-            count: How many words.
-            first: Index of the first word within the pass.
+        Words are those of a pass of a sequence, e.g. the hash of a layer's name, from index
+        ``first`` on.
 
         Shapes: (count,), uint32, or a wider integer type where a library cannot compute with these.
         """
@@ -424,10 +429,7 @@ class Backend(ABC):
     def lower(self, op: Op, at: Operands, refused: Sequence[str] = ()) -> AnyStep:
         """Return a Step for ``op``, ready to run forward.
 
-        Args:
-            op: The operation.
-            at: Its blobs.
-            refused: For each of the first lowerings, why its Step cannot be used.
+        ``refused`` has, for each of the first lowerings, why its Step cannot be used.
 
         Raises:
             Declined: There is none; the layer's portable code runs then.
@@ -478,8 +480,3 @@ class Backend(ABC):
         """
         del steps
         raise Declined
-
-
-def _copy_all(pairs: Sequence[tuple[Array, Array]]) -> None:
-    for source, target in pairs:
-        target[...] = source

@@ -16,9 +16,7 @@ class Collective(Protocol):
     member is lost, or too late.
 
     Attributes:
-        rank: The number of this member, from 0.
-        size: How many there are.
-        name: What connects them, for messages.
+        name: Name of the library or network that connects the members, for messages.
     """
 
     rank: int
@@ -29,12 +27,7 @@ class Collective(Protocol):
         """Overwrite an array with that of member 0."""
 
     def alltoall(self, parts: Sequence[Array], sizes: Sequence[int]) -> list[Array]:
-        """Send a part to each rank; return the parts received.
-
-        Args:
-            parts: Arrays to send, by receiving rank.
-            sizes: Sizes of the received arrays, by sending rank.
-        """
+        """Send a part to each rank; return the parts received, of these sizes, by sending rank."""
 
     def allgather(self, part: Array, whole: Array, bounds: Sequence[int]) -> None:
         """Write rank r's part to ``whole[bounds[r]:bounds[r + 1]]``, for all ranks."""
@@ -82,7 +75,7 @@ class Connector(Protocol):
         Args:
             uid: Result of ``new_uid`` on one of them.
             rank: The number of this member.
-            size: How many there are.
+            size: Number of members.
             timeout: Seconds that members wait for each other.
 
         Raises:

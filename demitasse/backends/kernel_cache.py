@@ -42,23 +42,20 @@ def folder() -> Path | None:
 def read_code(name: str) -> bytes | None:
     """Return the machine code that is kept under a name, or None."""
     with suppress(OSError):
-        place = _own_folder()
-        key = _key(place) if place is not None else None
-        if place is not None and key is not None:
-            content = _read(place / name)
-            if content is not None and same_keyed_hash(
-                key, content[:BYTES], _seal(key, name, content[BYTES:])
-            ):
-                return content[BYTES:]
+        place, key = _own_folder()
+        content = _read(place / name) if place is not None else None
+        if content is not None:
+            seal, code = content[:BYTES], content[BYTES:]
+            if same_keyed_hash(key, seal, _seal(key, name, code)):
+                return code
     return None
 
 
 def write_code(name: str, code: bytes) -> None:
     """Store machine code under a name, if the cache folder is usable."""
     try:
-        place = _own_folder()
-        key = _key(place) if place is not None else None
-        if place is not None and key is not None:
+        place, key = _own_folder()
+        if place is not None:
             _write(place / name, _seal(key, name, code) + code)
     except OSError as error:
         _warn(
@@ -71,11 +68,14 @@ def _seal(key: bytes, name: str, code: bytes) -> bytes:
     return keyed_hash(key, name.encode() + b"\0" + code)
 
 
-def _own_folder() -> Path | None:
-    """Return the folder, made where it is not there, or None where others could write in it."""
+def _own_folder() -> tuple[Path | None, bytes]:
+    """Return the folder and the key of its seals, made where they are not there.
+
+    The folder is None where others could write in it.
+    """
     place = folder()
     if place is None:
-        return None
+        return None, b""
     place = real_path(place)
     place.parent.parent.mkdir(parents=True, exist_ok=True)
     for own in (place.parent, place):
@@ -83,16 +83,15 @@ def _own_folder() -> Path | None:
     reason = _doubt((place, place.parent), strict=True) or _doubt(place.parents)
     if reason:
         _warn(f"compiled kernels are not kept in {place}: {reason}")
-        return None
-    return place
+        return None, b""
+    key = _key(place)
+    return (None, b"") if key is None else (place, key)
 
 
 def _doubt(places: Iterable[Path], *, strict: bool = False) -> str:
     """Return the reason why other users may change files in some folders; "" for none.
 
-    Args:
-        places: The folders.
-        strict: Whether the user's own group and sticky folders count as others', too.
+    With ``strict``, the user's own group and sticky folders count as others', too.
     """
     if os.name != "posix":  # elsewhere neither owner nor mode tells
         return ""
@@ -121,11 +120,10 @@ def _key(place: Path) -> bytes | None:
 
 
 def _read(path: Path, *, secret: bool = False) -> bytes | None:
-    """Return what a regular file of the user or of root holds; None for all else.
+    """Return the contents of a regular file of the user or of root; None for all else.
 
-    Args:
-        path: The file. Links are not followed, and nobody is waited for who would feed a pipe.
-        secret: Whether others must not be able to read it either.
+    Links are not followed, and a pipe is not waited for. A ``secret`` file must be unreadable for
+    other users.
     """
     flags = os.O_RDONLY
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
@@ -168,11 +166,7 @@ V = TypeVar("V")
 
 
 class LRUCache(OrderedDict[Hashable, V], Generic[V]):
-    """The values used last, by key; a new one takes the place of the one unused for longest.
-
-    Args:
-        most: How many are kept.
-    """
+    """At most ``most`` values by key; a new one replaces the value that is unused for longest."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

@@ -13,41 +13,6 @@ from typing import ClassVar, Literal
 from demitasse.core.deprecated import deprecated_names
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = [
-    "LOWEST",
-    "LRN",
-    "MVN",
-    "Accuracy",
-    "Activation",
-    "Axpy",
-    "BatchNorm",
-    "Concat",
-    "Constant",
-    "Conv",
-    "Crop",
-    "Deconv",
-    "Dropout",
-    "Eltwise",
-    "InnerProduct",
-    "Interpolation",
-    "L2Normalize",
-    "Op",
-    "PReLU",
-    "PSROIPool",
-    "PairLoss",
-    "Permute",
-    "Pool",
-    "ROIPool",
-    "Recurrent",
-    "Scale",
-    "Shuffle",
-    "Slice",
-    "Softmax",
-    "SoftmaxLoss",
-    "SpatialPyramidPool",
-    "Split",
-]
-
 Shape = tuple[int, ...]
 
 LOWEST = -3.4028234663852886e38
@@ -158,11 +123,7 @@ class Pool(Op):
 
 
 class SpatialPyramidPool(Op):
-    """Pooling of the same images over several grids, the results behind each other.
-
-    Attributes:
-        levels: The grids, each over all of the image.
-    """
+    """Pooling of the same images over several grids, the results behind each other."""
 
     bottom: Shape
     top: Shape
@@ -170,11 +131,7 @@ class SpatialPyramidPool(Op):
 
 
 class Constant(Op):
-    """The same values in each pass, whatever the bottoms hold.
-
-    Attributes:
-        values: All elements of the top in C order, as their dtype lies in memory.
-    """
+    """The same ``values`` in each pass: the bytes of the top's elements in C order."""
 
     values: bytes
 
@@ -482,19 +439,13 @@ __getattr__ = deprecated_names(
 def loss_divisor(
     normalization: str, batch: int, labels: int, *, some_ignored: bool
 ) -> float | None:
-    """Return the normalizer of a loss that is summed over all labels.
+    """Return the normalizer of a loss that is summed over all labels, at least 1.
+
+    None is the number of labels that count, or 1 if none do: labels may be ignored. ``batch`` is
+    the product of the axes before the class axis.
 
     Source: Caffe, ``SoftmaxWithLossLayer::get_normalizer`` in
     ``src/caffe/layers/softmax_loss_layer.cpp``.
-
-    Args:
-        normalization: "FULL", "VALID", "BATCH_SIZE" or "NONE".
-        batch: Size of the batch: product of the axes before the class axis.
-        labels: Number of labels.
-        some_ignored: Whether labels may be ignored, so that only a pass knows how many count.
-
-    Returns:
-        The divisor, at least 1; None for the number of labels that count, or 1 if none do.
     """
     match normalization:
         case "VALID" if some_ignored:

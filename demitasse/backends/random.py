@@ -23,14 +23,7 @@ MASK = (1 << 64) - 1
 
 
 class Draw(FrozenStruct):
-    """Random words that a layer draws in a pass.
-
-    Attributes:
-        seed: Key of the generator.
-        stream: Which sequence.
-        passes: Which pass of that sequence.
-        world_size: How many data-parallel workers share the words of a pass, sample by sample.
-    """
+    """Random words that a layer draws in a pass; ``world_size`` processes share them by sample."""
 
     seed: int
     stream: int

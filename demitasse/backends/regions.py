@@ -22,13 +22,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Region:
-    """One region, cut into bins.
-
-    Attributes:
-        item: Index of its image in the batch.
-        rows: First row and the one after the last, for every row of bins; equal where empty.
-        columns: The same for columns.
-    """
+    """One region of ``Bins``, as numbers of Python."""
 
     item: int
     rows: tuple[Span, ...]
@@ -61,14 +55,10 @@ class Bins(NamedTuple):
 def bins(
     rois: np.ndarray, scale: float, pooled: tuple[int, int], batch: int, size: tuple[int, int]
 ) -> Bins:
-    """Cut regions whose corners are rounded on the map, as ROIPooling does.
+    """Cut regions (R, 5) whose corners are rounded on the map, as ROIPooling does.
 
-    Args:
-        rois: Shape (R, 5).
-        scale: Pixels of the map for one of the image.
-        pooled: Rows and columns of bins.
-        batch: Number of images.
-        size: Height and width of the map.
+    ``scale`` is the pixels of the map for one of the image. There are ``pooled`` rows and columns
+    of bins, ``batch`` images, and ``size`` is height and width of the map.
 
     Raises:
         ShapeError: A region's image is not in the batch, or a corner is NaN.
@@ -121,13 +111,10 @@ def bins_between(
 def grid_samples(
     rois: np.ndarray, scale: float, pooled: tuple[int, int], batch: int, size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pixels between which ROIAlign interpolates the corners of bins.
+    """Return the pixels between which ROIAlign interpolates the corners of bins; see ``bins``.
 
-    Arguments and errors are those of :func:`bins`.
-
-    Returns:
-        Index of the pixel in (batch, height, width), and its weight, for each of four pixels of
-        each corner. Shapes: (4, R (rows + 1) (columns + 1)).
+    Four pixels of each corner have an index in (batch, height, width), and a weight. Shapes:
+    (4, R (rows + 1) (columns + 1)).
 
     Source: Cascade R-CNN (zhaoweicai/cascade-rcnn), ``src/caffe/layers/roi_align_layer.cpp``.
     """
@@ -160,12 +147,8 @@ def _spans(
 ) -> np.ndarray:
     """Return where bins begin and end along one axis of each region. Shape: (R, count, 2).
 
-    Args:
-        extent: Length of a bin; shape (R,).
-        start: Where a region begins, added before rounding.
-        shift: The same, added after it.
-        count: Number of bins.
-        length: Pixels of the map.
+    ``extent`` is the length of a bin (R,); a region begins at ``start``, which is added before
+    rounding, or at ``shift``, which is added after rounding. The map has ``length`` pixels.
     """
     number = np.arange(count + 1).astype(extent.dtype)
     edge = number * extent[:, None] + start[:, None]  # (R, count + 1)
@@ -175,11 +158,7 @@ def _spans(
 
 
 def _items(rois: np.ndarray, batch: int) -> np.ndarray:
-    """Return the index of each region's image; refuse regions without one.
-
-    Raises:
-        ShapeError: A region's image is not in the batch, or a corner is NaN.
-    """
+    """Return the index of each region's image; refuse regions without one, or with NaN."""
     good = np.isfinite(rois).all(axis=1) & (rois[:, 0] > -1) & (rois[:, 0] < batch)
     if not good.all():
         wrong = int(np.argmin(good))

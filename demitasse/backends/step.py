@@ -10,31 +10,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-import numpy as np
-
-from demitasse.backends.arrays import Array, ChannelSlice, PrivateLayout
+from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.ops import Op
 from demitasse.backends.random import Draw
 from demitasse.backends.storage import Stored
 from demitasse.core.deprecated import adopt_renamed_overrides, deprecated_attribute
 
-__all__ = [
-    "AnyStep",
-    "Declined",
-    "LayoutUse",
-    "Layouts",
-    "Lowering",
-    "Lowerings",
-    "Memory",
-    "Operand",
-    "Operands",
-    "Saved",
-    "Step",
-    "decline_in_place",
-    "share",
-]
+if TYPE_CHECKING:
+    from demitasse.blob import Blob
+    from demitasse.layers.base import SavedForBackward
+    from demitasse.memory import SyncedMemory
+    from demitasse.plan.layout import LayoutAssignment
+
+    Memory = SyncedMemory
+    Operand = Blob
+    Saved = SavedForBackward
+    Layouts = LayoutAssignment
+else:  # types alone: backends import neither blobs nor layers
+    Memory = Operand = Saved = Layouts = Any
 
 
 class Declined(Exception):  # noqa: N818 - not an error: something else computes the same
@@ -44,87 +39,12 @@ class Declined(Exception):  # noqa: N818 - not an error: something else computes
     """
 
 
-class Memory(Protocol):
-    """Interface of a memory for Steps; ``demitasse.memory.SyncedMemory`` documents it.
-
-    Arrays are one-dimensional, of all elements.
-    """
-
-    @property
-    def serial(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def cleared(self) -> bool: ...
-    @property
-    def persistent(self) -> bool: ...
-    @property
-    def concat_slot(self) -> ChannelSlice | None: ...
-    @property
-    def layout(self) -> PrivateLayout | None: ...
-    @property
-    def device_array(self) -> Array | None: ...
-    def cpu_data(self) -> np.ndarray: ...
-    def mutable_cpu_data(self, *, discard: bool = False) -> np.ndarray: ...
-    def gpu_data(self) -> Array: ...
-    def mutable_gpu_data(self, *, discard: bool = False) -> Array: ...
-    def private_data(self, layout: PrivateLayout, *, alone: bool = False) -> Array | None: ...
-    def mutable_private_data(self, layout: PrivateLayout) -> Array: ...
-    def exchange_private(self, layout: PrivateLayout, side: Array) -> Array | None: ...
-    def convert(self, layout: PrivateLayout, target: Array) -> None: ...
-    def set_storage(self, storage: Stored, *, discard: bool = False) -> None: ...
-
-
-class Operand(Protocol):
-    """Interface of a blob for Steps; ``demitasse.blob.Blob`` documents it.
-
-    Arrays are of the backend and have the blob's shape; its memories may be others in each pass.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def data_memory(self) -> Memory: ...
-    @property
-    def diff_memory(self) -> Memory: ...
-    def read(self) -> Array: ...
-    def write(self, array: Array) -> None: ...
-    def buffer(self) -> Array: ...
-    def read_narrow(self, storage: Stored) -> Array: ...
-    def narrow_buffer(self, storage: Stored) -> Array: ...
-    def cpu_data(self) -> np.ndarray: ...
-    def read_diff(self) -> Array: ...
-    def write_diff(self, array: Array) -> None: ...
-    def set_diff(self, value: float) -> None: ...
-    def add_diff(self, array: Array) -> None: ...
-    def diff_buffer(self) -> Array: ...
-    def mutable_gpu_diff(self) -> Array: ...
-    def share_data(self, other: Any) -> None: ...
-
-
-class Saved(Protocol):
-    """State that is kept from forward to backward (``demitasse.layers.base.SavedForBackward``)."""
-
-    @property
-    def blob(self) -> Operand: ...
-    def write(self, array: Array) -> None: ...
-    def buffer(self) -> Array: ...
-    def read(self) -> Array: ...
-
-
 class LayoutUse(NamedTuple):
-    """A private layout in which a Step uses a blob's data or gradient.
+    """A private layout in which a Step uses a blob's data or, with ``diff``, its gradient.
 
     Attributes:
         role: "written"; "preferred" for data that is read; "offered" for data that is written in
             this layout for its reader alone, and would be written in another one otherwise.
-        blob: The blob.
-        layout: The layout.
-        diff: True for the gradient, False for the data.
     """
 
     role: Literal["written", "preferred", "offered"]
@@ -133,34 +53,22 @@ class LayoutUse(NamedTuple):
     diff: bool = False
 
 
-class Layouts(Protocol):
-    """Interface of the layout assignment for Steps; ``demitasse.plan.layout`` documents it."""
-
-    def written(self, memory: Memory, shape: tuple[int, ...]) -> PrivateLayout | None: ...
-    def preferred(self, memory: Memory) -> tuple[PrivateLayout, ...]: ...
-    def offered(self, memory: Memory) -> bool: ...
-    def accepted(self, memory: Memory, layout: PrivateLayout) -> bool: ...
-
-
 @dataclass(frozen=True)
 class Operands:
     """The blobs one operation works on, and which gradients are wanted.
 
     Attributes:
-        bottom: Blobs read.
         top: Blobs written; in place where top[i] is bottom[i].
         params: Parameter blobs (weight, bias, ...).
         saved: ``saved(name, shape, dtype)`` returns the layer's internal blob of that name.
-        propagate_down: For each bottom, whether its gradient is wanted.
-        param_propagate_down: For each parameter, whether its gradient is wanted.
         phase: "TRAIN" or "TEST".
-        backward: Whether the layer takes part in the net's backward pass at all.
-        draw: ``draw()`` returns the key of these random words.
-        storage: Storage dtype of blobs and weights on the device.
-        followers: Operations of the following layers that may be fused, in their order.
+        backward: True if the layer takes part in the net's backward pass at all.
         random_words: ``random_words(shape)`` returns the layer's random 32-bit words of this pass
             for elements of a blob, the same words as in portable code.
+        draw: ``draw()`` returns the key of these random words.
         layouts: Private layouts of the Steps prepared before.
+        storage: Storage dtype of blobs and weights on the device.
+        followers: Operations of the following layers that may be fused, in their order.
     """
 
     bottom: tuple[Operand, ...]
@@ -208,11 +116,6 @@ O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 class Step(ABC, Generic[E, O]):
     """One operation, prepared to run over fixed blobs.
 
-    Args:
-        engine: What the backend's Steps run on.
-        op: The operation.
-        at: Its blobs.
-
     Attributes:
         declined: Why no faster code of the Step runs.
         refused: For each lowering before the Step's own, why it made no usable Step.
@@ -252,10 +155,7 @@ class Step(ABC, Generic[E, O]):
 
     @property
     def deferrable(self) -> bool:
-        """True if its forward calls may be queued and run with those of later Steps.
-
-        The calls are queued after ``Backend.begin_batch``.
-        """
+        """True if calls of forward may be queued, after ``Backend.begin_batch``."""
         return False
 
     @property
@@ -283,11 +183,7 @@ class Step(ABC, Generic[E, O]):
         return ()
 
     def prepare(self) -> None:
-        """Prepare the forward pass; called in the order of the layers.
-
-        Raises:
-            Declined: It cannot be made.
-        """
+        """Prepare the forward pass; called in the order of the layers. May raise Declined."""
 
     @abstractmethod
     def forward(self) -> None:
@@ -297,8 +193,7 @@ class Step(ABC, Generic[E, O]):
         """Prepare the backward pass; called in reverse order, after all ``prepare``.
 
         Raises:
-            Declined: It cannot be made. The backend's next Step, or the layer's portable code,
-                runs in both directions then.
+            Declined: The next Step, or the layer's portable code, then runs in both directions.
         """
 
     def backward(self) -> None:
@@ -316,33 +211,21 @@ Lowerings = Mapping[type[Op], Sequence[Lowering]]
 """A backend's Steps for each operation, most wanted first."""
 
 
+def decline_if(condition: object, why: str) -> None:
+    """Raise Declined with a reason if a condition is true."""
+    if condition:
+        raise Declined(why)
+
+
 def decline_gradients(at: Sequence[Operands]) -> None:
-    """Decline to fuse layers if any of them has a gradient.
-
-    Args:
-        at: Their blobs.
-
-    Raises:
-        Declined: One has.
-    """
-    if any(one.backward for one in at):
-        message = "gradients are wanted, which need the result of each layer"
-        raise Declined(message)
+    """Decline to fuse layers if any of them has a gradient."""
+    gradients = any(one.backward for one in at)
+    decline_if(gradients, "gradients are wanted, which need the result of each layer")
 
 
 def decline_in_place(at: Operands, why: str) -> None:
-    """Decline an in-place layer.
-
-    Args:
-        at: Its blobs.
-        why: Why a Step needs the bottom, for the message.
-
-    Raises:
-        Declined: It is in place.
-    """
-    if at.in_place:
-        message = f"in place; {why}"
-        raise Declined(message)
+    """Decline an in-place layer; ``why`` says why a Step needs the bottom."""
+    decline_if(at.in_place, f"in place; {why}")
 
 
 def share(at: Operands) -> None:

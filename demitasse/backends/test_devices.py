@@ -20,14 +20,11 @@ class ReadonlyBackend(NumpyBackend):
 
     name = "readonly"
     lowerings: ClassVar[Lowerings] = {}
+    updates = None
 
     @classmethod
     def devices(cls) -> list[str]:
         return ["readonly"]
-
-    @property
-    def updates(self) -> None:
-        return None
 
     def guard(self, array: np.ndarray) -> np.ndarray:
         view = array.view()

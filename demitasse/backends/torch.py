@@ -20,14 +20,7 @@ from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
 
 
 class TorchBackend(Backend):
-    """One device of PyTorch, without its automatic differentiation.
-
-    Args:
-        index: The device as PyTorch calls it, e.g. "cpu", "cuda:0", "mps".
-
-    Raises:
-        DeviceError: PyTorch is not there.
-    """
+    """One device of PyTorch ("cpu", "cuda:0", "mps"), without its automatic differentiation."""
 
     name = "torch"
     default_index = "cpu"
@@ -68,7 +61,7 @@ class TorchBackend(Backend):
             yield
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _failures(self, asked: int = 0) -> Iterator[None]:
         """Convert PyTorch's out-of-memory errors to OutOfMemoryError."""
         try:
             yield
@@ -80,14 +73,6 @@ class TorchBackend(Backend):
                 f"programs on the device, or use a device with more memory"
             )
             raise OutOfMemoryError(message, device=f"torch:{self.index}") from error
-
-    def explained(self, error: Exception) -> Exception:
-        """Return the error that ``enter`` raises for an error inside its block."""
-        try:
-            with self._failures():
-                raise error
-        except Exception as said:
-            return said
 
     # -- arrays --------------------------------------------------------------------------------
 

@@ -19,14 +19,12 @@ class Update:
     """One iteration's numbers for one parameter.
 
     Attributes:
-        kind: The solver's type: "SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam",
-            "AdamW", "LARS", "LAMB".
+        kind: The solver's type.
         rate: Learning rate times ``lr_mult``.
         decay: ``weight_decay`` times ``decay_mult``.
         l1: The decay is that of the absolute value, not of the square.
         scale: What the raw gradient is multiplied with first: clipping and 1 / ``iter_size``. A
             number, or a 0-d array of the gradient's dtype.
-        momentum: ``momentum``.
         decay2: ``momentum2`` or ``rms_decay``: how slowly averages of squares move.
         delta: Keeps denominators away from 0.
         correction: Makes up for Adam's averages starting at 0.

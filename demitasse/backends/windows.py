@@ -80,46 +80,28 @@ class Window:
         """Return the index of every tap that sees some of an image, not only what is around it.
 
         They are no more than the image has elements times the output positions, however large the
-        window is.
-
-        Args:
-            spatial: Size of the image.
-            out: Number of output positions along each axis.
+        window is. ``spatial`` is the size of the image, ``out`` the number of output positions.
         """
         axes = zip(spatial, out, self.kernel, self.stride, self.pad, self.dilation, strict=True)
         return list(product(*(_taps_along(*axis) for axis in axes)))
 
     def convolved(self, spatial: Shape) -> Shape:
-        """Return the output size of a convolution of an image of size ``spatial``.
-
-        Raises:
-            ShapeError: The window does not fit.
-        """
+        """Return the output size of a convolution; raise ShapeError if the window does not fit."""
         # C's division: towards zero, so a window that sticks out by less than a stride counts
         spans = zip(spatial, self.pads, self.extent, self.stride, strict=True)
         out = tuple(int((n + p + q - e) / s) + 1 for n, (p, q), e, s in spans)
         return self._some(out, spatial)
 
     def deconvolved(self, spatial: Shape) -> Shape:
-        """Return the output size of a transposed convolution of an image of size ``spatial``.
-
-        Raises:
-            ShapeError: Nothing is left between the pads.
-        """
+        """Return the output size of a transposed convolution; ShapeError if nothing is left."""
         spans = zip(spatial, self.stride, self.extent, self.pads, strict=True)
         return self._some(tuple(s * (n - 1) + e - p - q for n, s, e, (p, q) in spans), spatial)
 
     def pooled(self, spatial: Shape, *, ceil: bool) -> Shape:
-        """Return the output size of pooling an image of size ``spatial``.
+        """Return the output size of pooling; raise ShapeError if the window does not fit.
 
         With padding, a last window that would start beyond the image and its first pad is dropped.
-
-        Args:
-            spatial: Size of the image.
-            ceil: Whether a last window that sticks out of the padded image counts.
-
-        Raises:
-            ShapeError: The window does not fit.
+        With ``ceil``, a last window that sticks out of the padded image counts.
         """
         out = []
         padded = any(before or after for before, after in self.pads)
@@ -134,12 +116,7 @@ class Window:
         return self._some(tuple(out), spatial)
 
     def canvas(self, spatial: Shape, out: Shape) -> Shape:
-        """Return the size of the padded image, so large that all windows lie in it.
-
-        Args:
-            spatial: Size of the image.
-            out: Number of output positions along each axis.
-        """
+        """Return the size of the padded image, so large that all windows lie in it."""
         needed = ((o - 1) * s + e for o, s, e in zip(out, self.stride, self.extent, strict=True))
         return tuple(
             max(n + p + q, room) for n, (p, q), room in zip(spatial, self.pads, needed, strict=True)
@@ -148,12 +125,7 @@ class Window:
     def divisors(self, spatial: Shape, out: Shape, *, pads: bool) -> np.ndarray:
         """Return the number of elements that the mean of each window counts; NaN for none.
 
-        Args:
-            spatial: Size of the image.
-            out: Number of output positions along each axis.
-            pads: Whether pads count; elements beyond the pads do not.
-
-        Shape: (*out), float64.
+        With ``pads``, pads count; elements beyond the pads do not. Shape: (*out), float64.
         """
         total = np.ones((), np.int64)
         for n, o, k, s, (p, q) in zip(
@@ -204,16 +176,8 @@ class ConvGeometry:
     """An image (n, C, *spatial), a map (n, M, *positions), and the window between them.
 
     A convolution's bottom is the image, and its top the map; a transposed convolution's bottom is
-    the map, and its top the image. The weight is (M, C / group, *kernel) in both.
-
-    Attributes:
-        n: Samples.
-        group: Into how many parts the channels of both are divided.
-        channels: C, of the image.
-        maps: M, channels of the map.
-        spatial: Spatial axes of the image.
-        positions: Spatial axes of the map: output positions of the convolution.
-        window: Between them.
+    the map, and its top the image. The weight is (M, C / group, *kernel) in both; C is ``channels``
+    and M is ``maps``.
     """
 
     n: int

@@ -14,14 +14,12 @@ from demitasse.layers.registry import register_layer
 class Accuracy(Layer):
     """Count right predictions; a metric, without a gradient.
 
-    The share of positions whose label is among the ``top_k`` highest scores.
-
-    Scores that equal the labelled one count as better, so ties count against the prediction. A
-    label that is not a class is wrong here, and refused by nets. A labelled score that is not a
-    number counts as the best, as in Caffe; ``believable`` tells.
+    The share of positions whose label is among the ``top_k`` highest scores. Scores that equal the
+    labelled one count as better, so ties count against the prediction. A label that is not a class
+    is wrong here, and refused by nets. A labelled score that is not a number counts as the best, as
+    in Caffe; ``believable`` tells.
 
     Source: Caffe, ``src/caffe/layers/accuracy_layer.cpp``.
-
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape -> accuracy (), and, with
     a second top, the accuracy of each class (C,). C is at ``axis``. A class without labels has 0.
 
@@ -41,21 +39,14 @@ class Accuracy(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         self.axis = ClassAxis.of(bottom[0], self.param.accuracy_param.axis, bottom[1])
         if self.top_k > self.axis.classes:
-            raise out_of_range(
-                "accuracy_param.top_k", self.top_k, f"at most {self.axis.classes} classes"
-            )
+            expected = f"at most {self.axis.classes} classes"
+            raise out_of_range("accuracy_param.top_k", self.top_k, expected)
         top[0].reshape(())
         if len(top) > 1:
             top[1].reshape((self.axis.classes,))
         self.saved("not numbers", ())
-        self.op = ops.Accuracy(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            axis=self.axis.axis,
-            top_k=self.top_k,
-            ignore_label=self.ignore_label,
-            tops=len(top),
-        )
+        choice = self.axis.axis, self.top_k, self.ignore_label
+        self.op = ops.Accuracy(self.dtype, bottom[0].shape, *choice, len(top))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, axis = self.xp, self.axis
@@ -89,16 +80,14 @@ class Accuracy(Layer):
 class SegAccuracy(Layer):
     """Compare the best class of every pixel with its label; a metric without a gradient.
 
-    How well a segmentation fits: accuracy, mean recall, mean intersection over union.
-
-    The mean recall is over classes that have pixels. The mean intersection over union is over all
-    classes; a class that is neither labelled nor predicted has 1. Pixels with an ``ignore_label``
-    do not count; any other label that is no class makes the result NaN, where the original aborts.
-    Not compared with the original.
+    How well a segmentation fits: accuracy, mean recall, mean intersection over union. The mean
+    recall is over classes that have pixels. The mean intersection over union is over all classes; a
+    class that is neither labelled nor predicted has 1. Pixels with an ``ignore_label`` do not
+    count; any other label that is no class makes the result NaN, where the original aborts. Not
+    compared with the original.
 
     Source: DeepLab (also in hszhao/PSPNet), ``src/caffe/layers/seg_accuracy_layer.cpp``,
     ``src/caffe/util/confusion_matrix.cpp``.
-
     Shapes: scores (N, C, H, W), labels (N, 1, H, W) -> (1, 1, 1, 3).
 
     Raises:

@@ -18,14 +18,30 @@ from demitasse.layers.registry import register_layer
 
 
 class NeuronLayer(Layer):
-    """Base class of elementwise functions; usable in place.
-
-    Shapes: bottom any -> top the same.
-    """
+    """Base class of elementwise functions; usable in place. Shapes: bottom any -> top the same."""
 
     bottoms = tops = Exactly(1)
     function: ClassVar[str] = ""
     """Function of the operation, for functions without constants."""
+    needs_input = False
+    """True if ``derivative`` reads ``saved_input``."""
+
+    def value(self, x: Array) -> Array:
+        """Return the function of x."""
+        raise NotImplementedError(type(self).__name__)
+
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        """Return the derivative, by which a gradient is multiplied."""
+        raise NotImplementedError(type(self).__name__)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if self.needs_input:
+            self.save_input(bottom, top)
+        top[0].write(self.value(bottom[0].read()))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            bottom[0].write_diff(top[0].read_diff() * self.derivative(bottom, top))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         top[0].reshape_like(bottom[0])
@@ -34,9 +50,7 @@ class NeuronLayer(Layer):
 
     def activation(self, function: str, bottom: Blobs, *parameters: float) -> ops.Activation:
         """Return the operation of an elementwise function with these constants."""
-        return ops.Activation(
-            dtype=self.dtype, function=function, count=bottom[0].count, parameters=parameters
-        )
+        return ops.Activation(self.dtype, function, bottom[0].count, parameters)
 
     def save_input(self, bottom: Blobs, top: Blobs) -> None:
         """Save the input of a layer that runs in place, for ``saved_input``."""
@@ -57,7 +71,6 @@ class AbsVal(NeuronLayer):
     y = |x|.
 
     Source: Caffe, ``src/caffe/layers/absval_layer.cpp``.
-
     Shapes: bottom any -> top the same.
 
     Raises:
@@ -67,12 +80,11 @@ class AbsVal(NeuronLayer):
     in_place = False
     function = "abs"
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        top[0].write(self.xp.abs(bottom[0].read()))
+    def value(self, x: Array) -> Array:
+        return self.xp.abs(x)
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            bottom[0].write_diff(top[0].read_diff() * self.xp.sign(bottom[0].read()))
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        return self.xp.sign(bottom[0].read())
 
 
 LARGEST = 50.0  # largest exponent in the gradient
@@ -85,22 +97,20 @@ class BNLL(NeuronLayer):
     y = log(1 + exp(x)), the binomial negative log likelihood.
 
     Source: Caffe, ``src/caffe/layers/bnll_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
     function = "bnll"
+    needs_input = True
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        self.save_input(bottom, top)
-        xp, x = self.xp, bottom[0].read()
-        top[0].write(xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x))))
+    def value(self, x: Array) -> Array:
+        xp = self.xp
+        return xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            xp, x = self.xp, self.saved_input(bottom, top)
-            e = xp.exp(xp.minimum(x, LARGEST))
-            bottom[0].write_diff(top[0].read_diff() * (e / (e + 1)))
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        xp = self.xp
+        e = xp.exp(xp.minimum(self.saved_input(bottom, top), LARGEST))
+        return e / (e + 1)
 
 
 @register_layer("Clip")
@@ -108,16 +118,16 @@ class Clip(NeuronLayer):
     """Limit every element to [min, max]; the gradient passes there, ends included.
 
     y = max(min, min(x, max)).
-
     May run in place.
 
     Source: Caffe, ``src/caffe/layers/clip_layer.cpp``.
-
     Shapes: bottom any -> top the same.
 
     Raises:
         ConfigError: ``clip_param`` lacks ``min`` or ``max``.
     """
+
+    needs_input = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.clip_param
@@ -130,16 +140,12 @@ class Clip(NeuronLayer):
         super().reshape(bottom, top)
         self.op = self.activation("clip", bottom, self.min, self.max)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        self.save_input(bottom, top)
-        xp = self.xp
-        top[0].write(xp.maximum(xp.minimum(bottom[0].read(), self.max), self.min))
+    def value(self, x: Array) -> Array:
+        return self.xp.maximum(self.xp.minimum(x, self.max), self.min)
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            x = self.saved_input(bottom, top)
-            inside = self.cast((x >= self.min) & (x <= self.max))
-            bottom[0].write_diff(top[0].read_diff() * inside)
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        x = self.saved_input(bottom, top)
+        return self.cast((x >= self.min) & (x <= self.max))
 
 
 @register_layer("ELU")
@@ -149,28 +155,24 @@ class ELU(NeuronLayer):
     y = x where x > 0, else alpha (exp(x) - 1).
 
     Source: Caffe, ``src/caffe/layers/elu_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         self.alpha = self.param.elu_param.alpha
+        self.needs_input = self.alpha < 0  # otherwise the output has the sign of the input
         self.op = self.activation("elu", bottom, self.alpha)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        if self.alpha < 0:  # otherwise the output has the sign of the input
-            self.save_input(bottom, top)
-        xp, x = self.xp, bottom[0].read()
+    def value(self, x: Array) -> Array:
+        xp = self.xp
         below = xp.expm1(xp.minimum(x, 0.0))  # exact for small x, too
-        top[0].write(xp.maximum(x, 0.0) + self.alpha * below)
+        return xp.maximum(x, 0.0) + self.alpha * below
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            x = self.saved_input(bottom, top) if self.alpha < 0 else bottom[0].read()
-            above = self.cast(x > 0)
-            slope = above + (1 - above) * (top[0].read() + self.alpha)
-            bottom[0].write_diff(top[0].read_diff() * slope)
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        x = self.saved_input(bottom, top) if self.needs_input else bottom[0].read()
+        above = self.cast(x > 0)
+        return above + (1 - above) * (top[0].read() + self.alpha)
 
 
 @register_layer("GELU")
@@ -181,20 +183,17 @@ class GELU(NeuronLayer):
 
     Source: Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415; the exact form, by
     erf, as ``torch.nn.GELU`` computes it. Caffe does not have it.
-
     Shapes: bottom any -> top the same.
     """
 
     function = "gelu"
+    needs_input = True
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        self.save_input(bottom, top)
-        top[0].write(normal.gelu(self.xp, bottom[0].read()))
+    def value(self, x: Array) -> Array:
+        return normal.gelu(self.xp, x)
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            slope = normal.gelu_slope(self.xp, self.saved_input(bottom, top))
-            bottom[0].write_diff(top[0].read_diff() * slope)
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        return normal.gelu_slope(self.xp, self.saved_input(bottom, top))
 
 
 @register_layer("PReLU")
@@ -204,7 +203,6 @@ class PReLU(NeuronLayer):
     y = max(x, 0) + slope min(x, 0), with a learned slope.
 
     Source: Caffe, ``src/caffe/layers/prelu_layer.cpp``.
-
     Shapes: bottom (N, C, ...) -> top the same. Slope (C,), or () with ``channel_shared``.
 
     Raises:
@@ -263,25 +261,20 @@ class Rectifier(NeuronLayer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
+        self.needs_input = self.slope < 0  # otherwise the output determines the slope
         self.op = self.activation("relu6" if self.limited else "relu", bottom, self.slope)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        if self.slope < 0:  # otherwise the output determines the slope
-            self.save_input(bottom, top)
-        xp, x = self.xp, bottom[0].read()
-        y = xp.maximum(x, 0.0)
+    def value(self, x: Array) -> Array:
+        y = self.xp.maximum(x, 0.0)
         if self.slope or not self.limited:  # Caffe's ReLU is NaN at -inf, ReLU6 is 0
-            y = y + self.slope * xp.minimum(x, 0.0)
-        top[0].write(xp.minimum(y, TOP) if self.limited else y)
+            y = y + self.slope * self.xp.minimum(x, 0.0)
+        return self.xp.minimum(y, TOP) if self.limited else y
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            x = self.saved_input(bottom, top) if self.slope < 0 else bottom[0].read()
-            above = (x > 0) & (x < TOP) if self.limited else x > 0
-            factor = self.cast(above)  # a product is several times as fast as where
-            if self.slope:
-                factor = factor + self.slope * self.cast(x <= 0)
-            bottom[0].write_diff(top[0].read_diff() * factor)
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        x = self.saved_input(bottom, top) if self.needs_input else bottom[0].read()
+        above = (x > 0) & (x < TOP) if self.limited else x > 0
+        factor = self.cast(above)  # a product is several times as fast as where
+        return factor + self.slope * self.cast(x <= 0) if self.slope else factor
 
 
 @register_layer("ReLU")
@@ -291,7 +284,6 @@ class ReLU(Rectifier):
     y = max(x, 0) + negative_slope * min(x, 0), and at most 6 with ``relu6``, as ReLU6.
 
     Source: Caffe, ``src/caffe/layers/relu_layer.cpp``. ``relu6`` is Synopsys Caffe's.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -304,11 +296,9 @@ class ReLU6(Rectifier):
     """Rectified linear unit that ends at 6; may run in place.
 
     y = min(max(x, 0) + negative_slope min(x, 0), 6).
-
     Not compared with the original.
 
     Source: MobileNet-YOLO (eric612), ``src/caffe/layers/relu6_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -323,14 +313,13 @@ class Sigmoid(NeuronLayer):
     y = 1 / (1 + exp(-x)).
 
     Source: Caffe, ``src/caffe/layers/sigmoid_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
     function = "sigmoid"
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        top[0].write(sigmoid(self, bottom[0].read()))
+    def value(self, x: Array) -> Array:
+        return sigmoid(self, x)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
@@ -343,27 +332,23 @@ class HardSwish(NeuronLayer):
     """Swish with straight lines in place of the logistic function; may run in place.
 
     y = x min(max(x + 3, 0), 6) / 6.
-
     Not compared with the original, which has no gradient.
 
     Source: Synopsys Caffe (foss-for-synopsys-dwc-arc-processors/synopsys-caffe),
     ``src/caffe/layers/hard_swish_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
     function = "hard_swish"
+    needs_input = True
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        self.save_input(bottom, top)
-        xp, x = self.xp, bottom[0].read()
-        top[0].write(x * xp.minimum(xp.maximum(x + 3.0, 0.0), 6.0) / 6.0)
+    def value(self, x: Array) -> Array:
+        return x * self.xp.minimum(self.xp.maximum(x + 3.0, 0.0), 6.0) / 6.0
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            x = self.saved_input(bottom, top)
-            curve = self.cast((x > -3) & (x < 3)) * (2 * x + 3) / 6
-            bottom[0].write_diff(top[0].read_diff() * (self.cast(x >= 3) + curve))
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        x = self.saved_input(bottom, top)
+        curve = self.cast((x > -3) & (x < 3)) * (2 * x + 3) / 6
+        return self.cast(x >= 3) + curve
 
 
 @register_layer("Swish")
@@ -373,7 +358,6 @@ class Swish(NeuronLayer):
     y = x sigmoid(beta x).
 
     Source: Caffe, ``src/caffe/layers/swish_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -382,17 +366,15 @@ class Swish(NeuronLayer):
         self.beta = self.param.swish_param.beta
         self.op = self.activation("swish", bottom, self.beta)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        x = bottom[0].read()
+    def value(self, x: Array) -> Array:
         gate = sigmoid(self, x * self.beta)
         self.saved("gate", x.shape).write(gate)
-        top[0].write(x * gate)
+        return x * gate
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            gate = self.saved("gate", top[0].shape).read()
-            by = self.beta * top[0].read()
-            bottom[0].write_diff(top[0].read_diff() * (by + gate * (1 - by)))
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        gate = self.saved("gate", top[0].shape).read()
+        by = self.beta * top[0].read()
+        return by + gate * (1 - by)
 
 
 @register_layer("TanH")
@@ -402,19 +384,17 @@ class TanH(NeuronLayer):
     y = tanh(x).
 
     Source: Caffe, ``src/caffe/layers/tanh_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
     function = "tanh"
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        top[0].write(self.xp.tanh(bottom[0].read()))
+    def value(self, x: Array) -> Array:
+        return self.xp.tanh(x)
 
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            y = top[0].read()
-            bottom[0].write_diff(top[0].read_diff() * (1 - y * y))
+    def derivative(self, bottom: Blobs, top: Blobs) -> Array:
+        y = top[0].read()
+        return 1 - y * y
 
 
 @register_layer("Threshold")
@@ -424,7 +404,6 @@ class Threshold(NeuronLayer):
     y = 1 where x > threshold, else 0.
 
     Source: Caffe, ``src/caffe/layers/threshold_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -433,5 +412,7 @@ class Threshold(NeuronLayer):
         self.threshold = self.param.threshold_param.threshold
         self.op = self.activation("threshold", bottom, self.threshold)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        top[0].write(self.cast(bottom[0].read() > self.threshold))
+    def value(self, x: Array) -> Array:
+        return self.cast(x > self.threshold)
+
+    backward = Layer.backward  # there is no gradient

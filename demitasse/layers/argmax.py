@@ -1,7 +1,4 @@
-"""ArgMax: where the largest values are, and what they are if asked.
-
-Source: Caffe, ``src/caffe/layers/argmax_layer.cpp``.
-"""
+"""ArgMax: where the largest values are, and what they are if asked."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ class ArgMax(Layer):
 
     They come in falling order; of equal values, the one with the higher index comes first.
 
+    Source: Caffe, ``src/caffe/layers/argmax_layer.cpp``.
     Shapes: bottom (N, ...) -> top (N, 1, top_k) of indices into the flattened row, or with
     ``out_max_val`` (N, 2, top_k) of indices and values. With ``axis``: the bottom's shape, but
     top_k long along that axis, of indices, or with ``out_max_val`` of values.

@@ -1,7 +1,4 @@
-"""Axpy: y = a x + b, where a has one value for each channel of each item.
-
-Source: SENet (hujie-frank/SENet), ``src/caffe/layers/axpy_layer.cpp``.
-"""
+"""Axpy: y = a x + b, where a has one value for each channel of each item."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ class Axpy(Layer):
 
     Not compared with the original.
 
+    Source: SENet (hujie-frank/SENet), ``src/caffe/layers/axpy_layer.cpp``.
     Shapes: bottoms a (N, C) or (N, C, 1, 1), x (N, C, ...), b as x -> top as x.
 
     Raises:
@@ -32,11 +30,8 @@ class Axpy(Layer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         a, x, b = bottom
-        if x.num_axes < 2 or x.shape != b.shape or a.shape[:2] != x.shape[:2]:
-            fits = False
-        else:
-            fits = a.count == x.shape[0] * x.shape[1]
-        if not fits:
+        fits = x.num_axes >= 2 and x.shape == b.shape and a.shape[:2] == x.shape[:2]
+        if not fits or a.count != x.shape[0] * x.shape[1]:
             raise wrong_shapes("Axpy", "a (N, C), x (N, C, ...) and b like x", a, x, b)
         if top[0] is a or top[0] is x:
             message = "Axpy can run in place of its third bottom only; rename the top"

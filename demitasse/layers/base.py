@@ -9,10 +9,11 @@ Source: Caffe, ``include/caffe/layer.hpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, final
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
@@ -65,24 +66,19 @@ def Between(low: int, high: int) -> Arity:  # noqa: N802
     return Arity(low, high)
 
 
-class PassCounting(Protocol):
-    """Object that numbers its forward passes in ``pass_id``."""
-
-    pass_id: int
+def wrong_blobs(message: str, blobs: str, got: int, expected: object) -> NetError:
+    """Return the error for numbers of "bottoms" or "tops" that a layer does not take."""
+    code = ErrorCode.COUNT_MISMATCH
+    return NetError(message, code=code, blobs=blobs, got=got, expected=expected)
 
 
 class SavedForBackward:
     """State that backward needs from forward, in a fixed buffer with the number of its pass.
 
     To read the state of another pass is an error rather than a wrong gradient.
-
-    Args:
-        layer: Counts its forward passes.
-        name: Name of the state.
-        blob: The buffer.
     """
 
-    def __init__(self, layer: PassCounting, name: str, blob: Blob) -> None:
+    def __init__(self, layer: Layer, name: str, blob: Blob) -> None:
         self.blob, self.name = blob, name
         self._layer, self._pass_id = layer, -1
 
@@ -102,11 +98,7 @@ class SavedForBackward:
         return self.blob.buffer()
 
     def read(self) -> Array:
-        """Return the state of the last forward pass.
-
-        Raises:
-            NetError: The layer's last forward did not write it.
-        """
+        """Return the state of the last forward pass; NetError if that did not write the state."""
         if self._pass_id != self._layer.pass_id:
             message = (
                 f"backward needs {self.name!r} from the layer's last forward pass, which did not "
@@ -199,12 +191,12 @@ class Layer(Arrays):
         self.loss_weights: list[float] = []
         self.pass_id = 0
 
-    # -- defined by subclasses -----------------------------------------------------------------
-
     def __repr__(self) -> str:
         shapes = ", ".join("x".join(map(str, blob.shape)) for blob in self.blobs)
         wires = f"{', '.join(self.param.bottom)} -> {', '.join(self.param.top)}".strip()
         return f"{self.type}({self.name!r}, {wires}{f'; {shapes}' if shapes else ''})"
+
+    # -- defined by subclasses -----------------------------------------------------------------
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         """Read the fields and add the parameters; called once."""
@@ -247,17 +239,11 @@ class Layer(Arrays):
         return lambda: self.set_state(deepcopy(state))
 
     def state_blobs(self) -> Sequence[Blob]:
-        """Return the blobs that later forward passes read: averages, hidden states.
-
-        Before the first pass there may be fewer blobs.
-        """
+        """Return the blobs that later passes read: averages, hidden states after the first pass."""
         return ()
 
     def all_state_blobs(self) -> Sequence[Blob]:
-        """Return all running averages and hidden states, also where passes only read them.
-
-        Hidden states are added as by the first pass.
-        """
+        """Return all averages and hidden states, also where passes only read them."""
         return self.state_blobs()
 
     @property
@@ -285,17 +271,12 @@ class Layer(Arrays):
         """Return the fingerprint of the records that the layer reads; None without records.
 
         Raises:
-            DataError: The records cannot be read.
-            OSError: The records cannot be read.
+            DataError, OSError: The records cannot be read.
         """
         return None
 
     def record_of(self, place: int) -> tuple[str, str] | None:
-        """Return source and key of a record of the batch in the tops, for messages; or None.
-
-        Args:
-            place: Index of the record in the batch.
-        """
+        """Return source and key of the record at an index of the batch, for messages; or None."""
         return None
 
     def close(self) -> None:
@@ -327,27 +308,15 @@ class Layer(Arrays):
             if count not in arity:
                 plural = "" if str(arity) == "exactly 1" else "s"
                 message = f"{self.type} takes {arity} {word}{plural}, it is given {count}"
-                raise NetError(
-                    message,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    blobs=f"{word}s",
-                    got=count,
-                    expected=str(arity),
-                )
+                raise wrong_blobs(message, f"{word}s", count, str(arity))
         if self.same_count and bottoms != tops:
             message = (
                 f"{self.type} takes as many tops as bottoms, got {bottoms} bottoms and {tops} tops"
             )
-            raise NetError(
-                message, code=ErrorCode.COUNT_MISMATCH, blobs="tops", got=tops, expected=bottoms
-            )
+            raise wrong_blobs(message, "tops", tops, bottoms)
 
     def refuse_in_place(self, bottom: Blobs, top: Blobs) -> None:
-        """Refuse tops that are bottoms.
-
-        Raises:
-            NetError: A top is a bottom.
-        """
+        """Raise NetError if a top is a bottom."""
         for blob in bottom:
             if any(blob is one for one in top):
                 message = f"{self.type} cannot run in place; rename its top {blob.name!r}"
@@ -358,11 +327,7 @@ class Layer(Arrays):
         return self.differentiable is None or bottom_index in self.differentiable
 
     def refuse_gradients(self, bottom: Blobs, wanted: Flags) -> None:
-        """Refuse to compute gradients of labels, indices and the like.
-
-        Raises:
-            NetError: Such a gradient is requested, and ``strict_propagate_down`` is true.
-        """
+        """Raise NetError for wanted gradients of labels, if ``strict_propagate_down`` is true."""
         for index, (blob, want) in enumerate(zip(bottom, wanted, strict=False)):
             if want and self.strict_propagate_down and not self.has_gradient(index):
                 message = (
@@ -372,11 +337,7 @@ class Layer(Arrays):
                 raise NetError(message, code=ErrorCode.NO_GRADIENT, blob=blob.name, bottom=index)
 
     def refuse_overwritten(self, bottom: Blobs, top: Blobs, propagate_down: Flags) -> None:
-        """Refuse a gradient that needs bottoms overwritten by the layer's own tops.
-
-        Raises:
-            NetError: A top is a bottom, and a gradient is wanted.
-        """
+        """Raise NetError if a gradient needs bottoms that the layer's own tops overwrite."""
         wanted = any(propagate_down) or any(map(self.param_propagate_down, range(len(self.blobs))))
         if wanted and any(one is blob for one in top for blob in bottom):
             message = f"{self.type} cannot run in place when a gradient is wanted; rename the top"
@@ -384,12 +345,7 @@ class Layer(Arrays):
 
     @final
     def run_reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Set the shapes of the tops.
-
-        Raises:
-            NetError: A top is a bottom, and would get another shape.
-            ShapeError: The layer does not take the shape of a bottom.
-        """
+        """Set the tops' shapes; raise NetError if a top that is a bottom changes its shape."""
         before = [(blob, blob.shape) for blob in bottom if any(blob is one for one in top)]
         self.reshape(bottom, top)
         for blob, shape in before:
@@ -433,9 +389,8 @@ class Layer(Arrays):
                 f"loss_weight is given {len(given)} times for {len(top)} tops; "
                 "give it for every top or not at all"
             )
-            raise NetError(
-                message, code=ErrorCode.COUNT_MISMATCH, field="loss_weight", got=len(given)
-            )
+            code = ErrorCode.COUNT_MISMATCH
+            raise NetError(message, code=code, field="loss_weight", got=len(given))
         for index, weight in enumerate(given):
             if weight:
                 self.set_loss(index, weight)
@@ -466,27 +421,27 @@ class Layer(Arrays):
             blob.reshape(shape)
             if not blob.shape_equals(self.param.blobs[index]):
                 message = f"stored parameter {index} has shape {stored}, expected {shape}"
-                raise ShapeError(
-                    message, code=ErrorCode.SHAPE_MISMATCH, param=index, got=stored, expected=shape
-                )
+                code = ErrorCode.SHAPE_MISMATCH
+                raise ShapeError(message, code=code, param=index, got=stored, expected=shape)
         else:
             blob = self._blob(shape, f"{self.name}[{index}]")
-            try:
-                check_size(blob.data_memory.nbytes)
-            except MemoryError as error:
-                raise with_location(error, f"parameter {index} of shape {shape}") from error
-            filled = filling(
-                shape,
-                filler if filler is not None else FillerParameter(),
-                self.context.seed,
-                stream_of(f"{self.name}/{index}"),
-            )
+            filler = filler if filler is not None else FillerParameter()
+            stream = stream_of(f"{self.name}/{index}")
 
-            def write(host: Array) -> None:
+            @contextmanager
+            def located() -> Iterator[None]:
                 try:
-                    host[...] = filled().reshape(-1)
+                    yield
                 except MemoryError as error:
                     raise with_location(error, f"parameter {index} of shape {shape}") from error
+
+            with located():
+                check_size(blob.data_memory.nbytes)
+            filled = filling(shape, filler, self.context.seed, stream)
+
+            def write(host: Array) -> None:
+                with located():
+                    host[...] = filled().reshape(-1)
 
             blob.data_memory.lazy_init(write)
             self.blobs.append(blob)
@@ -507,8 +462,7 @@ class Layer(Arrays):
         proto = LayerParameter()
         proto.CopyFrom(self.param)
         del proto.blobs[:]
-        for blob in self.blobs:
-            proto.blobs.append(blob.to_proto(write_diff))
+        proto.blobs.extend(blob.to_proto(write_diff) for blob in self.blobs)
         return proto
 
     # -- state, devices ------------------------------------------------------------------------

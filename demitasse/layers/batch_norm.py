@@ -69,9 +69,8 @@ class BatchNorm(Layer):
                     f"param {index} has lr_mult {self.param.param[index].lr_mult:g}, but the "
                     "statistics of BatchNorm are not trained; give lr_mult: 0, or no param at all"
                 )
-                raise ConfigError(
-                    message, code=ErrorCode.CONFLICT, field="param.lr_mult", param=index
-                )
+                code = ErrorCode.CONFLICT
+                raise ConfigError(message, code=code, field="param.lr_mult", param=index)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         channels, shape = self._channels(bottom), bottom[0].shape
@@ -83,15 +82,10 @@ class BatchNorm(Layer):
         self.rows = bottom[0].count // self.channels if self.channels else 0
         if self.channels and not self.rows and not self.use_global_stats:
             raise wrong_shapes("BatchNorm", "at least one value per channel", bottom[0])
-        self.op = ops.BatchNorm(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            eps=self.eps,
-            fraction=self.fraction,
-            use_global_stats=self.use_global_stats,
-        )
-        if self.scaled or self.view != shape:
-            self.op = None  # backends implement Caffe's layer with a channel axis only
+        self.op = None
+        if not self.scaled and self.view == shape:  # backends implement Caffe's layer only
+            statistics = self.eps, self.fraction, self.use_global_stats
+            self.op = ops.BatchNorm(self.dtype, shape, *statistics)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, self.xp.reshape(bottom[0].read(), self.view)
@@ -126,7 +120,11 @@ class BatchNorm(Layer):
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy = self.xp, self.xp.reshape(top[0].read_diff(), self.view)
         if self.scaled:
-            dy = self._backward_scale(dy)
+            unit = self.saved("normalised", self.view).read()
+            for index, diff in ((3, dy * unit), (4, dy)):
+                if self.param_propagate_down(index):
+                    self.blobs[index].add_diff(xp.sum(diff, axis=self.axes))
+            dy = dy * self._spread(3)
         if not propagate_down[0]:
             return
         deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.spread)
@@ -134,14 +132,6 @@ class BatchNorm(Layer):
             y = self.saved("normalised", self.view).read()
             dy = normalization_backward(xp, dy, y, self.axes)
         bottom[0].write_diff(xp.reshape(dy / deviation, bottom[0].shape))
-
-    def _backward_scale(self, dy: Array) -> Array:
-        """Add the gradients of scale and bias; return the gradient of the normalized values."""
-        y = self.saved("normalised", self.view).read()
-        for index, diff in ((3, dy * y), (4, dy)):
-            if self.param_propagate_down(index):
-                self.blobs[index].add_diff(self.xp.sum(diff, axis=self.axes))
-        return dy * self._spread(3)
 
     def _spread(self, index: int) -> Array:
         """Return a parameter in a shape that broadcasts with the bottom."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ErrorCode, NetError
-from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, wrong_blobs
 from demitasse.layers.checks import check_indices, wrong_shapes
 from demitasse.layers.registry import register_layer
 
@@ -16,7 +15,6 @@ class BatchReindex(Layer):
     Items of a batch chosen, repeated and ordered by a list of indices.
 
     Source: Caffe, ``src/caffe/layers/batch_reindex_layer.cpp``.
-
     Shapes: bottoms x (N, ...), index (M,) -> top (M, ...).
 
     Raises:
@@ -53,13 +51,10 @@ class BatchReindex(Layer):
 class Filter(Layer):
     """Pass on the selected items of every bottom but the last, which selects.
 
-    The items of a batch whose selector is not 0.
-
-    The output size is known only during forward; before the first pass the tops have the size of
-    all items.
+    The items of a batch whose selector is not 0. The output size is known only during forward;
+    before the first pass the tops have the size of all items.
 
     Source: Caffe, ``src/caffe/layers/filter_layer.cpp``.
-
     Shapes: bottoms (N, ...) ..., selector (N, 1, ...) -> tops (M, ...) ..., M at most N.
 
     Raises:
@@ -78,13 +73,7 @@ class Filter(Layer):
                 f"Filter takes one top for every bottom but the selector, got {len(top)} tops "
                 f"for {len(bottom)} bottoms"
             )
-            raise NetError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                blobs="tops",
-                got=len(top),
-                expected=len(bottom) - 1,
-            )
+            raise wrong_blobs(message, "tops", len(top), len(bottom) - 1)
         self.first, self.differentiable = True, range(len(top))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
@@ -104,12 +93,9 @@ class Filter(Layer):
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, n = self.xp, bottom[-1].count
-        places = [0] * n  # index in the top of each item
+        places, chosen = [0] * n, [False] * n  # of each item: index in the top, and True if chosen
         for place, item in enumerate(self.chosen):
-            places[item] = place
-        chosen = [False] * n
-        for item in self.chosen:
-            chosen[item] = True
+            places[item], chosen[item] = place, True
         for blob, source, wanted in zip(top, bottom, propagate_down, strict=False):
             if not wanted:
                 continue
@@ -117,7 +103,8 @@ class Filter(Layer):
                 source.set_diff(0)
                 continue
             dx = xp.take(blob.read_diff(), self._indices(places), axis=0)  # (N, ...)
-            flags = xp.reshape(self._flags(chosen), (n, *(1,) * (source.num_axes - 1)))
+            flags = xp.asarray(chosen, dtype=xp.bool, device=self.device.backend.array_device)
+            flags = xp.reshape(flags, (n, *(1,) * (source.num_axes - 1)))
             source.write_diff(xp.where(flags, dx, self.zeros(())))
 
     def _choose(self, bottom: Blobs, top: Blobs) -> None:
@@ -137,7 +124,3 @@ class Filter(Layer):
         backend = self.device.backend
         kind = backend.dtype("int64")
         return self.xp.asarray(values, dtype=kind, device=backend.array_device)
-
-    def _flags(self, values: list[bool]) -> Array:
-        backend = self.device.backend
-        return self.xp.asarray(values, dtype=self.xp.bool, device=backend.array_device)

@@ -10,7 +10,6 @@ Source: SegNet (alexgkendall/caffe-segnet) and yjxiong/caffe, ``src/caffe/layers
 
 from __future__ import annotations
 
-from demitasse.backends.arrays import Array
 from demitasse.io.proto import BNParameter, FillerParameter, LayerParameter
 from demitasse.layers.axes import Channels
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
@@ -69,7 +68,8 @@ class SegNetBN(Layer):
                 blob.write(xp.reshape(value, blob.shape))
         if self.learns or top[0] is bottom[0]:
             self.saved("unit", bottom[0].shape).write(unit)
-        top[0].write(unit * self._spread(0) + self._spread(1))
+        scale, shift = (self.channels.view(self, blob) for blob in self.blobs[:2])
+        top[0].write(unit * scale + shift)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy, axes = self.xp, top[0].read_diff(), self.channels.axes
@@ -81,15 +81,11 @@ class SegNetBN(Layer):
                 blob.add_diff(xp.reshape(xp.sum(diff, axis=axes), blob.shape))
         if not propagate_down[0]:
             return
-        dx = dy * self._spread(0)
+        dx = dy * self.channels.view(self, self.blobs[0])
         if self.learns:
             deviation = self.saved("deviation", self.channels.spread).read()
             dx = normalization_backward(xp, dx, unit, axes) / deviation
         bottom[0].write_diff(dx)
-
-    def _spread(self, index: int) -> Array:
-        """Return a parameter in a shape that broadcasts with the bottom."""
-        return self.xp.reshape(self.blobs[index].read(), self.channels.spread)
 
 
 SEGNET = ("scale_filler", "shift_filler", "bn_mode")
@@ -125,15 +121,10 @@ class BN(Layer):
         variance = FillerParameter(value=float(self.frozen))
         for filler in (p.slope_filler, p.bias_filler, FillerParameter(), variance):
             self.add_param((1, self.count), filler)
-        self._freeze()
-
-    def _freeze(self) -> None:
-        """Set the learning rates of the averages, or of all, to 0."""
         while len(self.param.param) < 4:
             self.param.param.add()
-        for index in range(0 if self.frozen else 2, 4):
-            self.param.param[index].lr_mult = 0
-            self.param.param[index].decay_mult = 0
+        for rates in self.param.param[0 if self.frozen else 2 : 4]:  # averages do not learn
+            rates.lr_mult = rates.decay_mult = 0
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         self.channels = Channels.of(bottom[0], "BN")
@@ -146,16 +137,19 @@ class BN(Layer):
             mean = xp.mean(x, axis=self.channels.axes, keepdims=True)
             centred = x - mean
             variance = xp.mean(centred * centred, axis=self.channels.axes, keepdims=True)
-            self._note(mean, variance)
+            for blob, value in zip(self.blobs[2:], (mean, variance), strict=True):
+                new = xp.reshape(value, blob.shape) * (1 - self.momentum)
+                blob.write(blob.read() * self.momentum + new)
         else:
-            centred = x - self._spread(2)
-            variance = self._spread(3)
+            centred = x - self.channels.view(self, self.blobs[2])
+            variance = self.channels.view(self, self.blobs[3])
         deviation = xp.sqrt(variance + self.eps)
         unit = centred / deviation
         self.saved("deviation", self.channels.spread).write(deviation)
         if self.by_batch or top[0] is bottom[0]:
             self.saved("unit", bottom[0].shape).write(unit)
-        top[0].write(unit * self._spread(0) + self._spread(1))
+        scale, shift = (self.channels.view(self, blob) for blob in self.blobs[:2])
+        top[0].write(unit * scale + shift)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy = self.xp, top[0].read_diff()
@@ -163,14 +157,14 @@ class BN(Layer):
         if self.by_batch or top[0] is bottom[0]:
             unit = self.saved("unit", bottom[0].shape).read()
         else:
-            unit = (bottom[0].read() - self._spread(2)) / deviation
+            unit = (bottom[0].read() - self.channels.view(self, self.blobs[2])) / deviation
         for index, diff in ((0, dy * unit), (1, dy)):
             if self.param_propagate_down(index) and not self.frozen:
                 blob = self.blobs[index]
                 blob.add_diff(xp.reshape(xp.sum(diff, axis=self.channels.axes), blob.shape))
         if not propagate_down[0]:
             return
-        dx = dy * self._spread(0)
+        dx = dy * self.channels.view(self, self.blobs[0])
         if self.by_batch:
             dx = normalization_backward(xp, dx, unit, self.channels.axes)
         bottom[0].write_diff(dx / deviation)
@@ -185,34 +179,14 @@ class BN(Layer):
     def has_state(self) -> bool:
         return self.by_batch
 
-    def _note(self, mean: Array, variance: Array) -> None:
-        """Add the batch's statistics to the averages."""
-        for blob, value in zip(self.blobs[2:], (mean, variance), strict=True):
-            new = self.xp.reshape(value, blob.shape) * (1 - self.momentum)
-            blob.write(blob.read() * self.momentum + new)
-
-    def _spread(self, index: int) -> Array:
-        """Return a parameter in a shape that broadcasts with the bottom."""
-        return self.xp.reshape(self.blobs[index].read(), self.channels.spread)
-
 
 @register_layer("BN")
 def create_bn(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
     """Return the layer of SegNet or of PSPNet, by the fields of the message.
 
-    Raises:
-        ConfigError: The message has fields of both.
+    An empty message with two stored parameters is SegNet's.
     """
-    kind = SegNetBN if _is_segnet(param.bn_param, stored=len(param.blobs)) else BN
-    return kind(param, phase, context)
-
-
-def _is_segnet(p: BNParameter, stored: int) -> bool:
-    """Return True for SegNet's message; an empty message with two stored parameters is SegNet's.
-
-    Raises:
-        ConfigError: The message has fields of both.
-    """
+    p = param.bn_param
     segnet = [name for name in SEGNET if p.HasField(name)]
     averages = [name for name in AVERAGES if p.HasField(name)]
     if segnet and averages:
@@ -221,4 +195,5 @@ def _is_segnet(p: BNParameter, stored: int) -> bool:
             "PSPNet's; remove one of them"
         )
         raise conflict(f"bn_param.{segnet[0]}", message)
-    return bool(segnet) or (not averages and stored == 2)
+    is_segnet = bool(segnet) or (not averages and len(param.blobs) == 2)
+    return (SegNetBN if is_segnet else BN)(param, phase, context)

@@ -21,11 +21,7 @@ from demitasse.memory import Head
 
 
 def positive(value: int, field: str) -> int:
-    """Return ``value`` if it is above 0.
-
-    Raises:
-        ConfigError: It is not, or was not given.
-    """
+    """Return ``value`` if it is above 0; raise ConfigError otherwise, as for a missing field."""
     if value <= 0:
         message = f"{field} must be above 0, it is {value or 'missing'}"
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
@@ -60,13 +56,17 @@ def unsupported(field: str, message: str) -> ConfigError:
     return ConfigError(message, code=ErrorCode.UNSUPPORTED, field=field)
 
 
-def legacy_axis(param: ConcatParameter | SliceParameter, old: str, blob: Blob) -> int:
-    """Return ``axis``, which may be negative, or the field ``old``, which may not.
+def pair(param: Message, path: str, first: str, second: str) -> tuple[Any, Any] | None:
+    """Return two fields that are given together, or None; raise ConfigError for one of them."""
+    given = [name for name in (first, second) if param.HasField(name)]
+    if len(given) == 1:
+        other = second if given[0] == first else first
+        raise missing(f"{path}.{other}", f"give both {first} and {second}")
+    return (getattr(param, first), getattr(param, second)) if given else None
 
-    Raises:
-        ConfigError: Both fields are given.
-        ShapeError: The blob has no such axis.
-    """
+
+def legacy_axis(param: ConcatParameter | SliceParameter, old: str, blob: Blob) -> int:
+    """Return ``axis``, which may be negative, or the field ``old``, which may not; not both."""
     if not param.HasField(old):
         return blob.canonical_axis(param.axis)
     if param.HasField("axis"):
@@ -74,7 +74,7 @@ def legacy_axis(param: ConcatParameter | SliceParameter, old: str, blob: Blob) -
     axis: int = getattr(param, old)
     if axis >= blob.num_axes:
         message = f"{old} {axis} is not an axis of bottom {blob.name!r} {blob.shape}"
-        raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, field=old, got=axis)
+        raise no_such_axis(message, field=old, got=axis)
     return axis
 
 
@@ -82,48 +82,39 @@ def legacy_axis(param: ConcatParameter | SliceParameter, old: str, blob: Blob) -
 
 
 def wrong_shapes(layer: str, expected: str, *blobs: Blob) -> ShapeError:
-    """Return the error for bottoms that do not have the shapes which a layer needs.
-
-    Args:
-        layer: Type of the layer.
-        expected: Shapes, e.g. ``(N, C, H, W)``.
-        blobs: Bottoms at fault.
-    """
+    """Return the error for bottoms of other shapes than expected, e.g. ``(N, C, H, W)``."""
     given = ", ".join(f"{blob.name!r} {blob.shape}" for blob in blobs)
     message = f"{layer} needs {expected}, got {given}"
     shapes = [blob.shape for blob in blobs]
     return ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=shapes, expected=expected)
 
 
-def check_row_size(blob: Blob, axis: int, size: int, needed_by: str) -> None:
-    """Refuse a bottom that does not have ``size`` values from ``axis`` on.
+def shape_mismatch(message: str, **details: object) -> ShapeError:
+    """Return the error for shapes that do not fit each other."""
+    return ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, **details)
 
-    Raises:
-        ShapeError: The product of the axes is another number.
-    """
+
+def no_such_axis(message: str, **details: object) -> ShapeError:
+    """Return the error for axes, or places on an axis, that a shape does not have."""
+    return ShapeError(message, code=ErrorCode.OUT_OF_RANGE, **details)
+
+
+def check_row_size(blob: Blob, axis: int, size: int, needed_by: str) -> None:
+    """Raise ShapeError for a bottom that does not have ``size`` values from ``axis`` on."""
     got = blob.count_from(axis)
     if got != size:
         message = (
             f"bottom {blob.name!r} {blob.shape} has {got} values per row from axis {axis}, "
             f"but {needed_by} needs {size}"
         )
-        raise ShapeError(
-            message, code=ErrorCode.SHAPE_MISMATCH, blob=blob.name, got=got, expected=size
-        )
+        raise shape_mismatch(message, blob=blob.name, got=got, expected=size)
 
 
 def check_indices(blob: Blob, stop: int, counted: str, *, wait: bool = False) -> None:
-    """Refuse indices outside [0, ``stop``).
+    """Raise ShapeError for indices, without fractions, outside [0, ``stop``), or NaN.
 
-    Args:
-        blob: Indices; fractions are cut off.
-        stop: First index that is too large.
-        counted: The items that the indices count, for the error.
-        wait: True copies the indices from a device. By default indices that exist on a device
-            only are not checked, since the copy would synchronize.
-
-    Raises:
-        ShapeError: An index is out of bounds, or not a number.
+    Indices that exist on a device only are checked with ``wait`` alone, since the copy would
+    synchronize. ``counted`` names the items that the indices count.
     """
     at_device = blob.data_memory.head is Head.HEAD_AT_GPU and not blob.device.shares_host
     if not blob.count or (at_device and not wait):
@@ -142,18 +133,10 @@ def check_indices(blob: Blob, stop: int, counted: str, *, wait: bool = False) ->
 def check_predictions(
     layer: str, bottom: Sequence[Blob], widths: tuple[int, int]
 ) -> tuple[int, int]:
-    """Refuse locations, scores and priors of a detector that do not belong together.
+    """Return batch size N and number of priors P of a detector's bottoms; or raise ShapeError.
 
-    Args:
-        layer: Type of the layer.
-        bottom: Locations (N, ...), scores (N, ...), priors (1, 2, P 4).
-        widths: Values of a location, and of a score, per prior.
-
-    Returns:
-        Batch size N and the number of priors P.
-
-    Raises:
-        ShapeError: A bottom has another shape.
+    Bottoms are locations (N, ...), scores (N, ...) and priors (1, 2, P 4). ``widths`` are the
+    values of a location, and of a score, per prior.
     """
     location, score, prior = bottom[:3]
     count = prior.count // 8
@@ -190,10 +173,8 @@ def nonfinite_fields(
 ) -> Iterator[tuple[str, float]]:
     """Yield name and value of each set number that is NaN or infinite.
 
-    Args:
-        message: The message; nets and blobs inside the message are left out.
-        kinds: Names of the messages whose numbers count; None for all.
-        place: Name of the message in an outer message, with a dot at its end.
+    Nets and blobs inside the message are left out. ``kinds`` are the names of messages whose
+    numbers count, None for all; ``place`` is the path of the message, with a dot at its end.
     """
     counts = kinds is None or message.DESCRIPTOR.name in kinds
     for field, value in message.ListFields():

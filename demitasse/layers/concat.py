@@ -1,15 +1,11 @@
-"""Concat: bottoms side by side along one axis.
-
-Source: Caffe, ``src/caffe/layers/concat_layer.cpp``.
-"""
+"""Concat: bottoms side by side along one axis."""
 
 from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.blob import Blob
-from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import legacy_axis
+from demitasse.layers.checks import legacy_axis, shape_mismatch
 from demitasse.layers.registry import register_layer
 
 
@@ -17,6 +13,7 @@ from demitasse.layers.registry import register_layer
 class Concat(Layer):
     """Join bottoms along ``axis`` (formerly ``concat_dim``); a single bottom is shared, not copied.
 
+    Source: Caffe, ``src/caffe/layers/concat_layer.cpp``.
     Shapes: bottoms equal except on the axis -> top with the sum of that axis.
 
     Raises:
@@ -37,9 +34,7 @@ class Concat(Layer):
         if len(bottom) == 1:
             top[0].share_data(bottom[0])
             top[0].share_diff(bottom[0])
-        self.op = ops.Concat(
-            dtype=self.dtype, bottoms=tuple(blob.shape for blob in bottom), axis=self.axis
-        )
+        self.op = ops.Concat(self.dtype, tuple(blob.shape for blob in bottom), self.axis)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         if len(bottom) == 1:
@@ -68,7 +63,5 @@ class Concat(Layer):
                 f"bottoms must be equal except on axis {self.axis}; the first is {first}, "
                 f"{blob.name!r} is {shape}"
             )
-            raise ShapeError(
-                message, code=ErrorCode.SHAPE_MISMATCH, blob=blob.name, got=shape, expected=first
-            )
+            raise shape_mismatch(message, blob=blob.name, got=shape, expected=first)
         return shape[self.axis]

@@ -16,11 +16,9 @@ from demitasse.core.device import Device, current_device
 
 @dataclass
 class PassCounter:
-    """Pass counter, a key of the random numbers; stored in snapshots.
+    """Forward passes so far, a key of the random numbers; stored in snapshots.
 
-    Attributes:
-        passes: Forward passes so far, in phase TRAIN or with layers that draw random numbers in
-            TEST.
+    Passes count in phase TRAIN, or with layers that draw random numbers in TEST.
     """
 
     passes: int = 0
@@ -31,8 +29,6 @@ class LayerContext:
     """Context of a net's layers.
 
     Attributes:
-        device: Device of the net.
-        dtype: Element type of the computation.
         seed: Key of all random numbers.
         base_dir: Folder of the prototxt, searched for named files; or None.
         rank: Index of this data-parallel process.
@@ -40,7 +36,6 @@ class LayerContext:
         storage: Format of activations and weights on the device: "float", or 16 bits, "half" or
             "bfloat16".
         python_layers: True if ``Python`` layers may import modules.
-        pass_counter: The net's pass counter.
     """
 
     device: Device = field(default_factory=current_device)
@@ -55,12 +50,7 @@ class LayerContext:
 
 
 class Arrays:
-    """Arrays on the net's device, in the net's dtype.
-
-    Args:
-        name: Name of the layer, a key of its random words.
-        context: Device, dtype, seed and so on.
-    """
+    """Arrays on the net's device, in the net's dtype; the layer's name is a key of random words."""
 
     def __init__(self, name: str, context: LayerContext) -> None:
         self.name, self.context = name, context
@@ -94,8 +84,7 @@ class Arrays:
     def arange(self, stop: int, dtype: str = "int64") -> Array:
         """Return 0 to ``stop`` - 1 on the net's device."""
         backend = self.device.backend
-        kind = backend.dtype(dtype)
-        return self.xp.arange(stop, dtype=kind, device=backend.array_device)
+        return self.xp.arange(stop, dtype=backend.dtype(dtype), device=backend.array_device)
 
     def cast(self, array: Array, dtype: str | None = None) -> Array:
         """Return ``array`` in another dtype, by default the net's."""
@@ -121,10 +110,7 @@ class Arrays:
         )
 
     def random_bits(self, count: int, first: int = 0) -> Array:
-        """Return random 32-bit words of this layer and pass, the same on every device.
-
-        Shapes: (count,), uint32.
-        """
+        """Return random words of this layer and pass, the same on every device. Shape: (count,)."""
         draw = self.draw()
         return self.device.backend.random_bits(draw.seed, draw.stream, draw.passes, count, first)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
@@ -32,10 +33,10 @@ class ConvolutionBase(Layer):
     bottoms = tops = AtLeast(1)
     same_count = True
 
-    correlation: Correlation
+    transposed: ClassVar[bool] = False
+    """True if the bottom has the maps of the correlation, and the top its images."""
 
-    def read_fields(self, bottom: Blobs) -> None:
-        """Read window, channels and groups."""
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.convolution_param
         self.axis = bottom[0].canonical_axis(p.axis)
         self.axes = bottom[0].num_axes
@@ -51,21 +52,35 @@ class ConvolutionBase(Layer):
                 expected = f"a divisor of the {name}, {count}"
                 raise out_of_range("convolution_param.group", self.group, expected)
         self.has_bias = p.bias_term
-
-    def add_params(self) -> None:
-        """Add the weight of the correlation, and the bias."""
-        p = self.param.convolution_param
+        c, m = self.channels, self.m
+        image, maps = (m, c) if self.transposed else (c, m)
+        self.correlation = Correlation(self, self.window, self.group, image=image, maps=maps)
         wanted = 2 if self.has_bias else 1
         if self.blobs and len(self.blobs) != wanted:
             what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
-            what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
             message = f"got {len(self.blobs)} stored parameters, expected {what}"
-            raise NetError(
-                message, code=ErrorCode.COUNT_MISMATCH, got=len(self.blobs), expected=wanted
-            )
+            code = ErrorCode.COUNT_MISMATCH
+            raise NetError(message, code=code, got=len(self.blobs), expected=wanted)
         self.add_param(self.correlation.weight_shape, p.weight_filler)
         if self.has_bias:
             self.add_param((self.m,), p.bias_filler)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        spatial, w = self.spatial(bottom), self.window
+        lead = bottom[0].shape[: self.axis]
+        out = w.deconvolved(spatial) if self.transposed else w.convolved(spatial)
+        for blob in top:
+            blob.reshape((*lead, self.m, *out))
+        self.n = math.prod(lead)
+        image, places = (out, spatial) if self.transposed else (spatial, out)
+        self.correlation.fit(self.n, image=image, places=places)
+        self.op = (ops.Deconv if self.transposed else ops.Conv)(
+            *(self.dtype, bottom[0].shape, top[0].shape, self.axis),
+            *(w.kernel, w.stride, w.pad, w.dilation),
+            group=self.group,
+            bias=self.has_bias,
+            after=w.after,
+        )
 
     def spatial(self, bottom: Blobs) -> Shape:
         """Return the spatial axes of the bottoms; check the other axes."""
@@ -80,29 +95,6 @@ class ConvolutionBase(Layer):
             if blob.shape != first.shape:
                 raise wrong_shapes(self.type, "bottoms of one shape", first, blob)
         return first.shape[self.axis + 1 :]
-
-    def reshape_tops(self, bottom: Blobs, top: Blobs, spatial: Shape) -> None:
-        """Set the tops' shapes: leading axes of the bottoms, ``num_output``, spatial axes."""
-        lead = bottom[0].shape[: self.axis]
-        for blob in top:
-            blob.reshape((*lead, self.m, *spatial))
-        self.n = math.prod(lead)
-
-    def operation(self, kind: type[ops.Conv], bottom: Blobs, top: Blobs) -> ops.Conv:
-        """Return the operation for each bottom and its top."""
-        return kind(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            top=top[0].shape,
-            axis=self.axis,
-            kernel=self.window.kernel,
-            stride=self.window.stride,
-            pad=self.window.pad,
-            dilation=self.window.dilation,
-            group=self.group,
-            bias=self.has_bias,
-            after=self.window.after,
-        )
 
     def with_bias(self, y: Array) -> Array:
         """Add the bias to (N, num_output, places)."""
@@ -123,13 +115,11 @@ class Convolution(ConvolutionBase):
     """Slide a window over any number of spatial axes and multiply by a weight.
 
     y[m, o] = b[m] + sum over c, k of w[m, c, k] x[c, o * stride - pad + k * dilation].
-
     Forks of Caffe have three more names of it: DepthwiseConvolution and video-caffe's NdConvolution
     are the same layer, and ConvolutionDepthwise takes every channel as a group, whatever ``group``
     is. The three are not compared with the originals.
 
     Source: Caffe, ``src/caffe/layers/conv_layer.cpp``.
-
     Shapes: every bottom (*lead, C, *spatial) -> its top (*lead, num_output, *places), ``axis`` is
     that of C; weight (num_output, C/group, *kernel); bias (num_output,).
 
@@ -137,20 +127,6 @@ class Convolution(ConvolutionBase):
         ConfigError, ShapeError, NetError: See ``ConvolutionBase``; also when the window does
             not fit the bottom.
     """
-
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        self.read_fields(bottom)
-        self.correlation = Correlation(
-            self, self.window, self.group, image=self.channels, maps=self.m
-        )
-        self.add_params()
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        spatial = self.spatial(bottom)
-        places = self.window.convolved(spatial)
-        self.reshape_tops(bottom, top, places)
-        self.correlation.fit(self.n, image=spatial, places=places)
-        self.op = self.operation(ops.Conv, bottom, top)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         product, weight = self.correlation, self.blobs[0]
@@ -176,7 +152,6 @@ class Deconvolution(ConvolutionBase):
     The gradient of a Convolution with respect to its bottom, plus a bias.
 
     Source: Caffe, ``src/caffe/layers/deconv_layer.cpp``.
-
     Shapes: every bottom (*lead, C, *places) -> its top (*lead, num_output, *spatial) with
     spatial = stride * (places - 1) + dilation * (kernel - 1) + 1 - the pads of both sides;
     weight (C, num_output/group, *kernel); bias (num_output,).
@@ -186,19 +161,7 @@ class Deconvolution(ConvolutionBase):
             between the pads.
     """
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        self.read_fields(bottom)
-        self.correlation = Correlation(
-            self, self.window, self.group, image=self.m, maps=self.channels
-        )
-        self.add_params()
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        places = self.spatial(bottom)
-        spatial = self.window.deconvolved(places)
-        self.reshape_tops(bottom, top, spatial)
-        self.correlation.fit(self.n, image=spatial, places=places)
-        self.op = self.operation(ops.Deconv, bottom, top)
+    transposed = True
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         product, weight = self.correlation, self.blobs[0]

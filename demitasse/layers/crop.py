@@ -1,14 +1,10 @@
-"""Crop: cut the first bottom to the size of the second.
-
-Source: Caffe, ``src/caffe/layers/crop_layer.cpp``.
-"""
+"""Crop: cut the first bottom to the size of the second."""
 
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import wrong_count, wrong_shapes
+from demitasse.layers.checks import no_such_axis, wrong_count, wrong_shapes
 from demitasse.layers.registry import register_layer
 
 
@@ -16,6 +12,7 @@ from demitasse.layers.registry import register_layer
 class Crop(Layer):
     """Crop the axes from ``axis`` on to the second bottom's sizes, starting at ``offset``.
 
+    Source: Caffe, ``src/caffe/layers/crop_layer.cpp``.
     Shapes: bottom 0 any, bottom 1 smaller or equal from ``axis`` on -> top (*axes of bottom 0
     before ``axis``, *axes of bottom 1 from it on). The second bottom's values are not used, and
     its gradient is zero.
@@ -51,18 +48,12 @@ class Crop(Layer):
                     f"the crop of axis {i}, {offset} to {offset + wanted[i]}, reaches beyond "
                     f"bottom {bottom[0].name!r} {source}"
                 )
-                raise ShapeError(
-                    message,
-                    code=ErrorCode.OUT_OF_RANGE,
-                    field="crop_param.offset",
-                    got=offset,
-                    axis=i,
-                )
+                raise no_such_axis(message, field="crop_param.offset", got=offset, axis=i)
             index.append(slice(offset, offset + wanted[i]))
         self.index = tuple(index)
         top[0].reshape((*source[:axis], *wanted[axis : len(source)]))
         first = (*[0] * axis, *offsets)
-        self.op = ops.Crop(dtype=self.dtype, bottom=source, top=top[0].shape, first=first)
+        self.op = ops.Crop(self.dtype, source, top[0].shape, first)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         top[0].write(bottom[0].read()[self.index])

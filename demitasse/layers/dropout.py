@@ -1,9 +1,4 @@
-"""Dropout: zero a random share of the values in TRAIN, and scale the rest to keep the mean.
-
-Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``; the same of Fast R-CNN
-(rbgirshick/caffe-fast-rcnn) for ``scale_train``, of SegNet (alexgkendall/caffe-segnet) for
-``sample_weights_test``.
-"""
+"""Dropout: zero a random share of the values in TRAIN, and scale the rest to keep the mean."""
 
 from __future__ import annotations
 
@@ -22,11 +17,13 @@ class Dropout(NeuronLayer):
 
     With ``scale_train: false`` y = x * mask in TRAIN, and y = x * (1 - ratio) in TEST. With
     ``sample_weights_test`` TEST computes as TRAIN does, with a new mask in each pass: the spread of
-    the results measures the uncertainty of the net.
+    the results measures the uncertainty of the net. A value is kept if its random 32-bit word is
+    above ``ratio`` of the largest word. The mask is the same on every device, and for each sample
+    with any number of data-parallel ranks.
 
-    A value is kept if its random 32-bit word is above ``ratio`` of the largest word. The mask is
-    the same on every device, and for each sample with any number of data-parallel ranks.
-
+    Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``; the same of Fast R-CNN
+    (rbgirshick/caffe-fast-rcnn) for ``scale_train``, of SegNet (alexgkendall/caffe-segnet) for
+    ``sample_weights_test``.
     Shapes: bottom any -> top the same.
 
     Raises:
@@ -47,13 +44,8 @@ class Dropout(NeuronLayer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
-        self.op = ops.Dropout(
-            dtype=self.dtype,
-            count=bottom[0].count,
-            factor=self.factor,
-            drops=self.drops,
-            threshold=self.threshold,
-        )
+        rule = self.factor, self.drops, self.threshold
+        self.op = ops.Dropout(self.dtype, bottom[0].count, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()

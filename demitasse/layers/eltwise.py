@@ -1,7 +1,4 @@
-"""Eltwise: bottoms of one shape combined element by element, by product, weighted sum or maximum.
-
-Source: Caffe, ``src/caffe/layers/eltwise_layer.cpp``.
-"""
+"""Eltwise: bottoms combined element by element, by product, weighted sum or maximum."""
 
 from __future__ import annotations
 
@@ -28,6 +25,7 @@ class Eltwise(Layer):
     Of equal maxima, the first two bottoms' goes to the second; a later bottom wins only when it is
     larger. The winner gets the gradient.
 
+    Source: Caffe, ``src/caffe/layers/eltwise_layer.cpp``.
     Shapes: bottoms all the same -> top the same.
 
     Raises:
@@ -43,13 +41,11 @@ class Eltwise(Layer):
         self.operation = OPERATIONS[p.operation]
         given = tuple(p.coeff)
         if given and len(given) != len(bottom):
-            raise wrong_count(
-                "eltwise_param.coeff", len(given), f"0 or {len(bottom)}, one for each bottom"
-            )
+            expected = f"0 or {len(bottom)}, one for each bottom"
+            raise wrong_count("eltwise_param.coeff", len(given), expected)
         if given and self.operation == "PROD":
-            raise conflict(
-                "eltwise_param.coeff", "eltwise_param.coeff does not go with operation PROD"
-            )
+            message = "eltwise_param.coeff does not go with operation PROD"
+            raise conflict("eltwise_param.coeff", message)
         self.coefficients = given or (1.0,) * len(bottom)
         self.stable = p.stable_prod_grad
 
@@ -58,13 +54,8 @@ class Eltwise(Layer):
             if blob.shape != bottom[0].shape:
                 raise wrong_shapes("Eltwise", "bottoms of one shape", bottom[0], blob)
         top[0].reshape_like(bottom[0])
-        self.op = ops.Eltwise(
-            dtype=self.dtype,
-            operation=self.operation,
-            shape=bottom[0].shape,
-            coefficients=self.coefficients,
-            stable=self.stable,
-        )
+        rule = self.coefficients, self.stable
+        self.op = ops.Eltwise(self.dtype, self.operation, bottom[0].shape, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         if self.operation == "MAX":

@@ -1,7 +1,4 @@
-"""Embed: each index is replaced by its row of a table, y = W[x] (+ b).
-
-Source: Caffe, ``src/caffe/layers/embed_layer.cpp``.
-"""
+"""Embed: each index is replaced by its row of a table, y = W[x] (+ b)."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from demitasse.layers.registry import register_layer
 class Embed(Layer):
     """Return rows of a table: a fully connected layer whose one-hot input is given as indices.
 
+    Source: Caffe, ``src/caffe/layers/embed_layer.cpp``.
     Shapes: bottom (...) of indices 0 to K - 1 -> top (..., M). Weight (K, M), bias (M,), where K is
     ``input_dim`` and M ``num_output``.
 

@@ -16,11 +16,9 @@ class Exp(NeuronLayer):
     """Exponential of a linear function of every element; may run in place.
 
     y = base^(shift + scale x).
-
     ``base`` -1, the default, means e.
 
     Source: Caffe, ``src/caffe/layers/exp_layer.cpp``.
-
     Shapes: bottom any -> top the same.
 
     Raises:
@@ -37,10 +35,9 @@ class Exp(NeuronLayer):
         super().reshape(bottom, top)
         self.op = self.activation("exp", bottom, self.inner, self.outer)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        x = bottom[0].read()
+    def value(self, x: Array) -> Array:
         y = self.xp.exp(x if self.inner == 1 else x * self.inner)
-        top[0].write(y if self.outer == 1 else y * self.outer)
+        return y if self.outer == 1 else y * self.outer
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
@@ -48,11 +45,7 @@ class Exp(NeuronLayer):
 
 
 def log_of_base(base: float, field_name: str) -> float:
-    """Return the natural logarithm of a base; -1 means e.
-
-    Raises:
-        ConfigError: The base is not a positive finite number.
-    """
+    """Return the natural logarithm of a positive base; -1 means e."""
     if base == -1:
         return 1.0
     if not 0 < base < math.inf:
@@ -67,21 +60,32 @@ def _exp(value: float) -> float:
         return math.inf
 
 
+class Linear(NeuronLayer):
+    """Base class of functions of shift + scale x."""
+
+    scale: float
+    shift: float
+
+    def _inner(self, x: Array) -> Array:
+        x = x if self.scale == 1 else x * self.scale
+        return x if self.shift == 0 else x + self.shift
+
+
 @register_layer("Log")
-class Log(NeuronLayer):
+class Log(Linear):
     """Logarithm of a linear function of every element; may run in place.
 
     y = log(shift + scale x) to a base.
-
     ``base`` -1, the default, means e.
 
     Source: Caffe, ``src/caffe/layers/log_layer.cpp``.
-
     Shapes: bottom any -> top the same.
 
     Raises:
         ConfigError: ``base`` is not positive, or 1.
     """
+
+    needs_input = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.log_param
@@ -94,32 +98,25 @@ class Log(NeuronLayer):
         super().reshape(bottom, top)
         self.op = self.activation("log", bottom, self.scale, self.shift, self.outer)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        self.save_input(bottom, top)
-        y = self.xp.log(self._inner(bottom[0].read()))
-        top[0].write(y if self.outer == 1 else y * self.outer)
+    def value(self, x: Array) -> Array:
+        y = self.xp.log(self._inner(x))
+        return y if self.outer == 1 else y * self.outer
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             inner = self._inner(self.saved_input(bottom, top))
             bottom[0].write_diff(top[0].read_diff() * (self.scale * self.outer) / inner)
 
-    def _inner(self, x: Array) -> Array:
-        x = x if self.scale == 1 else x * self.scale
-        return x if self.shift == 0 else x + self.shift
-
 
 @register_layer("Power")
-class Power(NeuronLayer):
+class Power(Linear):
     """A power of a linear function of every element; may run in place.
 
     y = (shift + scale x)^power.
-
-    With ``power`` 0 the top is 1 for every input. The gradient is
-    power * scale * (shift + scale x)^(power - 1), which is exact at 0, too.
+    With ``power`` 0 the top is 1 for every input. The gradient is exact at 0, too:
+    power * scale * (shift + scale x)^(power - 1).
 
     Source: Caffe, ``src/caffe/layers/power_layer.cpp``.
-
     Shapes: bottom any -> top the same.
     """
 
@@ -133,14 +130,11 @@ class Power(NeuronLayer):
         super().reshape(bottom, top)
         self.op = self.activation("power", bottom, self.power, self.scale, self.shift)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        if self.needs_input:
-            self.save_input(bottom, top)
+    def value(self, x: Array) -> Array:
         if self.slope == 0:
             value = self._raised(self.full((), self.shift), self.power)
-            top[0].write(self.xp.broadcast_to(value, top[0].shape))
-        else:
-            top[0].write(self._raised(self._inner(bottom[0].read()), self.power))
+            return self.xp.broadcast_to(value, x.shape)
+        return self._raised(self._inner(x), self.power)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not propagate_down[0]:
@@ -149,10 +143,6 @@ class Power(NeuronLayer):
         if self.needs_input:
             slope = slope * self._raised(self._inner(self.saved_input(bottom, top)), self.power - 1)
         bottom[0].write_diff(top[0].read_diff() * slope)
-
-    def _inner(self, x: Array) -> Array:
-        x = x if self.scale == 1 else x * self.scale
-        return x if self.shift == 0 else x + self.shift
 
     @staticmethod
     def _raised(x: Array, power: float) -> Array:

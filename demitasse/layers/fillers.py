@@ -26,27 +26,17 @@ Make = Callable[[Draw], np.ndarray]
 
 
 def fill(shape: Shape, filler: FillerParameter, seed: int, stream: int) -> np.ndarray:
-    """Return an array filled by a message; arguments and errors as for ``filling``.
-
-    Returns:
-        Shape ``shape``, float64.
-    """
+    """Return an array (``shape``, float64) filled by a message; see ``filling``."""
     return filling(shape, filler, seed, stream)()
 
 
 def filling(
     shape: Shape, filler: FillerParameter, seed: int, stream: int
 ) -> Callable[[], np.ndarray]:
-    """Return a function that returns an array filled by a message; check the message now.
+    """Check a message now, and return a function that returns an array filled by the message.
 
-    Args:
-        shape: Shape of the parameter; its first axis is the fan-out side, as in Caffe.
-        filler: Type and constants.
-        seed: Key of the random generator.
-        stream: Sequence of that key: one for each parameter.
-
-    Returns:
-        A function that returns an array of shape ``shape``, float64, the same at each call.
+    The first axis of the shape is the fan-out side, as in Caffe. Each parameter is a ``stream`` of
+    random numbers under the key ``seed``. The array, float64, is the same at each call.
 
     Raises:
         ConfigError: The type is unknown, or a constant is out of range.

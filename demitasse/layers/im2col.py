@@ -1,7 +1,4 @@
-"""Im2col: values under a convolution's window, one channel for each kernel offset.
-
-Source: Caffe, ``src/caffe/layers/im2col_layer.cpp``.
-"""
+"""Im2col: values under a convolution's window, one channel for each kernel offset."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from demitasse.layers.windows import PaddedImage, convolution_window
 class Im2col(Layer):
     """Return the values at every kernel offset side by side; beyond the image there are zeros.
 
+    Source: Caffe, ``src/caffe/layers/im2col_layer.cpp``.
     Shapes: bottom (*lead, C, *spatial) -> top (*lead, C * size, *positions), the kernel offsets of
     one channel next to each other; ``axis`` is that of C.
 
@@ -39,9 +37,8 @@ class Im2col(Layer):
         shape = bottom[0].shape
         lead, channels, spatial = shape[: self.axis], shape[self.axis], shape[self.axis + 1 :]
         if len(spatial) != len(self.window.kernel):
-            raise wrong_shapes(
-                "Im2col", f"spatial axes for the window {self.window.kernel}", bottom[0]
-            )
+            expected = f"spatial axes for the window {self.window.kernel}"
+            raise wrong_shapes("Im2col", expected, bottom[0])
         out = self.window.convolved(spatial)
         self.padded = PaddedImage(self, self.window, spatial, out)
         self.image_shape = (math.prod(lead), channels, *spatial)

@@ -1,7 +1,4 @@
-"""InnerProduct: a fully connected layer, y = x W^T + b.
-
-Source: Caffe, ``src/caffe/layers/inner_product_layer.cpp``.
-"""
+"""InnerProduct: a fully connected layer, y = x W^T + b."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from demitasse.layers.registry import register_layer
 class InnerProduct(Layer):
     """Multiply each flattened row by a weight matrix and add a bias.
 
+    Source: Caffe, ``src/caffe/layers/inner_product_layer.cpp``.
     Shapes: bottom (*lead, *rest) -> top (*lead, M); ``rest`` starts at ``axis``, K is its product.
     Weight (M, K), or (K, M) with ``transpose``; bias (M,).
 
@@ -40,14 +38,8 @@ class InnerProduct(Layer):
         check_row_size(bottom[0], self.axis, self.k, f"the weight {self.blobs[0].shape}")
         self.rows = bottom[0].count_to(self.axis)
         top[0].reshape((*bottom[0].shape[: self.axis], self.m))
-        self.op = ops.InnerProduct(
-            dtype=self.dtype,
-            rows=self.rows,
-            k=self.k,
-            m=self.m,
-            transpose=self.transpose,
-            bias=self.has_bias,
-        )
+        sizes = self.rows, self.k, self.m
+        self.op = ops.InnerProduct(self.dtype, *sizes, self.transpose, self.has_bias)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

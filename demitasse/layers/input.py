@@ -14,7 +14,6 @@ class Input(Layer):
     Blobs that the caller fills.
 
     Source: Caffe, ``src/caffe/layers/input_layer.cpp``.
-
     Shapes: no bottom -> tops as given.
 
     Raises:
@@ -28,9 +27,8 @@ class Input(Layer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         shapes = self.param.input_param.shape
         if len(shapes) not in {0, 1, len(top)}:
-            raise wrong_count(
-                "input_param.shape", len(shapes), f"0, 1 or {len(top)}, one for each top"
-            )
+            expected = f"0, 1 or {len(top)}, one for each top"
+            raise wrong_count("input_param.shape", len(shapes), expected)
         for index, blob in enumerate(top):
             if shapes:
                 blob.reshape(shapes[min(index, len(shapes) - 1)])
@@ -49,13 +47,10 @@ class Input(Layer):
 class Parameter(Layer):
     """Parameter as a top, initially zeros; the top shares its data.
 
-    A learned blob of its own, as a top.
-
-    The gradients of several passes add up. (In Caffe top and parameter share the memory of the
-    gradient, so only the last pass counts.)
+    A learned blob of its own, as a top. The gradients of several passes add up. (In Caffe top and
+    parameter share the memory of the gradient, so only the last pass counts.)
 
     Source: Caffe, ``src/caffe/layers/parameter_layer.cpp``.
-
     Shapes: no bottom -> top and parameter of ``shape``.
     """
 

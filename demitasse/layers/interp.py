@@ -1,8 +1,4 @@
-"""Interp: resize an image by bilinear interpolation; corner pixels stay at the corners.
-
-Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
-``src/caffe/util/interp.cpp``.
-"""
+"""Interp: resize an image by bilinear interpolation; corner pixels stay at the corners."""
 
 from __future__ import annotations
 
@@ -24,6 +20,8 @@ class Interp(Layer):
     else matters. Positions are computed exactly, where DeepLab rounds them to float32. Not
     compared with the original.
 
+    Source: DeepLab (also in yjxiong/caffe), ``src/caffe/layers/interp_layer.cpp``,
+    ``src/caffe/util/interp.cpp``.
     Shapes: bottom (N, C, H, W)[, bottom (*, *, height, width)] -> top (N, C, height, width).
 
     Raises:
@@ -52,9 +50,8 @@ class Interp(Layer):
             return
         factor = p.HasField("zoom_factor") or p.HasField("shrink_factor")
         if not factor and not (p.HasField("height") and p.HasField("width")):
-            raise missing(
-                "interp_param.height", "give height and width, zoom_factor or shrink_factor"
-            )
+            advice = "give height and width, zoom_factor or shrink_factor"
+            raise missing("interp_param.height", advice)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         p, shape = self.param.interp_param, bottom[0].shape
@@ -72,9 +69,7 @@ class Interp(Layer):
             self.out = bottom[1].shape[2:]
         top[0].reshape((*shape[:2], *self.out))
         cut = -p.pad_beg, -p.pad_beg
-        self.op = ops.Interpolation(
-            dtype=self.dtype, bottom=shape, top=top[0].shape, cut=cut, size=self.sizes
-        )
+        self.op = ops.Interpolation(self.dtype, shape, top[0].shape, cut, self.sizes)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()[:, :, *self.inside]

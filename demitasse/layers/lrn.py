@@ -8,6 +8,8 @@ Source: Caffe, ``src/caffe/layers/lrn_layer.cpp``.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import LRNParameter
@@ -44,15 +46,10 @@ class LRN(Layer):
         if bottom[0].num_axes != 4:
             raise wrong_shapes("LRN", "(N, C, H, W)", bottom[0])
         top[0].reshape_like(bottom[0])
-        self.op = ops.LRN(
-            dtype=self.dtype,
-            region="ACROSS_CHANNELS" if self.across else "WITHIN_CHANNEL",
-            bottom=bottom[0].shape,
-            size=self.size,
-            alpha=self.alpha,
-            beta=self.beta,
-            k=self.k,
-        )
+        region: Literal["ACROSS_CHANNELS", "WITHIN_CHANNEL"]
+        region = "ACROSS_CHANNELS" if self.across else "WITHIN_CHANNEL"
+        rule = self.size, self.alpha, self.beta, self.k
+        self.op = ops.LRN(self.dtype, region, bottom[0].shape, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()
@@ -73,19 +70,16 @@ class LRN(Layer):
     def _neighbours(self, x: Array) -> Array:
         """Return the sum over each element's neighbourhood. Shapes: (N, C, H, W), both."""
         for axis in self.sides:
-            x = self._along(x, axis)
+            count = x.shape[axis]
+            reach = min(self.size // 2, max(count - 1, 0))  # farther neighbours are zeros
+            index = [slice(None)] * 4
+            index[axis] = slice(reach, reach + count)
+            shape = list(x.shape)
+            shape[axis] += 2 * reach
+            wide = self.device.backend.set_at(self.zeros(tuple(shape)), tuple(index), x)
+            total = self.zeros(x.shape)
+            for first in range(2 * reach + 1):
+                index[axis] = slice(first, first + count)
+                total = total + wide[tuple(index)]
+            x = total
         return x
-
-    def _along(self, x: Array, axis: int) -> Array:
-        count = x.shape[axis]
-        reach = min(self.size // 2, max(count - 1, 0))  # farther neighbours are zeros
-        index = [slice(None)] * 4
-        index[axis] = slice(reach, reach + count)
-        shape = list(x.shape)
-        shape[axis] += 2 * reach
-        wide = self.device.backend.set_at(self.zeros(tuple(shape)), tuple(index), x)
-        total = self.zeros(x.shape)
-        for first in range(2 * reach + 1):
-            index[axis] = slice(first, first + count)
-            total = total + wide[tuple(index)]
-        return total

@@ -1,7 +1,4 @@
-"""MVN: each row has its mean taken away and is divided by its deviation; nothing is learned.
-
-Source: Caffe, ``src/caffe/layers/mvn_layer.cpp``.
-"""
+"""MVN: each row has its mean taken away and is divided by its deviation; nothing is learned."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ class MVN(Layer):
 
     y = (x - mean) / (sqrt(variance) + eps), or x - mean without ``normalize_variance``.
 
+    Source: Caffe, ``src/caffe/layers/mvn_layer.cpp``.
     Shapes: bottom of at most 4 axes -> top (N, C, H, W), absent axes being 1.
 
     Raises:
@@ -32,13 +30,7 @@ class MVN(Layer):
         rows = shape[0] if p.across_channels else shape[0] * shape[1]
         self.view = (rows, x.count // rows if rows else 0)
         self.divides, self.eps = p.normalize_variance, p.eps
-        self.op = ops.MVN(
-            dtype=self.dtype,
-            shape=shape,
-            across=p.across_channels,
-            divides=self.divides,
-            eps=self.eps,
-        )
+        self.op = ops.MVN(self.dtype, shape, p.across_channels, self.divides, self.eps)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

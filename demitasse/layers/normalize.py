@@ -1,7 +1,4 @@
-"""Normalize: y = s x / sqrt(sum x^2 + eps), with a learned scale s.
-
-Source: SSD (weiliu89/caffe), ``src/caffe/layers/normalize_layer.cpp``.
-"""
+"""Normalize: y = s x / sqrt(sum x^2 + eps), with a learned scale s."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ class Normalize(Layer):
     position. Compared with OpenCV's output. The gradient is exact, where that of SSD is so only for
     one scale for all channels.
 
+    Source: SSD (weiliu89/caffe), ``src/caffe/layers/normalize_layer.cpp``.
     Shapes: bottom (N, C, ...) -> top the same. Scale (), or (C,) with ``channel_shared: false``.
 
     Raises:
@@ -45,13 +43,8 @@ class Normalize(Layer):
         top[0].reshape_like(bottom[0])
         self.axes = tuple(range(1, channels.rest + 2)) if self.across else (1,)
         self.spread = () if self.shared else channels.spread
-        self.op = ops.L2Normalize(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            across=self.across,
-            shared=self.shared,
-            eps=self.eps,
-        )
+        rule = self.across, self.shared, self.eps
+        self.op = ops.L2Normalize(self.dtype, bottom[0].shape, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()

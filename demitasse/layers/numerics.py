@@ -15,10 +15,7 @@ LOG_THRESHOLD = 1e-20
 
 
 def at_least_one(layer: Layer, value: Array) -> Array:
-    """Return ``value`` or 1, the larger, as a divisor.
-
-    Shapes: value any -> the same.
-    """
+    """Return ``value`` or 1, the larger, as a divisor. Shapes: any -> the same."""
     return layer.xp.maximum(value, 1.0)
 
 
@@ -28,12 +25,7 @@ def sigmoid(layer: Layer, x: Array) -> Array:
 
 
 def softmax(layer: Layer, x: Array, axis: int) -> Array:
-    """Return the softmax of ``x`` along ``axis``; the largest value is subtracted first.
-
-    An empty array is returned as it is.
-
-    Shapes: x any -> the same.
-    """
+    """Return the softmax of ``x`` along ``axis``; the largest value is subtracted first."""
     xp = layer.xp
     if 0 in x.shape:
         return x
@@ -45,9 +37,7 @@ def softmax(layer: Layer, x: Array, axis: int) -> Array:
 def normalization_backward(xp: Any, dy: Array, y: Array, axes: tuple[int, ...]) -> Array:
     """Return the gradient of y = (x - mean) / deviation by x, times the deviation.
 
-    Mean and deviation are functions of x, over ``axes``.
-
-    Shapes: dy, y any -> the same.
+    Mean and deviation are functions of x, over ``axes``. Shapes: any -> the same.
     """
     along = xp.mean(dy * y, axis=axes, keepdims=True)
     return dy - xp.mean(dy, axis=axes, keepdims=True) - along * y

@@ -6,9 +6,9 @@ import math
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ErrorCode, ShapeError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import positive, wrong_shapes
+from demitasse.layers.checks import no_such_axis, positive, wrong_shapes
 from demitasse.layers.registry import register_layer
 
 
@@ -16,12 +16,9 @@ from demitasse.layers.registry import register_layer
 class Permute(Layer):
     """Put the axes named by ``order`` first, the others after them in their own order.
 
-    The axes of a blob in another order.
-
-    Compared with OpenCV's output.
+    The axes of a blob in another order. Compared with OpenCV's output.
 
     Source: SSD (weiliu89/caffe), ``src/caffe/layers/permute_layer.cpp``.
-
     Shapes: bottom (d0, d1, ...) -> top (d[order[0]], d[order[1]], ...).
 
     Raises:
@@ -36,25 +33,21 @@ class Permute(Layer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         named, axes = list(self.param.permute_param.order), bottom[0].num_axes
+        field = "permute_param.order"
         if len(set(named)) != len(named):
-            message = f"permute_param.order names an axis twice: {named}"
-            raise ConfigError(
-                message, code=ErrorCode.DUPLICATE, field="permute_param.order", got=named
-            )
+            message = f"{field} names an axis twice: {named}"
+            raise ConfigError(message, code=ErrorCode.DUPLICATE, field=field, got=named)
         if any(axis >= axes for axis in named):
-            message = f"permute_param.order {named} names axes that {bottom[0].shape} does not have"
-            raise ShapeError(
-                message, code=ErrorCode.OUT_OF_RANGE, field="permute_param.order", got=named
-            )
+            message = f"{field} {named} names axes that {bottom[0].shape} does not have"
+            raise no_such_axis(message, field=field, got=named)
         self.order = (*named, *(axis for axis in range(axes) if axis not in named))
         self.back = tuple(self.order.index(axis) for axis in range(axes))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         if bottom[0].num_axes != len(self.order):
-            raise wrong_shapes(
-                "Permute", f"{len(self.order)} axes for the order {self.order}", bottom[0]
-            )
-        self.op = ops.Permute(dtype=self.dtype, bottom=bottom[0].shape, order=self.order)
+            expected = f"{len(self.order)} axes for the order {self.order}"
+            raise wrong_shapes("Permute", expected, bottom[0])
+        self.op = ops.Permute(self.dtype, bottom[0].shape, self.order)
         top[0].reshape(self.op.top)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
@@ -71,12 +64,10 @@ class Reorg(Layer):
 
     Blocks of pixels become channels, as in Darknet. Darknet reads the memory of a (C, H, W) image
     as an image (C / s^2, H s, W s) and gathers the pixels of its blocks; trained nets depend on it.
-
     Not compared with the original.
 
     Source: MobileNet-YOLO (eric612), ``src/caffe/layers/reorg_layer.cpp``; Darknet, ``src/blas.c``
     (reorg_cpu).
-
     Shapes: bottom (N, C, H, W) -> top (N, C s^2, H / s, W / s), or with ``reverse``
     (N, C / s^2, H s, W s), where s is ``stride``. Both ways s^2 divides C.
 
@@ -117,12 +108,9 @@ class Reorg(Layer):
             bottom[0].write_diff(self.xp.reshape(moved, shape))
 
     def _moved(self, x: Array, shape: tuple[int, ...], *, spread: bool) -> Array:
-        """Return blocks of an image gathered to channels, or channels scattered to blocks.
+        """Return blocks gathered to channels or, with ``spread``, channels scattered to blocks.
 
-        Args:
-            x: The elements of a blob.
-            shape: Shape of the bottom.
-            spread: True scatters channels to blocks.
+        ``shape`` is that of the bottom.
         """
         xp, s, (n, c, h, w) = self.xp, self.stride, shape
         less = c // (s * s)
@@ -137,12 +125,9 @@ class Reorg(Layer):
 class ShuffleChannel(Layer):
     """Channel j of group i becomes channel i of group j; may run in place.
 
-    Channels of several groups, one of each in turn.
-
-    Not compared with the original.
+    Channels of several groups, one of each in turn. Not compared with the original.
 
     Source: ShuffleNet (farmingyard/ShuffleNet), ``shuffle_channel_layer.cpp``.
-
     Shapes: bottom (N, C, ...) -> top the same; ``group`` divides C.
 
     Raises:
@@ -160,9 +145,8 @@ class ShuffleChannel(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         shape = bottom[0].shape
         if len(shape) < 2 or shape[1] % self.group:
-            raise wrong_shapes(
-                "ShuffleChannel", f"channels that group {self.group} divides", bottom[0]
-            )
+            expected = f"channels that group {self.group} divides"
+            raise wrong_shapes("ShuffleChannel", expected, bottom[0])
         self.op = ops.Shuffle(dtype=self.dtype, shape=shape, group=self.group)
         top[0].reshape_like(bottom[0])
 

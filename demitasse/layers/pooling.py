@@ -1,7 +1,4 @@
-"""Pooling: one value for each window: the largest, the mean, or a random element.
-
-Source: Caffe, ``src/caffe/layers/pooling_layer.cpp``, ``pooling_layer.cu``.
-"""
+"""Pooling: one value for each window: the largest, the mean, or a random element."""
 
 from __future__ import annotations
 
@@ -26,10 +23,6 @@ from demitasse.layers.windows import PaddedImage, pads, sides
 
 class Method(ABC):
     """Pooling method, for bottoms of one size.
-
-    Args:
-        layer: The pooling layer; saves state and creates arrays.
-        padded: The padded image of the windows.
 
     Shapes: bottom (N, C, *spatial), top (N, C, *positions).
     """
@@ -61,26 +54,22 @@ class _Selecting(Method):
 
     def index_of(self, offset: Shape) -> Array:
         """Return the index in the plane for a kernel offset. Shape: (*positions), int32."""
-        shift = sum(t * s for t, s in zip(offset, self._plane_strides(), strict=True))
-        return self.layer.constant("index", self._key(), self._first_index) + shift
+        layer, padded = self.layer, self.padded
+        window, spatial, out = padded.window, padded.spatial, padded.out
+        strides = [math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
 
-    def _key(self) -> object:
-        return (self.padded.window, self.padded.spatial, self.padded.out)
+        def first_index() -> Array:
+            """Return the index for the first kernel offset; padding has indices of neighbours."""
+            total = layer.zeros(out, "int32")
+            for axis, step in enumerate(strides):
+                at = layer.arange(out[axis], "int32") * window.stride[axis] - window.pad[axis]
+                shape = [1] * len(out)
+                shape[axis] = out[axis]
+                total = total + layer.xp.reshape(at * step, tuple(shape))
+            return total
 
-    def _plane_strides(self) -> list[int]:
-        spatial = self.padded.spatial
-        return [math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
-
-    def _first_index(self) -> Array:
-        """Return the index for the first kernel offset; padding has indices of neighbours."""
-        layer, window, out = self.layer, self.padded.window, self.padded.out
-        total = layer.zeros(out, "int32")
-        for axis, step in enumerate(self._plane_strides()):
-            positions = layer.arange(out[axis], "int32") * window.stride[axis] - window.pad[axis]
-            shape = [1] * len(out)
-            shape[axis] = out[axis]
-            total = total + layer.xp.reshape(positions * step, tuple(shape))
-        return total
+        shift = sum(t * s for t, s in zip(offset, strides, strict=True))
+        return layer.constant("index", (window, spatial, out), first_index) + shift
 
 
 class Max(_Selecting):
@@ -137,13 +126,13 @@ class Average(Method):
         return sweeps
 
     def _divisor(self) -> Array:
-        key = (self.padded.window, self.padded.spatial, self.padded.out)
-        return self.layer.constant("divisor", key, self._make_divisor)
-
-    def _make_divisor(self) -> Array:
         layer, padded = self.layer, self.padded
-        divisors = padded.window.divisors(padded.spatial, padded.out, pads=layer.counts_pads)
-        return layer.device.backend.asarray(divisors.astype(layer.dtype))
+
+        def make() -> Array:
+            divisors = padded.window.divisors(padded.spatial, padded.out, pads=layer.counts_pads)
+            return layer.device.backend.asarray(divisors.astype(layer.dtype))
+
+        return layer.constant("divisor", (padded.window, padded.spatial, padded.out), make)
 
 
 class Stochastic(_Selecting):
@@ -177,11 +166,12 @@ class Stochastic(_Selecting):
 
     def _draw(self, padded: Array, top: Blob) -> None:
         xp, layer = self.layer.xp, self.layer
-        total = self.layer.zeros(top.shape)
+        total = layer.zeros(top.shape)
         for offset in self.padded.kernel_offsets:
             total = total + padded[self.padded.slice_for(offset)]
-        threshold = self._uniform(top) * total
-        running, chosen = self.layer.zeros(top.shape), self.layer.zeros(top.shape)
+        # a random number in (0, 1] for each window
+        threshold = (layer.cast(layer.random_words(top.shape)) + 1) * 2.0**-32 * total
+        running = chosen = layer.zeros(top.shape)
         index = layer.full(top.shape, -1, "int32")
         for offset in self.padded.kernel_offsets:
             seen = padded[self.padded.slice_for(offset)]
@@ -191,10 +181,6 @@ class Stochastic(_Selecting):
             index = xp.where(hit, self.index_of(offset), index)
         top.write(chosen)
         layer.saved("index", top.shape, "int32").write(index)
-
-    def _uniform(self, top: Blob) -> Array:
-        """Return a random number in (0, 1] for each window."""
-        return (self.layer.cast(self.layer.random_words(top.shape)) + 1) * 2.0**-32
 
 
 METHODS: dict[str, type[Method]] = {"MAX": Max, "AVE": Average, "STOCHASTIC": Stochastic}
@@ -213,11 +199,10 @@ class Pooling(Layer):
     pads; with ``AVE_EXC_PAD``, or without ``avg_include_pad``, of its part on the image. A window
     without elements gives the lowest float32 (MAX). Its mean is Caffe's quotient: NaN (0 / 0) if
     the window begins at the image's end along some axis, and 0 of either sign if it begins beyond
-    the end.
+    the end. Kernel, stride and pad of each axis are given by the fields of the forks, or several
+    times. video-caffe's NdPooling is the same layer.
 
-    Kernel, stride and pad of each axis are given by the fields of the forks, or several times.
-    video-caffe's NdPooling is the same layer.
-
+    Source: Caffe, ``src/caffe/layers/pooling_layer.cpp``, ``pooling_layer.cu``.
     Shapes: bottom (N, C, *spatial) -> top (N, C, *positions); with MAX, a second top of the same
     shape takes the index of the largest element within its (flattened) plane, -1 for none.
     Any number of spatial axes, where Caffe takes two; ``_h`` and ``_w`` fields need two.
@@ -238,9 +223,8 @@ class Pooling(Layer):
         self.kind, self.counts_pads = pooling_method(p)
         if len(top) > 1 and self.kind != "MAX":
             message = f"a second top, the mask, comes with pool: MAX only, got {self.kind}"
-            raise NetError(
-                message, code=ErrorCode.CONFLICT, field="pooling_param.pool", got=self.kind
-            )
+            field = "pooling_param.pool"
+            raise NetError(message, code=ErrorCode.CONFLICT, field=field, got=self.kind)
         _check_axes(bottom)
         self.window_of(bottom[0].shape[LEAD:])
 
@@ -265,13 +249,9 @@ class Pooling(Layer):
         window = replace(window, stride=stride)
         self.method = METHODS[self.kind](self, PaddedImage(self, window, spatial, out))
         self.op = ops.Pool(
-            dtype=self.dtype,
-            method=self.kind,  # type: ignore[arg-type]
-            bottom=shape,
-            top=top[0].shape,
-            kernel=window.kernel,
-            stride=window.stride,
-            pad=window.pad,
+            self.dtype,
+            self.kind,  # type: ignore[arg-type]
+            *(shape, top[0].shape, window.kernel, window.stride, window.pad),
             tops=len(top),
             train=self.phase == "TRAIN",
             after=window.after,
@@ -295,11 +275,7 @@ def pooling_method(param: PoolingParameter) -> tuple[str, bool]:
 
 
 def pooling_window(param: PoolingParameter, spatial: Shape) -> Window:
-    """Read the window of a pooling layer over a bottom of this size.
-
-    Raises:
-        ConfigError: See ``Pooling``.
-    """
+    """Read the window of a pooling layer over a bottom of this size; errors as of ``Pooling``."""
     axes = len(spatial)
     path = "pooling_param"
     if param.global_pooling:

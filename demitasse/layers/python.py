@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from demitasse.compat import caffe_import_hook as caffe_name
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
@@ -45,7 +45,7 @@ class Python(Layer):
     ) -> None:
         super().__init__(param, phase, context)
         self.blobs = self.own = BlobVec(self.blobs)
-        self.own.belong_to(self)
+        self.own.layer = self
         with self._noted("__init__"):
             self.user = user(param)
         self.user.param_str = param.python_param.param_str
@@ -130,8 +130,7 @@ def create_python_layer(param: LayerParameter, phase: str, context: LayerContext
     chosen = _user_class(param, context)
     if issubclass(chosen, UserLayer):
         return Python(param, phase, context, chosen)
-    made: Layer = chosen(param, phase, context)
-    return made
+    return cast("Layer", chosen(param, phase, context))
 
 
 def _user_class(param: LayerParameter, context: LayerContext) -> Any:
@@ -177,12 +176,8 @@ def import_user_module(name: str, base_dir: Path | None) -> ModuleType:
     """Import the module that a ``python_param`` names.
 
     A module on ``sys.path`` has priority. Nets in different folders may have modules of the same
-    name beside their prototxts: each net gets its own. ``import caffe`` gives
+    name beside their prototxts, in ``base_dir``: each net gets its own. ``import caffe`` gives
     ``demitasse.pycaffe``.
-
-    Args:
-        name: Dotted name, e.g. ``pyloss`` or ``layers.pyloss``.
-        base_dir: Folder of the prototxt, or None.
 
     Raises:
         NetError: The module is not found; the message names the folders searched.

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
-from demitasse.errors import ErrorCode, NetError, ShapeError
 from demitasse.layers.base import (
     AtLeast,
     Between,
@@ -17,8 +16,9 @@ from demitasse.layers.base import (
     Flags,
     Layer,
     SavedForBackward,
+    wrong_blobs,
 )
-from demitasse.layers.checks import check_row_size, positive, wrong_shapes
+from demitasse.layers.checks import check_row_size, positive, shape_mismatch, wrong_shapes
 from demitasse.layers.registry import register_layer
 
 
@@ -49,15 +49,9 @@ class RecurrentLayer(Layer):
     """Name of the cell in backends; None without a Step."""
 
     def unroll(self, z: Array, cont: Array, states: list[Array]) -> tuple[Array, list[Array]]:
-        """Run all steps.
+        """Run all steps; return the output, (T, N, H), and the states at the end, (N, H) each.
 
-        Args:
-            z: Inputs of the gates from x, bias and static. Shape: (T, N, G * H).
-            cont: Shape: (T, N, 1).
-            states: Each (N, H).
-
-        Returns:
-            The output, (T, N, H), and the states at the end.
+        Shapes: z, inputs of the gates, (T, N, G * H); cont (T, N, 1); states (N, H) each.
         """
         raise NotImplementedError
 
@@ -75,13 +69,7 @@ class RecurrentLayer(Layer):
         ):
             if count not in arity:
                 message = f"{self.type} takes {arity} {word} here, it is given {count}"
-                raise NetError(
-                    message,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    blobs=word,
-                    got=count,
-                    expected=str(arity),
-                )
+                raise wrong_blobs(message, word, count, str(arity))
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return self.has_gradient(bottom_index) and bottom_index < self.first_state
@@ -112,13 +100,7 @@ class RecurrentLayer(Layer):
             message = (
                 f"bottom {bottom[0].name!r} has {steps} time steps, expected {self.t} as before"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                blob=bottom[0].name,
-                got=steps,
-                expected=self.t,
-            )
+            raise shape_mismatch(message, blob=bottom[0].name, got=steps, expected=self.t)
         check_row_size(bottom[0], 2, self.d, f"the weight {self.blobs[0].shape}")
         if self.has_static:
             check_row_size(bottom[2], 1, self.s, f"the weight {self.blobs[2].shape}")
@@ -129,16 +111,8 @@ class RecurrentLayer(Layer):
         for blob in top[1:]:
             blob.reshape((1, self.n, self.h))
         if self.cell is not None:
-            self.op = ops.Recurrent(
-                dtype=self.dtype,
-                cell=self.cell,
-                steps=self.t,
-                rows=self.n,
-                k=self.d,
-                m=self.h,
-                static=self.has_static,
-                exposed=self.exposed,
-            )
+            sizes = (self.t, self.n, self.d, self.h)
+            self.op = ops.Recurrent(self.dtype, self.cell, *sizes, self.has_static, self.exposed)
 
     def _need_axes(self, bottom: Blobs) -> None:
         x, cont = bottom[0].shape, bottom[1].shape
@@ -175,21 +149,17 @@ class RecurrentLayer(Layer):
             dx = xp.matmul(flat, self.blobs[0].read())
             bottom[0].write_diff(xp.reshape(dx, bottom[0].shape))
         if self.has_static:
-            self._static_back(xp.sum(dz, axis=0), propagate_down[2], bottom[2])
-        for blob, wanted in zip(
-            bottom[self.first_state :], propagate_down[self.first_state :], strict=True
-        ):
+            static, total = bottom[2], xp.sum(dz, axis=0)
+            if self.param_propagate_down(2):
+                rows_of_static = xp.reshape(static.read(), (self.n, self.s))
+                self.blobs[2].add_diff(xp.matmul(total.T, rows_of_static))
+            if propagate_down[2]:
+                ds = xp.matmul(total, self.blobs[2].read())
+                static.write_diff(xp.reshape(ds, static.shape))
+        first = self.first_state
+        for blob, wanted in zip(bottom[first:], propagate_down[first:], strict=True):
             if wanted:
                 blob.set_diff(0)
-
-    def _static_back(self, total: Array, wanted: bool, static: Blob) -> None:
-        xp = self.xp
-        if self.param_propagate_down(2):
-            rows = xp.reshape(static.read(), (self.n, self.s))
-            self.blobs[2].add_diff(xp.matmul(total.T, rows))
-        if wanted:
-            ds = xp.matmul(total, self.blobs[2].read())
-            static.write_diff(xp.reshape(ds, static.shape))
 
     def steps(self, name: str, parts: int = 1) -> SavedForBackward:
         """Return state of all steps for backward: (T, N, parts * H).
@@ -236,7 +206,6 @@ class RNN(RecurrentLayer):
     h = tanh(W_x x + b_h (+ W_s static) + W_h (cont * h_before)), o = tanh(W_o h + b_o).
 
     Source: Caffe, ``src/caffe/layers/rnn_layer.cpp``.
-
     Shapes: bottoms x (T, N, ...), cont (T, N), optionally static (N, ...), optionally h (1, N, H)
     -> tops o (T, N, H), optionally last h (1, N, H). Parameters W_x (H, D), b_h (H,), W_s (H, S)
     where there is a static bottom, W_h (H, H), W_o (H, H), b_o (H,).
@@ -291,10 +260,7 @@ class RNN(RecurrentLayer):
 
 
 def step(xp: Any, inputs: Array, c_before: Array, cont: Array) -> tuple[Array, Array, Array]:
-    """Compute one step.
-
-    Returns:
-        The gates i, f, o and g beside each other, (N, 4H), and c and h, each (N, H).
+    """Compute one step; return the gates i, f, o, g beside each other, (N, 4H), c and h, (N, H).
 
     Shapes: inputs of the gates (N, 4H), c_before (N, H), cont (N, 1).
     """
@@ -403,7 +369,6 @@ class LSTM(RecurrentLayer):
     W_x x + b (+ W_s static) + W_h (cont * h_before), in the order input, forget, output, new value.
 
     Source: Caffe, ``src/caffe/layers/lstm_layer.cpp``.
-
     Shapes: bottoms x (T, N, ...), cont (T, N), optionally static (N, ...), optionally h (1, N, H)
     and c (1, N, H) -> tops h (T, N, H), optionally last h (1, N, H) and last c (1, N, H).
     Parameters W_x (4H, D), b (4H,), W_s (4H, S) where there is a static bottom, W_h (4H, H).

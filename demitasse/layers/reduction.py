@@ -1,7 +1,4 @@
-"""Reduction: all axes from ``axis`` on become one number, a sum or a mean, times ``coeff``.
-
-Source: Caffe, ``src/caffe/layers/reduction_layer.cpp``.
-"""
+"""Reduction: all axes from ``axis`` on become one number, a sum or a mean, times ``coeff``."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from demitasse.layers.registry import register_layer
 class Reduction(Layer):
     """SUM of x, ASUM of abs(x), SUMSQ of x * x, or MEAN of x; with a loss weight it is a loss.
 
+    Source: Caffe, ``src/caffe/layers/reduction_layer.cpp``.
     Shapes: bottom (*lead, *rest) -> top (*lead,); ``rest`` starts at ``axis``.
 
     Raises:

@@ -10,7 +10,6 @@ import math
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.regions import Region, bins, bins_between, grid_samples, widened
-from demitasse.io.proto import ROIPoolingParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.registry import register_layer
@@ -23,10 +22,6 @@ class RegionPooling(Layer):
 
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image -> top (R, D, height, width).
-
-    Raises:
-        ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
-        NetError: The top is a bottom.
     """
 
     bottoms = Exactly(2)
@@ -72,41 +67,27 @@ class RegionPooling(Layer):
         raise NotImplementedError(type(self).__name__)
 
 
-def at_least_0(ratio: float) -> float:
-    """Return the ratio by which regions are widened.
+class ROILayer(RegionPooling):
+    """Base class of the layers with ``roi_pooling_param``."""
 
-    Raises:
-        ConfigError: The ratio is below 0.
-    """
-    if ratio < 0:
-        raise out_of_range("roi_pooling_param.pad_ratio", ratio, "0 or more")
-    return ratio
-
-
-def pooled_size(p: ROIPoolingParameter) -> tuple[int, int]:
-    """Return the number of rows and columns of bins.
-
-    Raises:
-        ConfigError: A number is missing or 0.
-    """
-    return (
-        positive(p.pooled_h, "roi_pooling_param.pooled_h"),
-        positive(p.pooled_w, "roi_pooling_param.pooled_w"),
-    )
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p, path = self.param.roi_pooling_param, "roi_pooling_param"
+        sides = positive(p.pooled_h, f"{path}.pooled_h"), positive(p.pooled_w, f"{path}.pooled_w")
+        self.pooled, self.scale, self.pad_ratio = sides, p.spatial_scale, p.pad_ratio
+        if p.pad_ratio < 0:
+            raise out_of_range(f"{path}.pad_ratio", p.pad_ratio, "0 or more")
 
 
 @register_layer("ROIPooling")
-class ROIPooling(RegionPooling):
+class ROIPooling(ROILayer):
     """Convert regions of any size to maps of one size, by maxima.
 
-    The largest value in each bin of a region of interest.
-
-    A region has pooled_h x pooled_w bins, which overlap where its size does not divide. An empty
-    bin gives 0. With ``pad_ratio``, of Cascade R-CNN, regions are wider on each side. The gradient
-    goes to the first of equal values. Not compared with the original.
+    The largest value in each bin of a region of interest. A region has pooled_h x pooled_w bins,
+    which overlap where its size does not divide. An empty bin gives 0. With ``pad_ratio``, of
+    Cascade R-CNN, regions are wider on each side. The gradient goes to the first of equal values.
+    Not compared with the original.
 
     Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_layer.cpp``.
-
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image, of which ``spatial_scale`` make one of the map -> top (R, C, pooled_h, pooled_w).
 
@@ -116,20 +97,10 @@ class ROIPooling(RegionPooling):
         NetError: The top is a bottom.
     """
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        p = self.param.roi_pooling_param
-        self.pooled, self.scale = pooled_size(p), p.spatial_scale
-        self.pad_ratio = at_least_0(p.pad_ratio)
-
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
-        self.op = ops.ROIPool(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            top=top[0].shape,
-            scale=self.scale,
-            pad_ratio=self.pad_ratio,
-        )
+        shapes = bottom[0].shape, top[0].shape
+        self.op = ops.ROIPool(self.dtype, *shapes, self.scale, self.pad_ratio)
 
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         return (bottom[0].shape[1], *self.pooled)
@@ -176,7 +147,7 @@ class ROIPooling(RegionPooling):
 
 
 @register_layer("ROIAlign")
-class ROIAlign(RegionPooling):
+class ROIAlign(ROILayer):
     """Interpolate the map at the corners of the bins of regions of interest.
 
     A region has pooled_h x pooled_w bins, whose corners make a grid of one row and one column more.
@@ -186,7 +157,6 @@ class ROIAlign(RegionPooling):
     Cascade R-CNN; that of Mask R-CNN has a message of its own. Not compared with the original.
 
     Source: Cascade R-CNN (zhaoweicai/cascade-rcnn), ``src/caffe/layers/roi_align_layer.cpp``.
-
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image, of which ``spatial_scale`` make one of the map -> top (R, C, pooled_h + 1, pooled_w + 1).
 
@@ -195,11 +165,6 @@ class ROIAlign(RegionPooling):
         ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
         NetError: The top is a bottom.
     """
-
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        p = self.param.roi_pooling_param
-        self.pooled, self.scale = pooled_size(p), p.spatial_scale
-        self.pad_ratio = at_least_0(p.pad_ratio)
 
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         return (bottom[0].shape[1], *(bins + 1 for bins in self.pooled))
@@ -218,7 +183,8 @@ class ROIAlign(RegionPooling):
             return
         rows = xp.reshape(xp.permute_dims(bottom[0].read(), (0, 2, 3, 1)), (-1, channels))
         values = [xp.take(rows, place, axis=0) * weight for place, weight in self.samples]
-        grid = xp.reshape(sum(values[1:], start=values[0]), self._grid(top))
+        regions, channels, *grid_size = top[0].shape
+        grid = xp.reshape(sum(values[1:], start=values[0]), (regions, *grid_size, channels))
         top[0].write(xp.permute_dims(grid, (0, 3, 1, 2)))
 
     def spread(self, bottom: Blobs, top: Blobs) -> None:
@@ -232,23 +198,16 @@ class ROIAlign(RegionPooling):
         image = xp.reshape(total, (n, height, width, channels))
         bottom[0].write_diff(xp.permute_dims(image, (0, 3, 1, 2)))
 
-    def _grid(self, top: Blobs) -> tuple[int, ...]:
-        """Return the top's shape with the channels last."""
-        regions, channels, *grid = top[0].shape
-        return (regions, *grid, channels)
-
 
 @register_layer("PSROIPooling")
 class PSROIPooling(RegionPooling):
     """Average the bins of regions of position-sensitive score maps.
 
-    The mean of each bin of a region of interest, each bin from channels of its own.
-
-    Bin (i, j) of channel d is taken from channel (d G + i) G + j of the map, where G is
-    ``group_size``. An empty bin gives 0. Not compared with the original, which runs on GPUs only.
+    The mean of each bin of a region of interest, each bin from channels of its own. Bin (i, j) of
+    channel d is taken from channel (d G + i) G + j of the map, where G is ``group_size``. An empty
+    bin gives 0. Not compared with the original, which runs on GPUs only.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/psroi_pooling_layer.cpp``, ``.cu``.
-
     Shapes: bottoms map (N, output_dim G G, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in
     pixels of the image -> top (R, output_dim, G, G). ``spatial_scale`` is that of the map.
 
@@ -268,9 +227,7 @@ class PSROIPooling(RegionPooling):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
-        self.op = ops.PSROIPool(
-            dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, scale=self.scale
-        )
+        self.op = ops.PSROIPool(self.dtype, bottom[0].shape, top[0].shape, self.scale)
 
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         channels = self.dim * self.group * self.group

@@ -24,93 +24,80 @@ if TYPE_CHECKING:
 __all__ = ["CATALOG", "create_layer", "layer_class", "layer_types", "register_layer", "unregister"]
 
 _MODULES = {
-    "accuracy": ("Accuracy", "SegAccuracy"),
+    "accuracy": "Accuracy SegAccuracy",
     "activations": (
-        "AbsVal",
-        "BNLL",
-        "Clip",
-        "ELU",
-        "GELU",
-        "HardSwish",
-        "PReLU",
-        "ReLU",
-        "ReLU6",
-        "Sigmoid",
-        "Swish",
-        "TanH",
-        "Threshold",
+        "AbsVal BNLL Clip ELU GELU HardSwish PReLU ReLU ReLU6 Sigmoid Swish TanH Threshold"
     ),
-    "argmax": ("ArgMax",),
-    "axpy": ("Axpy",),
-    "batch_norm": ("BatchNorm",),
-    "batch_selection": ("BatchReindex", "Filter"),
-    "bn": ("BN",),
-    "concat": ("Concat",),
+    "argmax": "ArgMax",
+    "axpy": "Axpy",
+    "batch_norm": "BatchNorm",
+    "batch_selection": "BatchReindex Filter",
+    "bn": "BN",
+    "concat": "Concat",
     "convolution": (
-        "Convolution",
-        "ConvolutionDepthwise",
-        "Deconvolution",
-        "DepthwiseConvolution",
-        "NdConvolution",
+        "Convolution ConvolutionDepthwise Deconvolution DepthwiseConvolution NdConvolution"
     ),
-    "crop": ("Crop",),
-    "data_layers.data": ("AnnotatedData", "Data"),
-    "data_layers.dummy_data": ("DummyData",),
-    "data_layers.hdf5": ("HDF5Data", "HDF5Output"),
-    "data_layers.image_data": ("DenseImageData", "ImageData", "ImageSegData"),
-    "data_layers.memory_data": ("MemoryData",),
-    "data_layers.window_data": ("WindowData",),
-    "detection.cascade": ("BoxGroupOutput", "DecodeBBox"),
-    "detection.detection_evaluate": ("DetectionEvaluate",),
-    "detection.detection_output": ("DetectionOutput",),
-    "detection.mining": ("BoxAnnotatorOHEM",),
-    "detection.prior_box": ("PriorBox",),
-    "detection.proposal": ("Proposal",),
-    "detection.yolo_output": ("YoloDetectionOutput", "Yolov3DetectionOutput"),
-    "dropout": ("Dropout",),
-    "eltwise": ("Eltwise",),
-    "embed": ("Embed",),
-    "exp_log_power": ("Exp", "Log", "Power"),
-    "im2col": ("Im2col",),
-    "inner_product": ("InnerProduct",),
-    "input": ("Input", "Parameter"),
-    "interp": ("Interp",),
-    "losses.center_loss": ("CenterLoss",),
-    "losses.contrastive_loss": ("ContrastiveLoss",),
-    "losses.euclidean_loss": ("EuclideanLoss",),
-    "losses.focal_loss": ("FocalLoss",),
-    "losses.hinge_loss": ("HingeLoss",),
-    "losses.infogain_loss": ("InfogainLoss",),
-    "losses.multibox_loss": ("MultiBoxLoss",),
-    "losses.multinomial_logistic_loss": ("MultinomialLogisticLoss",),
-    "losses.sigmoid_cross_entropy_loss": ("SigmoidCrossEntropyLoss",),
-    "losses.smooth_l1_loss": ("SmoothL1Loss", "SmoothL1LossOHEM"),
-    "losses.softmax_loss": ("SoftmaxWithLoss", "SoftmaxWithLossOHEM"),
-    "losses.triplet_loss": ("TripletLoss",),
-    "lrn": ("LRN",),
-    "mvn": ("MVN",),
-    "normalize": ("Normalize",),
-    "permute": ("Permute", "Reorg", "ShuffleChannel"),
-    "pooling": ("NdPooling", "Pooling"),
-    "python": ("Python",),
-    "recurrent": ("LSTM", "LSTMUnit", "RNN"),
-    "reduction": ("Reduction",),
-    "region_pooling": ("PSROIPooling", "ROIAlign", "ROIPooling"),
-    "reshape": ("Flatten", "Reshape", "Squeeze"),
-    "scale_bias": ("Bias", "Scale"),
-    "silence": ("Silence",),
-    "slice": ("Slice",),
-    "softmax": ("Softmax",),
-    "split": ("Split",),
-    "spp": ("SPP",),
-    "tile": ("Tile",),
-    "upsample": ("Upsample",),
+    "crop": "Crop",
+    "data_layers.data": "AnnotatedData Data",
+    "data_layers.dummy_data": "DummyData",
+    "data_layers.hdf5": "HDF5Data HDF5Output",
+    "data_layers.image_data": "DenseImageData ImageData ImageSegData",
+    "data_layers.memory_data": "MemoryData",
+    "data_layers.window_data": "WindowData",
+    "detection.cascade": "BoxGroupOutput DecodeBBox",
+    "detection.detection_evaluate": "DetectionEvaluate",
+    "detection.detection_output": "DetectionOutput",
+    "detection.mining": "BoxAnnotatorOHEM",
+    "detection.prior_box": "PriorBox",
+    "detection.proposal": "Proposal",
+    "detection.yolo_output": "YoloDetectionOutput Yolov3DetectionOutput",
+    "dropout": "Dropout",
+    "eltwise": "Eltwise",
+    "embed": "Embed",
+    "exp_log_power": "Exp Log Power",
+    "im2col": "Im2col",
+    "inner_product": "InnerProduct",
+    "input": "Input Parameter",
+    "interp": "Interp",
+    "losses.center_loss": "CenterLoss",
+    "losses.contrastive_loss": "ContrastiveLoss",
+    "losses.euclidean_loss": "EuclideanLoss",
+    "losses.focal_loss": "FocalLoss",
+    "losses.hinge_loss": "HingeLoss",
+    "losses.infogain_loss": "InfogainLoss",
+    "losses.multibox_loss": "MultiBoxLoss",
+    "losses.multinomial_logistic_loss": "MultinomialLogisticLoss",
+    "losses.sigmoid_cross_entropy_loss": "SigmoidCrossEntropyLoss",
+    "losses.smooth_l1_loss": "SmoothL1Loss SmoothL1LossOHEM",
+    "losses.softmax_loss": "SoftmaxWithLoss SoftmaxWithLossOHEM",
+    "losses.triplet_loss": "TripletLoss",
+    "lrn": "LRN",
+    "mvn": "MVN",
+    "normalize": "Normalize",
+    "permute": "Permute Reorg ShuffleChannel",
+    "pooling": "NdPooling Pooling",
+    "python": "Python",
+    "recurrent": "LSTM LSTMUnit RNN",
+    "reduction": "Reduction",
+    "region_pooling": "PSROIPooling ROIAlign ROIPooling",
+    "reshape": "Flatten Reshape Squeeze",
+    "scale_bias": "Bias Scale",
+    "silence": "Silence",
+    "slice": "Slice",
+    "softmax": "Softmax",
+    "split": "Split",
+    "spp": "SPP",
+    "tile": "Tile",
+    "upsample": "Upsample",
 }
+
+"""Types by module."""
 
 CATALOG = {
-    name: f"demitasse.layers.{module}" for module, names in _MODULES.items() for name in names
+    name: f"demitasse.layers.{module}"
+    for module, names in _MODULES.items()
+    for name in names.split()
 }
-
 
 Creator = Callable[[LayerParameter, str, LayerContext], Layer]
 T = TypeVar("T", bound=Creator)
@@ -156,7 +143,7 @@ def unregister(name: str) -> None:
 
 def layer_types() -> list[str]:
     """Return all known type names, sorted."""
-    return sorted({*CATALOG, *_creators, *(point.name for point in _points())})
+    return sorted({*CATALOG, *_creators, *(point.name for point in _points(tuple(sys.path)))})
 
 
 def layer_class(name: str) -> Creator:
@@ -171,7 +158,7 @@ def layer_class(name: str) -> Creator:
     if name not in _creators:
         import_plugins()
     if name not in _creators:
-        for point in _points():
+        for point in _points(tuple(sys.path)):
             if point.name == name:
                 loaded = point.load()
                 _creators.setdefault(name, loaded)
@@ -181,23 +168,15 @@ def layer_class(name: str) -> Creator:
 
 
 def create_layer(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
-    """Return the layer of a message.
-
-    Raises:
-        ConfigError: A setting is NaN or infinite; the layer refuses other values.
-    """
+    """Return the layer of a message; raise ConfigError for a setting that is NaN or infinite."""
     for field, value in nonfinite_fields(param, SETTINGS):
         message = f"got {field} {value}, expected a finite number"
         raise ConfigError(message, code=ErrorCode.NOT_FINITE, field=field, got=value)
     return layer_class(param.type)(param, phase, context)
 
 
-def _points() -> list[EntryPoint]:
-    return _points_on(tuple(sys.path))
-
-
 @cache
-def _points_on(path: tuple[str, ...]) -> list[EntryPoint]:
+def _points(path: tuple[str, ...]) -> list[EntryPoint]:
     """Return the entry points of the packages on ``sys.path``; cached."""
     from importlib.metadata import entry_points  # slower than all other imports here
 

@@ -8,16 +8,12 @@ from demitasse.blob import Blob
 from demitasse.core.axes import MAX_AXES
 from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import out_of_range
+from demitasse.layers.checks import no_such_axis, out_of_range, shape_mismatch
 from demitasse.layers.registry import register_layer
 
 
 class ViewLayer(Layer):
-    """View of the bottom's data and gradient in another shape, without a copy.
-
-    Raises:
-        NetError: The top is the bottom.
-    """
+    """View of the bottom's data and gradient in another shape, without a copy."""
 
     bottoms = tops = Exactly(1)
     in_place = False
@@ -44,13 +40,11 @@ class ViewLayer(Layer):
 class Reshape(ViewLayer):
     """Replace ``num_axes`` axes from ``axis`` on by ``shape``.
 
-    Other axes over the same elements; nothing is copied.
-
-    In ``shape``, 0 keeps the bottom's axis of that place and one -1 is worked out from the rest. A
-    negative ``axis`` counts from the end, where -1 appends.
+    Other axes over the same elements; nothing is copied. In ``shape``, 0 keeps the bottom's axis of
+    that place and one -1 is worked out from the rest. A negative ``axis`` counts from the end,
+    where -1 appends.
 
     Source: Caffe, ``src/caffe/layers/reshape_layer.cpp``.
-
     Shapes: bottom (*lead, *replaced, *rest) -> top (*lead, *shape, *rest), the same data.
 
     Raises:
@@ -68,9 +62,14 @@ class Reshape(ViewLayer):
     def top_shape(self, bottom: Blob) -> tuple[int, ...]:
         start, end = self._replaced_axes(bottom)
         lead, rest = bottom.shape[:start], bottom.shape[end:]
-        dims = [
-            self._copied_axis(bottom, start + i) if d == 0 else d for i, d in enumerate(self.dims)
-        ]
+        dims = list(self.dims)
+        for i, axis in enumerate(range(start, start + len(dims))):
+            if dims[i] == 0 and axis >= bottom.num_axes:
+                message = (
+                    f"a 0 in reshape_param.shape copies axis {axis}, which {bottom.shape} lacks"
+                )
+                raise self._mismatch(message)
+            dims[i] = bottom.shape[axis] if dims[i] == 0 else dims[i]
         axes = len(lead) + len(dims) + len(rest)
         if axes > MAX_AXES:
             message = f"reshape_param would make {axes} axes; a blob has at most {MAX_AXES}"
@@ -94,9 +93,7 @@ class Reshape(ViewLayer):
         return shape
 
     def _mismatch(self, message: str) -> ShapeError:
-        return ShapeError(
-            message, code=ErrorCode.SHAPE_MISMATCH, field="reshape_param.shape", got=self.dims
-        )
+        return shape_mismatch(message, field="reshape_param.shape", got=self.dims)
 
     def _replaced_axes(self, bottom: Blob) -> tuple[int, int]:
         """Return the first replaced axis and the one after the last."""
@@ -105,25 +102,15 @@ class Reshape(ViewLayer):
         start = p.axis if p.axis >= 0 else axes + p.axis + 1
         if not 0 <= start <= axes:
             message = f"reshape_param.axis {p.axis} is not in [-{axes + 1}, {axes}]"
-            raise ShapeError(
-                message, code=ErrorCode.OUT_OF_RANGE, field="reshape_param.axis", got=p.axis
-            )
+            raise no_such_axis(message, field="reshape_param.axis", got=p.axis)
         end = axes if p.num_axes == -1 else start + p.num_axes
         if p.num_axes < -1 or end > axes:
             message = (
                 f"reshape_param.num_axes {p.num_axes} from axis {start} does not fit the {axes} "
                 "axes of the bottom, expected 0 or more, or -1 for all"
             )
-            raise ShapeError(
-                message, code=ErrorCode.OUT_OF_RANGE, field="reshape_param.num_axes", got=p.num_axes
-            )
+            raise no_such_axis(message, field="reshape_param.num_axes", got=p.num_axes)
         return start, end
-
-    def _copied_axis(self, bottom: Blob, axis: int) -> int:
-        if axis >= bottom.num_axes:
-            message = f"a 0 in reshape_param.shape copies axis {axis}, which {bottom.shape} lacks"
-            raise self._mismatch(message)
-        return bottom.shape[axis]
 
 
 @register_layer("Flatten")
@@ -133,7 +120,6 @@ class Flatten(ViewLayer):
     Several axes made one; nothing is copied.
 
     Source: Caffe, ``src/caffe/layers/flatten_layer.cpp``.
-
     Shapes: bottom (*lead, *joined, *rest) -> top (*lead, product of joined, *rest), the same data.
 
     Raises:
@@ -156,7 +142,6 @@ class Squeeze(ViewLayer):
 
     Source: Synopsys Caffe (foss-for-synopsys-dwc-arc-processors/synopsys-caffe),
     ``src/caffe/layers/squeeze_layer.cpp``.
-
     Shapes: bottom (..., 1, ...) -> top (..., ...), the same data.
 
     Raises:
@@ -169,9 +154,7 @@ class Squeeze(ViewLayer):
         for axis in given:
             if bottom.shape[axis] != 1:
                 message = f"got axis {axis} of {bottom.shape} to remove, expected an axis of size 1"
-                raise ShapeError(
-                    message, code=ErrorCode.OUT_OF_RANGE, field="squeeze_param.axis", got=axis
-                )
+                raise no_such_axis(message, field="squeeze_param.axis", got=axis)
         return tuple(
             size
             for axis, size in enumerate(bottom.shape)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
-from demitasse.errors import ErrorCode, ShapeError
 from demitasse.io.proto import FillerParameter
 from demitasse.layers.axes import broadcast_dims, learned_shape
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import shape_mismatch
 from demitasse.layers.registry import register_layer
 
 
@@ -17,11 +17,9 @@ class Scale(Layer):
     """Multiply by a learned scale, or by a second bottom, and add a learned bias if asked to.
 
     y = x * s (+ b), where s and b span some axes of x and repeat over the others.
-
     May run in place.
 
     Source: Caffe, ``src/caffe/layers/scale_layer.cpp``.
-
     Shapes: bottoms x (*outer, *dims, *inner)[, s dims] -> top as x; ``dims`` begin at ``axis``.
     Parameters s dims, unless it is a bottom, and with ``bias_term`` b dims.
 
@@ -53,12 +51,9 @@ class Scale(Layer):
                 f"the scale {scale.name!r} is now {scale.shape}, but the learned bias is "
                 f"{self.blobs[-1].shape}; give the scale the shape it had when the net was made"
             )
-            raise ShapeError(
-                message, code=ErrorCode.SHAPE_MISMATCH, blob=scale.name, got=scale.shape
-            )
+            raise shape_mismatch(message, blob=scale.name, got=scale.shape)
         top[0].reshape_like(bottom[0])
-        outer, dim, inner = self.view
-        self.op = ops.Scale(dtype=self.dtype, outer=outer, dim=dim, inner=inner, bias=self.has_bias)
+        self.op = ops.Scale(self.dtype, *self.view, self.has_bias)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()
@@ -102,7 +97,6 @@ class Bias(Layer):
     y = x + b, where b spans some axes of x and repeats over the others.
 
     Source: Caffe, ``src/caffe/layers/bias_layer.cpp``.
-
     Shapes: bottoms x (*outer, *dims, *inner)[, b dims] -> top as x; ``dims`` begin at ``axis``.
     Parameter b dims, unless it is a bottom.
 

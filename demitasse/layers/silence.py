@@ -11,10 +11,7 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("Silence")
 class Silence(Layer):
-    """Read any blobs and compute nothing; the gradients are 0.
-
-    Shapes: bottoms any -> no top.
-    """
+    """Read any blobs and compute nothing; the gradients are 0. Shapes: bottoms any -> no top."""
 
     bottoms = AtLeast(1)
     tops = Exactly(0)

@@ -1,16 +1,18 @@
-"""Slice: cut a bottom along one axis.
-
-Source: Caffe, ``src/caffe/layers/slice_layer.cpp``.
-"""
+"""Slice: cut a bottom along one axis."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 from demitasse.backends import ops
-from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import legacy_axis, out_of_range, wrong_count
+from demitasse.layers.checks import (
+    legacy_axis,
+    no_such_axis,
+    out_of_range,
+    shape_mismatch,
+    wrong_count,
+)
 from demitasse.layers.registry import register_layer
 
 
@@ -20,6 +22,7 @@ class Slice(Layer):
 
     A single top is shared with the bottom, not copied.
 
+    Source: Caffe, ``src/caffe/layers/slice_layer.cpp``.
     Shapes: bottom any -> tops equal to it except on the axis, where they add up to it.
 
     Raises:
@@ -42,9 +45,7 @@ class Slice(Layer):
         for blob, (first, last) in zip(top, pairwise(self.ends), strict=True):
             shape[self.axis] = last - first
             blob.reshape(shape)
-        self.op = ops.Slice(
-            dtype=self.dtype, bottom=bottom[0].shape, axis=self.axis, ends=tuple(self.ends)
-        )
+        self.op = ops.Slice(self.dtype, bottom[0].shape, self.axis, tuple(self.ends))
         if len(top) == 1:
             top[0].share_data(bottom[0])
             top[0].share_diff(bottom[0])
@@ -54,24 +55,22 @@ class Slice(Layer):
             top[0].share_data(bottom[0])
             return
         x = bottom[0].read()
-        for blob, index in zip(top, self._parts(len(x.shape)), strict=True):
-            blob.write(x[index])
+        index = [slice(None)] * len(x.shape)
+        for blob, (first, last) in zip(top, pairwise(self.ends), strict=True):
+            index[self.axis] = slice(first, last)
+            blob.write(x[tuple(index)])
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0] and len(top) > 1:  # a single top shares its gradient
             parts = [blob.read_diff() for blob in top]
             bottom[0].write_diff(self.xp.concat(parts, axis=self.axis))
 
-    def _parts(self, axes: int) -> list[tuple[slice, ...]]:
-        before, after = (slice(None),) * self.axis, (slice(None),) * (axes - self.axis - 1)
-        return [(*before, slice(a, b), *after) for a, b in pairwise(self.ends)]
-
     def _ends(self, points: list[int], size: int, tops: int) -> list[int]:
         """Return the ends of the parts, from 0 to ``size``."""
         if not points:
             if size % tops:
                 message = f"{size} elements of axis {self.axis} do not divide into {tops} tops"
-                raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, axis=self.axis, got=size)
+                raise shape_mismatch(message, axis=self.axis, got=size)
             return [size // tops * i for i in range(tops + 1)]
         if len(points) != tops - 1:
             expected = f"{tops - 1}, one less than there are tops"
@@ -83,10 +82,5 @@ class Slice(Layer):
                 f"slice_point {points[-1]} leaves nothing of the {size} elements of axis "
                 f"{self.axis} for the last top"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.OUT_OF_RANGE,
-                field="slice_param.slice_point",
-                got=points[-1],
-            )
+            raise no_such_axis(message, field="slice_param.slice_point", got=points[-1])
         return [0, *points, size]

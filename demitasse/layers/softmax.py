@@ -1,7 +1,4 @@
-"""Softmax: y_i = exp(x_i) / sum_j exp(x_j), along one axis.
-
-Source: Caffe, ``src/caffe/layers/softmax_layer.cpp``.
-"""
+"""Softmax: y_i = exp(x_i) / sum_j exp(x_j), along one axis."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from demitasse.layers.registry import register_layer
 class Softmax(Layer):
     """Turn scores into probabilities along ``axis``; may run in place.
 
+    Source: Caffe, ``src/caffe/layers/softmax_layer.cpp``.
     Shapes: bottom any -> top the same.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Split: several readers of one blob; their gradients are summed.
-
-Source: Caffe, ``src/caffe/layers/split_layer.cpp``.
-"""
+"""Split: several readers of one blob; their gradients are summed."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from demitasse.layers.registry import register_layer
 class Split(Layer):
     """Give each reader its own gradient; the data is shared, not copied.
 
+    Source: Caffe, ``src/caffe/layers/split_layer.cpp``.
     Shapes: bottom any -> every top the same.
 
     Raises:

@@ -1,7 +1,4 @@
-"""SPP: pooling over a pyramid of ever finer grids, whatever the size of the image.
-
-Source: Caffe, ``src/caffe/layers/spp_layer.cpp``.
-"""
+"""SPP: pooling over a pyramid of ever finer grids, whatever the size of the image."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ from demitasse.layers.registry import register_layer
 class SPP(Layer):
     """Spatial pyramid pooling: level i has 2^i by 2^i bins, and the levels are joined.
 
+    Source: Caffe, ``src/caffe/layers/spp_layer.cpp``.
     Shapes: bottom (N, C, H, W) -> top (N, sum over levels of C * bins); (N, C, 1, 1) for
     ``pyramid_height`` 1.
 
@@ -47,9 +45,7 @@ class SPP(Layer):
         else:
             top[0].reshape(n, sum(pooled.count_from(1) for pooled in self.pooled))
         levels = tuple(pool.op for pool in self.pools if isinstance(pool.op, ops.Pool))
-        self.op = ops.SpatialPyramidPool(
-            dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, levels=levels
-        )
+        self.op = ops.SpatialPyramidPool(self.dtype, bottom[0].shape, top[0].shape, levels)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

@@ -1,7 +1,4 @@
-"""Tile: several copies of the bottom along one axis.
-
-Source: Caffe, ``src/caffe/layers/tile_layer.cpp``.
-"""
+"""Tile: several copies of the bottom along one axis."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from demitasse.layers.registry import register_layer
 class Tile(Layer):
     """Repeat the bottom ``tiles`` times along ``axis``.
 
+    Source: Caffe, ``src/caffe/layers/tile_layer.cpp``.
     Shapes: bottom (*lead, n, *rest) -> top (*lead, n * tiles, *rest).
 
     Raises:

@@ -1,17 +1,13 @@
-"""Upsample: pixels repeated, or put back where pooling took them from.
-
-Source: repeated: MobileNet-YOLO (eric612), ``src/caffe/layers/upsample_layer.cpp``; put back:
-SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
-"""
+"""Upsample: pixels repeated, or put back where pooling took them from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from itertools import product
 
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import check_indices, conflict, missing, out_of_range, wrong_shapes
+from demitasse.layers.checks import check_indices, conflict, out_of_range, pair, wrong_shapes
 from demitasse.layers.registry import register_layer
 
 AT_ONCE = 1 << 18
@@ -28,6 +24,8 @@ class Upsample(Layer):
     size is then ``upsample_h``, ``upsample_w``, or ``scale`` (or ``scale_h``, ``scale_w``) times
     the bottom's, less one with ``pad_out_h``, ``pad_out_w``. Not compared with the originals.
 
+    Source: repeated: MobileNet-YOLO (eric612), ``src/caffe/layers/upsample_layer.cpp``; put back:
+    SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/upsample_layer.cpp``.
     Shapes: bottoms (*lead, H, W)[, mask the same] -> top (*lead, height, width). A mask needs
     (N, C, H, W).
 
@@ -52,15 +50,15 @@ class Upsample(Layer):
         if given and not masked:
             message = f"upsample_param.{given[0]} needs a second bottom, the mask of a pooling"
             raise conflict(f"upsample_param.{given[0]}", message)
-        self.size = self._pair("upsample_h", "upsample_w")
+        self.size = pair(p, "upsample_param", "upsample_h", "upsample_w")
         scale = p.scale if p.HasField("scale") else 1 + masked
         self.scale = (scale, scale)
         if self.size is None:
-            pair = self._pair("scale_h", "scale_w")
-            if pair is not None and p.HasField("scale"):
+            scales = pair(p, "upsample_param", "scale_h", "scale_w")
+            if scales is not None and p.HasField("scale"):
                 message = "upsample_param takes scale, or scale_h and scale_w; not both"
                 raise conflict("upsample_param.scale", message)
-            self.scale = pair or self.scale
+            self.scale = scales or self.scale
         self._check(masked=masked)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
@@ -78,8 +76,9 @@ class Upsample(Layer):
         if len(bottom) > 1:
             check_indices(bottom[1], shape[2] * shape[3], "places in a plane of the top")
             mask, y = bottom[1].read(), top[0].buffer()
-            for image, planes in self._pieces(shape):
-                at = image, planes, ...
+            step = max(1, AT_ONCE // max(1, shape[2] * shape[3]))  # planes that fit a cache
+            for image, first in product(range(shape[0]), range(0, shape[1], step)):
+                at = image, slice(first, min(first + step, shape[1])), ...
                 y[at] = self._scattered(x[at], mask[at], shape[2:])
             return
         blocks = xp.broadcast_to(xp.reshape(x, self._blocks(bottom, 1)), self._blocks(bottom))
@@ -98,19 +97,8 @@ class Upsample(Layer):
             dx = xp.sum(xp.reshape(dy, self._blocks(bottom)), axis=(lead + 1, lead + 3))
         bottom[0].write_diff(xp.reshape(dx, shape))
 
-    def _pieces(self, shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
-        """Yield (image, range of planes) whose elements fit a cache."""
-        n, c, height, width = shape
-        step = max(1, AT_ONCE // max(1, height * width))
-        for image in range(n):
-            for first in range(0, c, step):
-                yield image, slice(first, min(first + step, c))
-
     def _scattered(self, x: Array, mask: Array, size: tuple[int, ...]) -> Array:
-        """Return planes with values at the mask's indices.
-
-        Shapes: (C, h, w) twice -> (C, *size).
-        """
+        """Return planes with values at the mask's indices. Shapes: (C, h, w) -> (C, *size)."""
         xp, planes, plane = self.xp, x.shape[0], math.prod(size)
         places = self._flat_indices(mask, planes, plane)
         values = xp.reshape(x, (places.shape[0],))
@@ -134,21 +122,12 @@ class Upsample(Layer):
         starts = xp.reshape(self.arange(planes) * size, (planes, 1))
         return xp.reshape(index + starts, (-1,))
 
-    def _pair(self, high: str, wide: str) -> tuple[int, int] | None:
-        p = self.param.upsample_param
-        given = [name for name in (high, wide) if p.HasField(name)]
-        if len(given) == 1:
-            other = wide if given[0] == high else high
-            raise missing(f"upsample_param.{other}", f"give both {high} and {wide}")
-        return (getattr(p, high), getattr(p, wide)) if given else None
-
     def _check(self, *, masked: bool) -> None:
         p, fewest = self.param.upsample_param, 2 if masked else 1
         if min(self.size or self.scale) < fewest:
             field = "upsample_h" if self.size else "scale"
-            raise out_of_range(
-                f"upsample_param.{field}", self.size or self.scale, f"{fewest} or more"
-            )
+            got = self.size or self.scale
+            raise out_of_range(f"upsample_param.{field}", got, f"{fewest} or more")
         for name, scale in (("pad_out_h", self.scale[0]), ("pad_out_w", self.scale[1])):
             if getattr(p, name) and self.size is None and scale != 2:
                 message = f"upsample_param.{name} needs a scale of 2, got {scale}"

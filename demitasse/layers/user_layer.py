@@ -43,7 +43,8 @@ class BlobVec(list[Blob]):
             net and has no other effect.
     """
 
-    _layer: Layer | None = None
+    layer: Layer | None = None
+    """Layer to which ``add_blob`` adds parameters."""
     _fixed = False
 
     @classmethod
@@ -59,14 +60,10 @@ class BlobVec(list[Blob]):
         Raises:
             ShapeError: The stored parameter of this index has another shape.
         """
-        if self._layer is None:
+        if self.layer is None:
             self.append(Blob(shape))
         else:
-            self._layer.add_param(shape)
-
-    def belong_to(self, layer: Layer) -> None:
-        """Make ``add_blob`` add parameters to this layer."""
-        self._layer = layer
+            self.layer.add_param(shape)
 
     def __setitem__(self, index: Any, blob: Any) -> None:
         if not self._fixed:

@@ -10,7 +10,7 @@ Source: Caffe, ``src/caffe/util/im2col.cpp``, ``src/caffe/layers/base_conv_layer
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 
 from demitasse.backends.arrays import Array
@@ -21,14 +21,7 @@ from demitasse.layers.checks import conflict, out_of_range, wrong_count
 
 
 class PaddedImage:
-    """Image with a border, for the sliding window of a layer.
-
-    Args:
-        layer: Creates the arrays.
-        window: The sliding window.
-        spatial: Size of the image.
-        out: Number of output positions along each axis.
-    """
+    """Image of size ``spatial`` with a border, for a window of ``out`` positions."""
 
     def __init__(self, layer: Layer, window: Window, spatial: Shape, out: Shape) -> None:
         self.layer, self.window, self.spatial, self.out = layer, window, spatial, out
@@ -41,10 +34,7 @@ class PaddedImage:
         return self.window.taps_on(self.spatial, self.out)
 
     def pad(self, image: Array, around: float = 0) -> Array:
-        """Return the padded image.
-
-        Shapes: (N, C, *spatial) -> (N, C, *size).
-        """
+        """Return the padded image. Shapes: (N, C, *spatial) -> (N, C, *size)."""
         if self.size == self.spatial:
             return image
         padded = self.layer.full((*image.shape[:2], *self.size), around)
@@ -101,13 +91,6 @@ class Correlation:
     An image has C channels. A map has M channels, and one value for each position of the window on
     the image. Convolution computes maps from images, Deconvolution images from maps; the gradient
     of each is the other.
-
-    Args:
-        layer: Creates the arrays.
-        window: The window that slides over the image.
-        group: Number of groups, a divisor of both numbers of channels.
-        image: Channels of the image.
-        maps: Channels of the map.
 
     Attributes:
         weight_shape: (M, C/group, *kernel).
@@ -195,11 +178,7 @@ class Correlation:
 
 
 def convolution_window(param: ConvolutionParameter, axes: int) -> Window:
-    """Read the window of a convolution over ``axes`` spatial axes.
-
-    Raises:
-        ConfigError: A field is given in two ways, not once per axis, or 0.
-    """
+    """Read the window of a convolution; raise ConfigError for fields that contradict or are 0."""
     path = "convolution_param"
     kernel = sides(param, path, "kernel", axes, partial(_caffe, param, "kernel", None))
     stride = sides(param, path, "stride", axes, partial(_caffe, param, "stride", 1))
@@ -218,24 +197,14 @@ PAD_SIDES = ("pad_t", "pad_l", "pad_b", "pad_r")
 """Synopsys Caffe's pads: before and after rows and columns."""
 
 
-def sides(
-    param: ConvolutionParameter | PoolingParameter,
-    path: str,
-    name: str,
-    axes: int,
-    caffe: Callable[[int], Shape],
-) -> Shape:
-    """Return kernel, stride or pad, one value for each spatial axis.
+Param = ConvolutionParameter | PoolingParameter
 
-    Args:
-        param: The message.
-        path: Name of the message's field.
-        name: ``kernel``, ``stride`` or ``pad``.
-        axes: Number of spatial axes.
-        caffe: Reads Caffe's own fields for a number of axes.
 
-    Raises:
-        ConfigError: Fields of two forks are given, or not one value for each axis.
+def sides(param: Param, path: str, name: str, axes: int, caffe: Callable[[int], Shape]) -> Shape:
+    """Return kernel, stride or pad (``name``), one value for each spatial axis.
+
+    ``path`` is the name of the message's field. ``caffe`` reads Caffe's own fields for a number of
+    axes; ConfigError if fields of two forks are given, or not one value for each axis.
     """
     depth = [field for field in DEPTH.values() if param.HasField(field)]
     if depth:
@@ -267,15 +236,9 @@ def sides(
 
 
 def pads(
-    param: ConvolutionParameter | PoolingParameter,
-    path: str,
-    axes: int,
-    caffe: Callable[[int], Shape],
+    param: Param, path: str, axes: int, caffe: Callable[[int], Shape]
 ) -> tuple[Shape, Shape | None]:
-    """Return the pads before each axis, and those after it where they differ.
-
-    Arguments and errors are those of :func:`sides`.
-    """
+    """Return the pads before each axis, and those after it where they differ; see ``sides``."""
     values = [getattr(param, field) for field in PAD_SIDES]
     pad = sides(param, path, "pad", axes, caffe)
     if not any(values):
@@ -295,44 +258,23 @@ def pads(
 
 def _caffe(param: ConvolutionParameter, name: str, default: int | None, axes: int) -> Shape:
     """Return one value for each axis from Caffe's own fields."""
-    listed = "kernel_size" if name == "kernel" else name
-    return _per_axis(axes, name, listed, getattr(param, listed), _hw(param, name, axes), default)
-
-
-def _hw(param: ConvolutionParameter, name: str, axes: int) -> Shape | None:
-    """Return the values of ``<name>_h`` and ``<name>_w`` when one of them is given."""
     height, width = f"{name}_h", f"{name}_w"
-    if not (param.HasField(height) or param.HasField(width)):
-        return None
-    if axes != 2:
-        message = (
-            f"convolution_param.{height} and {width} are for 2 spatial axes, the bottom has "
-            f"{axes}; give {name} once per axis instead"
-        )
-        raise conflict(f"convolution_param.{height}", message)
-    return getattr(param, height), getattr(param, width)
-
-
-def _per_axis(
-    axes: int,
-    name: str,
-    listed_name: str,
-    listed: Sequence[int],
-    hw: Shape | None,
-    default: int | None,
-) -> Shape:
-    if hw is not None:
-        if listed:
+    field = "kernel_size" if name == "kernel" else name
+    listed = getattr(param, field)
+    if param.HasField(height) or param.HasField(width):
+        if axes != 2:
             message = (
-                f"convolution_param has both {listed_name} and {name}_h or {name}_w; remove one"
+                f"convolution_param.{height} and {width} are for 2 spatial axes, the bottom has "
+                f"{axes}; give {name} once per axis instead"
             )
-            raise conflict(f"convolution_param.{listed_name}", message)
-        return hw
+            raise conflict(f"convolution_param.{height}", message)
+        if listed:
+            message = f"convolution_param has both {field} and {height} or {width}; remove one"
+            raise conflict(f"convolution_param.{field}", message)
+        return getattr(param, height), getattr(param, width)
     if not listed and default is not None:
         return (default,) * axes
-    if len(listed) == 1:
-        return (listed[0],) * axes
-    if len(listed) != axes:
+    if len(listed) not in {1, axes}:
         expected = f"1, or {axes}, one for each spatial axis"
-        raise wrong_count(f"convolution_param.{listed_name}", len(listed), expected)
-    return tuple(listed)
+        raise wrong_count(f"convolution_param.{field}", len(listed), expected)
+    return tuple(listed) * (axes if len(listed) == 1 else 1)

@@ -32,15 +32,7 @@ class Alias(FrozenStruct):
 
 
 class _Use(NamedTuple):
-    """The use of a memory by a layer.
-
-    Attributes:
-        layer: Index of the layer.
-        shape: Shape of the blob.
-        op: Operation of the layer.
-        reads: True if the layer reads the memory.
-        writes: True if the layer writes the memory; False for a top that shares a bottom.
-    """
+    """Use of a memory by the layer of an index; a top that shares a bottom is not written."""
 
     layer: int
     shape: tuple[int, ...]
@@ -65,9 +57,7 @@ _Uses = Mapping[int, Sequence[_Use]]
 def find_aliases(bindings: Sequence[LayerBinding], shareable: Collection[int]) -> dict[int, Alias]:
     """Return the aliases of memories, by their serials; tops with aliases included.
 
-    Args:
-        bindings: The layers with their blobs, whose shapes are known.
-        shareable: Serials of memories that no caller reads between passes.
+    ``shareable`` are the serials of memories that no caller reads between passes.
     """
     concats = [
         (index, binding, op)
@@ -85,14 +75,20 @@ def find_aliases(bindings: Sequence[LayerBinding], shareable: Collection[int]) -
         top = binding.top[0].data_memory.serial
         if top not in shareable or uses[top][0].layer != index:
             continue
-        own = found.get(top) or Alias(_whole_slot(binding.top[0].shape), top)
+        whole = binding.top[0].shape
+        own = found.get(top) or Alias(ChannelSlice(whole, whole, 0), top)
         later = [use.layer for use in uses[top] if use.writes and use.layer > index]
         valid[top] = min([*later, valid.get(top, len(bindings))])
         first = 0
         for blob, shape in zip(binding.bottom, op.bottoms, strict=True):
             serial = blob.data_memory.serial
             free = serial in shareable and serial not in found
-            if free and _may_alias(uses[serial], index, shape, valid[top]):
+            if free and all(
+                use.shape == shape
+                and use.accepts_view
+                and use.layer < (index if use.writes else valid[top])
+                for use in uses[serial]
+            ):
                 found[serial] = Alias(own.slot.part(shape, first), own.root)
                 valid[serial] = valid[top]
                 found.setdefault(top, own)
@@ -108,24 +104,6 @@ def _concats_channels(op: ops.Concat) -> bool:
         and len(op.bottoms) > 1
         and all(len(shape) == IMAGE_AXES and 0 not in shape for shape in op.bottoms)
     )
-
-
-def _whole_slot(shape: tuple[int, ...]) -> ChannelSlice:
-    return ChannelSlice(shape, shape, 0)
-
-
-def _may_alias(uses: Sequence[_Use], concat: int, shape: tuple[int, ...], valid: int) -> bool:
-    """Return whether a memory may be a view of the top of a Concat.
-
-    Args:
-        uses: The uses of the memory.
-        concat: Index of the Concat.
-        shape: Shape of the bottom of the Concat.
-        valid: Index of the first layer that overwrites the top, in place.
-    """
-    if any(use.shape != shape or not use.accepts_view for use in uses):
-        return False
-    return all(use.layer < (concat if use.writes else valid) for use in uses)
 
 
 def _uses(bindings: Sequence[LayerBinding], blobs: Sequence[Blob]) -> _Uses:

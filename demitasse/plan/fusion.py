@@ -17,10 +17,7 @@ LONGEST = 40
 class Fusion:
     """Decides which layers may run as one, and has the backend prepare their Steps.
 
-    Args:
-        entries: All layers of a plan.
-        elidable: Ids of blobs that one layer writes, one layer reads, and no caller reads.
-        optimize: Whether the backend is asked for Steps.
+    ``elidable`` are the ids of blobs that one layer writes, one layer reads, and no caller reads.
     """
 
     def __init__(
@@ -61,13 +58,7 @@ class Fusion:
         return count
 
     def fuse_gradients(self, entry: PlannedLayer, index: int, start: int) -> None:
-        """Group layer ``index`` and the layers before it whose gradients are computed as one.
-
-        Args:
-            entry: The layer.
-            index: Its index.
-            start: First layer of the range.
-        """
+        """Group layer ``index`` and layers before it, down to ``start``, for their gradients."""
         entry.gradient_group, first = None, index
         while (
             first > start and index - first < MOST_GRADIENTS - 1 and self._can_fuse_gradients(first)

@@ -76,9 +76,7 @@ class LayoutAssignment:
     def written(self, memory: Memory, shape: Shape) -> PrivateLayout | None:
         """Return the layout in which the last Step before writes a memory; None for none.
 
-        Args:
-            memory: The memory of a blob's data or gradient.
-            shape: The shape in which it is read; other shapes share memories in C order.
+        A memory that is read in another shape than ``shape`` is shared in C order.
         """
         layout = self._written.get(memory.serial)
         return layout if layout is not None and layout.shape == shape else None

@@ -40,15 +40,9 @@ def names_in(keep: Keep) -> frozenset[str] | None:
 
 
 def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
-    """Return the names in ``keep``, or None where all blobs are kept.
-
-    Raises:
-        NetError: There is no such blob.
-    """
+    """Return the names in ``keep``, None for all; raise NetError if there is no such blob."""
     names = names_in(keep)
-    if names is None:
-        return None
-    unknown = sorted(names - set(known))
+    unknown = sorted(names - set(known)) if names is not None else []
     if unknown:
         message = (
             f"got keep_blobs={unknown}, expected names of blobs"
@@ -59,15 +53,9 @@ def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
 
 
 class Access(FrozenStruct):
-    """The memories that one layer accesses in a pass.
+    """The names and memories that one layer reads and writes in a pass.
 
-    Attributes:
-        layer: Index of the layer.
-        label: Name of the layer in messages.
-        reads: Names and memories that the layer reads.
-        writes: Names and memories that the layer writes.
-        opaque: True if the layer may use its blobs in other ways, so that their memories cannot be
-            shared.
+    The memories of an ``opaque`` layer cannot be shared: the layer may keep or replace them.
     """
 
     layer: int
@@ -86,13 +74,8 @@ class Access(FrozenStruct):
 class LiveRange:
     """The layers from the first to the last access of a memory.
 
-    Attributes:
-        memory: The memory.
-        name: Name of the blob.
-        start: Time of the first access; times are counted in layers along the pass.
-        end: Time of the last access.
-        fusion_internal: True for a blob between two convolutions that may run as one, which then
-            is never written.
+    Times are counted in layers along the pass. ``fusion_internal`` is True for a blob between two
+    convolutions that may run as one, which then is never written.
     """
 
     memory: SyncedMemory
@@ -105,10 +88,8 @@ class LiveRange:
 class Occupancy:
     """A slot while slots are being assigned.
 
-    Args:
-        slot: The slot.
-        fusion_internal: True if the slot is for memories that may never be written. Their slots
-            are separate, so that the others are reused soon, while they are still in a cache.
+    Memories that may never be written (``fusion_internal``) have separate slots, so that the others
+    are reused soon, while they are still in a cache.
     """
 
     def __init__(self, slot: Slot, *, fusion_internal: bool) -> None:
@@ -130,32 +111,19 @@ class Occupancy:
 
 def accesses(bindings: Sequence[LayerBinding], *, backward: bool) -> list[Access]:
     """Return how a forward pass accesses the data, or a backward pass the gradients, in order."""
-    if not backward:
-        return [
-            Access(
-                index,
-                binding.label,
-                tuple((blob.name, blob.data_memory) for blob in binding.bottom),
-                tuple((blob.name, blob.data_memory) for blob in binding.top),
-                _is_opaque(binding),
-            )
-            for index, binding in enumerate(bindings)
-        ]
-    return [
-        Access(
-            index,
-            binding.label,
-            tuple((blob.name, blob.diff_memory) for blob in binding.top),
-            tuple(
-                (blob.name, blob.diff_memory)
-                for blob, wanted in zip(binding.bottom, binding.propagate_down, strict=True)
-                if wanted
-            ),
-            _is_opaque(binding),
-        )
-        for index, binding in reversed(list(enumerate(bindings)))
-        if binding.backward
-    ]
+    found = []
+    for index, binding in enumerate(bindings):
+        if not backward:
+            reads = tuple((blob.name, blob.data_memory) for blob in binding.bottom)
+            writes = tuple((blob.name, blob.data_memory) for blob in binding.top)
+        elif binding.backward:
+            reads = tuple((blob.name, blob.diff_memory) for blob in binding.top)
+            wanted = zip(binding.bottom, binding.propagate_down, strict=True)
+            writes = tuple((blob.name, blob.diff_memory) for blob, down in wanted if down)
+        else:
+            continue
+        found.append(Access(index, binding.label, reads, writes, _is_opaque(binding)))
+    return found[::-1] if backward else found
 
 
 def _is_opaque(binding: LayerBinding) -> bool:
@@ -180,17 +148,7 @@ class Allocator:
     """Assigns the memories of a net that need not be kept to the slots of an arena.
 
     The memories are those of the data in a forward pass, or of the gradients in a backward pass.
-
-    Args:
-        bindings: The layers with their blobs.
-        kept: The blobs to keep.
-        changes: Counts the changes of the blobs' shapes and memories.
-        backward: True for the backward pass and the gradients; False for the forward pass and the
-            data.
-
-    Attributes:
-        arena: The slots.
-        backward: As given.
+    ``changes`` counts the changes of the blobs' shapes and memories.
     """
 
     def __init__(
@@ -227,8 +185,7 @@ class Allocator:
     def update(self, fusion_ends: Callable[[], Sequence[int]]) -> None:
         """Assign slots again, if shapes or memories have changed since the last call.
 
-        Args:
-            fusion_ends: Returns, for each layer, the last of those that may run as one with it.
+        ``fusion_ends`` returns, for each layer, the last of those that may run as one with it.
         """
         if self._seen != self._changes.number:
             number, before = self._changes.number, self._memories()
@@ -260,11 +217,7 @@ class Allocator:
             memory.concat_slot = None
 
     def check_reads(self, first: int, last: int) -> None:
-        """Check that a pass from layer ``first`` to layer ``last`` writes the buffers it reads.
-
-        Raises:
-            NetError: A layer reads a buffer that only an earlier pass has written.
-        """
+        """Raise NetError if one of the layers reads a buffer that only an earlier pass wrote."""
         low, high = min(first, last), max(first, last)
         if (low, high) in self._checked:
             return

@@ -45,11 +45,9 @@ class Preparation(NamedTuple):
     """All layers as prepared for some shapes of the inputs.
 
     Attributes:
-        shapes: Shape of each blob.
         memories: Serials of the blobs' memories.
         places: Slot of the data of each blob in the top of a Concat, and its assignment.
         states: Code of each layer.
-        segment: The segment of all layers, with its recordings.
     """
 
     shapes: list[tuple[int, ...]]
@@ -65,16 +63,12 @@ class Plan:
     Args:
         bindings: The layers with their blobs.
         changes: Counts the changes of the blobs' shapes and memories.
-        optimize: Whether the backend is asked for Steps; otherwise every layer runs its portable
-            code.
+        optimize: False runs the portable code of every layer, and no Steps.
         elidable: Ids of blobs that one layer writes, one layer reads, and no caller reads.
         on_shapes_known: Called once the shapes of all blobs are known, before Steps are prepared.
 
     Attributes:
-        entries: The layers.
         layouts: The private layouts of the blobs.
-        optimize: As given.
-        elidable: As given.
         observer: Gets a call before and after each Step; None for nobody. With an observer, layers
             run one by one, and nothing is deferred or replayed.
         completed: Called in a backward pass with the index of each layer, or of the first of
@@ -113,11 +107,7 @@ class Plan:
     # -- passes --------------------------------------------------------------------------------
 
     def forward(self, start: int, end: int) -> list[Array]:
-        """Run layers ``start`` to ``end``, both included.
-
-        Returns:
-            Weighted sums of the loss tops on the way, each a 0-d device array.
-        """
+        """Run layers ``start`` to ``end``, both included; return the weighted losses, each 0-d."""
         terms: list[Array] = []
         if self.observer is not None:
             self.observer.before_pass()
@@ -150,14 +140,11 @@ class Plan:
         """Repeat the calls of an earlier forward pass over all layers, if calls were all it was.
 
         The preparations of a pass take longer than the calls of a small net, and are skipped. No
-        caller may use the blobs in between, and no library of the host may compute.
-
-        Returns:
-            Whether the pass was replayed; False leaves everything as it is.
+        caller may use the blobs in between, and no library of the host may compute. False leaves
+        everything as it is.
         """
-        if self.observer is not None or current_guard() is not None:  # settings are in the key
-            return False
-        if not self._prepared():
+        # settings are in the key
+        if self.observer is not None or current_guard() is not None or not self._prepared():
             return False
         segment = self._segments.all_layers()
         if segment is None or segment.replay is None:
@@ -221,7 +208,10 @@ class Plan:
                 if group is None:
                     entry.forward()
                 else:
-                    self._forward_group(layers, group)
+                    group.step.forward()
+                    executed = group if group.step.own_backward else None
+                    for member in self.entries[layers.start : layers.stop]:
+                        member.executed_step, member.executed_group = member.step, executed
             except (DemitasseError, MemoryError, OSError) as error:
                 fault = _fault(error, entry, "forward")
                 raise fault from fault.__cause__
@@ -263,19 +253,8 @@ class Plan:
                 self.completed(layers.start)
             index = layers.start - 1
 
-    def _forward_group(self, layers: range, group: Group) -> None:
-        """Run the layers of a group as one."""
-        group.step.forward()
-        executed = group if group.step.own_backward else None
-        for member in self.entries[layers.start : layers.stop]:
-            member.executed_step, member.executed_group = member.step, executed
-
     def _check_whole_group(self, layers: range, end: int, group: Group) -> None:
-        """Refuse the gradient of a part of the layers that ran forward as one.
-
-        Raises:
-            NetError: The last forward pass ran other layers as one.
-        """
+        """Raise NetError for the gradient of a part of the layers that ran forward as one."""
         members = self.entries[max(layers.start, 0) : layers.stop]
         whole = layers.start >= end and all(one.executed_group is group for one in members)
         if not whole or members[0].group is not group:
@@ -425,8 +404,11 @@ class Plan:
         self._add_written(start)
         fresh = []
         for index in range(start, end + 1):
-            fresh.append(self._lower(index, end))
-            self.layouts.add(self.entries[index].step)
+            entry = self.entries[index]
+            after = self.entries[index + 1 : self._fusion.last_fusable(index, end) + 1]
+            with _naming(entry, "preparation"):
+                fresh.append(entry.lower([op for member in after if (op := member.layer.op)]))
+            self.layouts.add(entry.step)
         complete = True
         for index in range(end, start - 1, -1):
             entry = self.entries[index]
@@ -443,12 +425,6 @@ class Plan:
             entry = self.entries[index]
             self.layouts.add_written(entry.running)
             index += entry.group.count if entry.group else 1
-
-    def _lower(self, index: int, end: int) -> bool:
-        entry = self.entries[index]
-        after = self.entries[index + 1 : self._fusion.last_fusable(index, end) + 1]
-        with _naming(entry, "preparation"):
-            return entry.lower([op for member in after if (op := member.layer.op)])
 
     # -- errors --------------------------------------------------------------------------------
 

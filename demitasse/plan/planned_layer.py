@@ -39,12 +39,7 @@ class Choice(FrozenStruct):
 
 
 class Group(FrozenStruct):
-    """Consecutive layers, run by one Step.
-
-    Attributes:
-        step: The Step.
-        count: Number of layers.
-    """
+    """Consecutive layers, run by one Step."""
 
     step: AnyStep
     count: int
@@ -52,15 +47,7 @@ class Group(FrozenStruct):
 
 @dataclass(frozen=True)
 class LayerBinding:
-    """A layer with its blobs and its wanted gradients.
-
-    Attributes:
-        layer: The layer.
-        bottom: The blobs that it reads.
-        top: The blobs that it writes.
-        propagate_down: For each bottom, True if its gradient is wanted.
-        backward: True if the layer takes part in the backward pass.
-    """
+    """A layer with its blobs, the bottoms whose gradients are wanted, and True for backward."""
 
     layer: Layer
     bottom: tuple[Blob, ...]
@@ -77,17 +64,10 @@ class LayerBinding:
 class PlannedLayer:
     """One layer of a plan, with the Step that runs it, or None for its portable code.
 
-    Args:
-        binding: The layer with its blobs.
-        layouts: The private layouts of the plan's blobs.
-        optimize: Whether the backend is asked for Steps.
-
     Attributes:
-        step: The Step of the next forward.
         executed_step: The Step of the last forward, which backward follows.
         group: The layers from this one on that run as one, or None.
-        executed_group: The group whose Step ran this layer and has the state for its gradient, or
-            None.
+        executed_group: The group whose Step ran this layer and has the state for its gradient.
         gradient_group: The layers up to this one whose gradients are computed as one, or None.
         why: Why nothing faster runs.
         why_not_fused: Why no more of the layers after this one run as one with it.
@@ -108,7 +88,7 @@ class PlannedLayer:
         self._weighted = [blob.shape for blob in binding.top]
         self._choices: LRUCache[Choice] = LRUCache(CACHED_SHAPES)
         self._groups: LRUCache[tuple[Group | None, str]] = LRUCache(CACHED_SHAPES)
-        self._gradient_groups: LRUCache[tuple[Group | None]] = LRUCache(CACHED_SHAPES)
+        self._gradient_groups: LRUCache[Group | None] = LRUCache(CACHED_SHAPES)
 
     def subscribe(self, changes: VersionCounter) -> None:
         """Have all blobs of the layer count their changes there, also blobs of another net."""
@@ -126,8 +106,7 @@ class PlannedLayer:
     def lower(self, followers: Sequence[Op] = ()) -> bool:
         """Find or prepare the Step for the present shapes; return True for a new Step.
 
-        Args:
-            followers: Operations of the layers that may run as one with this one, in order.
+        ``followers`` are operations of the next layers that may run as one with this one, in order.
         """
         op = self.layer.op
         read = (self._written(blob) for blob in self.binding.bottom)
@@ -169,11 +148,7 @@ class PlannedLayer:
         return choice.step is not None
 
     def fuse(self, followers: Sequence[PlannedLayer]) -> None:
-        """Find or prepare a group of this layer and as many of the ``followers`` as possible.
-
-        Args:
-            followers: The layers that may run as one with this one, in order.
-        """
+        """Find or prepare a group of this layer and as many of the ``followers`` as possible."""
         members = [self, *followers]
         read = [self._written(blob) for blob in self.binding.bottom]
         wanted = [self._layouts.preferred(m.binding.top[0].data_memory) for m in members]
@@ -182,24 +157,18 @@ class PlannedLayer:
         self.group, self.why_not_fused = found
 
     def fuse_gradients(self, before: Sequence[PlannedLayer]) -> None:
-        """Find or prepare a group, for the gradients, of this layer and as many as possible.
-
-        Args:
-            before: The layers before this one whose gradients may be computed along, in order.
-        """
+        """Find or prepare a group, for the gradients, of as many layers ``before`` and this one."""
         key = tuple(entry._key for entry in (*before, self))
-        found = self._gradient_groups.find(key) or self._gradient_groups.keep(
-            key, (self._gradients_fused(before),)
-        )
-        [self.gradient_group] = found
-
-    def _gradients_fused(self, before: Sequence[PlannedLayer]) -> Group | None:
-        """Return the longest group that ends with this layer."""
-        for first in range(len(before)):
-            steps = [*(entry.step for entry in before[first:]), self.step]
-            with suppress(Declined):
-                return Group(self.layer.device.backend.fuse_gradients(steps), len(steps))
-        return None
+        if key not in self._gradient_groups:
+            longest = None
+            for first in range(len(before)):
+                steps = [*(entry.step for entry in before[first:]), self.step]
+                with suppress(Declined):
+                    step = self.layer.device.backend.fuse_gradients(steps)
+                    longest = Group(step, len(steps))
+                    break
+            self._gradient_groups.keep(key, longest)
+        self.gradient_group = self._gradient_groups.find(key)
 
     def _fused(self, members: Sequence[PlannedLayer]) -> tuple[Group | None, str]:
         """Return the longest group that the backend runs as one, and why it is no longer."""
@@ -209,22 +178,17 @@ class PlannedLayer:
         steps = [member.step for member in members]
         for count in range(len(members), 1, -1):
             try:
-                step = self.layer.device.backend.fuse(
-                    chain[:count], operands[:count], steps[:count]
-                )
+                fuse = self.layer.device.backend.fuse
+                return Group(fuse(chain[:count], operands[:count], steps[:count]), count), why
             except Declined as declined:
                 why = str(declined)
-            else:
-                return Group(step, count), why
         return None, why
 
     def may_follow(self, first: Op, top: Blob, *, elidable: bool) -> bool:
         """Return whether this layer may run as one with the layers before it.
 
-        Args:
-            first: The operation of the first of those layers.
-            top: The only blob that the last of those layers writes.
-            elidable: True if only this layer reads ``top``.
+        ``first`` is the operation of the first of those layers, and ``top`` the only blob that the
+        last of them writes. ``elidable`` is True if only this layer reads ``top``.
         """
         mine, op = self.binding, self.layer.op
         if op is None or self.layer.loss_weights or len(mine.top) != 1:

@@ -37,13 +37,7 @@ MOST_WARMUP_RUNS = 65
 
 
 class WarmUp:
-    """Counts the runs of some work before a recording.
-
-    Attributes:
-        key: Values that the recording depends on.
-        runs: Number of runs since the last restart or recording.
-        needed: Number of runs before the next recording.
-    """
+    """Counts the runs of some work since the last restart or recording; ``needed`` are enough."""
 
     __slots__ = ("key", "needed", "runs")
 
@@ -74,7 +68,6 @@ class Recorded(NamedTuple):
     """One recorded run.
 
     Attributes:
-        recording: The calls, or the graph.
         guard: The memory states that the run requires and leaves.
         reorders: Number of calls that copy from one layout to another.
         executed: The Step and the group that ran each layer, which backward follows.
@@ -96,10 +89,6 @@ class Replay:
         overwritten: Returns the serials of memories that the work writes before it reads them.
         volatile: Returns the serials of memories that others use between replays.
         key: Key of the warm-up.
-
-    Attributes:
-        warm_up: Counts the runs before the next recording.
-        recorded: The recorded runs that are in use.
     """
 
     def __init__(
@@ -118,11 +107,7 @@ class Replay:
         self.recorded: list[Recorded] = []
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do the work by a recording that matches, or run and perhaps record it; on the host.
-
-        Args:
-            work: Runs the layers one by one.
-        """
+        """Do the work by a recording that matches, or run and perhaps record it; on the host."""
         key, warm_up = self._recorder.key(), self.warm_up
         if key != warm_up.key:
             warm_up.restart(key)
@@ -142,11 +127,7 @@ class Replay:
             self._versions.update({m.serial: m.version for m in self._memories()})
 
     def try_replay(self) -> bool:
-        """Repeat the compiled calls of an earlier run, without the preparations of a pass.
-
-        Returns:
-            Whether the calls were repeated; False leaves everything as it is.
-        """
+        """Repeat the compiled calls of an earlier run; False leaves everything as it is."""
         if self.warm_up.key != self._recorder.key():
             return False
         found = self.find(compiled=True)
@@ -158,22 +139,15 @@ class Replay:
     def find(self, *, compiled: bool = False) -> Recorded | None:
         """Return the recorded run whose memory states are the present ones, or None.
 
-        Args:
-            compiled: Whether only recordings of nothing but compiled code count.
+        With ``compiled``, only recordings of nothing but compiled code count.
         """
         for recorded in self.recorded:
-            if compiled and not recorded.recording.compiled:
-                continue
-            if recorded.guard.matches():
+            if (recorded.recording.compiled or not compiled) and recorded.guard.matches():
                 return recorded
         return None
 
     def record(self, work: Callable[[], object]) -> Recorded:
-        """Record the work, which a host computes at the same time.
-
-        Raises:
-            NotRecorded: The work cannot be recorded.
-        """
+        """Record the work, which a host computes at the same time; may raise NotRecorded."""
         guard = MemoryGuard(
             self._memories(),
             self._versions if self._recorder.computes else None,
@@ -205,9 +179,7 @@ class Replay:
 def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
     """Return why the forward pass of a layer cannot be recorded; "" if it can.
 
-    Args:
-        entry: The layer.
-        step: The Step that runs the layer; None for its portable code.
+    ``step`` runs the layer; None for its portable code.
     """
     layer, backend = entry.layer, entry.layer.device.backend
     if step is not None:
@@ -225,16 +197,14 @@ def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
 
 
 def _memories(entries: Sequence[PlannedLayer], *, backward: bool) -> list[SyncedMemory]:
-    blobs = [blob for entry in entries for blob in _blobs(entry)]
+    blobs: list[Blob] = []
+    for entry in entries:
+        binding, layer = entry.binding, entry.layer
+        blobs += [*binding.bottom, *binding.top, *layer.blobs, *layer.internal_blobs()]
     memories = [blob.data_memory for blob in blobs]
     if backward:
         memories += [blob.diff_memory for blob in blobs]
     return list({memory.serial: memory for memory in memories}.values())
-
-
-def _blobs(entry: PlannedLayer) -> list[Blob]:
-    binding, layer = entry.binding, entry.layer
-    return [*binding.bottom, *binding.top, *layer.blobs, *layer.internal_blobs()]
 
 
 def _overwritten(entries: Sequence[PlannedLayer]) -> frozenset[int]:
@@ -245,9 +215,8 @@ def _overwritten(entries: Sequence[PlannedLayer]) -> frozenset[int]:
         binding = entry.binding
         if entry.layer.is_alias:
             continue
-        read |= {
-            blob.data_memory.serial for blob in (*binding.bottom, *entry.layer.blobs)
-        } - written
+        inputs = {blob.data_memory.serial for blob in (*binding.bottom, *entry.layer.blobs)}
+        read |= inputs - written
         written |= {blob.data_memory.serial for blob in binding.top} - read
     return frozenset(written)
 
@@ -260,21 +229,15 @@ class Segment(FrozenStruct):
     replay: Replay | None
 
 
-class _Backward(FrozenStruct):
-    """A segment of a backward pass, and the Steps that ran its layers forward."""
-
-    segment: Segment
-    executed: list[tuple[AnyStep | None, Group | None]]
+Executed = list[tuple[AnyStep | None, Group | None]]
+"""The Step and the group that ran each layer of a segment forward."""
 
 
 class Segments:
     """Cuts ranges of prepared layers into segments with and without a replay.
 
-    The segments of a forward pass stay for some shapes of the blobs, with their recordings.
-
-    Args:
-        entries: All layers of a plan.
-        changes: Counts the changes of shapes and memories, after which ranges are cut anew.
+    The segments of a forward pass stay for some shapes of the blobs, with their recordings. Ranges
+    are cut anew after ``changes`` of shapes and memories.
     """
 
     def __init__(self, entries: Sequence[PlannedLayer], changes: VersionCounter) -> None:
@@ -283,7 +246,7 @@ class Segments:
         self._all_layers: Segment | None = None
         self._forward: dict[tuple[int, int], Sequence[Segment]] = {}
         self._cached: LRUCache[Sequence[Segment]] = LRUCache(CACHED_SHAPES)
-        self._backward: dict[tuple[int, int], _Backward] = {}
+        self._backward: dict[tuple[int, int], tuple[Segment, Executed]] = {}
 
     def forward(self, first: int, last: int) -> Sequence[Segment]:
         """Return the segments of a range of layers of a forward pass, in order."""
@@ -315,10 +278,10 @@ class Segments:
             self._backward.clear()
             self._seen_backward = self._changes.number
         known = self._backward.get((start, end))
-        if known is not None and known.executed == self._executed(known.segment.first, start):
-            return known.segment
+        if known is not None and known[1] == self._executed(known[0].first, start):
+            return known[0]
         segment = self._cut_backward(start, end)
-        self._backward[start, end] = _Backward(segment, self._executed(segment.first, start))
+        self._backward[start, end] = segment, self._executed(segment.first, start)
         return segment
 
     @property
@@ -327,7 +290,7 @@ class Segments:
         recorder = self._entries[0].layer.device.backend.recorder
         return recorder if recorder is not None and recorder.computes else None
 
-    def _executed(self, first: int, last: int) -> list[tuple[AnyStep | None, Group | None]]:
+    def _executed(self, first: int, last: int) -> Executed:
         entries = self._entries[first : last + 1]
         return [(entry.executed_step, entry.executed_group) for entry in entries]
 
@@ -388,11 +351,7 @@ def group_within(entry: PlannedLayer, index: int, last: int) -> Group | None:
 
 
 class DeferredExecution:
-    """Defers the work of consecutive Steps, until it is needed or the block ends.
-
-    Args:
-        backend: The backend, which runs the deferred work as one batch.
-    """
+    """Defers the work of consecutive Steps, until it is needed or the block ends."""
 
     __slots__ = ("_backend", "_defers")
 

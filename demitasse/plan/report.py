@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Self
 
+from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob
 from demitasse.core.deprecated import deprecated_attribute
 from demitasse.plan.plan import Plan
@@ -38,29 +39,30 @@ class LayerReport:
 
     name: str
     type: str
-    code: str
-    backward_code: str
-    fused: tuple[str, ...]
-    part_of: str
-    why: str
-    why_not_fused: str
-    multiply_adds: int
-    backward_multiply_adds: int
-    bytes: int
-    backward_bytes: int
-    workspace: int
+    code: str = ""
+    backward_code: str = ""
+    fused: tuple[str, ...] = ()
+    part_of: str = ""
+    why: str = ""
+    why_not_fused: str = ""
+    multiply_adds: int = 0
+    backward_multiply_adds: int = 0
+    bytes: int = 0
+    backward_bytes: int = 0
+    workspace: int = 0
 
     why_alone = deprecated_attribute("LayerReport", "why_alone", "why_not_fused")
 
 
 def report(plan: Plan) -> list[LayerReport]:
     """Return a report of each layer of a plan whose shapes are known, as after ``Net.reshape``."""
-    return _with_fused_gradients(plan, _each(plan))
-
-
-def _with_fused_gradients(plan: Plan, layers: list[LayerReport]) -> list[LayerReport]:
-    """Return the reports with the code of gradients that are computed as one."""
-    index = len(layers) - 1
+    layers: list[LayerReport] = []
+    while len(layers) < len(plan.entries):
+        head = plan.entries[len(layers)]
+        count = head.group.count if head.group is not None else 1
+        members = plan.entries[len(layers) : len(layers) + count]
+        layers += [_first(head, members), *(_part(member, head) for member in members[1:])]
+    index = len(layers) - 1  # layers whose gradients are computed as one
     while index >= 0:
         group = plan.entries[index].gradient_group
         count = 1 if group is None else group.count
@@ -69,19 +71,6 @@ def _with_fused_gradients(plan: Plan, layers: list[LayerReport]) -> list[LayerRe
                 layers[place] = replace(layers[place], backward_code=group.step.backward_code)
         index -= count
     return layers
-
-
-def _each(plan: Plan) -> list[LayerReport]:
-    found: list[LayerReport] = []
-    index = 0
-    while index < len(plan.entries):
-        head = plan.entries[index]
-        count = head.group.count if head.group is not None else 1
-        members = plan.entries[index : index + count]
-        found.append(_first(head, members))
-        found += [_part(member, head) for member in members[1:]]
-        index += count
-    return found
 
 
 def _first(entry: PlannedLayer, members: Sequence[PlannedLayer]) -> LayerReport:
@@ -93,9 +82,8 @@ def _first(entry: PlannedLayer, members: Sequence[PlannedLayer]) -> LayerReport:
         name=entry.layer.name,
         type=entry.layer.type,
         code="portable" if step is None else step.code,
-        backward_code=_backward_code(entry, "portable" if back is None else back.backward_code),
+        backward_code=_backward_code(entry, back),
         fused=tuple(member.layer.name for member in members[1:]),
-        part_of="",
         why=entry.why,
         why_not_fused=entry.why_not_fused,
         multiply_adds=sum(_multiply_adds(member) for member in members),
@@ -108,27 +96,22 @@ def _first(entry: PlannedLayer, members: Sequence[PlannedLayer]) -> LayerReport:
 
 def _part(entry: PlannedLayer, head: PlannedLayer) -> LayerReport:
     """Report a layer that runs as part of the Step of ``head``."""
-    together = head.group is not None and head.group.step.own_backward
-    back = "portable" if entry.step is None else entry.step.backward_code
-    return LayerReport(
-        name=entry.layer.name,
-        type=entry.layer.type,
-        code="",
-        backward_code="" if together else _backward_code(entry, back),
-        fused=(),
-        part_of=head.layer.name,
-        why="",
-        why_not_fused="",
-        multiply_adds=0,
-        backward_multiply_adds=0 if together else _backward_multiply_adds(entry),
-        bytes=0,
-        backward_bytes=0 if together else _backward_bytes(entry),
-        workspace=entry.workspace,
+    name, kind = entry.layer.name, entry.layer.type
+    part = LayerReport(name, kind, part_of=head.layer.name, workspace=entry.workspace)
+    if head.group is not None and head.group.step.own_backward:
+        return part
+    return replace(
+        part,
+        backward_code=_backward_code(entry, entry.step),
+        backward_multiply_adds=_backward_multiply_adds(entry),
+        backward_bytes=_backward_bytes(entry),
     )
 
 
-def _backward_code(entry: PlannedLayer, code: str) -> str:
-    return code if entry.binding.backward else ""
+def _backward_code(entry: PlannedLayer, step: AnyStep | None) -> str:
+    if not entry.binding.backward:
+        return ""
+    return "portable" if step is None else step.backward_code
 
 
 def _multiply_adds(entry: PlannedLayer) -> int:
@@ -169,18 +152,10 @@ def _nbytes(blobs: Sequence[Blob]) -> int:
 
 
 class Stopwatch:
-    """Measures the time of each layer of a plan within its ``with`` block.
+    """Measures the seconds of each layer of a plan, forward and backward, in its ``with`` block.
 
     The stopwatch waits for the device after each layer. A layer's time includes copies of its
-    inputs.
-
-    Args:
-        plan: The plan.
-        synchronize: Waits until the device is done.
-
-    Attributes:
-        forward: Seconds of each layer; for layers that run as one, at the first of them.
-        backward: Seconds of the gradients of each layer.
+    inputs. Layers that run as one have their time at the first of them.
     """
 
     def __init__(self, plan: Plan, synchronize: Callable[[], None]) -> None:

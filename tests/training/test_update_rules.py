@@ -187,7 +187,7 @@ def test_fast_updates_are_the_portable_ones_bit_for_bit(kind, changes, dtype):
 def test_threads_change_nothing(workers, monkeypatch):
     monkeypatch.setattr(numpy_updates, "THREADED", 0)
     monkeypatch.setattr(numpy_updates, "BLOCK", 64)
-    monkeypatch.setattr(numpy_updates, "_workers", lambda: workers)
+    monkeypatch.setattr(numpy_updates, "wanted_threads", lambda: workers)
     u = update("Adam")
     given = [arrays("Adam", size) for size in (3, 1000, 64, 129, 1)]
     pieces = [Piece(u, w.copy(), g.copy(), [a.copy() for a in h]) for w, g, *h in given]

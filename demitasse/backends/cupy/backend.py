@@ -49,10 +49,7 @@ class _Use:
 
 
 class CupyBackend(Backend):
-    """One NVIDIA GPU through cupy.
-
-    Args:
-        index: Index of the GPU among those CUDA shows to this process.
+    """One NVIDIA GPU through cupy, by its index among those CUDA shows to this process.
 
     Raises:
         DeviceError: cupy, the driver or the GPU is missing.
@@ -72,9 +69,8 @@ class CupyBackend(Backend):
             self.xp = import_module("array_api_compat.cupy")
             self.array_device = self._cupy.cuda.Device(int(self.index))
         except Exception as error:  # whatever a missing driver or library raises
-            raise DeviceError(
-                self.missing(), code=ErrorCode.UNAVAILABLE, device=f"cuda:{self.index}"
-            ) from error
+            device = f"cuda:{self.index}"
+            raise DeviceError(self.missing(), code=ErrorCode.UNAVAILABLE, device=device) from error
         self._in_flight = InFlightCopies()
         self._limit = 0
         self._threads: set[int] = set()
@@ -130,24 +126,25 @@ class CupyBackend(Backend):
         if size == 0:
             return np.zeros(size, dtype)
         nbytes = size * np.dtype(dtype).itemsize
+        cuda = self._cupy.cuda
         try:
             with self.array_device:
-                pinned = self._pinned(nbytes)
-        except (self._cupy.cuda.runtime.CUDARuntimeError, MemoryError):
+                pinned = (
+                    cuda.alloc_pinned_memory(nbytes)
+                    if nbytes <= POOLED
+                    else cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0)
+                )
+        except (cuda.runtime.CUDARuntimeError, MemoryError):
             return np.zeros(size, dtype)
         host = np.frombuffer(pinned, dtype, size)
         host[...] = 0
         return host
 
-    def _pinned(self, nbytes: int) -> Any:
-        """Return a buffer of at least ``nbytes`` bytes of pinned memory."""
-        cuda = self._cupy.cuda
-        if nbytes <= POOLED:
-            return cuda.alloc_pinned_memory(nbytes)
-        return cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0)
-
     def zeros(self, size: int, dtype: str) -> Array:
-        self._keep_limit()
+        limit = settings.get_often("memory_limit")  # also of temporary arrays, from the same pool
+        if limit != self._limit:
+            self.pools.limit_to(limit)
+            self._limit = limit
         with self.array_device, self._failures(size * np.dtype(dtype).itemsize):
             return self._cupy.zeros(size, dtype)
 
@@ -192,26 +189,11 @@ class CupyBackend(Backend):
             self.array_device.synchronize()
         self._in_flight.release_done()
 
-    def _keep_limit(self) -> None:
-        """Let cupy's pool, which temporary arrays come from, too, have no more than is set."""
-        limit = settings.get_often("memory_limit")
-        if limit != self._limit:
-            self.pools.limit_to(limit)
-            self._limit = limit
-
     @property
     def pooled(self) -> int:
         """Return the idle bytes of cupy's pool."""
         with self._failures():
             return self.pools.idle
-
-    def explained(self, error: Exception) -> Exception:
-        """Return the error that ``enter`` raises for an error inside its block."""
-        try:
-            with self._failures():
-                raise error
-        except Exception as said:
-            return said
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total device memory in bytes; idle memory in cupy's pool is free."""

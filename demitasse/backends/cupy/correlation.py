@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import cached_property, partial
 
 import numpy as np
@@ -23,7 +24,7 @@ from demitasse.backends.cupy.library.convolutions import (
 )
 from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import Engine, Launch
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import ARRAYS, array_dtype
 from demitasse.backends.windows import ConvGeometry
 from demitasse.core.config import settings
@@ -48,21 +49,14 @@ def any_axes(g: ConvGeometry) -> np.ndarray:
 
 
 class Chunk:
-    """The kernels and products for some samples at once.
-
-    Args:
-        engine: Runs them.
-        geometry: Image, map and window.
-        dtype: Of all arrays.
-        samples: How many samples.
-        axes: ``any_axes(geometry)`` on the device, for kernels of more than two axes.
-    """
+    """The kernels and products for some samples at once; ``axes`` is ``any_axes`` on the device."""
 
     def __init__(
         self, engine: Engine, geometry: ConvGeometry, dtype: str, samples: int, axes: Array
     ) -> None:
         self.engine, self.g, self.dtype, self.samples = engine, geometry, dtype, samples
         self._axes, self._flat = axes, two_axes(geometry)
+        self._kernels = dict[str, Launch]()
         g = geometry
         self.height = g.group * g.height
         self.length = samples * g.map_plane
@@ -82,84 +76,46 @@ class Chunk:
 
     def unfold(self, image: Array, columns: Array) -> None:
         """Write an image's columns (im2col)."""
-        self._launch(self._unfold, image, columns)
+        self._run_on_columns("im2col", self.g.channels * self.length, image, columns)
 
     def fold(self, columns: Array, image: Array) -> None:
         """Add columns up to an image (col2im)."""
-        self._launch(self._fold, columns, image)
+        count = self.samples * self.g.channels * self.g.image_plane
+        self._run_on_columns("col2im", count, columns, image)
 
-    def _launch(self, kernel: Launch, source: Array, target: Array) -> None:
-        if self._flat is None:
-            kernel(source, target, self._axes)
-        else:
-            kernel(source, target)
+    def _run_on_columns(self, name: str, count: int, source: Array, target: Array) -> None:
+        g, flat, axes = self.g, self._flat, []
+        if flat is None:
+            name, axes = f"{name}_nd", [self._axes]
+            flat = (len(g.spatial), g.window.size, g.map_plane, g.image_plane)
+        if name not in self._kernels:
+            reach = max(self.height * self.length, self.samples * g.channels * g.image_plane)
+            numbers = (count, self.samples, g.channels, *flat)
+            launch = self.engine.elementwise("conv", name, self.dtype, *numbers, reach=reach)
+            self._kernels[name] = launch
+        self._kernels[name](source, target, *axes)
 
-    @cached_property
-    def _unfold(self) -> Launch:
-        return self._kernel("im2col", self.g.channels * self.length)
+    def run_on_map(self, name: str, *arrays: Array) -> None:
+        """Run a kernel that goes through all elements of a map's samples.
 
-    @cached_property
-    def _fold(self) -> Launch:
-        return self._kernel("col2im", self.samples * self.g.channels * self.g.image_plane)
-
-    def _kernel(self, name: str, count: int) -> Launch:
-        g, flat = self.g, self._flat
-        reach = max(self.height * self.length, self.samples * g.channels * g.image_plane)
-        head = (self.samples, g.channels)
-        if flat is not None:
-            return self.engine.elementwise(
-                "conv", name, self.dtype, count, *head, *flat, reach=reach
-            )
-        numbers = (*head, len(g.spatial), g.window.size, g.map_plane, g.image_plane)
-        return self.engine.elementwise(
-            "conv", f"{name}_nd", self.dtype, count, *numbers, reach=reach
-        )
-
-    @cached_property
-    def gather(self) -> Launch:
-        """Kernel: a map's samples -> rows."""
-        g = self.g
-        numbers = (self.samples, g.maps, g.map_plane)
-        return self.engine.elementwise(
-            "conv", "samples_to_rows", self.dtype, g.maps * self.length, *numbers
-        )
-
-    @cached_property
-    def scatter(self) -> Launch:
-        """Kernel: rows -> a map's samples."""
-        g = self.g
-        numbers = (self.samples, g.maps, g.map_plane)
-        return self.engine.elementwise(
-            "conv", "rows_to_samples", self.dtype, g.maps * self.length, *numbers
-        )
-
-    @cached_property
-    def scatter_with_bias(self) -> Launch:
-        """Kernel: rows, bias -> a map's samples."""
-        return self._between("rows_to_samples_with_bias")
-
-    @cached_property
-    def add_bias(self) -> Launch:
-        """Kernel: adds a bias to a map's samples."""
-        g = self.g
-        count = g.maps * self.length
-        return self.engine.vectorized("conv", "add_bias", self.dtype, count, g.maps, g.map_plane)
-
-    def _between(self, name: str) -> Launch:
-        """Return a kernel that goes through all elements of a map's samples."""
-        numbers = (self.samples, self.g.maps, self.g.map_plane)
-        return self.engine.elementwise(
-            "conv", name, self.dtype, self.g.maps * self.length, *numbers
-        )
+        ``samples_to_rows``, ``rows_to_samples``, ``rows_to_samples_with_bias``: rows, bias ->
+        samples; or ``add_bias``, which adds a bias to samples.
+        """
+        if name not in self._kernels:
+            g, engine = self.g, self.engine
+            about, count = ("conv", name, self.dtype), g.maps * self.length
+            if name == "add_bias":
+                launch = engine.vectorized(*about, count, g.maps, g.map_plane)
+            else:
+                launch = engine.elementwise(*about, count, self.samples, g.maps, g.map_plane)
+            self._kernels[name] = launch
+        self._kernels[name](*arrays)
 
 
 class PointwiseGradient:
     """A product for each sample, read from image and map as they lie, and the sum of them.
 
-    Args:
-        engine: Runs it.
-        geometry: Image, map, and a window of one element; one group.
-        dtype: Of all arrays.
+    The window has one element; the layer has one group.
 
     Shapes: image (n, C, *spatial), maps (n, M, *spatial), weight (M, C, 1, ...).
     """
@@ -168,10 +124,8 @@ class PointwiseGradient:
         self._engine, self._dtype, self._samples = engine, dtype, geometry.n
         self._sides = (geometry.maps, geometry.channels, geometry.map_plane)
         self._count = geometry.maps * geometry.channels
-        most = max(
-            1, engine.column_budget // max(1, self._count * np.dtype(array_dtype(dtype)).itemsize)
-        )
-        self._step = max(1, min(most, geometry.n))
+        nbytes = max(1, self._count * np.dtype(array_dtype(dtype)).itemsize)
+        self._step = max(1, min(engine.column_budget // nbytes, geometry.n))
         self._ones = engine.asarray(np.ones(self._step, array_dtype(dtype)))
 
     @staticmethod
@@ -204,11 +158,6 @@ class PointwiseGradient:
 
 class Correlation:
     """Image to map, map to image, and the gradient of the weight between them.
-
-    Args:
-        engine: Runs it.
-        geometry: Image, map and window.
-        dtype: Of all arrays.
 
     Shapes: image (n, C, *spatial), maps (n, M, *positions), weight (M, C / group, *kernel),
         bias (M,).
@@ -252,7 +201,7 @@ class Correlation:
         if self.direct:
             self.engine.multiply(self._direct, weight, image, maps)
             if bias is not None:
-                self._chunk(self.samples).add_bias(maps, bias)
+                self._chunk(self.samples).run_on_map("add_bias", maps, bias)
             return
         self._make_room()
         for chunk, (source, target) in self._parts(image, maps):
@@ -260,11 +209,11 @@ class Correlation:
             chunk.unfold(source, columns)
             self.engine.multiply(chunk.to_rows, weight, columns, target if chunk.alone else rows)
             if bias is None and not chunk.alone:
-                chunk.scatter(rows, target)
+                chunk.run_on_map("rows_to_samples", rows, target)
             elif bias is not None and not chunk.alone:
-                chunk.scatter_with_bias(rows, bias, target)
+                chunk.run_on_map("rows_to_samples_with_bias", rows, bias, target)
             elif bias is not None:
-                chunk.add_bias(target, bias)
+                chunk.run_on_map("add_bias", target, bias)
 
     def backward(
         self,
@@ -277,13 +226,9 @@ class Correlation:
     ) -> None:
         """Compute the two products that begin with a map: for the weight and for the image.
 
-        Args:
-            maps: A convolution's top gradient; a deconvolution's bottom.
-            weight: The weight.
-            image: What the map is multiplied with for ``total``; else not needed.
-            total: The weight's gradient, which is added to; None where it is not wanted.
-            spread: An image that is overwritten: a convolution's bottom gradient, a deconvolution's
-                top. None where it is not wanted.
+        ``maps`` is a convolution's top gradient, or a deconvolution's bottom. The product with
+        ``image`` is added to ``total``, the weight's gradient. ``spread`` is overwritten: a
+        convolution's bottom gradient, a deconvolution's top. None stands for what is not wanted.
         """
         if self.direct and spread is not None:
             self.engine.multiply(self._direct_transposed, weight, maps, spread)
@@ -298,7 +243,7 @@ class Correlation:
             columns, scratch = chunk.scratch()
             rows = own if chunk.alone else scratch
             if not chunk.alone:
-                chunk.gather(own, rows)
+                chunk.run_on_map("samples_to_rows", own, rows)
             if total is not None:
                 chunk.unfold(seen, columns)
                 self.engine.multiply(chunk.to_weight, rows, columns, total)
@@ -307,11 +252,7 @@ class Correlation:
                 chunk.fold(columns, target)
 
     def _make_room(self) -> None:
-        """Work on fewer samples at once where there is no room for the columns of as many.
-
-        Raises:
-            MemoryError: There is no room for a single sample's.
-        """
+        """Work on fewer samples at once where there is no room for the columns of as many."""
         while self.samples:
             try:
                 self._chunk(min(self.step, self.samples)).scratch()
@@ -365,17 +306,7 @@ def best_as_products(convolution: Convolution, *, tf32: bool) -> bool:
 class LibraryCorrelation:
     """Cross-correlation by a library, but for products that ``Correlation`` computes faster.
 
-    Args:
-        engine: Prepares and runs them.
-        geometry: Image, map and window.
-        dtype: Of all arrays.
-        wanted: Which products.
-        bias: Whether a bias is added to the map.
-
-    Raises:
-        Declined: The library computes none of the products.
-
-    Shapes: as ``Correlation`` says.
+    Arrays have the shapes of ``Correlation``. Declined if the library computes no wanted product.
     """
 
     def __init__(
@@ -400,7 +331,10 @@ class LibraryCorrelation:
         if not self._prepared:
             raise Declined("; ".join(reasons))
         if bias and "maps" in self._prepared:
-            self._append_bias(Convolution("maps", geometry, dtype, bias=True))
+            appended = Convolution("maps", geometry, dtype, bias=True)
+            with suppress(Declined):  # where the library adds the bias fast
+                self._prepared["maps"] = engine.prepare_convolution(appended)
+                self._adds_bias = True
         maps, plane = geometry.maps, geometry.map_plane
         count = geometry.n * maps * plane
         self._add_bias = engine.vectorized("conv", "add_bias", dtype, count, maps, plane)
@@ -467,15 +401,10 @@ class LibraryCorrelation:
         return Correlation(self.engine, self.g, self.dtype)
 
     def _prepare(self, convolution: Convolution) -> Prepared:
-        """Return a product by the library, unless it takes more time.
-
-        Raises:
-            Declined: It does, or the library has no such product.
-        """
-        timed = settings.get("cudnn_autotune")
-        if not timed and best_as_products(convolution, tf32=rounds_to_tf32()):
-            message = "matrix products take less time than the plan that cuDNN recommends"
-            raise Declined(message)
+        """Return a product by the library, unless it takes more time."""
+        slower = best_as_products(convolution, tf32=rounds_to_tf32())
+        why = "matrix products take less time than the plan that cuDNN recommends"
+        decline_if(slower and not settings.get("cudnn_autotune"), why)
         return self.engine.prepare_convolution(convolution, partial(self._run, convolution))
 
     def _run(self, convolution: Convolution, image: Array, weight: Array, maps: Array) -> None:
@@ -488,18 +417,9 @@ class LibraryCorrelation:
             case "weight":
                 self._own.backward(maps, weight, image=image, total=weight)
 
-    def _append_bias(self, convolution: Convolution) -> None:
-        """Let the library add the bias, where it does that fast."""
-        try:
-            self._prepared["maps"] = self.engine.prepare_convolution(convolution)
-        except Declined:
-            return
-        self._adds_bias = True
-
     def _scratch(self, result: Result) -> tuple[Array, Array]:
         """Return the workspace of a product, and memory for a gradient of the weight."""
-        weights = (
-            self._weights * np.dtype(array_dtype(self.dtype)).itemsize if result == "weight" else 0
-        )
+        dtype = array_dtype(self.dtype)
+        weights = self._weights * np.dtype(dtype).itemsize if result == "weight" else 0
         fresh, workspace = self.engine.scratch("uint8", weights, self._prepared[result].workspace)
-        return workspace, fresh.view(array_dtype(self.dtype))
+        return workspace, fresh.view(dtype)

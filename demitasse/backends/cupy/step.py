@@ -6,12 +6,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
-
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.ops import Op
-from demitasse.backends.step import Declined, Operand, Operands, Step
+from demitasse.backends.step import Operand, Operands, Step, decline_if
 from demitasse.backends.storage import Stored, array_dtype, count_overflows, narrowed
 from demitasse.core.log import get_logger
 
@@ -19,28 +17,23 @@ log = get_logger(__name__)
 
 
 def narrow_operands(engine: Engine, at: Operands, params: Collection[int]) -> Operands:
-    """Return operands whose bottoms and tops are read and written in 16 bits.
-
-    Args:
-        engine: Converts what is not in 16 bits yet.
-        at: The operands.
-        params: Numbers of the parameters that are read in 16 bits, too; the others are few.
-    """
-    seen = {id(blob): HalfBlob(blob, at.storage) for blob in (*at.bottom, *at.top)}
+    """Return operands whose bottoms, tops and some parameters are read and written in 16 bits."""
+    seen: dict[int, Any] = {id(blob): HalfBlob(blob, at.storage) for blob in (*at.bottom, *at.top)}
     for blob in at.top:
         half_blob(blob, at.storage)
+    read: list[Any] = list(at.params)
+    for index in params:
+        if index < len(read):
+            read[index] = NarrowParameter(engine, read[index], at.storage)
     return replace(
         at,
         bottom=tuple(seen[id(blob)] for blob in at.bottom),
         top=tuple(seen[id(blob)] for blob in at.top),
-        params=tuple(
-            NarrowParameter(engine, blob, at.storage) if index in params else blob
-            for index, blob in enumerate(at.params)
-        ),
+        params=tuple(read),
     )
 
 
-def half_blob(blob: Operand, storage: Stored) -> HalfBlob:
+def half_blob(blob: Operand, storage: Stored) -> Any:
     """Return a blob that is written in 16 bits, and kept so from now on."""
     blob.data_memory.set_storage(storage)
     return HalfBlob(blob, storage)
@@ -107,19 +100,15 @@ class NarrowParameter(_Narrow):
         self._known = None  # until it is there
         given = self._blob.cpu_data()
         host = narrowed(given, self._storage)
-        self._warn_of_overflow(given, host)
+        if not self._warned and (beyond := count_overflows(given, host, self._storage)):
+            self._warned = True
+            log.warning(
+                "%d of %d values of parameter %r are too large for storage %r, and infinite in "
+                "what is computed with them",
+                beyond, given.size, self._blob.name, self._storage,
+            )  # fmt: skip
         self._engine.put(host, self._copy)
         self._known = (memory.serial, memory.version)
-
-    def _warn_of_overflow(self, given: np.ndarray, host: np.ndarray) -> None:
-        if self._warned or not (beyond := count_overflows(given, host, self._storage)):
-            return
-        self._warned = True
-        log.warning(
-            "%d of %d values of parameter %r are too large for storage %r, and infinite in what is "
-            "computed with them",
-            beyond, given.size, self._blob.name, self._storage,
-        )  # fmt: skip
 
 
 DTYPES = ("float32", "float64")
@@ -135,12 +124,8 @@ NEEDS_BOTTOM = "the kernels still read the bottom while they write the top"
 class GpuStep(Step[Engine, O]):
     """A Step made of kernels and matrix products on a GPU.
 
-    Attributes:
-        dtype: What its kernels take: the dtype that it computes in, or how values are kept in 16
-            bits. Where its kernels do not know that, arrays are converted around it.
-
-    Raises:
-        Declined: The operation computes in another dtype than the kernels do.
+    ``dtype`` is that of the computation, or the storage in 16 bits. Arrays are converted for
+    kernels that do not take 16 bits.
     """
 
     narrow_params: ClassVar[Collection[int] | None] = None
@@ -153,9 +138,7 @@ class GpuStep(Step[Engine, O]):
         if at.storage != "float" and params is not None and self.takes_narrow(op):
             self.dtype, at = at.storage, narrow_operands(engine, at, params)
         super().__init__(engine, op, at)
-        if op.dtype not in DTYPES:
-            message = f"{op.dtype}; kernels take {' and '.join(DTYPES)}"
-            raise Declined(message)
+        decline_if(op.dtype not in DTYPES, f"{op.dtype}; kernels take {' and '.join(DTYPES)}")
 
     def taken(self, blob: Operand) -> Operand:
         """Return another blob as this Step's kernels take it."""
@@ -165,9 +148,7 @@ class GpuStep(Step[Engine, O]):
         """Return whether its kernels take 16 bits for this operation."""
         return True
 
-    @property
-    def replayable(self) -> bool:
-        return True
+    replayable = True
 
     @property
     def workspace(self) -> int:

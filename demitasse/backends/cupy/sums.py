@@ -22,13 +22,7 @@ MULTIPLE = 4
 
 @dataclass(frozen=True)
 class SplitReduction:
-    """Rows of one length, cut into equal parts, of which the last may be shorter.
-
-    Attributes:
-        rows: Number of rows.
-        count: Number of parts of a row.
-        length: Elements of a part.
-    """
+    """Rows, each cut into ``count`` parts of ``length`` elements; the last part may be shorter."""
 
     rows: int
     count: int
@@ -55,13 +49,7 @@ class SplitReduction:
 class ChannelSums:
     """Adds sums of a gradient, and of its products with another array, to parameters' gradients.
 
-    Args:
-        engine: Runs the kernels.
-        dtype: Of all arrays.
-        sizes: Samples, channels and plane.
-        flat: Whether the sums of the gradient are wanted.
-        along: Whether those of the products are wanted.
-
+    The sums of the gradient are wanted with ``flat``, the sums of the products with ``along``.
     Shapes: arrays (samples, channels, plane), sums (channels,).
     """
 

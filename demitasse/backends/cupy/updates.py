@@ -34,23 +34,14 @@ a table takes 48 bytes for every 4096 parameters."""
 
 @dataclass(frozen=True)
 class Table:
-    """A net's parameters as kernels read them.
-
-    Attributes:
-        units: What each block works on, (units, 6), int64.
-        numbers: An iteration's numbers.
-    """
+    """A net's parameters as kernels read them: the units of the blocks, (units, 6), int64."""
 
     units: Array
     numbers: DeviceScalars
 
 
 class Updates:
-    """Updates and norms of all parameters.
-
-    Args:
-        engine: Runs the kernels.
-    """
+    """Updates and norms of all parameters."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -83,10 +74,7 @@ class Updates:
         return PreparedUpdate(wanted, table.numbers, launch)
 
     def sumsq(self, diffs: Sequence[Array]) -> Array:
-        """Return the sum of the squares of all elements.
-
-        Shapes: each (n,) -> ().
-        """
+        """Return the sum of the squares of all elements. Shapes: each (n,) -> ()."""
         dtype, engine = str(diffs[0].dtype), self._engine
         total = engine.empty(1, dtype)
         parts = [(None, diff, None, None) for diff in diffs if diff.size]
@@ -104,7 +92,7 @@ class Updates:
         """
         engine, pairs = self._engine, [pair for pair in pairs if pair[0].size]
         if not pairs:
-            return _nothing
+            return lambda: None
         dtype = str(pairs[0][0].dtype)
         parts = [(*map(engine.address, pair), 0, 0, int(pair[0].size)) for pair in pairs]
         units = engine.asarray(_units(parts, np.dtype(dtype).itemsize))
@@ -124,14 +112,13 @@ class Updates:
     def _table(self, parts: Sequence[Sequence[Array | None]], dtype: str) -> Table:
         """Return the parameters as a table; kept, since addresses seldom change.
 
-        Args:
-            parts: For each parameter its weights, gradient and two histories, or None.
-            dtype: Of all of them.
+        ``parts`` has the weights, the gradient and two histories of each parameter, or None.
         """
         address = self._engine.address
+        sizes = (next(int(array.size) for array in part if array is not None) for part in parts)
         places = tuple(
-            (*(0 if array is None else address(array) for array in part), _size(part))
-            for part in parts
+            (*(0 if array is None else address(array) for array in part), size)
+            for part, size in zip(parts, sizes, strict=True)
         )
         key = (dtype, places)  # memory that is freed may come back as another type's
         found = self._known.find(key)
@@ -143,13 +130,7 @@ class Updates:
 
 
 class PreparedUpdate:
-    """One launch that updates all parameters.
-
-    Args:
-        wanted: Which of the parameters have elements.
-        numbers: Where the launch reads its numbers; None where there is nothing to update.
-        launch: The launch, or None.
-    """
+    """One launch that updates the ``wanted`` parameters, or None if none has elements."""
 
     def __init__(
         self,
@@ -177,22 +158,10 @@ class PreparedUpdate:
             self._launch()
 
 
-def _nothing() -> None:
-    """Stand for a launch that has no elements to work on."""
-
-
-def _size(part: Sequence[Array | None]) -> int:
-    return next(int(array.size) for array in part if array is not None)
-
-
 def _units(parts: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
-    """Cut parameters into units.
+    """Cut parameters into units: four addresses, 0 for none, elements, and the parameter's index.
 
-    Args:
-        parts: For each parameter four addresses, 0 for none, and the number of elements.
-        width: Bytes of an element.
-
-    Shapes: (units, 6), int64.
+    An element has ``width`` bytes. Shape: (units, 6), int64.
     """
     rows = []
     for index, (*addresses, count) in enumerate(parts):

@@ -40,13 +40,7 @@ SOME_IMAGES = 4
 
 @dataclass(frozen=True)
 class Chunk:
-    """A few images, and a few rows of their positions.
-
-    Attributes:
-        images: Which images; ``n`` of them.
-        rows: Which rows of the first spatial axis.
-        positions: How many positions along each axis.
-    """
+    """A few images, a few rows of their first spatial axis, and the positions along each axis."""
 
     images: slice
     rows: slice
@@ -59,13 +53,7 @@ class Chunk:
 
 
 class Columns:
-    """Makes columns of images, and adds columns back to images.
-
-    Args:
-        engine: Lends working memory.
-        geometry: Image, map and window.
-        dtype: Of all arrays, which are in C order.
-    """
+    """Makes columns of images, and adds columns back to images; all arrays are in C order."""
 
     def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:
         g = self.g = geometry
@@ -112,8 +100,15 @@ class Columns:
         if g.window.is_pointwise and chunk.n == 1:
             flat = image.reshape(g.n, g.group, g.height, g.map_plane)
             return flat[chunk.images.start, :, :, self._span(chunk)]
+        canvas = image[chunk.images]
+        if not self._bare:
+            canvas = self._canvas(chunk)
+            if chunk.rows.start == 0:  # laid when the first rows are asked for
+                if self.size != g.spatial:
+                    canvas[...] = 0
+                canvas[self._inside] = image[chunk.images]
         columns = self.blank(chunk)
-        self._windows_of(columns, chunk)[...] = self._windows(self._canvas_of(image, chunk), chunk)
+        self._windows_of(columns, chunk)[...] = self._windows(canvas, chunk)
         return columns
 
     def blank(self, chunk: Chunk) -> np.ndarray:
@@ -141,7 +136,7 @@ class Columns:
         """Return the chunk's part of a map as a matrix: a view, or a copy in scratch."""
         matrix = self.map_room(maps, chunk)
         if chunk.n > 1:
-            self._images_first(matrix, chunk)[...] = maps[chunk.images]
+            self._apart(matrix, (self.g.maps,), chunk)[...] = maps[chunk.images]
         return matrix
 
     def map_room(self, maps: np.ndarray, chunk: Chunk) -> np.ndarray:
@@ -151,14 +146,13 @@ class Columns:
         if chunk.n == 1:
             flat = maps.reshape(g.n, *shape, g.map_plane)
             return flat[chunk.images.start, :, :, self._span(chunk)]
-        return self.engine.scratch(
-            "map", (*shape, chunk.n * math.prod(chunk.positions)), self.dtype
-        )
+        width = chunk.n * math.prod(chunk.positions)
+        return self.engine.scratch("map", (*shape, width), self.dtype)
 
     def store(self, matrix: np.ndarray, maps: np.ndarray, chunk: Chunk) -> None:
         """Put what was computed in ``map_room`` into the map."""
         if chunk.n > 1:
-            maps[chunk.images] = self._images_first(matrix, chunk)
+            maps[chunk.images] = self._apart(matrix, (self.g.maps,), chunk)
 
     # -- views -------------------------------------------------------------------------------------
 
@@ -175,17 +169,6 @@ class Columns:
             return np.moveaxis(room, -1, 0)
         return self.engine.scratch("canvas", (chunk.n, channels, *self.size), self.dtype)
 
-    def _canvas_of(self, image: np.ndarray, chunk: Chunk) -> np.ndarray:
-        """Return the padded images of a chunk; laid when its first rows are asked for."""
-        if self._bare:
-            return image[chunk.images]
-        canvas = self._canvas(chunk)
-        if chunk.rows.start == 0:
-            if self.size != self.g.spatial:
-                canvas[...] = 0
-            canvas[self._inside] = image[chunk.images]
-        return canvas
-
     def _windows(self, canvas: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return what the taps see on a canvas: (n, C, *kernel, *positions), a view."""
         g = self.g
@@ -198,14 +181,10 @@ class Columns:
 
     def _windows_of(self, columns: np.ndarray, chunk: Chunk) -> np.ndarray:
         """Return columns as (n, C, *kernel, *positions), a view."""
-        rows = (self.g.channels, *self.g.window.kernel)
-        return self._apart(columns, rows, chunk)
-
-    def _images_first(self, matrix: np.ndarray, chunk: Chunk) -> np.ndarray:
-        """Return the matrix of a map as (n, M, *positions), a view."""
-        return self._apart(matrix, (self.g.maps,), chunk)
+        return self._apart(columns, (self.g.channels, *self.g.window.kernel), chunk)
 
     def _apart(self, matrix: np.ndarray, rows: Shape, chunk: Chunk) -> np.ndarray:
+        """Return a matrix of ``rows`` and positions as (n, *rows, *positions), a view."""
         if self._images_last:
             return np.moveaxis(matrix.reshape(*rows, *chunk.positions, chunk.n), -1, 0)
         return np.moveaxis(matrix.reshape(*rows, chunk.n, *chunk.positions), len(rows), 0)
@@ -235,11 +214,6 @@ class Products:
 
     All arrays are in C order: image (n, C, *spatial), map (n, M, *positions), weight
     (M, C/G, *kernel).
-
-    Args:
-        engine: Lends working memory.
-        geometry: Image, map and window.
-        dtype: Of all arrays.
     """
 
     def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:

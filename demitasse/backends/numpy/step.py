@@ -51,20 +51,16 @@ NEEDS_BOTTOM = "numpy's Step needs the bottom"
 class HostStep(Step[Engine, O]):
     """A Step made of array functions that write directly into the blobs' buffers."""
 
-    @property
-    def code(self) -> str:
-        return "numpy"
+    code = "numpy"
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str = "") -> np.ndarray:
         """Return working memory, of the operation's dtype unless another is named."""
         return self.engine.scratch(name, shape, dtype or self.op.dtype)
 
     def add_gradient(self, blob: Operand, compute: Callable[[np.ndarray], object]) -> None:
-        """Add to a parameter's gradient what ``compute`` writes into the array it is given.
+        """Add to a parameter's gradient what ``compute`` writes into an array of the blob's shape.
 
         A gradient that was cleared is written in place, without a sum.
-
-        Shapes: the array has the shape of ``blob``.
         """
         if blob.diff_memory.cleared:
             compute(blob.diff_buffer())

@@ -26,16 +26,15 @@ THREADED = 1 << 22
 """Elements from which on threads gain more than they cost."""
 
 Work = tuple[Piece, int, int]  # a piece and the range of it to work on
+Values = np.ndarray
+Change = Callable[[Update, Values, list[Values], Values, Values], None]
+"""Turns the gradient into the value to subtract; the last two arrays are scratch."""
 
 
 def apply(pieces: Sequence[Piece]) -> None:
-    """Make all updates of one iteration.
-
-    Raises:
-        DeviceError: No thread can be started; some updates may have been made.
-    """
+    """Make all updates of one iteration; if no thread can be started, some may have been made."""
     total = sum(piece.data.shape[0] for piece in pieces)
-    workers = _workers() if total >= THREADED else 1
+    workers = wanted_threads() if total >= THREADED else 1
     if workers == 1:
         _run(_ranges(pieces, total))
         return
@@ -60,10 +59,6 @@ def sumsq(diffs: Sequence[np.ndarray]) -> float:
             block = diff[start : start + BLOCK]
             total += float(np.dot(block, block))
     return total
-
-
-def _workers() -> int:
-    return wanted_threads()
 
 
 @cache
@@ -112,13 +107,7 @@ def _run(work: Sequence[Work] | Iterator[Work]) -> None:
 
 
 def _block(
-    u: Update,
-    change: Change,
-    w: np.ndarray,
-    g: np.ndarray,
-    history: list[np.ndarray],
-    t: np.ndarray,
-    s: np.ndarray,
+    u: Update, change: Change, w: Values, g: Values, history: list[Values], t: Values, s: Values
 ) -> None:
     if u.scale != 1.0:
         np.multiply(g, u.scale, out=g)
@@ -133,13 +122,7 @@ def _block(
     np.subtract(w, g, out=w)
 
 
-# Each turns the gradient g into the value to subtract; t and s are scratch.
-
-Change = Callable[[Update, np.ndarray, list[np.ndarray], np.ndarray, np.ndarray], None]
-
-
-def _sgd(u: Update, g: np.ndarray, history: list[np.ndarray], t: np.ndarray, s: np.ndarray) -> None:
-    del t, s
+def _sgd(u: Update, g: Values, history: list[Values], t: Values, s: Values) -> None:
     (h,) = history
     np.multiply(g, u.rate, out=g)
     np.multiply(h, u.momentum, out=h)
@@ -147,10 +130,7 @@ def _sgd(u: Update, g: np.ndarray, history: list[np.ndarray], t: np.ndarray, s: 
     np.copyto(g, h)
 
 
-def _nesterov(
-    u: Update, g: np.ndarray, history: list[np.ndarray], t: np.ndarray, s: np.ndarray
-) -> None:
-    del s
+def _nesterov(u: Update, g: Values, history: list[Values], t: Values, s: Values) -> None:
     (h,) = history
     np.multiply(g, u.rate, out=g)
     np.multiply(h, u.momentum, out=t)
@@ -159,10 +139,7 @@ def _nesterov(
     np.subtract(g, t, out=g)
 
 
-def _adagrad(
-    u: Update, g: np.ndarray, history: list[np.ndarray], t: np.ndarray, s: np.ndarray
-) -> None:
-    del s
+def _adagrad(u: Update, g: Values, history: list[Values], t: Values, s: Values) -> None:
     (h,) = history
     np.multiply(g, g, out=t)
     np.add(h, t, out=h)
@@ -170,10 +147,7 @@ def _adagrad(
     np.multiply(g, u.rate, out=g)
 
 
-def _rmsprop(
-    u: Update, g: np.ndarray, history: list[np.ndarray], t: np.ndarray, s: np.ndarray
-) -> None:
-    del s
+def _rmsprop(u: Update, g: Values, history: list[Values], t: Values, s: Values) -> None:
     (h,) = history
     np.multiply(g, g, out=t)
     _average(h, t, u.decay2)
@@ -181,9 +155,7 @@ def _rmsprop(
     np.multiply(g, u.rate, out=g)
 
 
-def _adadelta(
-    u: Update, g: np.ndarray, history: list[np.ndarray], t: np.ndarray, s: np.ndarray
-) -> None:
+def _adadelta(u: Update, g: Values, history: list[Values], t: Values, s: Values) -> None:
     h, k = history
     np.multiply(g, g, out=t)
     _average(h, t, u.momentum)
@@ -196,10 +168,7 @@ def _adadelta(
     np.multiply(g, u.rate, out=g)
 
 
-def _adam(
-    u: Update, g: np.ndarray, history: list[np.ndarray], t: np.ndarray, s: np.ndarray
-) -> None:
-    del s
+def _adam(u: Update, g: Values, history: list[Values], t: Values, s: Values) -> None:
     h, k = history
     np.copyto(t, g)
     _average(h, t, u.momentum)

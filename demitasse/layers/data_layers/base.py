@@ -9,6 +9,7 @@ import logging
 import weakref
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 from demitasse.backends.pixels import Upload, Uploader
 from demitasse.backends.random import bits, stream_of
@@ -52,12 +53,7 @@ class BaseDataLayer(Layer):
     dynamic_shapes = True
 
     def make_transformer(self, param: TransformationParameter) -> DataTransformer:
-        """Return the transformer of a ``transform_param``.
-
-        Raises:
-            ConfigError: Fields exclude each other.
-            DataError: The mean file cannot be read.
-        """
+        """Return the transformer of a ``transform_param``."""
         context = self.context
         return DataTransformer(
             param,
@@ -110,16 +106,10 @@ class PrefetchingDataLayer(BaseDataLayer):
         raise NotImplementedError(type(self).__name__)
 
     def reader_config(self, position: int, on_error: str = "raise") -> ReaderConfig:
-        """Return the first record of a source, and its shard.
+        """Return the first record of a source, after ``position`` records, and its shard.
 
-        In phase TRAIN the ranks share the records; in phase TEST every rank reads all.
-
-        Args:
-            position: Records used so far.
-            on_error: The field of that name; an empty string for the setting.
-
-        Raises:
-            ConfigError: ``on_error`` is neither ``raise`` nor ``skip``.
+        In phase TRAIN the ranks share the records; in phase TEST every rank reads all. ``on_error``
+        is the field of that name, ``raise`` or ``skip``; an empty string for the setting.
         """
         context = self.context
         shard = Shard(context.rank, context.world_size) if self.phase == "TRAIN" else UNSHARDED
@@ -215,12 +205,9 @@ class PrefetchingDataLayer(BaseDataLayer):
         return batch, self._feed.send(batch.pixels)
 
     def record_of(self, place: int) -> tuple[str, str] | None:
-        """Return source and key of a record of the batch in the tops, for messages; or None.
+        """Return source and key of the record at an index of the batch, for messages; or None.
 
         After skipped records the keys are unknown.
-
-        Args:
-            place: Index of the record in the batch.
         """
         if self._current is None or self.skipped:
             return None
@@ -229,11 +216,12 @@ class PrefetchingDataLayer(BaseDataLayer):
         return self.record(self._current.position - from_end * shard.world_size + shard.rank)
 
     def record(self, number: int) -> tuple[str, str] | None:
-        """Return source and key of a record, counted through all epochs; None if unknown.
+        """Return source and key of a record, counted through all epochs; None if unknown."""
 
-        Raises:
-            DataError: The source cannot be read.
-        """
+    def rand_skip(self, most: int) -> int:
+        """Return the number of records that ``rand_skip`` skips, below ``most``."""
+        stream = stream_of(f"{self.name}/rand_skip")
+        return int(bits(self.context.seed, stream, 0, 1)[0]) % most if most else 0
 
     @property
     def waited(self) -> float:
@@ -278,38 +266,33 @@ class PrefetchingDataLayer(BaseDataLayer):
             prefetcher.close()
 
     def _start(self) -> Prefetcher:
-        memory = self.device.backend.empty_host
-        # At least two: one in use, one being filled.
-        batches = max(2, prefetched(self.param.data_param.prefetch))
-        feed = self.device.backend.uploader()
-        if feed is not None:
-            batches += 1  # being uploaded
+        memory, feed = self.device.backend.empty_host, self.device.backend.uploader()
         takes_bytes = feed is not None
+        # at least two: one in use, one being filled; and one being uploaded
+        batches = max(2, prefetched(self.param.data_param.prefetch)) + takes_bytes
         source: BatchSource | None = None
         prefetcher: Prefetcher | None = None
         filled = [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)]
         try:  # close the source after any error
             source = self.open_source(self._position)
-            sharded = (
-                ShardedSource(source, self.batch_shard, self.batch_size)
-                if self.batch_shard != ALL_BATCHES
-                else None
-            )
+            others: Callable[[], Any] = tuple
+            if self.batch_shard != ALL_BATCHES:
+                sharded = ShardedSource(source, self.batch_shard, self.batch_size)
+                others = sharded.skip_other_ranks
             prefetcher = Prefetcher(
                 source,
                 filled,
                 name=f"prefetch of {self.name}",
                 log_on_wait=f"Waiting for data (layer {self.name!r})",  # Caffe's words
-                others=sharded.skip_other_ranks if sharded is not None else tuple,
+                others=others,
             )
             with Uninterrupted():
                 self._abandon = weakref.finalize(self, prefetcher.abandon)
                 self._abandon.atexit = False  # running threads are stopped at exit anyway
                 prefetcher.start()
                 self._feed = feed
-                self._prefetcher = (
-                    prefetcher  # last: a thread that has not started must not be waited for
-                )
+                # last: a thread that has not started must not be waited for
+                self._prefetcher = prefetcher
         except BaseException:
             opened = prefetcher or source
             if opened is not None:
@@ -319,11 +302,7 @@ class PrefetchingDataLayer(BaseDataLayer):
 
 
 def prefetched(batches: int) -> int:
-    """Return ``data_param.prefetch``, in batches, if it is in range.
-
-    Raises:
-        ConfigError: The number is 0, or above 1024.
-    """
+    """Return ``data_param.prefetch``, in batches; raise ConfigError for 0, or above 1024."""
     positive(batches, "prefetch")
     if batches > MOST_BATCHES:
         raise out_of_range("data_param.prefetch", batches, f"at most {MOST_BATCHES} batches")
@@ -378,15 +357,14 @@ class DatabaseLayer(EpochDataLayer):
         transform.force_color |= p.force_encoded_color and not transform.force_gray
         self.labels = len(top) > 1
         self.prepare(transform)
-        self._position = self._skipped(p.rand_skip)
+        self._position = self.rand_skip(p.rand_skip)
+        if p.rand_skip:
+            message = "rand_skip is deprecated; the first %d records are skipped"
+            logger.warning(message, self._position)
         self.shape_tops(top)
 
     def prepare(self, transform: TransformationParameter) -> None:
-        """Create the transformer for ``make_maker``.
-
-        Args:
-            transform: A copy of ``transform_param``.
-        """
+        """Create the transformer for ``make_maker`` from a copy of ``transform_param``."""
         raise NotImplementedError(type(self).__name__)
 
     def make_maker(self) -> BatchMaker:
@@ -394,9 +372,8 @@ class DatabaseLayer(EpochDataLayer):
         raise NotImplementedError(type(self).__name__)
 
     def fingerprint(self) -> Fingerprint:
-        return database_fingerprint(
-            self.source, DataParameter.DB.Name(self.param.data_param.backend)
-        )
+        backend = DataParameter.DB.Name(self.param.data_param.backend)
+        return database_fingerprint(self.source, backend)
 
     def open_source(self, position: int) -> DatabaseBatches:
         p = self.param.data_param
@@ -411,11 +388,3 @@ class DatabaseLayer(EpochDataLayer):
     def record(self, number: int) -> tuple[str, str] | None:
         with closing(self.open_source(0)) as source:
             return str(self.source), source.key_of(number)
-
-    def _skipped(self, most: int) -> int:
-        """Return the number of records that ``rand_skip`` skips, below ``most``."""
-        if not most:
-            return 0
-        skipped = int(bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)[0]) % most
-        logger.warning("rand_skip is deprecated; the first %d records are skipped", skipped)
-        return skipped

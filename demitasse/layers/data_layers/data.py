@@ -15,12 +15,10 @@ from demitasse.layers.registry import register_layer
 class Data(DatabaseLayer):
     """Records of a database in order, from the first again after the last.
 
-    Batches of records from an LMDB or a LevelDB.
-
-    In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
+    Batches of records from an LMDB or a LevelDB. In phase TRAIN rank r of n reads records r, r + n,
+    ...; in phase TEST every rank reads all.
 
     Source: Caffe, ``src/caffe/layers/data_layer.cpp``.
-
     Shapes: top[0] (N, C, H, W), taken from the first record of each batch; top[1] (N,), labels,
     or (N, n) where a record holds n of them.
 
@@ -40,17 +38,14 @@ class Data(DatabaseLayer):
 class AnnotatedData(DatabaseLayer):
     """AnnotatedDatum records in order, from the first again after the last.
 
-    Batches of images and of the boxes of the objects in them, from a database.
-
-    Images are distorted, expanded, sampled (``batch_sampler``), resized, cropped and mirrored;
-    boxes are transformed with them and clipped. The random choices for a record depend on the seed,
-    the layer's name and the record's number alone. ``resize_param`` counts in boxes as its pixels
-    say, so ``height_scale`` and ``width_scale`` change nothing. Not compared with the original.
-
-    In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
+    Batches of images and of the boxes of the objects in them, from a database. Images are
+    distorted, expanded, sampled (``batch_sampler``), resized, cropped and mirrored; boxes are
+    transformed with them and clipped. The random choices for a record depend on the seed, the
+    layer's name and the record's number alone. ``resize_param`` counts in boxes as its pixels say,
+    so ``height_scale`` and ``width_scale`` change nothing. Not compared with the original. In phase
+    TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
 
     Source: SSD (weiliu89/caffe), ``src/caffe/layers/annotated_data_layer.cpp``.
-
     Shapes: top[0] (N, C, H, W); top[1], if there is one, (1, 1, G, 8): place in the batch, class,
     instance, xmin, ymin, xmax, ymax in units of the image, difficult; one row of -1 where there
     is no object. Records without a type have labels instead, (N,).

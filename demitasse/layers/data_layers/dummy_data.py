@@ -1,7 +1,4 @@
-"""DummyData: tops filled by fillers, for tests and timing.
-
-Source: Caffe, ``src/caffe/layers/dummy_data_layer.cpp``.
-"""
+"""DummyData: tops filled by fillers, for tests and timing."""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ class DummyData(Layer):
 
     Values that a caller writes into a constant top stay. Not compared with the original.
 
+    Source: Caffe, ``src/caffe/layers/dummy_data_layer.cpp``.
     Shapes: no bottom -> tops as given by ``shape``, or by num, channels, height and width; each is
     given once for all tops, or for each of them.
 

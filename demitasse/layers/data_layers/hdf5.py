@@ -18,16 +18,12 @@ from demitasse.layers.registry import register_layer
 class HDF5Data(EpochDataLayer):
     """Data sets named after the tops, in an endless loop.
 
-    Batches of rows of HDF5 files.
-
-    ``source`` lists the files, one per line, relative to the working directory or the prototxt.
-    ``shuffle`` shuffles the files and the rows of each file in every epoch. Files read in order are
-    never in memory as a whole.
-
-    In phase TRAIN rank r of n reads rows r, r + n, ...; in phase TEST every rank reads all.
+    Batches of rows of HDF5 files. ``source`` lists the files, one per line, relative to the working
+    directory or the prototxt. ``shuffle`` shuffles the files and the rows of each file in every
+    epoch. Files read in order are never in memory as a whole. In phase TRAIN rank r of n reads rows
+    r, r + n, ...; in phase TEST every rank reads all.
 
     Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
-
     Shapes: tops (N, ...), rows as in the files, which must agree.
 
     Raises:
@@ -71,13 +67,10 @@ class HDF5Data(EpochDataLayer):
 class HDF5Output(Layer):
     """Append the first bottom to the data set ``data`` and the second to ``label``.
 
-    Store the bottoms of every pass in an HDF5 file.
-
-    An existing file is replaced when the net is made. (Caffe aborts in a second forward pass.) Not
-    compared with the original.
+    Store the bottoms of every pass in an HDF5 file. An existing file is replaced when the net is
+    made. (Caffe aborts in a second forward pass.) Not compared with the original.
 
     Source: Caffe, ``src/caffe/layers/hdf5_output_layer.cpp``.
-
     Shapes: bottoms (N, ...), (N, ...), each of at most 4 axes and stored with 4 -> no top.
 
     Raises:

@@ -10,10 +10,8 @@ Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``; DeepLab,
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
-from demitasse.backends.random import bits, stream_of
 from demitasse.core.paths import resolve_path, rooted_path
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.image_list import (
@@ -40,9 +38,8 @@ class ImageData(EpochDataLayer):
 
     Lines of the list are ``path label``; with several labels, ``path label label ...``. Labels may
     be any numbers. Paths are relative to ``root_folder``, which is also searched beside the
-    prototxt.
-
-    In phase TRAIN rank r of n reads images r, r + n, ...; in phase TEST every rank reads all.
+    prototxt. In phase TRAIN rank r of n reads images r, r + n, ...; in phase TEST every rank reads
+    all.
 
     Shapes: top[0] (N, C, H, W), from the first image of each batch; top[1] labels (N,), or (N, n)
     for n labels.
@@ -63,10 +60,14 @@ class ImageData(EpochDataLayer):
             raise missing("image_data_param.source", "name a list of images")
         self.size = new_size(p)
         self.source = resolve_path(p.source, self.context.base_dir)
-        self.find = partial(find_image, p.root_folder, self.context.base_dir)
+        self.find = partial(rooted_path, p.root_folder, base=self.context.base_dir)
         self.entries = read_image_list(self.source, self.find)
         self.transformer = self.make_transformer(self.param.transform_param)
-        self._position = self._skipped(p.rand_skip)
+        self._position = self.rand_skip(p.rand_skip)
+        if p.rand_skip and self._position >= len(self.entries):
+            skipped = f"it skipped {self._position}"
+            expected = f"fewer than the {len(self.entries)} images of the list; {skipped}"
+            raise out_of_range("image_data_param.rand_skip", p.rand_skip, expected)
         self.shape_tops(top)
 
     def fingerprint(self) -> Fingerprint:
@@ -93,31 +94,9 @@ class ImageData(EpochDataLayer):
         shuffle = self.param.image_data_param.shuffle
         return EpochPermutation(len(self.entries), self.context.seed, self.name, shuffle=shuffle)
 
-    def _skipped(self, most: int) -> int:
-        """Return the number of images that ``rand_skip`` skips, below ``most``."""
-        if not most:
-            return 0
-        drawn = bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)
-        skipped = int(drawn[0]) % most
-        if skipped >= len(self.entries):
-            expected = (
-                f"fewer than the {len(self.entries)} images of the list; it skipped {skipped}"
-            )
-            raise out_of_range("image_data_param.rand_skip", most, expected)
-        return skipped
-
-
-def find_image(root: str, base_dir: Path | None, name: str) -> Path:
-    """Return the path of an image of a list with ``root_folder``."""
-    return rooted_path(root, name, base_dir)
-
 
 def new_size(param: ImageDataParameter) -> tuple[int, int] | None:
-    """Return the size to which images are resized, (height, width) in pixels; None for no resize.
-
-    Raises:
-        ConfigError: One of the fields is given without the other.
-    """
+    """Return the size to which images are resized, (height, width) in pixels; None to keep it."""
     if bool(param.new_height) != bool(param.new_width):
         message = (
             f"new_height {param.new_height} and new_width {param.new_width} must be given together"
@@ -184,7 +163,7 @@ class LabelImageLayer(EpochDataLayer):
         return LabelImageBatches(
             self.source,
             self.pairs,
-            partial(find_image, p.root_folder, context.base_dir),
+            partial(rooted_path, p.root_folder, base=context.base_dir),
             self.look,
             self.augmenter,
             self.batch_size,
@@ -199,21 +178,17 @@ class LabelImageLayer(EpochDataLayer):
 class ImageSegData(LabelImageLayer):
     """Images of a list and their labels, in order or shuffled in every epoch.
 
-    Batches of images with a class for every pixel, that a list names.
-
-    Not compared with the original.
-
-    Lines of the list are ``image label``, both without spaces; paths as for ImageData.
+    Batches of images with a class for every pixel, that a list names. Not compared with the
+    original. Lines of the list are ``image label``, both without spaces; paths as for ImageData.
     With ``label_type: PIXEL`` the label is an image of the same size whose pixels are classes (of
     one with a palette, the numbers of its colours); with ``IMAGE``, which is the default as in
     DeepLab, a class for all pixels; with ``NONE`` there are none, and all pixels have
-    ``ignore_label``. Images and labels are cropped and mirrored alike. An image smaller than
-    the crop is filled up with the mean, its labels with ``ignore_label``. ``new_height`` and
+    ``ignore_label``. Images and labels are cropped and mirrored alike. An image smaller than the
+    crop is filled up with the mean, its labels with ``ignore_label``. ``new_height`` and
     ``new_width`` resize labels to the nearest class, where DeepLab would mix classes. Each image
     and its labels are then made larger or smaller by one of ``scale_factors``, drawn at random.
 
     Source: DeepLab, ``src/caffe/layers/image_seg_data_layer.cpp``.
-
     Shapes: top[0] (N, C, H, W); top[1] labels (N, 1, H, W); top[2], if there is one, height and
     width of each image (N, 1, 1, 2).
 
@@ -232,20 +207,23 @@ class ImageSegData(LabelImageLayer):
         return self.param.image_data_param, self.param.transform_param
 
 
+LISTED = (
+    "source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "is_color",
+    "root_folder",
+)  # fmt: skip
+"""Fields of SegNet's message that ``image_data_param`` has, too."""
+
+
 @register_layer("DenseImageData")
 class DenseImageData(LabelImageLayer):
     """Images and label images of a list, in order or shuffled in every epoch.
 
-    Batches of images with a class for every pixel, as SegNet's prototxts name them.
-
-    Not compared with the original.
-
-    Lines of the list are ``image label``, both without spaces; the pixels of the label are classes.
-    Images and labels are cropped and mirrored alike; crops are at random places in TRAIN and in
-    the middle in TEST, where SegNet's are at random places, too.
+    Batches of images with a class for every pixel, as SegNet's prototxts name them. Not compared
+    with the original. Lines of the list are ``image label``, both without spaces; the pixels of the
+    label are classes. Images and labels are cropped and mirrored alike; crops are at random places
+    in TRAIN and in the middle in TEST, where SegNet's are at random places, too.
 
     Source: SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/dense_image_data_layer.cpp``.
-
     Shapes: top[0] (N, C, H, W); top[1] labels (N, 1, H, W).
 
     Raises:
@@ -267,15 +245,7 @@ class DenseImageData(LabelImageLayer):
         transform.mirror |= p.mirror
         if p.crop_height or p.crop_width:
             transform.crop_h, transform.crop_w = p.crop_height, p.crop_width
-        listed = ImageDataParameter(
-            source=p.source,
-            batch_size=p.batch_size,
-            rand_skip=p.rand_skip,
-            shuffle=p.shuffle,
-            new_height=p.new_height,
-            new_width=p.new_width,
-            is_color=p.is_color,
-            root_folder=p.root_folder,
-            label_type=ImageDataParameter.PIXEL,
-        )
+        listed = ImageDataParameter(label_type=ImageDataParameter.PIXEL)
+        for name in LISTED:
+            setattr(listed, name, getattr(p, name))
         return listed, transform

@@ -1,7 +1,4 @@
-"""MemoryData: batches of arrays that a caller hands over.
-
-Source: Caffe, ``src/caffe/layers/memory_data_layer.cpp``.
-"""
+"""MemoryData: batches of arrays that a caller hands over."""
 
 from __future__ import annotations
 
@@ -32,6 +29,7 @@ class MemoryData(BaseDataLayer):
     Arrays given to ``reset`` are neither copied nor transformed; datums and images are.
     Not compared with the original.
 
+    Source: Caffe, ``src/caffe/layers/memory_data_layer.cpp``.
     Shapes: top[0] (N, C, H, W) as the message says, top[1] (N,).
 
     Raises:
@@ -62,12 +60,7 @@ class MemoryData(BaseDataLayer):
         return self._batch_size
 
     def set_batch_size(self, size: int) -> None:
-        """Set the batch size.
-
-        Raises:
-            ConfigError: The size is not above 0.
-            DataError: Rows that were added are not used yet.
-        """
+        """Set the batch size, above 0; raise DataError if rows that were added are not used yet."""
         self._need_used()
         self._batch_size = positive(size, "the batch size")
 
@@ -99,12 +92,7 @@ class MemoryData(BaseDataLayer):
         self.has_new_data = True
 
     def add_mat_vector(self, images: Sequence[Any], labels: Sequence[float]) -> None:
-        """Transform some images (C, H, W), arrays of bytes or numbers, and use them.
-
-        Raises:
-            DataError: As for ``add_datum_vector``.
-            ShapeError: Images do not become (C, H, W).
-        """
+        """Transform and use some images (C, H, W) of bytes or numbers; errors as of datums."""
         self._need_used()
         self._use(self.transformer.transform(images), labels)
         self.has_new_data = True

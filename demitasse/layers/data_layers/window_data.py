@@ -1,13 +1,10 @@
-"""WindowData: windows of images, some around objects and some not, drawn at random.
-
-Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
-"""
+"""WindowData: windows of images, some around objects and some not, drawn at random."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from demitasse.core.paths import resolve_path
+from demitasse.core.paths import resolve_path, rooted_path
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.images.crop import WindowCrop
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
@@ -17,7 +14,6 @@ from demitasse.io.data.transform.random import RecordRandom
 from demitasse.layers.base import Blobs, Exactly
 from demitasse.layers.checks import missing, out_of_range, positive, unsupported
 from demitasse.layers.data_layers.base import PrefetchingDataLayer
-from demitasse.layers.data_layers.image_data import find_image
 from demitasse.layers.registry import register_layer
 
 MODES = {"warp": False, "square": True}
@@ -31,6 +27,7 @@ class WindowData(PrefetchingDataLayer):
     surroundings, and ``crop_mode: "square"`` widens it to a square first. Pixels outside the image
     are 0. Both ``scale`` fields count. Not compared with the original.
 
+    Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
     Shapes: top[0] (N, C, crop_size, crop_size), top[1] (N,) classes, 0 for background.
 
     Raises:
@@ -50,17 +47,12 @@ class WindowData(PrefetchingDataLayer):
         if not p.source:
             raise missing("window_data_param.source", "name a window file")
         if p.crop_mode not in MODES:
-            message = f"window_data_param.crop_mode is {p.crop_mode!r}; known are warp and square"
-            raise ConfigError(
-                message,
-                code=ErrorCode.UNKNOWN,
-                field="window_data_param.crop_mode",
-                got=p.crop_mode,
-            )
+            field = "window_data_param.crop_mode"
+            message = f"{field} is {p.crop_mode!r}; known are warp and square"
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, field=field, got=p.crop_mode)
         if not 0 <= p.fg_fraction <= 1:
-            raise out_of_range(
-                "window_data_param.fg_fraction", p.fg_fraction, "a number from 0 to 1"
-            )
+            field, expected = "window_data_param.fg_fraction", "a number from 0 to 1"
+            raise out_of_range(field, p.fg_fraction, expected)
         if 2 * p.context_pad >= size:
             expected = f"less than half of the {size} pixels of a crop"
             raise out_of_range("window_data_param.context_pad", p.context_pad, expected)
@@ -89,7 +81,7 @@ class WindowData(PrefetchingDataLayer):
         return WindowBatches(
             self.source,
             self.windows,
-            partial(find_image, p.root_folder, context.base_dir),
+            partial(rooted_path, p.root_folder, base=context.base_dir),
             self.cut,
             self.batch_size,
             p.fg_fraction,

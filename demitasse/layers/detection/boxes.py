@@ -29,11 +29,7 @@ class BoxCoder:
     variance_in_target: bool
 
     def encode(self, boxes: np.ndarray, prior: np.ndarray, variance: np.ndarray) -> np.ndarray:
-        """Return the codes of boxes. Shapes: (..., 4), all alike -> the same.
-
-        Raises:
-            NetError: A prior is empty, or a box if the code has its logarithm.
-        """
+        """Return the codes of boxes. Shapes: (..., 4), all alike -> the same."""
         if self.kind == "CENTER_SIZE":
             size = self._size(prior)
             sides = boxes[..., 2:] - boxes[..., :2]
@@ -48,11 +44,7 @@ class BoxCoder:
         return code if self.variance_in_target else code / variance
 
     def decode(self, code: np.ndarray, prior: np.ndarray, variance: np.ndarray) -> np.ndarray:
-        """Return the boxes of codes. Shapes: (..., 4) that broadcast -> (..., 4).
-
-        Raises:
-            NetError: A prior is empty.
-        """
+        """Return the boxes of codes. Shapes: (..., 4) that broadcast -> (..., 4)."""
         offset = code if self.variance_in_target else variance * code
         if self.kind == "CORNER":
             corners: np.ndarray = prior + offset
@@ -70,11 +62,7 @@ class BoxCoder:
         return moved
 
     def check(self, prior: np.ndarray) -> None:
-        """Refuse empty priors, for codes relative to their size. Shapes: (P, 4).
-
-        Raises:
-            NetError: A prior is empty.
-        """
+        """Raise NetError for an empty prior, if codes are relative to its size. Shape: (P, 4)."""
         if self.kind != "CORNER":
             self._size(prior)
 
@@ -85,7 +73,7 @@ class BoxCoder:
         return size
 
     def _need_sides(self, sides: np.ndarray, boxes: np.ndarray, what: str) -> None:
-        """Refuse boxes whose width or height is not above 0."""
+        """Raise NetError for a box whose width or height is not above 0."""
         good = sides > 0
         if not good.all():
             good = good.all(axis=-1).reshape(-1)

@@ -29,11 +29,7 @@ from demitasse.layers.registry import register_layer
 
 
 def statistics(p: BBoxRegParameter) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of box regression. Shapes: (4,).
-
-    Raises:
-        ConfigError: They are not four numbers each, or a deviation is not above 0.
-    """
+    """Return mean and deviation of box regression. Shapes: (4,)."""
     if not p.bbox_mean or not p.bbox_std:
         return np.zeros(4), np.ones(4)
     for name, values in (("bbox_mean", p.bbox_mean), ("bbox_std", p.bbox_std)):
@@ -63,7 +59,6 @@ class DecodeBBox(CascadeLayer):
     overlap an object by ``gt_iou_thr`` or more. Not compared with the original.
 
     Source: Cascade R-CNN (zhaoweicai/cascade-rcnn), ``src/caffe/layers/decode_bbox_layer.cpp``.
-
     Shapes: bottoms predictions (R, 8), regions of R x 5 values: image, x1, y1, x2, y2 in pixels[,
     objects (R, ...), whose last value is the overlap] -> top regions (K, 5, 1, 1).
 
@@ -128,7 +123,6 @@ class BoxGroupOutput(CascadeLayer):
 
     Source: Cascade R-CNN (zhaoweicai/cascade-rcnn),
     ``src/caffe/layers/box_group_output_layer.cpp``.
-
     Shapes: for each map, bottoms scores (N A, classes, H, W) and predictions (N A, 4, H, W), with A
     anchors -> top[0] regions (R, 5, 1, 1): image, x1, y1, x2, y2 in pixels; top[1], if there is
     one, regions and their scores (R, 6, 1, 1). Without regions, one region from 1 to 10, and a row

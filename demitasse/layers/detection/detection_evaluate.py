@@ -1,13 +1,8 @@
-"""DetectionEvaluate: true and false positives, for the mean average precision of a test.
-
-Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_evaluate_layer.cpp`` and ``OutputBBox``
-in ``src/caffe/util/bbox_util.cpp``.
-"""
+"""DetectionEvaluate: true and false positives, for the mean average precision of a test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,108 +16,13 @@ from demitasse.layers.detection.boxes import overlaps
 from demitasse.layers.detection.matching import COLUMNS, GroundTruth, parse_ground_truth
 from demitasse.layers.registry import register_layer
 
-Place = Callable[[np.ndarray, int], np.ndarray]
-"""Function that converts boxes (K, 4) of the image with an index to the units of comparison."""
-
-
-@dataclass(frozen=True)
-class DetectionMatcher:
-    """Matches detections with the ground truth of their image and class.
-
-    Attributes:
-        classes: Number of classes, with the background.
-        background: Class of the background; -1 for none.
-        overlap: Least overlap of a true positive.
-        difficult: True counts difficult objects. False ignores them, and the detections that match
-            them.
-    """
-
-    classes: int
-    background: int
-    overlap: float
-    difficult: bool
-
-    def __call__(
-        self, detections: np.ndarray, objects: Sequence[GroundTruth], place: Place
-    ) -> np.ndarray:
-        """Return a row for each class, and one for each detection.
-
-        The first rows are -1, class, number of objects, -1, -1; the others are image, class, score,
-        true positive (1 or 0), false positive (1 or 0).
-
-        Args:
-            detections: Rows of DetectionOutput; class -1 for none. Shape: (K, 7).
-            objects: Ground truth of each image.
-            place: Converts boxes to the units of comparison.
-
-        Returns:
-            Shape: (classes + detections, 5).
-
-        Raises:
-            NetError: The class or the image of a detection is out of range.
-        """
-        detections = detections[detections[:, 1] != -1]
-        labels, images = detections[:, 1], detections[:, 0]
-        good = (labels >= 0) & (labels < self.classes) & (labels != self.background)
-        if not good.all():
-            message = (
-                f"a detection is of class {labels[~good][0]:g}, expected one of the "
-                f"{self.classes} classes except the background, {self.background}"
-            )
-            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, label=float(labels[~good][0]))
-        good = images > -1
-        if not good.all():
-            message = f"a detection is in image {images[~good][0]:g}, expected 0 or more"
-            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, image=float(images[~good][0]))
-        kinds = [kind for kind in range(self.classes) if kind != self.background]
-        rows = [np.array([[-1, kind, self._count(objects, kind), -1, -1]]) for kind in kinds]
-        for number in np.unique(detections[:, 0]).astype(int):
-            own = detections[detections[:, 0] == number]
-            truth = objects[number] if number < len(objects) else None
-            for kind in np.unique(own[:, 1]).astype(int):
-                rows.append(self._image(own[own[:, 1] == kind], truth, kind, number, place))
-        return np.concatenate(rows)
-
-    def _count(self, objects: Sequence[GroundTruth], kind: int) -> int:
-        """Return the number of objects of a class that count."""
-        return sum(
-            int(np.count_nonzero((some.labels == kind) & (self.difficult | ~some.difficult)))
-            for some in objects
-        )
-
-    def _image(
-        self, found: np.ndarray, truth: GroundTruth | None, kind: int, number: int, place: Place
-    ) -> np.ndarray:
-        """Return the rows of one image's detections of one class. Shapes: (K, 7) -> (K, 5)."""
-        found = found[np.argsort(-found[:, 2], kind="stable")]
-        rows = np.concatenate([found[:, :3], np.zeros((len(found), 2))], axis=1)
-        rows[:, 4] = 1
-        some = None if truth is None else truth.where(truth.labels == kind)
-        if some is None or not len(some):
-            return rows
-        boxes, wanted = place(found[:, 3:], number), place(some.boxes, number)
-        taken = np.zeros(len(some), bool)
-        for row, box in zip(rows, boxes, strict=True):
-            share = overlaps(box, wanted)
-            best = int(np.argmax(share))
-            if share[best] < self.overlap:
-                continue
-            if some.difficult[best] and not self.difficult:
-                row[4] = 0
-            elif not taken[best]:
-                row[3], row[4], taken[best] = 1, 0, True
-        return rows
-
 
 def in_pixels(
     boxes: np.ndarray, size: tuple[int, int], param: ResizeParameter | None
 ) -> np.ndarray:
     """Return boxes in pixels of the image before the resize; the last pixels are included.
 
-    Args:
-        boxes: Boxes in units of the resized image. Shape: (K, 4).
-        size: Height and width of the image, in pixels.
-        param: The resize, or None.
+    Boxes (K, 4) are in units of the resized image; ``size`` is height and width in pixels.
     """
     height, width = size
     low, shown = np.zeros(4), np.ones(4)  # position of the image in the resized image
@@ -131,17 +31,11 @@ def in_pixels(
         used = np.array([1.0, wanted / aspect] if aspect > wanted else [aspect / wanted, 1.0])
         low, shown = np.tile((1 - used) / 2, 2), np.tile(used, 2)
     scale = np.array([width, height] * 2, float)
-    placed: np.ndarray
-    if (
-        param is not None
-        and param.resize_mode == ResizeParameter.FIT_SMALL_SIZE
-        and param.height_scale
-        and param.width_scale
-    ):
+    placed: np.ndarray = np.clip((boxes - low) / shown, 0, 1) * scale
+    if param is not None and param.resize_mode == ResizeParameter.FIT_SMALL_SIZE:
         units = np.array([param.width_scale, param.height_scale] * 2, float)
-        placed = np.clip(boxes * units, 0, scale)
-    else:
-        placed = np.clip((boxes - low) / shown, 0, 1) * scale
+        if units.all():
+            placed = np.clip(boxes * units, 0, scale)
     placed[:, 2:] += 1
     return placed
 
@@ -158,6 +52,8 @@ class DetectionEvaluate(Layer):
     has height and width in the order of the records; the next batch begins after the last image
     with a detection or an object. Not compared with the original.
 
+    Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_evaluate_layer.cpp`` and
+    ``OutputBBox`` in ``src/caffe/util/bbox_util.cpp``.
     Shapes: bottoms detections (1, 1, K, 7) as DetectionOutput makes them, objects (1, 1, G, 8) as
     AnnotatedData does -> top (1, 1, M, 5): for each class but the background -1, class, number of
     objects, -1, -1; then for each detection image, class, score, right (1 or 0), wrong (1 or 0).
@@ -177,17 +73,11 @@ class DetectionEvaluate(Layer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.detection_evaluate_param
         if p.overlap_threshold <= 0:
-            raise out_of_range(
-                "detection_evaluate_param.overlap_threshold",
-                p.overlap_threshold,
-                "a number above 0",
-            )
-        self.matcher = DetectionMatcher(
-            classes=positive(p.num_classes, "detection_evaluate_param.num_classes"),
-            background=p.background_label_id,
-            overlap=p.overlap_threshold,
-            difficult=p.evaluate_difficult_gt,
-        )
+            field = "detection_evaluate_param.overlap_threshold"
+            raise out_of_range(field, p.overlap_threshold, "a number above 0")
+        self.classes = positive(p.num_classes, "detection_evaluate_param.num_classes")
+        self.background, self.overlap = p.background_label_id, p.overlap_threshold
+        self.counts_difficult = p.evaluate_difficult_gt
         self.sizes: list[tuple[int, int]] = []
         if p.name_size_file:
             self.sizes = _read_sizes(resolve_path(p.name_size_file, self.context.base_dir))
@@ -205,12 +95,65 @@ class DetectionEvaluate(Layer):
         detections = bottom[0].cpu_data()[0, 0]
         rows = bottom[1].cpu_data()[0, 0]
         images = 1 + _last_image(detections, rows)
-        objects = parse_ground_truth(rows, images, self.matcher.classes, self.matcher.background)
-        judged = self.matcher(detections, objects, self._place)
+        objects = parse_ground_truth(rows, images, self.classes, self.background)
+        judged = self._judged(detections[detections[:, 1] != -1], objects)
         if self.sizes:
             self.seen = (self.seen + images) % len(self.sizes)
         top[0].reshape((1, 1, *judged.shape))
         top[0].mutable_cpu_data()[...] = judged
+
+    def _judged(self, detections: np.ndarray, objects: Sequence[GroundTruth]) -> np.ndarray:
+        """Return the rows of the top. Shapes: (K, 7) -> (classes + K, 5)."""
+        labels, images = detections[:, 1], detections[:, 0]
+        good = (labels >= 0) & (labels < self.classes) & (labels != self.background)
+        if not good.all():
+            message = (
+                f"a detection is of class {labels[~good][0]:g}, expected one of the "
+                f"{self.classes} classes except the background, {self.background}"
+            )
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, label=float(labels[~good][0]))
+        good = images > -1
+        if not good.all():
+            message = f"a detection is in image {images[~good][0]:g}, expected 0 or more"
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, image=float(images[~good][0]))
+        rows = []
+        for kind in range(self.classes):
+            if kind != self.background:
+                own = (
+                    (some.labels == kind) & (self.counts_difficult | ~some.difficult)
+                    for some in objects
+                )
+                count = sum(int(np.count_nonzero(mask)) for mask in own)
+                rows.append(np.array([[-1, kind, count, -1, -1]]))
+        for number in np.unique(detections[:, 0]).astype(int):
+            found = detections[detections[:, 0] == number]
+            truth = objects[number] if number < len(objects) else None
+            for kind in np.unique(found[:, 1]).astype(int):
+                rows.append(self._image(found[found[:, 1] == kind], truth, kind, number))
+        return np.concatenate(rows)
+
+    def _image(
+        self, found: np.ndarray, truth: GroundTruth | None, kind: int, number: int
+    ) -> np.ndarray:
+        """Return the rows of one image's detections of one class. Shapes: (K, 7) -> (K, 5)."""
+        found = found[np.argsort(-found[:, 2], kind="stable")]
+        rows = np.concatenate([found[:, :3], np.zeros((len(found), 2))], axis=1)
+        rows[:, 4] = 1
+        some = None if truth is None else truth.where(truth.labels == kind)
+        if some is None or not len(some):
+            return rows
+        boxes, wanted = self._place(found[:, 3:], number), self._place(some.boxes, number)
+        taken = np.zeros(len(some), bool)
+        for row, box in zip(rows, boxes, strict=True):
+            share = overlaps(box, wanted)
+            best = int(np.argmax(share))
+            if share[best] < self.overlap:
+                continue
+            if some.difficult[best] and not self.counts_difficult:
+                row[4] = 0  # neither right nor wrong
+            elif not taken[best]:
+                row[3], row[4], taken[best] = 1, 0, True
+        return rows
 
     def _place(self, boxes: np.ndarray, image: int) -> np.ndarray:
         """Return boxes in the units of comparison. Shapes: (K, 4) -> the same."""
@@ -241,10 +184,8 @@ def _read_sizes(source: Path) -> list[tuple[int, int]]:
         message = f"the file of sizes cannot be read: {error.strerror}"
         raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
     try:
-        sizes = [
-            (int(height), int(width))
-            for height, width in zip(words[1::3], words[2::3], strict=True)
-        ]
+        pairs = zip(words[1::3], words[2::3], strict=True)
+        sizes = [(int(height), int(width)) for height, width in pairs]
     except ValueError as error:
         message = "the file of sizes must have lines 'name height width'"
         raise DataError(message, str(source), code=ErrorCode.INVALID) from error

@@ -1,8 +1,4 @@
-"""DetectionOutput: boxes that a single-shot detector has found.
-
-Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_output_layer.cpp``,
-``src/caffe/util/bbox_util.cpp``.
-"""
+"""DetectionOutput: boxes that a single-shot detector has found."""
 
 from __future__ import annotations
 
@@ -26,16 +22,11 @@ Decoded = Callable[[int, int, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Detector:
-    """Converts predictions for priors to detections.
+    """Converts predictions for priors to detections; see :class:`BoxCoder`, :func:`suppress`.
 
     Attributes:
-        classes: Number of classes.
         background: Class of the background; -1 for none.
-        code: Code of the boxes; see :class:`BoxCoder`.
-        variance_in_target: True if predictions are not multiplied by the priors' variances.
         confidence: Scores must be above this limit.
-        overlap: See :func:`suppress`.
-        eta: See :func:`suppress`.
         top_k: Candidates of a class; -1 for all.
         keep: Most boxes of an image; -1 for all.
     """
@@ -58,9 +49,6 @@ class Detector:
 
         Shapes: location (N, P, L, 4), where L is 1 or the number of classes, score (N, P, classes),
         prior (2, P, 4): boxes and variances -> (K, 7).
-
-        Raises:
-            NetError: A prior is empty.
         """
         code = BoxCoder(self.code, self.variance_in_target)
         code.check(prior[0])
@@ -122,6 +110,8 @@ class DetectionOutput(Layer):
     The number of detections is known only during forward. Nothing is written to files. Runs on the
     host. Compared with OpenCV's output.
 
+    Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_output_layer.cpp``,
+    ``src/caffe/util/bbox_util.cpp``.
     Shapes: bottoms location (N, P L 4), where L is 1 or, without ``share_location``, the number of
     classes, scores (N, P classes), priors (1, 2, P 4) as PriorBox makes them[, image]
     -> top (1, 1, K, 7): image, class, score, xmin, ymin, xmax, ymax. Without detections, a row
@@ -144,11 +134,9 @@ class DetectionOutput(Layer):
             message = "detection_output_param.visualize shows windows, which is not supported"
             raise unsupported("detection_output_param.visualize", message)
         if p.save_output_param.output_directory:
-            get_logger(__name__).warning(
-                "layer %r: detections are not written to %s; read its top",
-                self.name,
-                p.save_output_param.output_directory,
-            )
+            message = "layer %r: detections are not written to %s; read its top"
+            log, folder = get_logger(__name__), p.save_output_param.output_directory
+            log.warning(message, self.name, folder)
         self.detector = detector(p)
         self.boxes = 1 if p.share_location else self.detector.classes
 
@@ -173,11 +161,7 @@ class DetectionOutput(Layer):
 
 
 def detector(p: DetectionOutputParameter) -> Detector:
-    """Return the detector of a message.
-
-    Raises:
-        ConfigError: See ``DetectionOutput``.
-    """
+    """Return the detector of a message; errors are those of ``DetectionOutput``."""
     nms = p.nms_param
     if nms.nms_threshold < 0:
         raise out_of_range("nms_param.nms_threshold", nms.nms_threshold, "0 or more")

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from demitasse.errors import ErrorCode, NetError
+from demitasse.io.proto import MultiBoxLossParameter, PriorBoxParameter
+from demitasse.layers.checks import out_of_range, positive
 from demitasse.layers.detection.boxes import BoxCoder, overlaps
 
 COLUMNS = 8
@@ -23,13 +26,7 @@ COLUMNS = 8
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """Ground truth of one image.
-
-    Attributes:
-        labels: Classes. Shape: (G,), int.
-        boxes: Boxes, in units of the image. Shape: (G, 4).
-        difficult: Mask of the objects that are hard to see. Shape: (G,), bool.
-    """
+    """Classes (G,), boxes (G, 4) in units of the image, and a mask (G,) of difficult objects."""
 
     labels: np.ndarray
     boxes: np.ndarray
@@ -49,14 +46,7 @@ def parse_ground_truth(
 ) -> list[GroundTruth]:
     """Return the ground truth of each image of a batch; rows of image -1 are placeholders.
 
-    Args:
-        rows: Shape: (G, 8).
-        images: Number of images.
-        classes: Number of classes, with the background.
-        background: Class of the background; -1 for none.
-
-    Raises:
-        NetError: The image of a row is not in the batch, or its class is the background or unknown.
+    ``classes`` counts the background, too; the background is -1 for none. Shape: rows (G, 8).
     """
     rows = rows[rows[:, 0] != -1]
     with np.errstate(invalid="ignore"):  # NaN becomes a number out of range
@@ -70,13 +60,8 @@ def parse_ground_truth(
             f"the {classes} classes except the background, {background}, in one of "
             f"{images} images"
         )
-        raise NetError(
-            message,
-            code=ErrorCode.OUT_OF_RANGE,
-            index=wrong,
-            label=int(label[wrong]),
-            image=int(image[wrong]),
-        )
+        place = {"index": wrong, "label": int(label[wrong]), "image": int(image[wrong])}
+        raise NetError(message, code=ErrorCode.OUT_OF_RANGE, **place)
     every = GroundTruth(label, rows[:, 3:7], rows[:, 7] != 0)
     return [every.where(image == number) for number in range(images)]
 
@@ -94,17 +79,12 @@ def match(
     """Match each object with its best box, then other boxes by their overlap.
 
     The first matching is bipartite and greedy, the pair of greatest overlap first. An object that
-    overlaps no remaining box has no match.
+    overlaps no remaining box has no match. Other boxes overlap their best object by ``threshold``
+    at least; None for the first matching only. With ``ignore_outside``, boxes that reach beyond the
+    image are ignored. Return the object of each box, UNMATCHED or IGNORED, and the overlap with it;
+    for unmatched boxes the greatest overlap with any object.
 
-    Args:
-        objects: Shape: (G, 4).
-        boxes: Shape: (P, 4).
-        threshold: Least overlap of a box with its best object; None for the first matching only.
-        ignore_outside: True ignores boxes that reach beyond the image.
-
-    Returns:
-        The object of each box, UNMATCHED or IGNORED, and the overlap with it; for unmatched boxes
-        the greatest overlap with any object. Shapes: (P,) and (P,).
+    Shapes: objects (G, 4), boxes (P, 4) -> (P,), (P,).
     """
     matched_gt = np.full(len(boxes), UNMATCHED)
     if ignore_outside:
@@ -150,33 +130,28 @@ class Assignment:
     has_gt: np.ndarray
 
 
-@dataclass(frozen=True)
 class TargetAssigner:
-    """Assigns objects to priors.
+    """Assigns objects to priors, by the fields of MultiBoxLoss; its errors.
 
-    Attributes:
-        classes: Number of classes C.
-        background: Class of the background.
-        share_location: True for one box for all classes (L is 1), False for one box for each class.
-        code: Code of the boxes.
-        threshold: See ``match``.
-        ignore_outside: See ``match``.
-        match_predictions: True matches the predicted boxes, False the priors.
-        drop_outside_targets: True gives corners beyond the image no target.
-        class_agnostic: True gives all objects the class after the background.
-        multi_label: True if a prior may have several classes.
+    There is one box for all classes (L is 1) with ``share_location``, else one for each class.
     """
 
-    classes: int
-    background: int
-    share_location: bool
-    code: BoxCoder
-    threshold: float | None
-    ignore_outside: bool
-    match_predictions: bool
-    drop_outside_targets: bool
-    class_agnostic: bool
-    multi_label: bool
+    def __init__(self, p: MultiBoxLossParameter) -> None:
+        path = "multibox_loss_param"
+        self.param, self.background = p, p.background_label_id
+        self.classes = positive(p.num_classes, f"{path}.num_classes")
+        self.multi_label = p.conf_loss_type == MultiBoxLossParameter.LOGISTIC
+        if not self.multi_label and self.background >= self.classes:
+            expected = f"one of the {self.classes} classes, with conf_loss_type SOFTMAX"
+            raise out_of_range(f"{path}.background_label_id", self.background, expected)
+        if p.map_object_to_agnostic and self.background + 1 >= self.classes:
+            least = self.background + 2
+            expected = f"at least {least}: map_object_to_agnostic needs a foreground class"
+            raise out_of_range(f"{path}.num_classes", self.classes, expected)
+        code = PriorBoxParameter.CodeType.Name(p.code_type)
+        self.code = BoxCoder(code, p.encode_variance_in_target)
+        bipartite = p.match_type == MultiBoxLossParameter.BIPARTITE
+        self.threshold = None if bipartite else p.overlap_threshold
 
     def boxes(self, location: np.ndarray, prior: np.ndarray) -> np.ndarray:
         """Return predicted boxes. Shapes: (N, P, L, 4), (2, P, 4) -> (N, P, L, 4)."""
@@ -186,15 +161,10 @@ class TargetAssigner:
     def __call__(
         self, objects: Sequence[GroundTruth], location: np.ndarray, prior: np.ndarray
     ) -> Assignment:
-        """Match the priors of each image.
+        """Match the priors of each image; raise NetError for empty objects or priors.
 
-        Args:
-            objects: Ground truth of each image; N.
-            location: Predictions, read only ``match_predictions``. Shape: (N, P, L, 4).
-            prior: Boxes and variances. Shape: (2, P, 4).
-
-        Raises:
-            NetError: An object or a prior is empty.
+        Shapes: location (N, P, L, 4), predictions, not read with ``use_prior_for_matching``; prior
+        (2, P, 4), boxes and variances.
         """
         n, priors, box_kinds = location.shape[:3]
         targets = Assignment(
@@ -207,7 +177,7 @@ class TargetAssigner:
         )
         if self.background < self.classes:
             targets.class_targets[..., self.background] = 1
-        if self.match_predictions:
+        if not self.param.use_prior_for_matching:
             matched = self.boxes(location, prior)
         else:
             matched = np.broadcast_to(prior[0][:, None, :], location.shape)
@@ -220,8 +190,15 @@ class TargetAssigner:
                 number = targets.matched_gt[image, kind, rows]
                 wanted = self.code.encode(some.boxes[number], prior[0][rows], prior[1][rows])
                 targets.box_targets[image, rows, kind] = wanted * targets.scale[image, rows, kind]
-                self._set_classes(targets.class_targets[image], rows, some.labels[number])
-        if self.drop_outside_targets:
+                classes, labels = targets.class_targets[image], some.labels[number]  # (P, C), (K,)
+                if not self.multi_label:
+                    classes[rows] = 0
+                elif self.background < self.classes:
+                    classes[rows, self.background] = 0
+                if self.param.map_object_to_agnostic:
+                    labels = self.background + 1
+                classes[rows, labels] = 1
+        if self.param.bp_inside:
             outside = (matched < 0) | (matched > 1)
             targets.box_targets[outside] = targets.scale[outside] = 0
         return targets
@@ -231,12 +208,13 @@ class TargetAssigner:
     ) -> None:
         """Match the boxes of one image with its objects. Shapes: boxes (P, L, 4)."""
         matched_gt, max_iou = targets.matched_gt[image], targets.max_iou[image]
-        if self.share_location or not self.match_predictions:
-            one, overlap = match(
-                objects.boxes, boxes[:, 0], self.threshold, ignore_outside=self.ignore_outside
-            )
+        outside = self.param.ignore_cross_boundary_bbox
+        find = partial(match, threshold=self.threshold, ignore_outside=outside)
+        share_location = self.param.share_location
+        if share_location or self.param.use_prior_for_matching:
+            one, overlap = find(objects.boxes, boxes[:, 0])
             matched_gt[...], max_iou[...] = one, overlap
-            if not self.share_location:  # each class keeps its own objects
+            if not share_location:  # each class keeps its own objects
                 matched = one >= 0
                 labels = np.full(len(one), self.background)
                 labels[matched] = objects.labels[one[matched]]
@@ -244,18 +222,5 @@ class TargetAssigner:
             return
         for kind in range(self.classes):
             own = np.flatnonzero(objects.labels == kind)
-            one, max_iou[kind] = match(
-                objects.boxes[own],
-                boxes[:, kind],
-                self.threshold,
-                ignore_outside=self.ignore_outside,
-            )
+            one, max_iou[kind] = find(objects.boxes[own], boxes[:, kind])
             matched_gt[kind] = np.where(one >= 0, own[one] if len(own) else one, one)
-
-    def _set_classes(self, kinds: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> None:
-        """Set the classes of matched priors. Shapes: kinds (P, C), rows and labels (K,)."""
-        if not self.multi_label:
-            kinds[rows] = 0
-        elif self.background < self.classes:
-            kinds[rows, self.background] = 0
-        kinds[rows, self.background + 1 if self.class_agnostic else labels] = 1

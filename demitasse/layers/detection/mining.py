@@ -7,12 +7,13 @@ Source: SSD (weiliu89/caffe), ``MineHardExamples`` in ``src/caffe/util/bbox_util
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 import numpy as np
 
+from demitasse.io.proto import MultiBoxLossParameter
 from demitasse.layers.base import Blobs, Exactly, Layer
-from demitasse.layers.checks import positive, wrong_shapes
+from demitasse.layers.checks import conflict, out_of_range, positive, wrong_shapes
 from demitasse.layers.detection.boxes import suppress
 from demitasse.layers.detection.matching import UNMATCHED, Assignment
 from demitasse.layers.registry import register_layer
@@ -39,50 +40,27 @@ def hardest(items: np.ndarray, losses: np.ndarray, count: int) -> np.ndarray:
     return chosen
 
 
-@dataclass(frozen=True)
-class Nms:
-    """Non-maximum suppression among the boxes that may be mined.
-
-    Attributes:
-        overlap: Largest overlap of boxes that stay.
-        top_k: Number of candidates, by loss; -1 for all.
-    """
-
-    overlap: float
-    top_k: int
-
-    def best(self, losses: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-        """Return the boxes that stay, the greatest losses first.
-
-        Shapes: (K,), (K, 4) -> (kept,).
-        """
-        order = np.argsort(-losses, kind="stable")
-        if self.top_k > -1:
-            order = order[: self.top_k]
-        sides = boxes[order, 2:] - boxes[order, :2]
-        order = order[np.where((sides < 0).any(axis=1), 0, sides.prod(axis=1)) >= MIN_AREA]
-        kept: np.ndarray = order[suppress(boxes[order], self.overlap)]
-        return kept
-
-
-@dataclass(frozen=True)
 class Mining:
-    """Choice of the priors of an image that count.
+    """Choice of the priors of an image that count, by the fields of MultiBoxLoss; its errors.
 
-    Attributes:
-        hard: True chooses ``count`` priors of greatest loss. False chooses all matched priors, and
-            ``ratio`` times as many others.
-        ratio: See ``hard``.
-        below: Largest overlap of an unmatched prior that counts, unless ``hard``.
-        count: See ``hard``.
-        nms: Suppression among the candidates, or None.
+    HARD_EXAMPLE chooses ``sample_size`` priors of greatest loss. MAX_NEGATIVE chooses all matched
+    priors, and ``neg_pos_ratio`` times as many others, which overlap objects by less than
+    ``neg_overlap``.
     """
 
-    hard: bool
-    ratio: float
-    below: float
-    count: int
-    nms: Nms | None
+    def __init__(self, p: MultiBoxLossParameter) -> None:
+        path = "multibox_loss_param"
+        if not p.share_location:
+            message = (
+                f"{path}.mining_type needs share_location; set mining_type: NONE, or "
+                "remove share_location"
+            )
+            raise conflict(f"{path}.mining_type", message)
+        if not 0 <= p.neg_pos_ratio < math.inf:
+            raise out_of_range(f"{path}.neg_pos_ratio", p.neg_pos_ratio, "a number from 0 on")
+        self.param, self.hard = p, p.mining_type == MultiBoxLossParameter.HARD_EXAMPLE
+        self.count = positive(p.sample_size, f"{path}.sample_size") if self.hard else 0
+        self.suppresses = p.HasField("nms_param") and p.nms_param.nms_threshold > 0
 
     def __call__(
         self,
@@ -93,11 +71,10 @@ class Mining:
     ) -> Chosen:
         """Return masks of the priors of a batch that count; none of an image without objects.
 
-        Args:
-            targets: Targets, with one box for all classes.
-            box_losses: Losses of the boxes. Shape: (N, P, 1).
-            class_losses: Losses of the classes. Shape: (N, P).
-            boxes: Boxes for the suppression. Shape: (P, 4) or (N, P, 4).
+        Targets have one box for all classes.
+
+        Shapes: box_losses (N, P, 1), class_losses (N, P), boxes for the suppression (P, 4) or
+        (N, P, 4).
         """
         matched, counted = _matched(targets), np.zeros(class_losses.shape, bool)
         losses = class_losses
@@ -113,27 +90,24 @@ class Mining:
     def choose(
         self, matched_gt: np.ndarray, max_iou: np.ndarray, losses: np.ndarray, boxes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return masks of the priors that count as matched and as unmatched.
-
-        Args:
-            matched_gt: See :func:`match`. Shape: (P,).
-            max_iou: See :func:`match`. Shape: (P,).
-            losses: Losses. Shape: (P,).
-            boxes: Boxes for the suppression. Shape: (P, 4).
-
-        Returns:
-            Shapes: (P,) and (P,), bool.
-        """
+        """Return masks (P,) of the priors that count as matched and as unmatched; see ``match``."""
         matched = matched_gt >= 0
         if self.hard:
             candidates, count = np.arange(len(matched_gt)), self.count
         else:
-            candidates = np.flatnonzero((matched_gt == UNMATCHED) & (max_iou < self.below))
-            count = int(np.count_nonzero(matched) * self.ratio)
-        if self.nms is not None:
-            order = self.nms.best(losses[candidates], boxes[candidates])
-        else:
-            order = np.argsort(-losses[candidates], kind="stable")
+            candidates = np.flatnonzero(
+                (matched_gt == UNMATCHED) & (max_iou < self.param.neg_overlap)
+            )
+            count = int(np.count_nonzero(matched) * self.param.neg_pos_ratio)
+        order = np.argsort(-losses[candidates], kind="stable")
+        if self.suppresses:
+            nms = self.param.nms_param
+            if nms.HasField("top_k") and nms.top_k > -1:
+                order = order[: nms.top_k]
+            boxes = boxes[candidates][order]
+            sides = boxes[:, 2:] - boxes[:, :2]
+            large = np.where((sides < 0).any(axis=1), 0, sides.prod(axis=1)) >= MIN_AREA
+            order = order[large][suppress(boxes[large], nms.nms_threshold)]
         chosen = np.zeros(len(matched_gt), bool)
         chosen[candidates[order[:count]]] = True
         unmatched = chosen & (matched_gt == UNMATCHED)
@@ -150,15 +124,12 @@ def _matched(targets: Assignment) -> np.ndarray:
 class BoxAnnotatorOHEM(Layer):
     """Keep labels and weights of the ``roi_per_img`` regions of greatest loss in each image.
 
-    Of many regions, those of greatest loss are trained on.
-
-    The other labels become ``ignore_label``, the other weights 0. Works on the host; no gradient
-    passes, as in R-FCN. Of equal losses the first counts. Not compared with the original, which
-    runs on GPUs only.
+    Of many regions, those of greatest loss are trained on. The other labels become
+    ``ignore_label``, the other weights 0. Works on the host; no gradient passes, as in R-FCN. Of
+    equal losses the first counts. Not compared with the original, which runs on GPUs only.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/box_annotator_ohem_layer.cu``;
     Shrivastava et al., Training Region-based Object Detectors with Online Hard Example Mining.
-
     Shapes: bottoms regions (R, 5, *places): image, x1, y1, x2, y2; losses and labels (R, 1,
     *places), weights (R, B, *places) -> labels and weights, like those bottoms. There may be no
     places.

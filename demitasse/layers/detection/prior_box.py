@@ -1,8 +1,4 @@
-"""PriorBox: prior boxes of a single-shot detector, for every cell of a map.
-
-Source: SSD (weiliu89/caffe), ``src/caffe/layers/prior_box_layer.cpp``; ``offset_h`` and
-``offset_w``: OpenCV, ``modules/dnn/src/layers/prior_box_layer.cpp``.
-"""
+"""PriorBox: prior boxes of a single-shot detector, for every cell of a map."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.io.proto import PriorBoxParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import conflict, missing, out_of_range, wrong_count, wrong_shapes
+from demitasse.layers.checks import conflict, missing, out_of_range, pair, wrong_count, wrong_shapes
 from demitasse.layers.registry import register_layer
 
 SAME = 1e-6  # least difference of two aspect ratios
@@ -31,15 +27,9 @@ def box_sizes(
 ) -> tuple[tuple[float, float], ...]:
     """Return (width, height) of every prior of a cell, in pixels.
 
-    For each smallest size: a square of that size, a square between the smallest and the largest
-    size, and one box for each aspect ratio other than 1.
-
-    Args:
-        min_sizes: Smallest sizes.
-        max_sizes: Largest sizes; none, or one for each of ``min_sizes``.
-        aspect_ratios: Width over height; repetitions are ignored.
-        flip: True adds the inverse of every ratio.
-        truncate: True cuts sizes to whole pixels.
+    Each smallest size has a square of that size, perhaps a square between the smallest and the
+    largest size, and one box for each aspect ratio (width over height) other than 1.
+    With ``flip``, inverse ratios are added; with ``truncate``, sizes are cut to whole pixels.
     """
     least, most = (map(int, sizes) if truncate else sizes for sizes in (min_sizes, max_sizes))
     largest = list(most)
@@ -66,15 +56,9 @@ def prior_boxes(
 ) -> np.ndarray:
     """Return boxes of all sizes around the centres of all cells of a map.
 
-    Args:
-        cells: Height and width of the map.
-        image: Height and width of the image, in pixels.
-        step: Height and width of a cell, in pixels.
-        offsets: Centres in a cell, (y, x), in steps; one box for each.
-        sizes: (width, height) of the boxes, in pixels.
-
-    Returns:
-        Shape (height, width, boxes, 4), float64; the offsets of a size are next to each other.
+    The map, the image and a cell have height and width, ``image`` and ``step`` in pixels. There is
+    a box for each offset (y, x) in steps, and each size (width, height) in pixels. The offsets of a
+    size are next to each other. Shape: (height, width, boxes, 4), float64.
     """
     centre = [
         (np.arange(n)[:, None] + np.array([offset[i] for offset in offsets])) * step[i]
@@ -93,16 +77,9 @@ def prior_boxes(
 def prior_values(
     boxes: np.ndarray, variance: Sequence[float], dtype: str, *, clip: bool
 ) -> np.ndarray:
-    """Return the blob of boxes and variances.
+    """Return the blob of boxes and variances, one for all numbers of a box, or four.
 
-    Args:
-        boxes: Shape (..., 4).
-        variance: One for all numbers of a box, or four.
-        dtype: Of the result.
-        clip: True clips boxes to the image.
-
-    Returns:
-        Shape (1, 2, 4 * boxes).
+    Shapes: (..., 4) -> (1, 2, 4 * boxes).
     """
     corners = boxes.reshape(-1).astype(dtype)
     if clip:
@@ -119,6 +96,8 @@ class PriorBox(Layer):
     ``max_size`` are truncated to whole pixels, as in SSD; ``truncate_sizes: false`` keeps their
     fractions, as OpenCV 4 does. Compared with OpenCV's output.
 
+    Source: SSD (weiliu89/caffe), ``src/caffe/layers/prior_box_layer.cpp``; ``offset_h`` and
+    ``offset_w``: OpenCV, ``modules/dnn/src/layers/prior_box_layer.cpp``.
     Shapes: bottoms map (N, C, H, W), image (N, C, height, width) -> top (1, 2, H W K 4): corners of
     K boxes for each cell, in units of the image, and their variances.
 
@@ -133,7 +112,17 @@ class PriorBox(Layer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.prior_box_param
-        _check_sizes(p)
+        if not p.min_size:
+            raise missing("prior_box_param.min_size", "give the sizes of the boxes, in pixels")
+        _above_0("min_size", p.min_size)
+        _above_0("aspect_ratio", p.aspect_ratio)
+        if p.max_size and len(p.max_size) != len(p.min_size):
+            expected = f"0, or {len(p.min_size)}, one for each min_size"
+            raise wrong_count("prior_box_param.max_size", len(p.max_size), expected)
+        for small, large in zip(p.min_size, p.max_size, strict=False):
+            if not small < large < math.inf:
+                expected = f"a number above its min_size {small:g}"
+                raise out_of_range("prior_box_param.max_size", large, expected)
         self.sizes = box_sizes(
             p.min_size, p.max_size, p.aspect_ratio, flip=p.flip, truncate=p.truncate_sizes
         )
@@ -176,35 +165,19 @@ class PriorBox(Layer):
                 blob.set_diff(0)
 
 
-def _check_sizes(p: PriorBoxParameter) -> None:
-    if not p.min_size:
-        raise missing("prior_box_param.min_size", "give the sizes of the boxes, in pixels")
-    _above_0("min_size", p.min_size)
-    _above_0("aspect_ratio", p.aspect_ratio)
-    if p.max_size and len(p.max_size) != len(p.min_size):
-        expected = f"0, or {len(p.min_size)}, one for each min_size"
-        raise wrong_count("prior_box_param.max_size", len(p.max_size), expected)
-    for small, large in zip(p.min_size, p.max_size, strict=False):
-        if not small < large < math.inf:
-            expected = f"a number above its min_size {small:g}"
-            raise out_of_range("prior_box_param.max_size", large, expected)
-
-
 def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[float, float] | None:
     """Return (height, width) from one field or two; None if no field is given."""
-    pair = [name for name in (high, wide) if p.HasField(name)]
+    sides: tuple[float, float] | None
     if p.HasField(square):
-        if pair:
+        if p.HasField(high) or p.HasField(wide):
             message = f"prior_box_param takes {square}, or {high} and {wide}; not both"
             raise conflict(f"prior_box_param.{square}", message)
-        pair = [square, square]
-    if not pair:
-        return None
-    if len(pair) == 1:
-        other = wide if pair[0] == high else high
-        raise missing(f"prior_box_param.{other}", f"give both {high} and {wide}")
-    _above_0(square, [getattr(p, name) for name in pair])
-    return getattr(p, pair[0]), getattr(p, pair[1])
+        sides = (getattr(p, square),) * 2
+    else:
+        sides = pair(p, "prior_box_param", high, wide)
+    if sides is not None:
+        _above_0(square, sides)
+    return sides
 
 
 def _offsets(p: PriorBoxParameter) -> tuple[tuple[float, float], ...]:

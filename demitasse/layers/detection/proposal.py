@@ -21,15 +21,10 @@ from demitasse.layers.registry import register_layer
 
 
 def base_anchors(base: int, ratios: Sequence[float], scales: Sequence[float]) -> np.ndarray:
-    """Return boxes with one centre in every shape and size, shapes first.
+    """Return boxes (ratios x scales, 4) with one centre in every shape and size, shapes first.
 
-    Args:
-        base: Side of a square at 0 whose area all boxes have at scale 1, in pixels.
-        ratios: Height over width; sides are rounded to whole pixels.
-        scales: Factors of the sides.
-
-    Returns:
-        Shape: (ratios x scales, 4).
+    At scale 1, all boxes have the area of a square at 0 with sides of ``base`` pixels. Ratios are
+    height over width; sides are rounded to whole pixels.
     """
     centre, made = (base - 1) / 2, []
     for ratio in ratios:
@@ -42,15 +37,9 @@ def base_anchors(base: int, ratios: Sequence[float], scales: Sequence[float]) ->
 
 
 def tile_anchors(boxes: np.ndarray, cells: tuple[int, int], stride: int) -> np.ndarray:
-    """Return boxes for every cell of a map, row by row.
+    """Return boxes for every cell of a map of a height and a width, ``stride`` pixels apart.
 
-    Args:
-        boxes: Boxes of the first cell. Shape: (A, 4).
-        cells: Height and width of the map.
-        stride: Pixels from one cell to the next.
-
-    Returns:
-        Shape: (height, width, A, 4).
+    Shapes: boxes of the first cell (A, 4) -> (height, width, A, 4).
     """
     y, x = np.meshgrid(*(np.arange(n) * stride for n in cells), indexing="ij")
     every: np.ndarray = boxes + np.stack([x, y, x, y], axis=-1)[:, :, None, :]
@@ -60,9 +49,7 @@ def tile_anchors(boxes: np.ndarray, cells: tuple[int, int], stride: int) -> np.n
 def apply_deltas(boxes: np.ndarray, deltas: np.ndarray) -> np.ndarray:
     """Return boxes with centres shifted in proportion and sides scaled.
 
-    Args:
-        boxes: Shape: (..., 4).
-        deltas: Shift of the centre (x, y), and logarithms of the factors. Shape: (..., 4).
+    Deltas are the shift of the centre (x, y) and logarithms of the factors. Shapes: (..., 4).
     """
     size = boxes[..., 2:] - boxes[..., :2] + 1
     centre = boxes[..., :2] + size / 2 + deltas[..., :2] * size
@@ -93,15 +80,10 @@ class ProposalGenerator:
     def __call__(
         self, scores: np.ndarray, deltas: np.ndarray, images: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the regions of a batch with their image indices, and the scores.
+        """Return the regions of a batch with their image indices, (R, 5), and the scores, (R, 1).
 
-        Args:
-            scores: Scores of the background, then of objects. Shape: (N, 2 A, H, W).
-            deltas: Offsets of the anchors. Shape: (N, 4 A, H, W).
-            images: Height, width and scale. Shape: (N, 3).
-
-        Returns:
-            Shapes: (R, 5) and (R, 1).
+        Shapes: scores of the background, then of objects, (N, 2 A, H, W); deltas of the anchors
+        (N, 4 A, H, W); images (N, 3): height, width and scale.
         """
         scores = scores[:, len(self.anchors) :].transpose(0, 2, 3, 1)  # (N, H, W, A)
         n, height, width = scores.shape[:3]
@@ -119,13 +101,7 @@ class ProposalGenerator:
     def _choose(
         self, boxes: np.ndarray, scores: np.ndarray, image: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the regions of an image and their scores, the best first.
-
-        Args:
-            boxes: Shape: (K, 4).
-            scores: Shape: (K,).
-            image: Height, width and scale.
-        """
+        """Return the regions of an image and their scores, the best first. Shapes: (K, 4), (K,)."""
         height, width, scale = image.tolist()
         boxes = np.clip(boxes, 0, np.array([width - 1, height - 1] * 2, boxes.dtype))
         large = (boxes[:, 2:] - boxes[:, :2] + 1 >= self.least * scale).all(axis=1)

@@ -10,6 +10,7 @@ Source: MobileNet-YOLO (eric612/MobileNet-YOLO),
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,14 +33,10 @@ BOX = 5
 
 
 def anchor_boxes(values: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-    """Return the boxes of all anchors, in units of the image.
+    """Return the boxes of all anchors (xmin, ymin, xmax, ymax), in units of the image.
 
-    Args:
-        values: Predictions of every anchor. Shape: (N, A, 5 + classes, H, W).
-        anchors: Width and height of the anchors, in units of the image. Shape: (A, 2).
-
-    Returns:
-        Corners (xmin, ymin, xmax, ymax). Shape: (N, H, W, A, 4).
+    Shapes: predictions (N, A, 5 + classes, H, W), width and height of the anchors, in units of the
+    image, (A, 2) -> (N, H, W, A, 4).
     """
     height, width = values.shape[3:]
     kind = values.dtype.type
@@ -62,14 +59,9 @@ def best_detections(
 ) -> np.ndarray:
     """Return the detections of an image that stay after suppression across classes, best first.
 
-    Args:
-        boxes: Candidates. Shape: (K, 4).
-        scores: Their scores. Shape: (K,).
-        classes: Their classes. Shape: (K,).
-        overlap: IoU from which a box is dropped.
+    A box is dropped from an IoU of ``overlap`` on. A row is class from 1 on, score and box.
 
-    Returns:
-        Class from 1 on, score and box. Shape: (D, 6).
+    Shapes: candidates (K, 4), scores (K,), classes (K,) -> (D, 6).
     """
     order = np.argsort(-scores, kind="stable")
     below = np.nextafter(boxes.dtype.type(overlap), boxes.dtype.type(-1))  # equal drops, too
@@ -78,12 +70,7 @@ def best_detections(
 
 
 class YoloOutput(Layer):
-    """Base class of the layers that read detections from maps of anchors. Runs on the host.
-
-    Raises:
-        ConfigError: A field is missing, or is out of range.
-        ShapeError: A bottom is no map of the anchors.
-    """
+    """Base class of the layers that read detections from maps of anchors. Runs on the host."""
 
     bottoms = AtLeast(1)
     tops = Exactly(1)
@@ -94,6 +81,8 @@ class YoloOutput(Layer):
 
     anchors: list[np.ndarray]
     """Width and height of the anchors of each bottom, in the units of ``units``. Shape: (A, 2)."""
+    passes: ClassVar[np.ufunc]
+    """Compares scores with the threshold."""
 
     def read_fields(
         self, p: YoloDetectionOutputParameter | Yolov3DetectionOutputParameter, path: str
@@ -132,10 +121,9 @@ class YoloOutput(Layer):
         boxes, scores, classes = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
         rows = []
         for i in range(n):
-            chosen = np.flatnonzero(self.confident(scores[i]))
-            found = best_detections(
-                boxes[i, chosen], scores[i, chosen], classes[i, chosen], self.overlap
-            )
+            chosen = np.flatnonzero(self.passes(scores[i], scores.dtype.type(self.confidence)))
+            candidates = boxes[i, chosen], scores[i, chosen], classes[i, chosen]
+            found = best_detections(*candidates, self.overlap)
             rows.append(np.insert(found, 0, i, axis=1))
         every = np.concatenate(rows)
         if not len(every):
@@ -159,10 +147,6 @@ class YoloOutput(Layer):
         """Return the class of each candidate, in the order (N, H, W, A, candidates)."""
         raise NotImplementedError(type(self).__name__)
 
-    def confident(self, scores: np.ndarray) -> np.ndarray:
-        """Return a mask of the scores that are high enough."""
-        raise NotImplementedError(type(self).__name__)
-
 
 @register_layer("YoloDetectionOutput")
 class YoloDetectionOutput(YoloOutput):
@@ -174,7 +158,6 @@ class YoloDetectionOutput(YoloOutput):
     original.
 
     Source: MobileNet-YOLO (eric612), ``src/caffe/layers/yolo_detection_output_layer.cpp``.
-
     Shapes: bottoms maps (N, num_box (5 + num_classes), H, W), one or more -> top (1, 1, K, 7):
     image, class from 1 on, score, xmin, ymin, xmax, ymax in units of the image. Without detections,
     a row of the index and -1 for each image.
@@ -184,6 +167,8 @@ class YoloDetectionOutput(YoloOutput):
             ``num_box``, or ``coords`` is not 4.
         ShapeError: A bottom is no map of the anchors.
     """
+
+    passes = np.greater_equal
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p, path = self.param.yolo_detection_output_param, "yolo_detection_output_param"
@@ -210,10 +195,6 @@ class YoloDetectionOutput(YoloOutput):
         best: np.ndarray = np.argmax(values[:, :, BOX:], axis=2)
         return best.transpose(0, 2, 3, 1)
 
-    def confident(self, scores: np.ndarray) -> np.ndarray:
-        mask: np.ndarray = scores >= scores.dtype.type(self.confidence)
-        return mask
-
 
 @register_layer("Yolov3DetectionOutput")
 class Yolov3DetectionOutput(YoloOutput):
@@ -225,7 +206,6 @@ class Yolov3DetectionOutput(YoloOutput):
     dropped, for each image of a batch. Not compared with the original.
 
     Source: MobileNet-YOLO (eric612), ``src/caffe/layers/yolov3_detection_output_layer.cpp``.
-
     Shapes: bottoms maps (N, num_box (5 + num_classes), H, W), ``mask_group_num`` of them -> top
     (1, 1, K, 7): image, class from 1 on, score, xmin, ymin, xmax, ymax in units of the image.
     Without detections, a row of the index and -1 for each image.
@@ -236,6 +216,8 @@ class Yolov3DetectionOutput(YoloOutput):
         ShapeError: A bottom is no map of the anchors.
         NetError: The number of bottoms is not ``mask_group_num``.
     """
+
+    passes = np.greater
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p, path = self.param.yolov3_detection_output_param, "yolov3_detection_output_param"
@@ -270,7 +252,3 @@ class Yolov3DetectionOutput(YoloOutput):
         n, anchors, _, height, width = values.shape
         shape = (n, height, width, anchors, self.classes)
         return np.broadcast_to(np.arange(self.classes), shape)
-
-    def confident(self, scores: np.ndarray) -> np.ndarray:
-        mask: np.ndarray = scores > scores.dtype.type(self.confidence)
-        return mask

@@ -19,37 +19,19 @@ from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import unsupported, wrong_shapes
 from demitasse.layers.numerics import at_least_one
 
-# names by number, so that a descriptor can carry the name
-MODES = dict(
-    zip(
-        LossParameter.NormalizationMode.values(),
-        LossParameter.NormalizationMode.keys(),
-        strict=True,
-    )
-)
-
 FORKS = ("label_smoothing", "weight_by_label_freqs", "class_weighting")
 """Fields of ``loss_param`` from forks of Caffe, for SoftmaxWithLoss only."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of one pass.
-
-    Attributes:
-        valid: Mask of the targets that count, of any shape; None for all.
-        normalizer: Divisor of the sum of losses: a number, or a 0-d array.
-    """
+    """Mask of the targets that count in a pass, None for all, and the divisor of their losses."""
 
     valid: Array | None
     normalizer: Array | float
 
     def masked(self, xp: Any, values: Array) -> Array:
-        """Return the values of targets that count, and 0 for the others.
-
-        Shapes: values like the targets, or (outer, C, inner) for targets (outer, inner) -> the
-        same.
-        """
+        """Return the values of targets that count, or of their (outer, C, inner) scores; else 0."""
         if self.valid is None:
             return values
         every = self.valid.ndim == values.ndim
@@ -73,62 +55,40 @@ class Normalization:
 
     @classmethod
     def of(cls, param: LossParameter, default: str) -> Normalization:
-        """Read a message.
+        """Read a message: ``normalization``, else ``normalize``, else the default mode.
 
-        Args:
-            param: ``normalization`` wins; else ``normalize`` (deprecated): true is VALID, false
-                BATCH_SIZE.
-            default: Mode without either field.
+        The deprecated ``normalize`` is VALID if true, and BATCH_SIZE if false.
         """
         mode = default
         if param.HasField("normalization"):
-            mode = MODES[param.normalization]
+            mode = LossParameter.NormalizationMode.Name(param.normalization)
         elif param.HasField("normalize"):
             mode = "VALID" if param.normalize else "BATCH_SIZE"
         ignored = param.ignore_label if param.HasField("ignore_label") else None
         return cls(mode, ignored, param.pre_fixed_normalizer)
 
     def valid(self, layer: Layer, blob: Blob, shape: tuple[int, ...]) -> Array | None:
-        """Return a mask of the targets that count, by their whole parts; None for all.
-
-        Shapes: blob any -> ``shape``, bool.
-        """
+        """Return a mask of the targets that count, by their whole parts; None for all."""
         if self.ignore_label is None:
             return None
         return layer.cast(layer.xp.reshape(blob.read(), shape), "int64") != self.ignore_label
 
     def targets(self, layer: Layer, blob: Blob, shape: tuple[int, ...]) -> Targets:
-        """Return the targets that count and the normalizer, at least 1.
-
-        Args:
-            layer: The loss layer.
-            blob: The targets.
-            shape: Shape of the losses; the first axis is the product of the axes before the class
-                axis.
-        """
+        """Return the targets that count and the normalizer, at least 1; losses have this shape."""
         valid = self.valid(layer, blob, shape)
         if valid is not None and self.mode == "VALID":
             return Targets(valid, at_least_one(layer, layer.xp.sum(layer.cast(valid))))
         return Targets(valid, self.normalizer(shape[0], math.prod(shape)))
 
     def normalizer(self, batch: int, labels: int) -> float:
-        """Return the normalizer if all labels count, at least 1.
-
-        Args:
-            batch: Size of the batch: product of the axes before the class axis.
-            labels: Number of labels.
-        """
+        """Return the normalizer if all labels count, at least 1; see ``loss_divisor``."""
         if self.mode == "PRE_FIXED":
             return max(1.0, self.fixed)
         return loss_divisor(self.mode, batch, labels, some_ignored=False) or 1.0
 
 
 def refuse_weights(param: LossParameter, layer_type: str) -> None:
-    """Refuse fields of SoftmaxWithLoss that another loss would ignore.
-
-    Raises:
-        ConfigError: The message weighs classes or smooths labels.
-    """
+    """Raise ConfigError for fields of SoftmaxWithLoss that another loss would ignore."""
     for name in FORKS:
         if getattr(param, name):
             message = f"{layer_type} does not support loss_param.{name}; use SoftmaxWithLoss"
@@ -188,24 +148,15 @@ class LossLayer(Layer):
     # -- defined by subclasses -----------------------------------------------------------------
 
     def losses(self, bottom: Blobs) -> Array:
-        """Return the losses before the sum, or their sum.
-
-        Shapes: like the targets if some do not count, else any.
-        """
+        """Return the losses before the sum, like the targets if some do not count; or their sum."""
         raise NotImplementedError(type(self).__name__)
 
     def gradients(self, bottom: Blobs) -> Iterator[Array]:
-        """Yield the gradient of the sum of losses for each differentiable bottom.
-
-        Shapes: those of the bottoms, or others of the same count.
-        """
+        """Yield the gradient of the sum of losses for each differentiable bottom, of its count."""
         raise NotImplementedError(type(self).__name__)
 
     def write_each(self, losses: Array, top: Blobs) -> None:
-        """Write the losses before the normalization, for layers with a top for them.
-
-        Shapes: losses as returned by ``losses``, 0 for targets that do not count.
-        """
+        """Write the losses, 0 for targets that do not count, for layers with a top for them."""
 
     def targets(self, bottom: Blobs) -> Targets:
         """Return the targets that count and the normalizer; by default all, and the batch size."""

@@ -1,7 +1,4 @@
-"""ContrastiveLoss: sum (y d^2 + (1 - y) max(margin - d, 0)^2) / (2 N), d = |a - b|.
-
-Source: Caffe, ``src/caffe/layers/contrastive_loss_layer.cpp``.
-"""
+"""ContrastiveLoss: sum (y d^2 + (1 - y) max(margin - d, 0)^2) / (2 N), d = |a - b|."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ class ContrastiveLoss(LossLayer):
 
     ``legacy_version`` penalises max(margin - d^2, 0) instead, as Caffe once did.
 
+    Source: Caffe, ``src/caffe/layers/contrastive_loss_layer.cpp``.
     Shapes: features (N, C), (N, C), similarity (N,), all perhaps with further axes of 1; a pair is
     similar where the whole part of its third value is not 0 -> loss ().
 
@@ -42,9 +40,8 @@ class ContrastiveLoss(LossLayer):
         a, b, similar = bottom
         n, c = a.num, a.channels
         if not a.count == b.count == n * c or b.channels != c or similar.count != n:
-            raise wrong_shapes(
-                "ContrastiveLoss", "features (N, C) twice and similarity (N,)", *bottom
-            )
+            expected = "features (N, C) twice and similarity (N,)"
+            raise wrong_shapes("ContrastiveLoss", expected, *bottom)
 
     def losses(self, bottom: Blobs) -> Array:
         xp, margin = self.xp, self.margin

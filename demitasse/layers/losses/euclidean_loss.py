@@ -1,7 +1,4 @@
-"""EuclideanLoss: sum (a - b)^2 / (2 N).
-
-Source: Caffe, ``src/caffe/layers/euclidean_loss_layer.cpp``.
-"""
+"""EuclideanLoss: sum (a - b)^2 / (2 N)."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ from demitasse.layers.registry import register_layer
 class EuclideanLoss(LossLayer):
     """Half the mean squared distance of two batches, with a gradient for both.
 
+    Source: Caffe, ``src/caffe/layers/euclidean_loss_layer.cpp``.
     Shapes: bottoms (N, ...), (N, ...) of the same count -> loss ().
 
     Raises:
@@ -30,16 +28,10 @@ class EuclideanLoss(LossLayer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         if bottom[0].count_from(1) != bottom[1].count_from(1):
-            raise wrong_shapes(
-                "EuclideanLoss", "as many values per sample in both bottoms", *bottom
-            )
-        self.op = ops.PairLoss(
-            dtype=self.dtype,
-            loss="euclidean",
-            count=bottom[0].count,
-            divisor=float(bottom[0].shape[0]),
-            ignore_label=None,
-        )
+            expected = "as many values per sample in both bottoms"
+            raise wrong_shapes("EuclideanLoss", expected, *bottom)
+        count, n = bottom[0].count, float(bottom[0].shape[0])
+        self.op = ops.PairLoss(self.dtype, "euclidean", count, divisor=n, ignore_label=None)
 
     def losses(self, bottom: Blobs) -> Array:
         diff = self._diff(bottom)

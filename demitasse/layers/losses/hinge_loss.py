@@ -1,7 +1,4 @@
-"""HingeLoss: sum max(0, 1 - t x)^p / N, t = 1 for the labelled class and -1 for the others.
-
-Source: Caffe, ``src/caffe/layers/hinge_loss_layer.cpp``.
-"""
+"""HingeLoss: sum max(0, 1 - t x)^p / N, t = 1 for the labelled class and -1 for the others."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ class HingeLoss(LossLayer):
 
     A label that is not a class makes the loss NaN.
 
+    Source: Caffe, ``src/caffe/layers/hinge_loss_layer.cpp``.
     Shapes: scores (N, ...) with K values per sample, labels (N,) -> loss ().
 
     Raises:

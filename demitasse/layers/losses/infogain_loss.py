@@ -1,7 +1,4 @@
-"""InfogainLoss: -sum_k H[label, k] log(p_k) / normaliser, p the softmax of the scores.
-
-Source: Caffe, ``src/caffe/layers/infogain_loss_layer.cpp``.
-"""
+"""InfogainLoss: -sum_k H[label, k] log(p_k) / normaliser, p the softmax of the scores."""
 
 from __future__ import annotations
 
@@ -28,6 +25,7 @@ class InfogainLoss(LossLayer):
     The matrix is the third bottom, or a BlobProto in the file ``source``. A label that is neither
     a class nor ``ignore_label`` makes the loss NaN.
 
+    Source: Caffe, ``src/caffe/layers/infogain_loss_layer.cpp``.
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape, matrix of C x C values
     -> loss (), and, with a second top, the probabilities, shaped like the scores. C is at ``axis``.
 

@@ -8,28 +8,20 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/multibox_loss_layer.cpp``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
-from demitasse.io.proto import MultiBoxLossParameter, PriorBoxParameter
+from demitasse.io.proto import MultiBoxLossParameter
 from demitasse.layers.base import Blobs, Exactly
-from demitasse.layers.checks import (
-    check_predictions,
-    conflict,
-    out_of_range,
-    positive,
-    wrong_shapes,
-)
-from demitasse.layers.detection.boxes import BoxCoder
+from demitasse.layers.checks import check_predictions, conflict, wrong_shapes
 from demitasse.layers.detection.matching import (
     COLUMNS,
     Assignment,
     TargetAssigner,
     parse_ground_truth,
 )
-from demitasse.layers.detection.mining import Mining, Nms, all_counted
+from demitasse.layers.detection.mining import Mining, all_counted
 from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
 from demitasse.layers.numerics import FLT_MIN, sigmoid, softmax
 from demitasse.layers.registry import register_layer
@@ -38,41 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def assigner_of(p: MultiBoxLossParameter) -> TargetAssigner:
-    """Return the assigner of a message.
-
-    Raises:
-        ConfigError: A field is out of range.
-    """
-    classes = positive(p.num_classes, "multibox_loss_param.num_classes")
-    background, logistic = p.background_label_id, p.conf_loss_type == MultiBoxLossParameter.LOGISTIC
-    if not logistic and background >= classes:
-        expected = f"one of the {classes} classes, with conf_loss_type SOFTMAX"
-        raise out_of_range("multibox_loss_param.background_label_id", background, expected)
-    if p.map_object_to_agnostic and background + 1 >= classes:
-        expected = f"at least {background + 2}: map_object_to_agnostic needs a foreground class"
-        raise out_of_range("multibox_loss_param.num_classes", classes, expected)
-    return TargetAssigner(
-        classes=classes,
-        background=background,
-        share_location=p.share_location,
-        code=BoxCoder(PriorBoxParameter.CodeType.Name(p.code_type), p.encode_variance_in_target),
-        threshold=None if p.match_type == MultiBoxLossParameter.BIPARTITE else p.overlap_threshold,
-        ignore_outside=p.ignore_cross_boundary_bbox,
-        match_predictions=not p.use_prior_for_matching,
-        drop_outside_targets=p.bp_inside,
-        class_agnostic=p.map_object_to_agnostic,
-        multi_label=logistic,
-    )
-
-
 def mining_of(p: MultiBoxLossParameter) -> Mining | None:
-    """Return the mining of a message, or None if all priors count.
-
-    Raises:
-        ConfigError: A field is out of range, or mining is asked for without
-            ``share_location``.
-    """
+    """Return the mining of a message, or None if all priors count; errors of ``MultiBoxLoss``."""
     mined = p.mining_type != MultiBoxLossParameter.NONE
     if p.HasField("do_neg_mining") and p.do_neg_mining != mined:
         name = MultiBoxLossParameter.MiningType.Name(p.mining_type)
@@ -81,25 +40,7 @@ def mining_of(p: MultiBoxLossParameter) -> Mining | None:
             "remove do_neg_mining"
         )
         raise conflict("multibox_loss_param.do_neg_mining", message)
-    if not mined:
-        return None
-    if not p.share_location:
-        message = (
-            "multibox_loss_param.mining_type needs share_location; set mining_type: NONE, or "
-            "remove share_location"
-        )
-        raise conflict("multibox_loss_param.mining_type", message)
-    if not 0 <= p.neg_pos_ratio < math.inf:
-        raise out_of_range(
-            "multibox_loss_param.neg_pos_ratio", p.neg_pos_ratio, "a number from 0 on"
-        )
-    hard = p.mining_type == MultiBoxLossParameter.HARD_EXAMPLE
-    nms = None
-    if p.HasField("nms_param") and p.nms_param.nms_threshold > 0:
-        top_k = p.nms_param.top_k if p.nms_param.HasField("top_k") else -1
-        nms = Nms(p.nms_param.nms_threshold, top_k)
-    count = positive(p.sample_size, "multibox_loss_param.sample_size") if hard else 0
-    return Mining(hard, p.neg_pos_ratio, p.neg_overlap, count, nms)
+    return Mining(p) if mined else None
 
 
 @register_layer("MultiBoxLoss")
@@ -110,7 +51,6 @@ class MultiBoxLoss(LossLayer):
     normalizer: VALID, the default, is the number of matches, FULL all priors. With
     ``propagate_down: false`` for a prediction, the loss lacks its part. Labels and priors have no
     gradient, whatever ``propagate_down`` is. As in SSD, an image without objects is not mined.
-
     Unlike in SSD, an unmatched prior is positive for the background with LOGISTIC and NONE, too,
     and suppression without ``top_k`` has all boxes as candidates. Not compared with the original.
 
@@ -135,7 +75,7 @@ class MultiBoxLoss(LossLayer):
         p = self.param.multibox_loss_param
         refuse_weights(self.param.loss_param, self.type)
         self.mining = mining_of(p)
-        self.assign = assigner_of(p)
+        self.assign = TargetAssigner(p)
         self.boxes = 1 if p.share_location else self.assign.classes
         self.squared = p.loc_loss_type == MultiBoxLossParameter.L2
         self.normalization = Normalization.of(self.param.loss_param, "VALID")
@@ -163,7 +103,13 @@ class MultiBoxLoss(LossLayer):
             size = xp.abs(difference)
             each = xp.where(size < 1, each, size - 0.5)
         box_losses = xp.sum(each, axis=3)  # (N, P, L)
-        class_losses = self._losses_of_classes(bottom)  # (N, P)
+        scores, kinds = self._scores(bottom), self.kinds
+        if self.assign.multi_label:
+            entropy = xp.log1p(xp.exp(-xp.abs(scores))) + xp.maximum(scores, 0.0) - scores * kinds
+            class_losses = xp.sum(entropy, axis=2)  # (N, P)
+        else:
+            picked = xp.sum(softmax(self, scores, 2) * kinds, axis=2)
+            class_losses = -xp.log(xp.maximum(picked, FLT_MIN))
         matched, counted = self._choose(targets, box_losses, class_losses, bottom)
         self.matches = int(matched.sum())
         self.matched, self.counted = self._put(matched), self._put(counted)
@@ -197,24 +143,14 @@ class MultiBoxLoss(LossLayer):
     def _scores(self, bottom: Blobs) -> Array:
         return self.xp.reshape(bottom[1].read(), self.kinds.shape)
 
-    def _losses_of_classes(self, bottom: Blobs) -> Array:
-        """Return the class loss of each prior. Shape: (N, P)."""
-        xp, scores, kinds = self.xp, self._scores(bottom), self.kinds
-        if self.assign.multi_label:
-            each = xp.log1p(xp.exp(-xp.abs(scores))) + xp.maximum(scores, 0.0) - scores * kinds
-            return xp.sum(each, axis=2)
-        picked = xp.sum(softmax(self, scores, 2) * kinds, axis=2)
-        return -xp.log(xp.maximum(picked, FLT_MIN))
-
     # -- on the host ---------------------------------------------------------------------------
 
     def _assign(self, bottom: Blobs) -> Assignment:
         """Return the targets of the priors."""
         p = self.param.multibox_loss_param
         rows = bottom[3].cpu_data().reshape(-1, COLUMNS)
-        objects = parse_ground_truth(
-            rows, self.sizes[0], self.assign.classes, self.assign.background
-        )
+        kinds = self.assign.classes, self.assign.background
+        objects = parse_ground_truth(rows, self.sizes[0], *kinds)
         if not p.use_difficult_gt:
             objects = [some.where(~some.difficult) for some in objects]
         return self.assign(objects, self._predicted(bottom), self._priors(bottom))
@@ -227,7 +163,7 @@ class MultiBoxLoss(LossLayer):
             return all_counted(targets)
         to_host = self.device.backend.to_host
         boxes = self._priors(bottom)[0]
-        if self.mining.nms and not self.param.multibox_loss_param.use_prior_for_nms:
+        if self.mining.suppresses and not self.param.multibox_loss_param.use_prior_for_nms:
             boxes = self.assign.boxes(self._predicted(bottom), self._priors(bottom))[:, :, 0]
         return self.mining(targets, to_host(box_losses), to_host(class_losses), boxes)
 

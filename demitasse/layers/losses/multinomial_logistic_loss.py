@@ -1,7 +1,4 @@
-"""MultinomialLogisticLoss: -sum log(p_label) / N, of probabilities.
-
-Source: Caffe, ``src/caffe/layers/multinomial_logistic_loss_layer.cpp``.
-"""
+"""MultinomialLogisticLoss: -sum log(p_label) / N, of probabilities."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ class MultinomialLogisticLoss(LossLayer):
 
     A label that is not a class makes the loss NaN.
 
+    Source: Caffe, ``src/caffe/layers/multinomial_logistic_loss_layer.cpp``.
     Shapes: probabilities (N, ...) with K values per sample, labels (N,) -> loss ().
 
     Raises:

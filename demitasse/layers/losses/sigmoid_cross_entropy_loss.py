@@ -1,7 +1,4 @@
-"""SigmoidCrossEntropyLoss: -sum (t log s(x) + (1 - t) log(1 - s(x))) / normaliser.
-
-Source: Caffe, ``src/caffe/layers/sigmoid_cross_entropy_loss_layer.cpp``.
-"""
+"""SigmoidCrossEntropyLoss: -sum (t log s(x) + (1 - t) log(1 - s(x))) / normaliser."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
     The sum is divided by the batch size unless ``loss_param`` says otherwise. A target whose whole
     part is ``ignore_label`` does not count.
 
+    Source: Caffe, ``src/caffe/layers/sigmoid_cross_entropy_loss_layer.cpp``.
     Shapes: scores (N, ...), targets of the same count -> loss ().
 
     Raises:
@@ -41,14 +39,9 @@ class SigmoidCrossEntropyLoss(LossLayer):
         if bottom[0].count != bottom[1].count:
             raise wrong_shapes("SigmoidCrossEntropyLoss", "one target for each score", *bottom)
         rule, shape = self.normalization, bottom[0].shape
-        counts_some = rule.mode == "VALID" and rule.ignore_label is not None
-        self.op = ops.PairLoss(
-            dtype=self.dtype,
-            loss="sigmoid",
-            count=bottom[0].count,
-            divisor=None if counts_some else rule.normalizer(shape[0], bottom[0].count),
-            ignore_label=rule.ignore_label,
-        )
+        count, counts_some = bottom[0].count, rule.mode == "VALID" and rule.ignore_label is not None
+        divisor = None if counts_some else rule.normalizer(shape[0], count)
+        self.op = ops.PairLoss(self.dtype, "sigmoid", count, divisor, rule.ignore_label)
 
     def losses(self, bottom: Blobs) -> Array:
         xp, x = self.xp, bottom[0].read()

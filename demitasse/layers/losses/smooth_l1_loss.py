@@ -16,17 +16,14 @@ class SmoothL1Loss(LossLayer):
     """Robust distance of two batches, with a gradient for both; s is ``sigma``.
 
     A squared error near 0, an absolute one beyond, summed and divided by N.
-
     With d the difference: (s d)^2 / 2 where |d| < 1 / s^2, |d| - 1 / (2 s^2) elsewhere.
-
     A third bottom multiplies the differences, a fourth one the losses; they get no gradient, even
-    where ``propagate_down`` asks for it, as in the originals. Not compared with the
-    originals, which run on GPUs only; the gradient is exact for any weights, where that of SSD,
-    which has three bottoms, is so for weights of 0 and 1.
+    where ``propagate_down`` asks for it, as in the originals. Not compared with the originals,
+    which run on GPUs only; the gradient is exact for any weights, where that of SSD, which has
+    three bottoms, is so for weights of 0 and 1.
 
     Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/smooth_L1_loss_layer.cu``;
     SSD (weiliu89/caffe), the same file.
-
     Shapes: bottoms (N, ...), all of the same count -> loss ().
 
     Raises:
@@ -79,17 +76,14 @@ class SmoothL1Loss(LossLayer):
 class SmoothL1LossOHEM(SmoothL1Loss):
     """Robust distance of predicted and target boxes: the sum, and the loss of each region.
 
-    SmoothL1Loss whose second top is what each region loses.
-
-    A third bottom multiplies the differences; ``sigma``, which the original does not have, is 1
-    unless given. FULL and VALID divide by all positions (R x places),
-    BATCH_SIZE by R; there is no ``ignore_label``. The second top is not normalized, and passes no
-    gradient back. Not compared with the original; the gradient is exact for any weights,
-    where the original's is so for weights of 0 and 1.
+    SmoothL1Loss whose second top is what each region loses. A third bottom multiplies the
+    differences; ``sigma``, which the original does not have, is 1 unless given. FULL and VALID
+    divide by all positions (R x places), BATCH_SIZE by R; there is no ``ignore_label``. The second
+    top is not normalized, and passes no gradient back. Not compared with the original; the gradient
+    is exact for any weights, where the original's is so for weights of 0 and 1.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/smooth_L1_loss_ohem_layer.cu``;
     Intel Caffe, ``smooth_L1_loss_ohem_layer.cpp``.
-
     Shapes: bottoms (R, B, *places), all of the same count -> loss ()[, losses (R, 1, *places)].
 
     Raises:

@@ -19,19 +19,16 @@ from demitasse.layers.registry import register_layer
 class SoftmaxWithLoss(LossLayer):
     """Compare scores with class labels, stably: the gradient needs no logarithm.
 
-    The multinomial logistic loss of a softmax, -sum log(p_label) / normaliser.
-
-    A label that is neither a class nor ``ignore_label`` makes the loss NaN.
-
-    Beyond Caffe: a third bottom weighs the loss of each position; their sum over valid positions is
-    then the normaliser VALID. ``class_weighting`` with ``weight_by_label_freqs`` weighs classes,
-    without changing the normaliser. ``label_smoothing`` e makes the target 1 - e + e / C for the
-    labelled class and e / C for others. These three are not compared with the originals.
+    The multinomial logistic loss of a softmax, -sum log(p_label) / normaliser. A label that is
+    neither a class nor ``ignore_label`` makes the loss NaN. Beyond Caffe: a third bottom weighs the
+    loss of each position; their sum over valid positions is then the normaliser VALID.
+    ``class_weighting`` with ``weight_by_label_freqs`` weighs classes, without changing the
+    normaliser. ``label_smoothing`` e makes the target 1 - e + e / C for the labelled class and e /
+    C for others. These three are not compared with the originals.
 
     Source: Caffe, ``src/caffe/layers/softmax_loss_layer.cpp``. Class weights: caffe-segnet-cudnn5
     (TimoSaemann), the same file; sample weights: pull request 5828 of BVLC/caffe; label smoothing:
     Szegedy et al., Rethinking the Inception Architecture for Computer Vision.
-
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape[, weights of as many] ->
     loss (), and, with a second top, the probabilities, shaped like the scores. C is at
     ``softmax_param.axis``.
@@ -60,22 +57,25 @@ class SoftmaxWithLoss(LossLayer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         self.axis = ClassAxis.of(bottom[0], self.param.softmax_param.axis, bottom[1])
-        self._check_weights(bottom)
+        if len(bottom) > 2 and bottom[2].count != self.axis.positions:
+            expected = f"{self.axis.positions} weights, one for each label"
+            raise wrong_shapes(self.type, expected, bottom[2])
+        given, field = len(self.class_weights), "loss_param.class_weighting"
+        if given not in {0, self.axis.classes}:
+            message = (
+                f"{field} is given {given} times, expected {self.axis.classes}, one for each class"
+            )
+            raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, field=field, got=given)
         prob = self.saved("prob", bottom[0].shape)
         if len(top) > 1:
             top[1].reshape_like(bottom[0])
             top[1].share_data(prob.blob)
-        self.op = ops.SoftmaxLoss(
-            dtype=self.dtype,
-            bottom=bottom[0].shape,
-            axis=self.axis.axis,
-            ignore_label=self.normalization.ignore_label,
-            normalization=self.normalization.mode,
-            tops=len(top),
-        )
+        rule = self.normalization
         forks = len(bottom) > 2 or self.class_weights or self.smoothing
-        if forks or self.normalization.mode == "PRE_FIXED":
-            self.op = None  # backends implement Caffe's loss only
+        self.op = None
+        if not forks and rule.mode != "PRE_FIXED":  # backends implement Caffe's loss only
+            sizes = bottom[0].shape, self.axis.axis
+            self.op = ops.SoftmaxLoss(self.dtype, *sizes, rule.ignore_label, rule.mode, len(top))
 
     def losses(self, bottom: Blobs) -> Array:
         xp, axis = self.xp, self.axis
@@ -112,36 +112,18 @@ class SoftmaxWithLoss(LossLayer):
 
     # -- weights -------------------------------------------------------------------------------
 
-    def _check_weights(self, bottom: Blobs) -> None:
-        if len(bottom) > 2 and bottom[2].count != self.axis.positions:
-            expected = f"{self.axis.positions} weights, one for each label"
-            raise wrong_shapes(self.type, expected, bottom[2])
-        if self.class_weights and len(self.class_weights) != self.axis.classes:
-            message = (
-                f"loss_param.class_weighting is given {len(self.class_weights)} times, "
-                f"expected {self.axis.classes}, one for each class"
-            )
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                field="loss_param.class_weighting",
-                got=len(self.class_weights),
-            )
-
     def _weights(self, bottom: Blobs, labels: Array) -> Array | None:
         """Return the weight of each position's loss, or None. Shape: (outer, inner)."""
         weights = self._sample_weights(bottom) if len(bottom) > 2 else None
         if not self.class_weights:
             return weights
-        xp = self.xp
-        backend = self.device.backend
-        table = self.constant(
-            "class weights",
-            self.axis.classes,
-            lambda: xp.asarray(
-                self.class_weights, dtype=backend.dtype(self.dtype), device=backend.array_device
-            ),
-        )
+        xp, backend = self.xp, self.device.backend
+
+        def make() -> Array:
+            kind = backend.dtype(self.dtype)
+            return xp.asarray(self.class_weights, dtype=kind, device=backend.array_device)
+
+        table = self.constant("class weights", self.axis.classes, make)
         inside = xp.minimum(xp.maximum(labels, 0), self.axis.classes - 1)
         chosen = xp.reshape(xp.take(table, xp.reshape(inside, (-1,)), axis=0), labels.shape)
         return chosen if weights is None else weights * chosen
@@ -154,15 +136,12 @@ class SoftmaxWithLoss(LossLayer):
 class SoftmaxWithLossOHEM(SoftmaxWithLoss):
     """SoftmaxWithLoss with a third top, the loss of each position.
 
-    SoftmaxWithLoss whose third top is what each position loses.
-
-    The third top is not normalized, is 0 for ignored labels, and passes no gradient back. With
-    three tops the second top has the probabilities, which the original leaves unwritten. Not
-    compared with the original.
+    SoftmaxWithLoss whose third top is what each position loses. The third top is not normalized, is
+    0 for ignored labels, and passes no gradient back. With three tops the second top has the
+    probabilities, which the original leaves unwritten. Not compared with the original.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/softmax_loss_ohem_layer.cpp``; Intel
     Caffe, the same file.
-
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape[, weights of as many] ->
     loss ()[, probabilities, shaped like the scores[, losses, shaped like the labels]].
 

@@ -1,8 +1,4 @@
-"""TripletLoss: sum max(|a - p|^2 - |a - n|^2 + margin, 0) / (2 N).
-
-Source: caffe-windows (happynear), ``src/caffe/layers/triplet_loss_layer.cpp``; Schroff et al.,
-FaceNet.
-"""
+"""TripletLoss: sum max(|a - p|^2 - |a - n|^2 + margin, 0) / (2 N)."""
 
 from __future__ import annotations
 
@@ -21,6 +17,8 @@ class TripletLoss(LossLayer):
 
     Not compared with the original.
 
+    Source: caffe-windows (happynear), ``src/caffe/layers/triplet_loss_layer.cpp``; Schroff et al.,
+    FaceNet.
     Shapes: anchors, positives, negatives (N, ...), all the same -> loss ().
 
     Raises:

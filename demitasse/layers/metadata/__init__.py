@@ -11,14 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from demitasse.core.deprecated import deprecated_names
-from demitasse.layers.metadata.compute_types import (
-    ACTIVATIONS,
-    NORMALIZATION,
-    PRODUCTS,
-    SHAPES,
-    WINDOWS,
-)
-from demitasse.layers.metadata.other_types import DATA_LAYERS, DETECTION, LOSSES, METRICS
+from demitasse.io.proto import LayerParameter
+from demitasse.layers.metadata import catalog
 from demitasse.layers.metadata.schema import (
     ALWAYS,
     IN_PLACE,
@@ -61,22 +55,37 @@ __getattr__ = deprecated_names(
 )
 
 _TABLES = {
-    "Windows and maps": WINDOWS,
-    "Neurons": ACTIVATIONS,
-    "Normalisation": NORMALIZATION,
-    "Products, sums and sequences": PRODUCTS,
-    "Shapes and selections": SHAPES,
-    "Losses": LOSSES,
-    "Metrics": METRICS,
-    "Data, inputs and outputs": DATA_LAYERS,
-    "Detection": DETECTION,
+    "Windows and maps": catalog.WINDOWS,
+    "Neurons": catalog.ACTIVATIONS,
+    "Normalisation": catalog.NORMALIZATION,
+    "Products, sums and sequences": catalog.PRODUCTS,
+    "Shapes and selections": catalog.SHAPES,
+    "Losses": catalog.LOSSES,
+    "Metrics": catalog.METRICS,
+    "Data, inputs and outputs": catalog.DATA_LAYERS,
+    "Detection": catalog.DETECTION,
 }
 
 FAMILIES = tuple(_TABLES)
 """Headings of the reference, in order."""
 
+_UNREAD = {"Sigmoid", "TanH"}
+"""Types that ignore their message, which only chooses an engine of Caffe."""
+
+_MESSAGES = {
+    field.name.replace("_", "").removesuffix("param"): (field.name,)
+    for field in LayerParameter.DESCRIPTOR.fields
+    if field.name.endswith("_param")
+}
+
+
+def _own_message(name: str) -> tuple[str, ...]:
+    """Return the message that is named after a type: ``inner_product_param`` of InnerProduct."""
+    return () if name in _UNREAD else _MESSAGES.get(name.lower(), ())
+
+
 METADATA: Mapping[str, LayerMetadata] = {
-    name: replace(facts, family=family)
+    name: replace(facts, family=family, fields=facts.fields or _own_message(name))
     for family, table in _TABLES.items()
     for name, facts in table.items()
 }
@@ -92,11 +101,9 @@ def canonical_type(name: str) -> str:
 
 
 def layer_metadata(name: str) -> LayerMetadata:
-    """Return the metadata of a layer type.
+    """Return the metadata of a layer type; the defaults for a type without.
 
-    Returns:
-        For a type without metadata, the defaults: it may read records, and it is a loss if its name
-        ends with ``Loss``.
+    By default a type may read records, and is a loss if its name ends with ``Loss``.
     """
     found = METADATA.get(canonical_type(name)) or _registered.get(name)
     if found is not None:

@@ -21,14 +21,9 @@ Result = Literal["maps", "image", "weight"]
 
 @dataclass(frozen=True)
 class Convolution:
-    """One of the three products, for arrays of known shapes.
+    """One of the three products, for arrays of known shapes; ``result`` is overwritten.
 
-    Attributes:
-        result: What is computed; it is overwritten.
-        geometry: Image, map and window.
-        dtype: Of all arrays; "half" and "bfloat16" have a bias in float32.
-        bias: Whether a bias is added to the map.
-        relu: Whether what is below 0 in the map becomes 0, after the bias.
+    Arrays of "half" and "bfloat16" have a bias in float32. ``bias`` and ``relu`` follow a map.
 
     Shapes: image (n, C, *spatial), maps (n, M, *positions), weight (M, C / group, *kernel),
         bias (M,).
@@ -82,12 +77,4 @@ class Prepared(Protocol):
     def run(
         self, image: Array, weight: Array, maps: Array, bias: Array | None, workspace: Array
     ) -> None:
-        """Queue it: no memory is allocated and nothing is waited for.
-
-        Args:
-            image: The image.
-            weight: The weight.
-            maps: The map.
-            bias: The bias, where the convolution has one.
-            workspace: Scratch memory, of at least ``workspace`` bytes.
-        """
+        """Queue the convolution without allocating memory or waiting."""

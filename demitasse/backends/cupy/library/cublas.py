@@ -18,20 +18,6 @@ from demitasse.errors import DeviceError, ErrorCode
 
 
 @dataclass(frozen=True)
-class ColumnMajor:
-    """The arguments of a column-major product: out (m, n) = op(first) (m, k) op(second) (k, n)."""
-
-    first_transposed: bool
-    second_transposed: bool
-    m: int
-    n: int
-    k: int
-    first_stride: int
-    second_stride: int
-    out_stride: int
-
-
-@dataclass(frozen=True)
 class Product:
     """out = a b, or out += a b; several at once, each ``step`` elements after the one before.
 
@@ -39,9 +25,7 @@ class Product:
     out (m, n); a leading axis of ``batch`` in front of each, where a step of 0 repeats an operand.
 
     Attributes:
-        dtype: Of all matrices, "float32" or "float64"; or "half" or "bfloat16", which are added up
-            in float32.
-        accumulate: Add to ``out`` rather than overwrite it.
+        dtype: Of all matrices; "half" and "bfloat16" are added up in float32.
         convolution: Part of a convolution, which may round to TF32 where other products do not.
     """
 
@@ -69,19 +53,6 @@ class Product:
         step_b = self.k * self.n if self.step_b is None else self.step_b
         return step_a, step_b, self.m * self.n
 
-    def column_major(self) -> ColumnMajor:
-        """Return the same product for a column-major library: ``first`` is b, ``second`` is a."""
-        return ColumnMajor(
-            first_transposed=self.transpose_b,
-            second_transposed=self.transpose_a,
-            m=self.n,
-            n=self.m,
-            k=self.k,
-            first_stride=max(1, self.k if self.transpose_b else self.n),
-            second_stride=max(1, self.m if self.transpose_a else self.k),
-            out_stride=max(1, self.n),
-        )
-
 
 DEFAULT_MATH, TF32_MATH = 0, 3
 
@@ -97,11 +68,7 @@ COMPUTE_FLOAT, ANY_ALGORITHM = 68, -1
 
 
 def load() -> ctypes.CDLL:
-    """Return the cuBLAS library that cupy would use.
-
-    Raises:
-        DeviceError: It is not installed.
-    """
+    """Return the cuBLAS library that cupy would use; DeviceError if there is none."""
     try:
         pathfinder: Any = import_module("cuda.pathfinder")
         return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cublas").abs_path)
@@ -145,11 +112,7 @@ class Cublas:
         function.argtypes, function.restype = list(arguments), c_int
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call a function.
-
-        Raises:
-            DeviceError: It failed.
-        """
+        """Call a function; raise DeviceError if it fails."""
         status = getattr(self.library, name)(*arguments)
         if status:
             said = self.library.cublasGetStatusName(status).decode()
@@ -162,10 +125,7 @@ class Cublas:
 class Handle:
     """cuBLAS on one device and one stream, for one thread at a time.
 
-    Args:
-        cublas: The library.
-        stream: Address of the stream.
-        workspace: Address and size in bytes of device memory that nothing else uses.
+    ``workspace`` is the address and the size in bytes of device memory that nothing else uses.
     """
 
     def __init__(self, cublas: Cublas, stream: int, workspace: tuple[int, int]) -> None:
@@ -177,15 +137,7 @@ class Handle:
         cublas.call("cublasSetMathMode", self._handle, DEFAULT_MATH | NO_NARROW_SUMS)
 
     def multiply(self, product: Product, a: int, b: int, out: int, *, rounds: bool = False) -> None:
-        """Queue a product of the matrices at these addresses.
-
-        Args:
-            product: Sizes and type.
-            a: Address of the first matrix.
-            b: Address of the second.
-            out: Address of the result.
-            rounds: Whether float32 may be rounded to TF32.
-        """
+        """Queue a product of the matrices at these addresses; ``rounds`` allows TF32."""
         if product.empty:
             return
         if rounds != self._rounds:
@@ -194,13 +146,14 @@ class Handle:
             self._rounds = rounds
         kind = _NARROW.get(product.dtype)
         letter, scalar = ("", c_float) if kind else _SCALARS[product.dtype]
-        call, (step_a, step_b, step_out) = product.column_major(), product.steps
+        m, n, k = product.m, product.n, product.k
+        step_a, step_b, step_out = product.steps
         alpha, beta = byref(scalar(1.0)), byref(scalar(1.0 if product.accumulate else 0.0))
-        sizes = (
-            *(self._handle, int(call.first_transposed), int(call.second_transposed)),
-            *(call.m, call.n, call.k),
-        )
-        first, second, target = call.first_stride, call.second_stride, call.out_stride
+        # column-major: the first operand is b, the second is a
+        sizes = (self._handle, int(product.transpose_b), int(product.transpose_a), n, m, k)
+        first = max(1, k if product.transpose_b else n)
+        second = max(1, m if product.transpose_a else k)
+        target = max(1, n)
         if kind:
             self._cublas.call(
                 "cublasGemmStridedBatchedEx",

@@ -15,19 +15,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.convolutions import Convolution, Rival, rounds_to_tf32
 from demitasse.backends.cupy.library.cudnn_library import cudnn
 from demitasse.backends.kernel_cache import read_code, write_code
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import ARRAYS, array_dtype
 from demitasse.backends.windows import Shape
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
 
-IMAGE, WEIGHT, MAPS, BIAS = 1, 2, 3, 4
+if TYPE_CHECKING:
+    from demitasse.backends.cupy.library.gpu import GpuEngine
+
+NUMBERS = {"image": 1, "weight": 2, "maps": 3, "bias": 4}
 """Numbers of the tensors."""
 
 MOST_AXES = 3
@@ -37,109 +40,64 @@ DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "half": "HALF", "bfloat16": "
 
 
 def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> Any:
-    """Return the graph of a convolution, checked, for which no plan has been made yet.
+    """Return the graph of a convolution, checked and without a plan; may raise Declined."""
+    window, axes = convolution.geometry.window, len(convolution.geometry.spatial)
+    decline_if(window.after, "other pads after the axes than before")
+    decline_if(axes > MOST_AXES, f"{axes} spatial axes; cuDNN convolves over {MOST_AXES} at most")
+    some = all(map(math.prod, _shapes(convolution)))
+    decline_if(not some, "no elements; cuDNN takes no empty arrays")
+    dtype = getattr(cudnn.data_type, DTYPES[convolution.dtype])
+    # what is kept in 16 bits is added up, and has its bias, in float32
+    computed = cudnn.data_type.FLOAT if convolution.dtype in ARRAYS else dtype
+    graph = cudnn.pygraph(
+        io_data_type=dtype,
+        intermediate_data_type=computed,
+        compute_data_type=computed,
+        device_property=properties,
+    )
+    missing = max(0, 2 - axes)  # cuDNN needs two spatial axes; one axis is a width
+    fields = (("padding", window.pad, 0), ("stride", window.stride, 1))
+    sizes = {
+        name: [*[neutral] * missing, *values]
+        for name, values, neutral in (*fields, ("dilation", window.dilation, 1))
+    }
+    shapes = {
+        name: [*shape[:2], *[1] * missing, *shape[2:]]
+        for name, shape in zip(NUMBERS, _shapes(convolution), strict=False)
+    }
+    shape = shapes[convolution.result]
+    shapes["bias"] = [1, shape[1], *[1] * (len(shape) - 2)]
 
-    Args:
-        cudnn: The frontend.
-        convolution: What is computed.
-        properties: The frontend's properties of the GPU that it is for.
+    def given(name: str, dtype: Any = dtype) -> Any:
+        """Return a tensor that the graph reads."""
+        dims, number = shapes[name], NUMBERS[name]
+        return graph.tensor(name=name, dim=dims, stride=_strides(dims), data_type=dtype, uid=number)
 
-    Raises:
-        Declined: cuDNN has no such convolution.
-    """
-    _check(convolution)
-    graph = _Graph(cudnn, convolution, properties).made()
-    graph.validate()
-    graph.build_operation_graph()
-    return graph
-
-
-def _check(convolution: Convolution) -> None:
-    """Raise Declined for what no graph can be made of."""
-    axes = len(convolution.geometry.spatial)
-    if convolution.geometry.window.after:
-        message = "other pads after the axes than before"
-        raise Declined(message)
-    if axes > MOST_AXES:
-        message = f"{axes} spatial axes; cuDNN convolves over {MOST_AXES} at most"
-        raise Declined(message)
-    if not all(map(math.prod, (convolution.image, convolution.weight, convolution.maps))):
-        message = "no elements; cuDNN takes no empty arrays"
-        raise Declined(message)
-
-
-class _Graph:
-    """A graph while it is made."""
-
-    def __init__(self, cudnn: ModuleType, convolution: Convolution, properties: Any) -> None:
-        self.convolution = convolution
-        self.dtype = getattr(cudnn.data_type, DTYPES[convolution.dtype])
-        # what is kept in 16 bits is added up, and has its bias, in float32
-        self.computed = cudnn.data_type.FLOAT if convolution.dtype in ARRAYS else self.dtype
-        self.missing = max(0, 2 - len(convolution.geometry.spatial))
-        self.graph = cudnn.pygraph(
-            io_data_type=self.dtype,
-            intermediate_data_type=self.computed,
-            compute_data_type=self.computed,
-            device_property=properties,
-        )
-
-    def made(self) -> Any:
-        """Return the graph with its operations."""
-        graph, convolution = self.graph, self.convolution
-        window = convolution.geometry.window
-        sizes = {
-            "padding": self._axes(window.pad, 0),
-            "stride": self._axes(window.stride, 1),
-            "dilation": self._axes(window.dilation, 1),
-        }
-        image, weight, maps = map(self._shape, _shapes(convolution))
-        match convolution.result:
-            case "maps":
-                x, w = self._input("image", image, IMAGE), self._input("weight", weight, WEIGHT)
-                result = self._appended(graph.conv_fprop(image=x, weight=w, **sizes), maps)
-                self._output(result, maps, MAPS)
-            case "image":
-                dy, w = self._input("maps", maps, MAPS), self._input("weight", weight, WEIGHT)
-                self._output(graph.conv_dgrad(loss=dy, filter=w, **sizes), image, IMAGE)
-            case "weight":
-                x, dy = self._input("image", image, IMAGE), self._input("maps", maps, MAPS)
-                self._output(graph.conv_wgrad(image=x, loss=dy, **sizes), weight, WEIGHT)
-        return graph
-
-    def _appended(self, result: Any, shape: list[int]) -> Any:
-        """Return what follows a map in the same graph."""
-        if self.convolution.bias:
-            self._sized(result, shape, self.computed)
-            shape_of_bias = [1, shape[1], *[1] * (len(shape) - 2)]
-            bias = self._input("bias", shape_of_bias, BIAS, self.computed)
-            result = self.graph.bias(input=result, bias=bias)
-        if self.convolution.relu:
-            self._sized(result, shape, self.computed)
-            result = self.graph.relu(input=result)
-        return result
-
-    def _input(self, name: str, shape: list[int], number: int, dtype: Any = None) -> Any:
-        return self.graph.tensor(
-            name=name, dim=shape, stride=_strides(shape), data_type=dtype or self.dtype, uid=number
-        )
-
-    def _output(self, tensor: Any, shape: list[int], number: int) -> None:
-        self._sized(tensor, shape, self.dtype)
-        tensor.set_output(True)
-        tensor.set_uid(number)
-
-    def _sized(self, tensor: Any, shape: list[int], dtype: Any) -> None:
+    def computes(tensor: Any, dtype: Any) -> Any:
+        """Return a tensor that the graph computes, of the result's shape."""
         tensor.set_dim(shape)
         tensor.set_stride(_strides(shape))
         tensor.set_data_type(dtype)
+        return tensor
 
-    def _shape(self, shape: Shape) -> list[int]:
-        """Return a shape with two spatial axes at least: one axis is a width."""
-        return [*shape[:2], *[1] * self.missing, *shape[2:]]
-
-    def _axes(self, numbers: Shape, neutral: int) -> list[int]:
-        return [*[neutral] * self.missing, *numbers]
+    match convolution.result:
+        case "maps":
+            result = graph.conv_fprop(image=given("image"), weight=given("weight"), **sizes)
+        case "image":
+            result = graph.conv_dgrad(loss=given("maps"), filter=given("weight"), **sizes)
+        case "weight":
+            result = graph.conv_wgrad(image=given("image"), loss=given("maps"), **sizes)
+    if convolution.bias:
+        bias = given("bias", computed)
+        result = graph.bias(input=computes(result, computed), bias=bias)
+    if convolution.relu:
+        result = graph.relu(input=computes(result, computed))
+    computes(result, dtype)
+    result.set_output(True)
+    result.set_uid(NUMBERS[convolution.result])
+    graph.validate()
+    graph.build_operation_graph()
+    return graph
 
 
 def _shapes(convolution: Convolution) -> tuple[Shape, Shape, Shape]:
@@ -166,12 +124,11 @@ class Rules:
     """Options of plans.
 
     Attributes:
-        tf32: Whether float32 may be rounded to TF32 on the way.
-        narrow: Whether values are kept in 16 bits: products of them are exact in float32 by tensor
-            cores, too, which are then free to use.
-        deterministic: Whether results must be the same bits in every run.
+        tf32: True if float32 may be rounded to TF32 on the way.
+        deterministic: True if results must be the same bits in every run.
         most_workspace: Scratch memory that one may use, in bytes.
-        timed: Whether the fastest of several is taken, or what cuDNN recommends.
+        timed: True for the fastest of several plans, False for the plan that cuDNN recommends.
+        narrow: True if values are kept in 16 bits: tensor cores then compute exact products.
     """
 
     tf32: bool
@@ -191,13 +148,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan.
-
-    Attributes:
-        name: What cuDNN calls it: ``"eng28_k2=4_k3=0"``.
-        engine: The number of its engine.
-        knobs: The engine's knobs, by name; None where the frontend has no name for one of them.
-    """
+    """A plan by cuDNN's name, ``"eng28_k2=4_k3=0"``, engine and knobs; None for unnamed knobs."""
 
     name: str
     engine: int
@@ -229,13 +180,7 @@ class Choice:
 
 
 class Plans:
-    """Graphs with a plan, for one GPU.
-
-    Args:
-        cudnn: The frontend.
-        properties: Its properties of the GPU.
-        clock: What times a plan.
-    """
+    """Graphs with a plan, for one GPU; ``clock`` times a plan."""
 
     def __init__(self, cudnn: ModuleType, properties: Any, clock: Clock) -> None:
         self._cudnn, self._properties, self._clock = cudnn, properties, clock
@@ -247,15 +192,9 @@ class Plans:
     def graph(
         self, convolution: Convolution, rules: Rules, rival: Callable[[], float] | None = None
     ) -> tuple[Any, Choice]:
-        """Return a graph ready to be executed, and what was chosen for it.
+        """Return a graph ready to be executed, and its plan.
 
-        Args:
-            convolution: What is computed.
-            rules: Options of plans.
-            rival: Returns the time that other code takes; asked where plans are timed.
-
-        Raises:
-            Declined: No plan of cuDNN's keeps the rules, or the other code is faster.
+        Decline if no plan keeps the rules, or if ``rival``, the time of other code, is shorter.
         """
         name = self.name(convolution, rules)
         choice = self._choices.get(name)
@@ -266,9 +205,8 @@ class Plans:
             graph, choice = self._chosen(convolution, rules, rival)
             write_code(name, choice.text())
         self._choices[name] = choice
-        if choice.name == RIVAL:
-            message = "our own kernels take less time than the plans of cuDNN"
-            raise Declined(message)
+        why = "our own kernels take less time than the plans of cuDNN"
+        decline_if(choice.name == RIVAL, why)
         return graph, choice
 
     def name(self, convolution: Convolution, rules: Rules) -> str:
@@ -288,7 +226,7 @@ class Plans:
             else:
                 knobs = {getattr(cudnn.knob_type, knob): n for knob, n in choice.knobs.items()}
                 graph.create_execution_plan(choice.engine, knobs)
-            self._restrict(graph, rules)
+            graph.deselect_numeric_notes(rules.notes(self._cudnn))
             count = graph.get_execution_plan_count()
             names = [graph.get_plan_name_at_index(index) for index in range(count)]
             graph.build_plan_at_index(names.index(choice.name))
@@ -303,10 +241,11 @@ class Plans:
         try:
             graph = graph_of(self._cudnn, convolution, self._properties)
             graph.create_execution_plans(self._modes(convolution))
-            self._restrict(graph, rules)
+            graph.deselect_numeric_notes(rules.notes(self._cudnn))
             best, time = self._best(graph, convolution, rules)
         except self._refusals as error:
-            message = f"cuDNN has no plan for it ({_first_line(error)})"
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            message = f"cuDNN has no plan for it ({first})"
             raise Declined(message) from error
         if best is None:
             rounding = "" if rules.tf32 else " without TF32"
@@ -353,30 +292,6 @@ class Plans:
             if graph.get_workspace_size_plan_at_index(index) <= rules.most_workspace:
                 yield index
 
-    def _restrict(self, graph: Any, rules: Rules) -> None:
-        notes = rules.notes(self._cudnn)
-        if notes:
-            graph.deselect_numeric_notes(notes)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-class Device(Protocol):
-    """Queries of a GPU."""
-
-    column_budget: int
-
-    def stream(self) -> int:
-        """Return the address of the stream that is current."""
-
-    def address(self, array: Array) -> int: ...
-    def empty(self, count: int, dtype: str) -> Array: ...
-    def scratch(self, dtype: str, *counts: int) -> list[Array]: ...
-    def elapsed(self, work: Callable[[], None]) -> float:
-        """Return the milliseconds that the GPU takes for what ``work`` queues."""
-
 
 class Handle:
     """A handle of cuDNN's, for one thread."""
@@ -396,28 +311,18 @@ class Handle:
             self._frontend.destroy_handle(self._handle)
 
 
-class _Local(threading.local):
-    """The handle of each thread."""
-
-    handle: Handle | None = None
-
-
 class Cudnn:
     """cuDNN on one GPU, which must be the current one in every call.
 
     Every thread has a handle of its own, and every Step a graph: a graph's own memory is written
-    while it is executed.
-
-    Args:
-        device: The GPU.
-        number: Which of the GPUs that CUDA shows to this process.
+    while it is executed. ``number`` is the index of the GPU among those that CUDA shows.
 
     Raises:
         Declined: cuDNN or its frontend cannot be loaded, or does not know the GPU.
     """
 
-    def __init__(self, device: Device, number: int) -> None:
-        self._frontend, self._device, self._local = cudnn(), device, _Local()
+    def __init__(self, device: GpuEngine, number: int) -> None:
+        self._frontend, self.device, self._local = cudnn(), device, threading.local()
         try:
             properties = self._frontend.create_device_properties(number)
         except RuntimeError as error:
@@ -426,19 +331,11 @@ class Cudnn:
         self._plans = Plans(self._frontend, properties, self._time)
 
     def prepare(self, convolution: Convolution, rival: Rival | None = None) -> Executable:
-        """Return a convolution ready to run.
-
-        Args:
-            convolution: What is computed.
-            rival: Other code for it, which is timed too where plans are timed.
-
-        Raises:
-            Declined: cuDNN has no plan for it that keeps the settings, or ``rival`` is faster.
-        """
+        """Return a convolution ready to run; see ``Engine.prepare_convolution``."""
         rules = Rules(
             tf32=rounds_to_tf32(),
             deterministic=bool(settings.get("deterministic")),
-            most_workspace=self._device.column_budget,
+            most_workspace=self.device.column_budget,
             timed=bool(settings.get("cudnn_autotune")),
             narrow=convolution.dtype in ARRAYS,
         )
@@ -449,18 +346,13 @@ class Cudnn:
 
     def handle(self) -> Any:
         """Return the calling thread's handle, on the stream that is current."""
-        mine = self._local.handle
-        if mine is None:
-            mine = self._local.handle = Handle(self._frontend)
-        return mine.on(self._device.stream())
-
-    def address(self, array: Array) -> int:
-        """Return where an array begins in the GPU's memory."""
-        return self._device.address(array)
+        if not hasattr(self._local, "handle"):
+            self._local.handle = Handle(self._frontend)
+        return self._local.handle.on(self.device.stream())
 
     def _time(self, graph: Any, convolution: Convolution) -> float:
         """Return the milliseconds that a built graph takes, on memory of its own."""
-        device, (image, weight, maps) = self._device, self._arrays(convolution)
+        device, (image, weight, maps) = self.device, self._arrays(convolution)
         wide = "float32" if convolution.dtype in ARRAYS else convolution.dtype
         bias = device.empty(convolution.geometry.maps, wide) if convolution.bias else None
         one = Executable(self, graph, 0, int(graph.get_workspace_size()))
@@ -469,14 +361,13 @@ class Cudnn:
 
     def _time_rival(self, rival: Rival, convolution: Convolution) -> float:
         """Return the milliseconds that other code takes, on memory of its own."""
-        image, weight, maps = self._arrays(convolution)
-        return self._device.elapsed(lambda: rival(image, weight, maps))
+        return self.device.elapsed(partial(rival, *self._arrays(convolution)))
 
     def _arrays(self, convolution: Convolution) -> list[Array]:
         """Return memory for image, weight and maps."""
         dtype = array_dtype(convolution.dtype)
-        shapes = (convolution.image, convolution.weight, convolution.maps)
-        return [self._device.empty(math.prod(shape), dtype).reshape(shape) for shape in shapes]
+        empty = self.device.empty
+        return [empty(math.prod(s), dtype).reshape(s) for s in _shapes(convolution)]
 
 
 @dataclass(frozen=True)
@@ -497,10 +388,9 @@ class Executable:
         self, image: Array, weight: Array, maps: Array, bias: Array | None, workspace: Array
     ) -> None:
         """Queue it on the stream that is current."""
-        address = self.library.address
-        tensors = {IMAGE: address(image), WEIGHT: address(weight), MAPS: address(maps)}
-        if bias is not None:
-            tensors[BIAS] = address(bias)
+        address = self.library.device.address
+        arrays = (image, weight, maps, *(() if bias is None else (bias,)))
+        tensors = {number: address(array) for number, array in enumerate(arrays, start=1)}
         try:
             self.graph.execute(tensors, address(workspace), handle=self.library.handle())
         except RuntimeError as error:

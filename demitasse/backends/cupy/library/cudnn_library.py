@@ -11,21 +11,14 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 INSTALL = 'pip install "demitasse[cudnn13]" (cudnn12 for CUDA 12) brings both'
 
 
 @dataclass(frozen=True)
 class Status:
-    """Loaded cuDNN library and its version.
-
-    Attributes:
-        loaded: Whether convolutions can be computed by it.
-        version: Of cuDNN, e.g. ``"9.28.1"``; empty where it is not loaded.
-        frontend: Version of the frontend; empty where it is not loaded.
-        reason: Why it is not loaded, and what to do; else empty.
-    """
+    """Versions of cuDNN, e.g. ``"9.28.1"``, and its frontend; or why they are not loaded."""
 
     loaded: bool
     version: str = ""
@@ -38,32 +31,20 @@ def status() -> Status:
     """Return what is there; it is loaded by that, once in a process. Never raises."""
     try:
         frontend = import_module("cudnn")
-    except ModuleNotFoundError as error:
-        if error.name == "cudnn":
-            return Status(False, reason=f"cuDNN's frontend is not installed; {INSTALL}")
-        return Status(False, reason=f"cuDNN's frontend cannot be imported ({error}); {INSTALL}")
     except Exception as error:  # a broken installation can raise anything
+        if isinstance(error, ModuleNotFoundError) and error.name == "cudnn":
+            return Status(False, reason=f"cuDNN's frontend is not installed; {INSTALL}")
         return Status(False, reason=f"cuDNN's frontend cannot be imported ({error}); {INSTALL}")
     try:
         number = int(frontend.backend_version())
-        return Status(True, _version(number), str(frontend.__version__))
+        version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"  # 92801 -> 9.28.1
+        return Status(True, version, str(frontend.__version__))
     except Exception as error:  # RuntimeError where the library is missing
         first = (str(error).splitlines() or [type(error).__name__])[0]
         return Status(False, reason=f"cuDNN's library cannot be loaded ({first}); {INSTALL}")
 
 
 def cudnn() -> ModuleType:
-    """Return the frontend.
-
-    Raises:
-        Declined: It, or cuDNN, cannot be loaded.
-    """
-    found = status()
-    if not found.loaded:
-        raise Declined(found.reason)
+    """Return the frontend; decline if the frontend or cuDNN cannot be loaded."""
+    decline_if(not status().loaded, status().reason)
     return import_module("cudnn")
-
-
-def _version(number: int) -> str:
-    """Write ``92801`` as ``"9.28.1"``."""
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

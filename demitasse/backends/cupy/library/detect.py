@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 INSTALL = (
     'pip install "demitasse[cuda13]" (needs an NVIDIA driver of version 580 or newer) '
@@ -18,15 +17,7 @@ INSTALL = (
 
 @dataclass(frozen=True)
 class Detection:
-    """Result of the detection.
-
-    Attributes:
-        cupy: Version of cupy, or None where it is not installed.
-        built_for: CUDA version cupy was built for, e.g. ``"13.2"``, or None.
-        driver: Newest CUDA version the driver can run, or None where there is no driver.
-        devices: How many GPUs can be used.
-        error: Why cupy could not be imported or asked, or an empty string.
-    """
+    """Versions of cupy, the CUDA it is built for and the driver's, or None; GPUs; and an error."""
 
     cupy: str | None = None
     built_for: str | None = None
@@ -39,21 +30,20 @@ def look() -> Detection:
     """Look for cupy, a driver and GPUs."""
     try:
         cupy = import_module("cupy")
-    except ModuleNotFoundError as error:
-        if error.name == "cupy":
-            return Detection()
-        return Detection(error=_text(error))
     except Exception as error:  # a broken installation can raise anything
-        return Detection(error=_text(error))
+        absent = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        return Detection(error="" if absent else _text(error))
     version = str(getattr(cupy, "__version__", "of unknown version"))
     try:
         runtime = cupy.cuda.runtime
         built_for = _cuda_version(runtime.runtimeGetVersion())
         driver = _cuda_version(runtime.driverGetVersion())
-        devices, problem = _count(runtime)
     except Exception as error:
         return Detection(cupy=version, error=_text(error))
-    return Detection(version, built_for, driver, devices, problem)
+    try:
+        return Detection(version, built_for, driver, int(runtime.getDeviceCount()))
+    except Exception as error:  # no driver, no GPU, no permission, ...
+        return Detection(version, built_for, driver, error=_text(error))
 
 
 def advice(found: Detection) -> str:
@@ -63,11 +53,13 @@ def advice(found: Detection) -> str:
             return f"cupy is installed but cannot be imported ({found.error}); {INSTALL}"
         return f"cupy is not installed; {INSTALL}"
     has = f"cupy {found.cupy}"
+    because = f" ({found.error})" if found.error else ""
     if found.built_for:
         has += f", built for CUDA {found.built_for}, is installed"
     if found.driver is None:
-        return f"{has}, but no NVIDIA driver was found" + _because(found.error)
-    if _number(found.driver) < _number(found.built_for or "0.0"):
+        return f"{has}, but no NVIDIA driver was found{because}"
+    runs, needs = (int(text.partition(".")[0]) for text in (found.driver, found.built_for or "0"))
+    if runs < needs:  # drivers run every minor version of theirs
         return (
             f"{has}, but the NVIDIA driver runs CUDA {found.driver} at most; "
             f"update the driver, or install the cupy that fits it: {INSTALL}"
@@ -75,31 +67,12 @@ def advice(found: Detection) -> str:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and not found.devices:
         return f"{has}, but CUDA_VISIBLE_DEVICES is {hidden!r}, which hides every GPU"
-    return f"{has}, and the driver runs CUDA {found.driver}, but no GPU was found" + _because(
-        found.error
-    )
-
-
-def _count(runtime: Any) -> tuple[int, str]:
-    """Return the number of GPUs and, if 0, the error."""
-    try:
-        return int(runtime.getDeviceCount()), ""
-    except Exception as error:  # no driver, no GPU, no permission, ...
-        return 0, _text(error)
+    return f"{has}, and the driver runs CUDA {found.driver}, but no GPU was found{because}"
 
 
 def _cuda_version(number: int) -> str | None:
     """Write ``13020`` as ``"13.2"``; 0 means that there is none."""
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
-
-
-def _number(version: str) -> tuple[int, ...]:
-    """Return the major version alone: drivers run every minor version of theirs."""
-    return (int(version.partition(".")[0]),)
-
-
-def _because(error: str) -> str:
-    return f" ({error})" if error else ""
 
 
 def _text(error: Exception) -> str:

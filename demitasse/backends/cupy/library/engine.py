@@ -43,9 +43,7 @@ def source(family: str) -> str:
 def options(dtype: str, *, wide: bool) -> tuple[str, ...]:
     """Return the options that choose the types ``Real``, ``Stored`` and ``Index`` of the sources.
 
-    Args:
-        dtype: "float32" or "float64"; or "half" or "bfloat16", for float32 kept in 16 bits.
-        wide: Whether an array has so many elements that 32 bits cannot count them.
+    "half" and "bfloat16" are for float32 kept in 16 bits. With ``wide``, indices have 64 bits.
     """
     real, stored = REAL.get(dtype, "float"), STORED.get(dtype, 0)
     return ("-std=c++17", f"-DReal={real}", f"-DSTORED={stored}", f"-DWIDE={int(wide)}")
@@ -99,11 +97,7 @@ class Engine(ABC):
         self._thread.input_updates = updates
 
     def update_input(self, update: Callable[[], None]) -> None:
-        """Copy numbers of the host to the device now, or before each replay of recorded work.
-
-        Args:
-            update: Copies the present numbers.
-        """
+        """Copy the present numbers to the device now, or before each replay of recorded work."""
         if self.input_updates is None:
             update()
         else:
@@ -119,16 +113,11 @@ class Engine(ABC):
     def elementwise(
         self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
     ) -> Launch:
-        """Return a kernel that has one thread for each of ``count`` elements.
+        """Return kernel ``name`` of a family, with one thread for each of ``count`` elements.
 
-        Args:
-            family: The source file, without its ending.
-            name: The kernel in it.
-            dtype: What it computes in, "float32" or "float64"; or "half" or "bfloat16", which it
-                keeps float32 in.
-            count: Number of elements, its first argument after the arrays.
-            numbers: Its other arguments: int becomes an index, float a value of ``dtype``.
-            reach: Size of the largest array, where that is more than ``count``.
+        A kernel computes in "float32" or "float64"; "half" and "bfloat16" keep float32 in 16 bits.
+        The arguments after the arrays are ``count`` and ``numbers``: int becomes an index, float a
+        value of ``dtype``. ``reach`` is the size of the largest array, if more than ``count``.
         """
         grid = Grid(min(-(-count // THREADS), self.most_blocks), THREADS)
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
@@ -136,17 +125,7 @@ class Engine(ABC):
     def vectorized(
         self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
     ) -> Launch:
-        """Return a kernel that has one thread for 16 bytes of ``count`` elements.
-
-        Args:
-            family: The source file, without its ending.
-            name: The kernel in it.
-            dtype: What it computes in, "float32" or "float64"; or "half" or "bfloat16", which it
-                keeps float32 in.
-            count: Number of elements, its first argument after the arrays.
-            numbers: Its other arguments: int becomes an index, float a value of ``dtype``.
-            reach: Size of the largest array, where that is more than ``count``.
-        """
+        """Return a kernel that has one thread for 16 bytes of ``count`` elements."""
         blocks = -(-count * np.dtype(array_dtype(dtype)).itemsize // (PACK * THREADS))
         grid = Grid(min(blocks, self.most_blocks), THREADS)
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
@@ -161,17 +140,9 @@ class Engine(ABC):
         *numbers: float,
         reach: int = 0,
     ) -> Launch:
-        """Return a kernel that has one block for each of ``count`` rows.
+        """Return a kernel that has one block for each of ``count`` rows, of ``length`` elements.
 
-        Args:
-            family: The source file, without its ending.
-            name: The kernel in it.
-            dtype: What it computes in, "float32" or "float64"; or "half" or "bfloat16", which it
-                keeps float32 in.
-            count: Number of rows.
-            length: Number of elements a block shares among its threads.
-            numbers: All arguments after the arrays.
-            reach: Size of the largest array, where that is more than ``count * length``.
+        ``numbers`` are all arguments after the arrays; see ``elementwise``.
         """
         threads = 32
         while threads < min(length, MOST_THREADS):
@@ -266,14 +237,9 @@ class Engine(ABC):
 
     @abstractmethod
     def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
-        """Return a convolution that a library is ready to run.
+        """Return a convolution of a library, ready to run; may raise Declined.
 
-        Args:
-            convolution: What is computed.
-            rival: Other code for it, which is timed too where plans are timed.
-
-        Raises:
-            Declined: There is no library, it does not compute that one, or ``rival`` is faster.
+        ``rival`` is other code for it, which is timed, too, where plans are timed.
         """
 
     # -- random numbers ------------------------------------------------------------------------
@@ -281,12 +247,8 @@ class Engine(ABC):
     def dropout(self, dtype: str, count: int, draw: Draw, threshold: int, factor: float) -> Launch:
         """Return a kernel: x -> y, mask, by the words of the pass whose number it reads.
 
-        Args:
-            dtype: Of x, y and mask.
-            count: Number of elements.
-            draw: Which words; the number of the pass is the kernel's last array, (1,), uint64.
-            threshold: The mask is 0 where a word is not above it,
-            factor: and this elsewhere.
+        The number of the pass is the kernel's last array, (1,), uint64. The mask is 0 where a word
+        is not above ``threshold``, and ``factor`` elsewhere.
         """
         if not count:
             return _nothing
@@ -301,10 +263,7 @@ class Engine(ABC):
         return self.function("random", "dropout", flags, grid, numbers)
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
-        """Return random words, as ``demitasse.backends.random.bits`` does.
-
-        Shapes: (count,), uint32.
-        """
+        """Return random words, as ``demitasse.backends.random.bits`` does. Shape: (count,)."""
         out = self.empty(count, "uint32")
         if not count:
             return out
@@ -327,11 +286,6 @@ class DeviceScalars:
 
     A kernel's own arguments are constant after graph capture; numbers that it reads from this array
     can change. Nothing is written during the capture; the array is written before each replay.
-
-    Args:
-        engine: Where the array is.
-        count: How many numbers.
-        dtype: Of the array.
     """
 
     def __init__(self, engine: Engine, count: int, dtype: str) -> None:
@@ -339,13 +293,7 @@ class DeviceScalars:
         self._engine, self._held = engine, b""
 
     def holding(self, values: Callable[[], np.ndarray]) -> Array:
-        """Return the array, filled with the present values, now or before each replay.
-
-        Args:
-            values: Returns the values.
-
-        Shapes: values (count,), of the array's dtype -> (count,).
-        """
+        """Return the array, filled with the present values, now or before each replay."""
         self._engine.update_input(lambda: self.write(values()))
         return self.array
 

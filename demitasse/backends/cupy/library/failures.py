@@ -16,13 +16,7 @@ BRINGS = 'pip install "cupy-cuda13x[ctk]" (or 12x)'
 
 @contextmanager
 def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
-    """Convert errors of cupy and CUDA inside the block to DeviceError.
-
-    Args:
-        cupy: The library.
-        pools: The memory of the GPU the block works on.
-        asked: Bytes that the block allocates; 0 if unknown.
-    """
+    """Convert errors of cupy and CUDA in a block that allocates ``asked`` bytes to DeviceError."""
     cuda, name = cupy.cuda, f"cuda:{pools.device.id}"
     try:
         yield

@@ -15,7 +15,7 @@ from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product, load
 from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch, source
 from demitasse.backends.kernel_cache import LRUCache
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 from demitasse.backends.storage import array_dtype
 from demitasse.core.config import settings
 
@@ -52,10 +52,6 @@ class GpuEngine(Engine):
     Every thread has scratch memory and cuBLAS handles of its own for each stream, so that work
     queued at the same time never overwrites another's. Scratch memory grows to what the largest
     layer needs; a recorded CUDA graph must keep what ``scratch_memory`` returns alive.
-
-    Args:
-        cupy: The library.
-        device: ``cupy.cuda.Device`` of the GPU.
     """
 
     def __init__(self, cupy: Any, device: Any) -> None:
@@ -128,9 +124,7 @@ class GpuEngine(Engine):
         self._handle().multiply(product, *map(self.address, (a, b, out)), rounds=rounds)
 
     def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
-        if not settings.get("cudnn"):
-            message = "the setting cudnn is off"
-            raise Declined(message)
+        decline_if(not settings.get("cudnn"), "the setting cudnn is off")
         return self._cudnn.prepare(convolution, rival)
 
     def elapsed(self, work: Callable[[], None]) -> float:
@@ -162,5 +156,4 @@ class GpuEngine(Engine):
 
     def stream(self) -> int:
         """Return the address of the stream that is current."""
-        stream: int = self._cupy.cuda.get_current_stream().ptr
-        return stream
+        return int(self._cupy.cuda.get_current_stream().ptr)

@@ -70,15 +70,8 @@ class Pools:
 
     def facts(self) -> dict[str, str | int]:
         """Return everything by name, for reports."""
-        return {
-            "gpu": self.gpu,
-            "total": self.total,
-            "free": self.free,
-            "used": self.used,
-            "idle": self.idle,
-            "limit": self.limit,
-            "idle_pinned_blocks": self.idle_pinned_blocks,
-        }
+        names = ("gpu", "total", "free", "used", "idle", "limit", "idle_pinned_blocks")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         text = (
@@ -92,16 +85,7 @@ Property = int | str | list[int]
 
 
 def properties(number: int) -> dict[str, Property]:
-    """Return the properties of a GPU under CUDA's names, e.g. ``multiProcessorCount``.
-
-    Sizes are in bytes and clock rates in kHz. Which names there are depends on the version of CUDA.
-
-    Args:
-        number: Which of the GPUs that CUDA shows to this process.
-
-    Raises:
-        DeviceError: cupy is not installed, or CUDA has no such GPU.
-    """
+    """Return the properties of a GPU by CUDA's names; sizes in bytes, clock rates in kHz."""
     try:
         runtime = import_module("cupy").cuda.runtime
         found = runtime.getDeviceProperties(number)

@@ -13,10 +13,13 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import ErrorCode, ParallelError
+
+if TYPE_CHECKING:
+    from demitasse.backends.cupy.backend import CupyBackend
 
 INSTALL = 'pip install "demitasse[nccl13]" (or nccl12)'
 
@@ -33,11 +36,7 @@ def missing() -> str:
 
 
 def new_uid() -> bytes:
-    """Return a name for a group that is about to meet; touches no GPU, so a process may fork then.
-
-    Raises:
-        ParallelError: NCCL is missing, or fails.
-    """
+    """Return a name for a group that is about to meet; touches no GPU, so a process may fork."""
     why = missing()
     if why:
         raise ParallelError(why, code=ErrorCode.UNAVAILABLE, library="NCCL")
@@ -50,24 +49,10 @@ SUCCESS, NOT_READY = 0, 600
 """Answers of CUDA about an event."""
 
 
-class Gpu(Protocol):
-    """Interface of a GPU's backend."""
-
-    array_device: Any
-
-    def enter(self) -> AbstractContextManager[None]:
-        """Make it current; its failures leave the block as DeviceError."""
-
-
 class NcclConnector:
-    """Connects a GPU to those of other threads, processes and machines.
+    """Connects a GPU to those of other threads, processes and machines."""
 
-    Args:
-        cupy: The library.
-        gpu: The GPU.
-    """
-
-    def __init__(self, cupy: Any, gpu: Gpu) -> None:
+    def __init__(self, cupy: Any, gpu: CupyBackend) -> None:
         self._cupy, self._gpu = cupy, gpu
 
     def missing(self) -> str:
@@ -87,21 +72,15 @@ class NcclConnector:
 
 
 class Nccl:
-    """A group of GPUs; all of its methods are called where the GPU is current.
-
-    Args:
-        cupy: The library.
-        nccl: Its part about NCCL.
-        communicator: Cupy's.
-        timeout: Seconds that one waits for the others.
-    """
+    """A group of GPUs, used where the GPU is current; members wait for ``timeout`` seconds."""
 
     def __init__(self, cupy: Any, nccl: Any, communicator: Any, timeout: float) -> None:
         self._cupy, self._nccl, self._communicator = cupy, nccl, communicator
         self._timeout = timeout
         self.rank: int = communicator.rank_id()
         self.size: int = communicator.size()
-        self.name = f"NCCL {_version(nccl.get_version())}"
+        version = nccl.get_version()  # 22307 -> 2.23.7
+        self.name = f"NCCL {version // 10000}.{version // 100 % 100}.{version % 100}"
         self._types = {
             "float16": nccl.NCCL_FLOAT16,
             "float32": nccl.NCCL_FLOAT32,
@@ -179,7 +158,7 @@ class Nccl:
         """Wait until the current stream is done; the thread leaves its core to others meanwhile.
 
         Raises:
-            ParallelError: That takes too long: another member is lost.
+            ParallelError: The wait is longer than the timeout: another member is lost.
         """
         event, runtime = self._cupy.cuda.Event(disable_timing=True), self._cupy.cuda.runtime
         event.record(self._stream())
@@ -207,8 +186,3 @@ def _failures(nccl: Any) -> Iterator[None]:
     except nccl.NcclError as error:
         message = f"NCCL failed: {error}; NCCL_DEBUG=INFO in the environment has it say more"
         raise ParallelError(message, code=ErrorCode.FAILED, library="NCCL") from error
-
-
-def _version(number: int) -> str:
-    """Write ``22307`` as ``"2.23.7"``."""
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

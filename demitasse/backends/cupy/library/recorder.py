@@ -19,7 +19,6 @@ class GraphRecording:
     """A CUDA graph, launched on the current stream.
 
     Attributes:
-        graph: ``cupy.cuda.Graph``.
         input_updates: Copies of numbers of the host to the device before each launch.
         pool: Memory pool of the graph.
         held: Other memory and handles that the graph uses.
@@ -54,14 +53,9 @@ class GraphRecorder:
     """Records on a stream of its own, since CUDA does not capture its default stream.
 
     Arrays that are allocated during a capture come from the recording's own memory pool, so that
-    nothing else uses their memory while the graph exists.
-
-    Args:
-        cupy: The library.
-        engine: The engine of the recorded work.
-        side_streams: Filled during a capture: the stream that captures, by address, and the stream
-            that it replaces.
-        alone: Lock during a capture; other threads wait before they use the GPU.
+    nothing else uses their memory while the graph exists. ``side_streams`` has, during a capture,
+    the replaced stream by the address of the stream that captures. Other threads wait for ``alone``
+    before they use the GPU.
     """
 
     computes: ClassVar = False
@@ -82,8 +76,7 @@ class GraphRecorder:
         return self._cupy.cuda.Stream(non_blocking=True)
 
     def key(self) -> Hashable:
-        rounding: str = settings.get_often("tf32")
-        return rounding
+        return str(settings.get_often("tf32"))
 
     def record(self, work: Callable[[], object]) -> GraphRecording:
         cuda, engine, stream = self._cupy.cuda, self._engine, self._stream

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,54 +43,27 @@ class InFlightCopies:
         return len(self._held)
 
 
+@dataclass
 class _DeviceBuffer:
-    """Buffers of one batch on the GPU.
+    """One-dimensional bytes and places of a batch on the GPU, and the event after the last read."""
 
-    Args:
-        nothing: Arrays of no elements.
-
-    Attributes:
-        arrays: Bytes and places, as ``ImageBatch`` has them, in one dimension; they may be longer.
-        used: Event after the last read of the buffers.
-    """
-
-    def __init__(self, nothing: list[Array]) -> None:
-        self.arrays = nothing
-        self.used: Any = None
+    arrays: list[Array]
+    used: Any = None
 
 
 @dataclass(frozen=True)
 class _Upload:
-    """An uploaded batch.
+    """An uploaded batch, and the event after the copy."""
 
-    Attributes:
-        feed: The uploader.
-        room: Buffers of the batch.
-        pixels: The batch.
-        there: Event after the copy of the batch.
-    """
-
-    feed: GpuUploader
-    room: _DeviceBuffer
-    pixels: ImageBatch
+    unpack: Callable[[Array], None]
     there: Event
-
-    def unpack(self, target: Array) -> None:
-        self.feed.unpack(self.room, self.pixels, self.there, target)
 
     def wait(self) -> None:
         self.there.synchronize()
 
 
 class GpuUploader:
-    """Uploads batches for one layer.
-
-    Args:
-        cupy: The library.
-        device: ``cupy.cuda.Device`` of the GPU, which is current.
-        engine: Runs the kernel.
-        in_flight: Keeps memory alive during copies.
-    """
+    """Uploads batches for one layer."""
 
     def __init__(self, cupy: Any, device: Any, engine: Engine, in_flight: InFlightCopies) -> None:
         self._cupy, self._device, self._engine, self._in_flight = cupy, device, engine, in_flight
@@ -114,18 +89,17 @@ class GpuUploader:
             there = cuda.Event(disable_timing=True)
             there.record(stream)
         self._in_flight.add(there, (hosts, *room.arrays))
-        return _Upload(self, room, pixels, there)
+        return _Upload(partial(self._unpack, room, pixels, there), there)
 
-    def unpack(self, room: _DeviceBuffer, pixels: ImageBatch, there: Event, target: Array) -> None:
+    def _unpack(self, room: _DeviceBuffer, pixels: ImageBatch, there: Event, target: Array) -> None:
         """Queue the conversion of an uploaded batch to floats."""
         size, mean = pixels.bytes.size, (0, 0, 0) if pixels.mean is None else pixels.mean.shape
         numbers = (*pixels.shape[1:], *mean, float(pixels.scale))
         with self._device:
             stream = self._cupy.cuda.get_current_stream()
             stream.wait_event(there)
-            centred = self._engine.elementwise(
-                "input", "centred", str(target.dtype), size, *numbers
-            )
+            dtype = str(target.dtype)
+            centred = self._engine.elementwise("input", "centred", dtype, size, *numbers)
             centred(*room.arrays, self._mean_of(pixels, target), target)
             room.used = stream.record()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Collection
 from functools import cache
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
@@ -33,26 +32,6 @@ def _log_rounding() -> None:
         "Caffe's numbers",
         settings.get("tf32"),
     )
-
-
-class Products(Protocol):
-    """The products of convolution (``Correlation``), which says what these do."""
-
-    @property
-    def map_code(self) -> str: ...
-    @property
-    def image_code(self) -> str: ...
-    def backward_code(self, results: Collection[Result]) -> str: ...
-    def forward(self, image: Array, weight: Array, bias: Array | None, maps: Array) -> None: ...
-    def backward(
-        self,
-        maps: Array,
-        weight: Array,
-        *,
-        image: Array | None = None,
-        total: Array | None = None,
-        spread: Array | None = None,
-    ) -> None: ...
 
 
 class WindowStep(GpuStep[O]):
@@ -116,7 +95,7 @@ class WindowStep(GpuStep[O]):
             wanted.append(self.spreads)
         return wanted
 
-    def _products(self) -> Products:
+    def _products(self) -> Correlation | LibraryCorrelation:
         op, geometry = self.op, self.geometry()
         wanted = [self.computes, *self._gradients()]
         try:
@@ -138,10 +117,7 @@ class WindowStep(GpuStep[O]):
 
 
 class ConvStep(WindowStep[ops.Conv]):
-    """The bottom is the image, the top is the map.
-
-    Shapes: as ``ops.Conv`` says.
-    """
+    """The bottom is the image, the top is the map."""
 
     computes: ClassVar[Result] = "maps"
     spreads: ClassVar[Result] = "image"
@@ -163,10 +139,7 @@ class ConvStep(WindowStep[ops.Conv]):
 
 
 class DeconvStep(WindowStep[ops.Deconv]):
-    """The bottom is the map, the top is the image.
-
-    Shapes: as ``ops.Deconv`` says.
-    """
+    """The bottom is the map, the top is the image."""
 
     computes: ClassVar[Result] = "image"
     spreads: ClassVar[Result] = "maps"

@@ -8,23 +8,18 @@ from itertools import accumulate
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
-from demitasse.backends.step import Declined, Operands, decline_in_place, share
+from demitasse.backends.step import Operands, decline_if, decline_in_place, share
 
 
 class ConcatStep(GpuStep[ops.Concat]):
-    """Bottoms side by side along one axis.
-
-    Shapes: as ``ops.Concat`` says.
-    """
+    """Bottoms side by side along one axis."""
 
     narrow_params = ()
 
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        if len(op.bottoms) == 1:
-            message = "one bottom, which the layer shares"
-            raise Declined(message)
+        decline_if(len(op.bottoms) == 1, "one bottom, which the layer shares")
         widths = [math.prod(shape[op.axis :]) for shape in op.bottoms]
         outer, full = math.prod(op.bottoms[0][: op.axis]), sum(widths)
         columns = list(zip(widths, accumulate(widths, initial=0), strict=False))
@@ -54,26 +49,15 @@ class ConcatStep(GpuStep[ops.Concat]):
 
 
 class SplitStep(GpuStep[ops.Split]):
-    """The tops share the bottom's data; its gradient is the sum of theirs.
+    """The tops share the bottom's data; its gradient is the sum of theirs."""
 
-    Shapes: bottom any -> tops the same.
-    """
+    code, backward_code = "shared", "kernel"
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.tops < 2:
-            message = "one reader, for which nothing is summed"
-            raise Declined(message)
+        decline_if(op.tops < 2, "one reader, for which nothing is summed")
         one = ("elementwise", "weighted_sum", op.dtype, math.prod(op.shape), 1.0, 1.0)
         self._add = engine.vectorized(*one)
-
-    @property
-    def code(self) -> str:
-        return "shared"
-
-    @property
-    def backward_code(self) -> str:
-        return "kernel"
 
     def forward(self) -> None:
         share(self.at)

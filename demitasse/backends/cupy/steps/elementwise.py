@@ -10,7 +10,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import DeviceScalars, Engine, Launch
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
-from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.step import Operands, decline_if, decline_in_place
 
 FUNCTIONS = {
     # function: source and kernel, and what its gradient is computed from
@@ -33,29 +33,19 @@ FUNCTIONS = {
 
 
 class ActivationStep(GpuStep[ops.Activation]):
-    """y = f(x) of every element.
-
-    Shapes: bottom any -> top the same.
-    """
+    """y = f(x) of every element."""
 
     narrow_params = ()
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.function not in FUNCTIONS:
-            message = f"{op.function}; there are kernels for {', '.join(FUNCTIONS)}"
-            raise Declined(message)
-        if op.function == "relu" and op.parameters[0] < 0 and at.in_place and at.backward:
-            message = (
-                f"slope {op.parameters[0]:g} in place; the gradient is known from the result for 0 "
-                "and more"
-            )
-            raise Declined(message)
-        if op.function == "elu" and op.parameters[0] < 0 and at.backward:
-            message = (
-                f"alpha {op.parameters[0]:g}; the gradient is known from the result for 0 and more"
-            )
-            raise Declined(message)
+        known = f"there are kernels for {', '.join(FUNCTIONS)}"
+        decline_if(op.function not in FUNCTIONS, f"{op.function}; {known}")
+        if op.function in {"relu", "elu"} and op.parameters[0] < 0 and at.backward:
+            why = "the gradient is known from the result for 0 and more"
+            slope = f"{op.parameters[0]:g}"
+            decline_if(op.function == "elu", f"alpha {slope}; {why}")
+            decline_if(at.in_place, f"slope {slope} in place; {why}")
         family, name, self.gradient_from = FUNCTIONS[op.function]
         self.keeps_input = "input" in self.gradient_from and at.loses_input
         numbers = tuple(float(p) for p in op.parameters)
@@ -72,28 +62,22 @@ class ActivationStep(GpuStep[ops.Activation]):
 
     def backward(self) -> None:
         bottom, top = self.at.bottom[0], self.at.top[0]
-        if self.at.propagate_down[0]:
-            self._backward(*self._known(), top.read_diff(), bottom.diff_buffer())
-
-    def _known(self) -> list[Array]:
-        """Return the arrays that the gradient is computed from."""
-        bottom, top = self.at.bottom[0], self.at.top[0]
-        known = []
+        if not self.at.propagate_down[0]:
+            return
+        known: list[Array] = []  # the gradient is computed from these
         if self.keeps_input:
             known.append(self.at.saved("input", bottom.shape).read())
         elif self.gradient_from != "result":
             known.append(bottom.read())
         if "result" in self.gradient_from:
             known.append(top.read())
-        return known
+        self._backward(*known, top.read_diff(), bottom.diff_buffer())
 
 
 class DropoutStep(GpuStep[ops.Dropout]):
     """y = x * mask, dx = dy * mask; nothing, or a copy, where the mask would be 1. In place or not.
 
     The kernel reads the number of the pass on the device.
-
-    Shapes: bottom any -> top the same.
     """
 
     narrow_params = ()
@@ -108,9 +92,8 @@ class DropoutStep(GpuStep[ops.Dropout]):
         self._times = packs("elementwise", "product", op.dtype, op.count)
         if op.drops:
             draw = at.draw()
-            if draw.world_size > 1:
-                message = "several ranks, each of which draws a part of one sequence"
-                raise Declined(message)
+            why = "several ranks, each of which draws a part of one sequence"
+            decline_if(draw.world_size > 1, why)
             self._drop = engine.dropout(op.dtype, op.count, draw, op.threshold, op.factor)
             self._passes = DeviceScalars(engine, 1, "uint64")
 
@@ -119,7 +102,8 @@ class DropoutStep(GpuStep[ops.Dropout]):
         x = at.bottom[0].read()
         if op.drops:
             mask = at.saved("mask", at.bottom[0].shape).buffer()
-            self._drop(x, at.top[0].buffer(), mask, self._passes.holding(self._number))
+            passes = self._passes.holding(lambda: np.array([at.draw().passes], np.uint64))
+            self._drop(x, at.top[0].buffer(), mask, passes)
         elif self._works:
             self._scaled(x, at.top[0].buffer())
 
@@ -139,20 +123,11 @@ class DropoutStep(GpuStep[ops.Dropout]):
         """True if there is something to do where nothing is dropped."""
         return self.op.factor != 1 or not self.at.in_place
 
-    def _number(self) -> np.ndarray:
-        return np.array([self.at.draw().passes], np.uint64)
-
 
 class SumStep(GpuStep[ops.Eltwise]):
     """y = sum of coefficient * x, rectified where a ReLU follows; may run in place of the first x.
 
-    Args:
-        engine: Runs it.
-        op: The sum.
-        at: Its blobs; the top is that of the ReLU where there is one.
-        slope: Of the ReLU below 0, or None where there is none.
-
-    Shapes: bottoms all the same -> top the same.
+    ``slope`` is that of the ReLU below 0, and the top is that of the ReLU; None without a ReLU.
     """
 
     narrow_params = ()
@@ -161,12 +136,9 @@ class SumStep(GpuStep[ops.Eltwise]):
         self, engine: Engine, op: ops.Eltwise, at: Operands, slope: float | None = None
     ) -> None:
         super().__init__(engine, op, at)
-        if op.operation != "SUM":
-            message = f"{op.operation}; there are kernels for SUM"
-            raise Declined(message)
-        if any(blob is at.top[0] for blob in at.bottom[1:]):
-            message = "in place of another bottom than the first"
-            raise Declined(message)
+        decline_if(op.operation != "SUM", f"{op.operation}; there are kernels for SUM")
+        other = any(blob is at.top[0] for blob in at.bottom[1:])
+        decline_if(other, "in place of another bottom than the first")
         count, factors = math.prod(op.shape), [float(c) for c in op.coefficients]
 
         def packs(name: str, *numbers: float) -> Launch:
@@ -207,8 +179,6 @@ class LRNStep(GpuStep[ops.LRN]):
     """y = x * scale^-beta; scale = k + alpha / size * sum of x^2 over ``size`` channels around.
 
     Within channels the sum is over a window of ``size`` by ``size`` pixels, and k is 1.
-
-    Shapes: bottom (N, C, H, W) -> top the same.
     """
 
     narrow_params = ()

@@ -9,7 +9,7 @@ from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.cupy.step import GpuStep
 from demitasse.backends.cupy.sums import SplitReduction
 from demitasse.backends.ops import loss_divisor
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.step import Operands, decline_if
 
 
 def softmax_kernel(
@@ -34,10 +34,7 @@ def sizes(op: ops.Softmax | ops.SoftmaxLoss) -> tuple[int, int, int]:
 
 
 class SoftmaxStep(GpuStep[ops.Softmax]):
-    """y = exp(x) / sum of exp(x) along one axis; in place or not.
-
-    Shapes: bottom any -> top the same.
-    """
+    """y = exp(x) / sum of exp(x) along one axis; in place or not."""
 
     narrow_params = ()
 
@@ -75,8 +72,7 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
         self.parts = parts = SplitReduction.of(1, labels)
         numbers = (labels, classes, inner, *ignored, parts.count, parts.length)
         self._losses = engine.row_blocks(
-            *("softmax", "softmax_loss", op.dtype, parts.count, parts.length, *numbers),
-            reach=count,
+            *("softmax", "softmax_loss", op.dtype, parts.count, parts.length, *numbers), reach=count
         )
         self._loss = engine.row_blocks(
             "sums", "loss_of_parts", op.dtype, 1, parts.count, parts.count, fixed
@@ -117,9 +113,7 @@ class PairLossStep(GpuStep[ops.PairLoss]):
 
     def __init__(self, engine: Engine, op: ops.PairLoss, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if not op.count:
-            message = "no elements; kernels divide by a number of some"
-            raise Declined(message)
+        decline_if(not op.count, "no elements; kernels divide by a number of some")
         ignored = (int(op.ignore_label is not None), op.ignore_label or 0)
         self.parts = parts = SplitReduction.of(1, op.count)
         name, about = KERNELS[op.loss], (op.dtype, op.count, *ignored)
@@ -170,9 +164,8 @@ class AccuracyStep(GpuStep[ops.Accuracy]):
 
     def __init__(self, engine: Engine, op: ops.Accuracy, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.tops > 1:
-            message = "a second top, the accuracy of each class; the kernel computes that of all"
-            raise Declined(message)
+        why = "a second top, the accuracy of each class; the kernel computes that of all"
+        decline_if(op.tops > 1, why)
         classes, inner = op.bottom[op.axis], math.prod(op.bottom[op.axis + 1 :])
         positions = math.prod(op.bottom[: op.axis]) * inner
         length = max(1, -(-positions // MOST_PARTS))

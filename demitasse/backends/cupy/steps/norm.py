@@ -20,7 +20,7 @@ from demitasse.backends.step import Operands
 
 @dataclass(frozen=True)
 class NormParts:
-    """A BatchNorm and what is computed together with it.
+    """A BatchNorm and the operations that are computed together with it.
 
     Attributes:
         at: The blobs of the BatchNorm; its top is that of the last operation.

@@ -7,7 +7,7 @@ import math
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
-from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.step import Operands, decline_if, decline_in_place
 
 AXES = 3
 """Spatial axes of the kernels."""
@@ -28,9 +28,7 @@ class _PoolStep(GpuStep[ops.Pool]):
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
         axes = len(op.bottom) - 2
-        if axes > AXES:
-            message = f"{axes} spatial axes; kernels pool over {AXES} at most"
-            raise Declined(message)
+        decline_if(axes > AXES, f"{axes} spatial axes; kernels pool over {AXES} at most")
         self.small, self.large = math.prod(op.top), math.prod(op.bottom)
         # what every kernel takes after the number of elements
         self.numbers = [
@@ -85,9 +83,7 @@ class AveragePoolStep(_PoolStep):
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.tops > 1:
-            message = "a second top, which the kernel writes for MAX alone"
-            raise Declined(message)
+        decline_if(op.tops > 1, "a second top, which the kernel writes for MAX alone")
         after = _three(op.after or op.pad, 0) if op.counts_pads else (-1,) * AXES
         numbers = (*self.numbers, *after)
         self._forward = engine.elementwise(
@@ -109,12 +105,6 @@ class AveragePoolStep(_PoolStep):
 
 
 def pool(engine: Engine, op: ops.Pool, at: Operands) -> MaxPoolStep | AveragePoolStep:
-    """Return the Step for MAX or AVE pooling.
-
-    Raises:
-        Declined: STOCHASTIC, or what the method's Step does not take.
-    """
-    if op.method == "STOCHASTIC":
-        message = "STOCHASTIC; there are kernels for MAX and AVE"
-        raise Declined(message)
+    """Return the Step for MAX or AVE pooling."""
+    decline_if(op.method == "STOCHASTIC", "STOCHASTIC; there are kernels for MAX and AVE")
     return MaxPoolStep(engine, op, at) if op.method == "MAX" else AveragePoolStep(engine, op, at)

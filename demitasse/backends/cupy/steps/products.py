@@ -7,7 +7,7 @@ from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.cupy.sums import ChannelSums
-from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.step import Operands, decline_if, decline_in_place
 
 
 class InnerProductStep(GpuStep[ops.InnerProduct]):
@@ -64,9 +64,8 @@ class ScaleStep(GpuStep[ops.Scale]):
 
     def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if len(at.bottom) > 1:
-            message = "a scale from a second bottom; the kernel takes a learned one"
-            raise Declined(message)
+        why = "a scale from a second bottom; the kernel takes a learned one"
+        decline_if(len(at.bottom) > 1, why)
         count, packs = op.outer * op.dim * op.inner, engine.vectorized
         size = ("elementwise", "scale", self.dtype, count, op.dim, op.inner)
         self._forward, self._spread = packs(*size, int(op.bias)), packs(*size, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.numpy.products import Products
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Operand, Operands, decline_if, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
 O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
@@ -41,15 +41,10 @@ class WindowStep(HostStep[O]):
         """Return the sizes of image, map and window."""
 
     def between(self, image: ops.Shape, maps: ops.Shape) -> ConvGeometry:
-        """Return the sizes for an image and a map of these shapes.
-
-        Raises:
-            Declined: The portable code does as well.
-        """
+        """Return the sizes for an image and a map of these shapes."""
         geometry = ConvGeometry.between(self.op, image, maps)
-        if not self.op.kernel or not geometry.n:
-            message = "no spatial axes" if geometry.n else "an empty bottom"
-            raise Declined(message)
+        decline_if(not geometry.n, "an empty bottom")
+        decline_if(not self.op.kernel, "no spatial axes")
         return geometry
 
     def backward(self) -> None:

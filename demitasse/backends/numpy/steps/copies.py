@@ -8,7 +8,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
-from demitasse.backends.step import Declined, Operands, decline_in_place, share
+from demitasse.backends.step import Operands, decline_if, decline_in_place, share
 
 
 class ConcatStep(HostStep[ops.Concat]):
@@ -17,9 +17,7 @@ class ConcatStep(HostStep[ops.Concat]):
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        if len(op.bottoms) == 1:
-            message = "one bottom, which the layer shares"
-            raise Declined(message)
+        decline_if(len(op.bottoms) == 1, "one bottom, which the layer shares")
         ends = accumulate((shape[op.axis] for shape in op.bottoms), initial=0)
         before = (slice(None),) * op.axis
         self.places = [(*before, slice(first, last)) for first, last in pairwise(ends)]
@@ -43,9 +41,7 @@ class SplitStep(HostStep[ops.Split]):
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.tops == 1:
-            message = "one reader, for which nothing is summed"
-            raise Declined(message)
+        decline_if(op.tops == 1, "one reader, for which nothing is summed")
 
     def forward(self) -> None:
         share(self.at)

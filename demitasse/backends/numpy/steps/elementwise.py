@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from demitasse.backends import normal, ops
+from demitasse.backends.arrays import Array
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Operand, Operands, decline_if, decline_in_place
 
 PART = 16384
 """Elements: a handful of such arrays lies in the second cache."""
@@ -20,9 +21,7 @@ class ReLUStep(HostStep[ops.Activation]):
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if any(op.parameters):
-            message = "a slope below 0; numpy's Step is for ReLU without one"
-            raise Declined(message)
+        decline_if(any(op.parameters), "a slope below 0; numpy's Step is for ReLU without one")
 
     def forward(self) -> None:
         x = self.at.bottom[0].read()
@@ -77,14 +76,9 @@ FUNCTIONS: dict[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep, "gelu"
 
 
 def activation(engine: Engine, op: ops.Activation, at: Operands) -> HostStep[ops.Activation]:
-    """Return the Step of a function.
-
-    Raises:
-        Declined: There is none.
-    """
-    if op.function not in FUNCTIONS:
-        message = f"{op.function}; numpy has Steps for {', '.join(FUNCTIONS)}"
-        raise Declined(message)
+    """Return the Step of a function."""
+    why = f"{op.function}; numpy has Steps for {', '.join(FUNCTIONS)}"
+    decline_if(op.function not in FUNCTIONS, why)
     return FUNCTIONS[op.function](engine, op, at)
 
 
@@ -93,12 +87,9 @@ class SumStep(HostStep[ops.Eltwise]):
 
     def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.operation != "SUM":
-            message = f"{op.operation}; numpy's Step is for SUM"
-            raise Declined(message)
-        if any(blob is at.top[0] for blob in at.bottom[1:]):
-            message = "in place of another bottom than the first"
-            raise Declined(message)
+        decline_if(op.operation != "SUM", f"{op.operation}; numpy's Step is for SUM")
+        other = any(blob is at.top[0] for blob in at.bottom[1:])
+        decline_if(other, "in place of another bottom than the first")
 
     def forward(self) -> None:
         first, *rest = (blob.read() for blob in self.at.bottom)
@@ -108,7 +99,11 @@ class SumStep(HostStep[ops.Eltwise]):
             np.multiply(first, weight, out=y)
             first = y
         for x, weight in zip(rest, weights, strict=True):
-            np.add(first, self._weighted(x, weight), out=y)
+            term = x
+            if weight != 1:
+                term = self.scratch("term", x.shape)
+                np.multiply(x, weight, out=term)
+            np.add(first, term, out=y)
             first = y
 
     def backward(self) -> None:
@@ -119,13 +114,6 @@ class SumStep(HostStep[ops.Eltwise]):
             if down and not (weight == 1 and blob is at.top[0]):
                 np.multiply(dy, weight, out=blob.diff_buffer())
 
-    def _weighted(self, x: np.ndarray, weight: float) -> np.ndarray:
-        if weight == 1:
-            return x
-        term = self.scratch("term", x.shape)
-        np.multiply(x, weight, out=term)
-        return term
-
 
 class ScaleStep(HostStep[ops.Scale]):
     """y = x s (+ b), in place or not; s is a parameter or the second bottom.
@@ -135,9 +123,7 @@ class ScaleStep(HostStep[ops.Scale]):
 
     def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if not math.prod((op.outer, op.dim, op.inner)):
-            message = "an empty bottom"
-            raise Declined(message)
+        decline_if(not math.prod((op.outer, op.dim, op.inner)), "an empty bottom")
         self.learned = len(at.bottom) == 1
         self.scale = at.params[0] if self.learned else at.bottom[1]
         self.shape = (op.outer, op.dim, op.inner)
@@ -172,9 +158,8 @@ class ScaleStep(HostStep[ops.Scale]):
     def _sum(self, out: np.ndarray, subscripts: str, *terms: np.ndarray) -> None:
         np.einsum(subscripts, *terms, out=out.reshape(self.op.dim))
 
-    def _spread(self, blob: Operand) -> np.ndarray:
-        values: np.ndarray = blob.read().reshape(1, self.op.dim, 1)
-        return values
+    def _spread(self, blob: Operand) -> Array:
+        return blob.read().reshape(1, self.op.dim, 1)
 
 
 class BatchNormStep(HostStep[ops.BatchNorm]):
@@ -185,12 +170,9 @@ class BatchNormStep(HostStep[ops.BatchNorm]):
 
     def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if not op.use_global_stats:
-            message = "statistics of the batch; numpy's Step takes stored ones"
-            raise Declined(message)
-        if 0 in op.bottom:
-            message = "an empty bottom"
-            raise Declined(message)
+        why = "statistics of the batch; numpy's Step takes stored ones"
+        decline_if(not op.use_global_stats, why)
+        decline_if(0 in op.bottom, "an empty bottom")
         n, self.channels, *rest = op.bottom
         self.shape = (n, self.channels, math.prod(rest))
 
@@ -209,11 +191,10 @@ class BatchNormStep(HostStep[ops.BatchNorm]):
             dx = self.at.bottom[0].diff_buffer().reshape(self.shape)
             np.multiply(dy, self._inverse(1 / factor if factor[0] else factor), out=dx)
 
-    def _inverse(self, share: np.ndarray) -> np.ndarray:
+    def _inverse(self, share: np.ndarray) -> Array:
         """Return 1 / deviation. Shape: (1, C, 1)."""
         variance = self.at.params[1].read() * share + self.op.eps
-        inverse: np.ndarray = (1 / np.sqrt(variance)).astype(self.op.dtype)
-        return inverse.reshape(1, -1, 1)
+        return (1 / np.sqrt(variance)).astype(self.op.dtype).reshape(1, -1, 1)
 
 
 class LRNStep(HostStep[ops.LRN]):
@@ -275,13 +256,12 @@ class LRNStep(HostStep[ops.LRN]):
 
     def _divide(self, x: np.ndarray, scale: np.ndarray, out: np.ndarray) -> None:
         """Write x scale^-beta; roots are much faster than powers for the usual beta."""
+        root = self.scratch("root", self.image, self.op.dtype)
         if self.op.beta == 0.75:
-            root = self.scratch("root", self.image, self.op.dtype)
             np.sqrt(scale, out=root)
             np.sqrt(root, out=out)
             root *= out
             np.divide(x, root, out=out)
         else:
-            power = self.scratch("root", self.image, self.op.dtype)
-            np.power(scale, -self.op.beta, out=power)
-            np.multiply(x, power, out=out)
+            np.power(scale, -self.op.beta, out=root)
+            np.multiply(x, root, out=out)

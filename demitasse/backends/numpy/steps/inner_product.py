@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import Array
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Operands, decline_in_place
 
@@ -47,6 +48,6 @@ class InnerProductStep(HostStep[ops.InnerProduct]):
             dx = at.bottom[0].diff_buffer().reshape(self.x_shape)
             np.matmul(dy, self._weight_km().T, out=dx)
 
-    def _weight_km(self) -> np.ndarray:
-        weight: np.ndarray = self.at.params[0].read()
+    def _weight_km(self) -> Array:
+        weight = self.at.params[0].read()
         return weight if self.op.transpose else weight.T

@@ -9,8 +9,9 @@ from itertools import product
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import Array
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
-from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.step import Operands, decline_if, decline_in_place
 from demitasse.backends.windows import Shape, Window
 
 LEAD = 2
@@ -29,9 +30,7 @@ class PoolStep(HostStep[ops.Pool]):
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        if 0 in op.bottom:
-            message = "an empty bottom"
-            raise Declined(message)
+        decline_if(0 in op.bottom, "an empty bottom")
         self.count = math.prod(op.bottom[:LEAD])
         self.spatial, self.positions = op.bottom[LEAD:], op.top[LEAD:]
         self.x_shape, self.y_shape = (self.count, *self.spatial), (self.count, *self.positions)
@@ -45,25 +44,21 @@ class PoolStep(HostStep[ops.Pool]):
         for first in range(0, self.count, self.block):
             yield slice(first, min(first + self.block, self.count))
 
-    def x(self) -> np.ndarray:
+    def x(self) -> Array:
         """Return the bottom's planes."""
-        planes: np.ndarray = self.at.bottom[0].read().reshape(self.x_shape)
-        return planes
+        return self.at.bottom[0].read().reshape(self.x_shape)
 
-    def y(self) -> np.ndarray:
+    def y(self) -> Array:
         """Return the top's planes, to be overwritten."""
-        planes: np.ndarray = self.at.top[0].buffer().reshape(self.y_shape)
-        return planes
+        return self.at.top[0].buffer().reshape(self.y_shape)
 
-    def dx(self) -> np.ndarray:
+    def dx(self) -> Array:
         """Return the bottom's gradient as planes, to be overwritten."""
-        planes: np.ndarray = self.at.bottom[0].diff_buffer().reshape(self.x_shape)
-        return planes
+        return self.at.bottom[0].diff_buffer().reshape(self.x_shape)
 
-    def dy(self) -> np.ndarray:
+    def dy(self) -> Array:
         """Return the top's gradient as planes."""
-        planes: np.ndarray = self.at.top[0].read_diff().reshape(self.y_shape)
-        return planes
+        return self.at.top[0].read_diff().reshape(self.y_shape)
 
     def laid(self, planes: np.ndarray, around: float) -> np.ndarray:
         """Return a block of planes with room around it: (block, *size), in C order."""
@@ -76,29 +71,31 @@ class PoolStep(HostStep[ops.Pool]):
 
     def along(self, axis: int, tap: int) -> tuple[slice, ...]:
         """Return the index of the inputs of one tap along one spatial axis."""
-        return (*(slice(None),) * (axis + 1), self._reach(axis, tap))
+        stride = self.op.stride[axis]
+        reach = slice(tap, tap + (self.positions[axis] - 1) * stride + 1, stride)
+        return (*(slice(None),) * (axis + 1), reach)
 
-    def at_tap(self, tap: Shape) -> tuple[slice, ...]:
-        """Return the index of what one tap sees: (block, *positions) of (block, *size)."""
-        return (slice(None), *self.window.reach(tap, self.positions))
+    def join(self, function: np.ufunc, canvas: np.ndarray, y: np.ndarray) -> None:
+        """Write into ``y`` what the function makes of each window, one axis after the other."""
+        values, last = canvas, len(self.positions) - 1
+        for axis, taps in enumerate(self.op.kernel):
+            target = y
+            if axis != last:
+                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
+            joined = values[self.along(axis, 0)]
+            for tap in range(1, taps):
+                joined = function(joined, values[self.along(axis, tap)], out=target)
+            values = joined
+        if values is not y:
+            y[...] = values
 
     def swept(self, axis: int) -> Shape:
         """Return the size of a canvas after pooling along its spatial axes up to ``axis``."""
         return (*self.positions[: axis + 1], *self.size[axis + 1 :])
 
-    def _reach(self, axis: int, tap: int) -> slice:
-        stride = self.op.stride[axis]
-        return slice(tap, tap + (self.positions[axis] - 1) * stride + 1, stride)
-
 
 class Phases:
     """Layout of the phases of a plane.
-
-    Args:
-        engine: Lends working memory.
-        op: The pooling.
-        spatial: Size of a plane.
-        positions: How many windows there are along each axis.
 
     Attributes:
         size: Size of a phase: all output positions, and room for the later taps of the last window.
@@ -168,20 +165,21 @@ class MaxStep(PoolStep):
         self.kept = at.backward or op.tops > 1
         self.disjoint = all(k <= s for k, s in zip(op.kernel, op.stride, strict=True))
         self.phases = None if self.disjoint else Phases(engine, op, self.spatial, self.positions)
-        offsets = [_place(tap, self.spatial) for tap in self.taps]
+        axes = range(len(self.positions))
+        steps = [math.prod(self.spatial[axis + 1 :]) for axis in axes]  # in C order
+        offsets = [sum(i * step for i, step in zip(tap, steps, strict=True)) for tap in self.taps]
         self.offset_of = np.array([0, *offsets], np.intp)
-        firsts = np.zeros(self.positions, np.intp)
+        self.firsts = np.zeros(self.positions, np.intp)
         for axis, count in enumerate(self.positions):
             first = np.arange(count) * op.stride[axis] - op.pad[axis]
-            step = math.prod(self.spatial[axis + 1 :])
-            firsts += (first * step).reshape(-1, *(1,) * (len(self.positions) - axis - 1))
-        self.firsts = firsts
+            self.firsts += (first * steps[axis]).reshape(-1, *(1,) * (len(axes) - axis - 1))
 
     def forward(self) -> None:
         x, y = self.x(), self.y()
         if not self.kept:
             for block in self.blocks():
-                self._largest(self.laid(x[block], ops.LOWEST), y[block])
+                self.join(np.fmax, self.laid(x[block], ops.LOWEST), y[block])
+                np.fmax(y[block], ops.LOWEST, out=y[block])
             return
         winner = self.at.saved("winner", self.op.top, self.tap_dtype).buffer()
         winner = winner.reshape(self.y_shape)
@@ -208,9 +206,11 @@ class MaxStep(PoolStep):
             numbers = winner[block]
             positions = self._positions(numbers, home[: len(numbers)])
             won = ... if every else numbers > 0
-            self._send(
-                dx[block].reshape(-1), positions[won].reshape(-1), dy[block][won].reshape(-1)
-            )
+            target, places = dx[block].reshape(-1), positions[won].reshape(-1)
+            if self.disjoint:
+                target[places] = dy[block][won].reshape(-1)
+            else:
+                np.add.at(target, places, dy[block][won].reshape(-1))
 
     def _positions(self, winner: np.ndarray, firsts: np.ndarray) -> np.ndarray:
         """Return where the winning elements lie, given where the windows' first ones do."""
@@ -218,24 +218,6 @@ class MaxStep(PoolStep):
         np.take(self.offset_of, winner, out=positions, mode="clip")
         positions += firsts
         return positions
-
-    def _send(self, dx: np.ndarray, positions: np.ndarray, dy: np.ndarray) -> None:
-        if self.disjoint:
-            dx[positions] = dy
-        else:
-            np.add.at(dx, positions, dy)
-
-    def _largest(self, canvas: np.ndarray, y: np.ndarray) -> None:
-        """Write maxima into ``y``, one axis after the other."""
-        values, last = canvas, len(self.positions) - 1
-        for axis, taps in enumerate(self.op.kernel):
-            target = y
-            if axis != last:
-                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
-            np.fmax(values[self.along(axis, 0)], ops.LOWEST, out=target)
-            for tap in range(1, taps):
-                np.fmax(target, values[self.along(axis, tap)], out=target)
-            values = target
 
     def _find(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
         """Write maxima and winners, tap by tap."""
@@ -245,7 +227,7 @@ class MaxStep(PoolStep):
         y.fill(ops.LOWEST)
         winner.fill(0)
         for i, tap in enumerate(self.taps, start=1):
-            seen[...] = canvas[self.at_tap(tap)]
+            seen[...] = canvas[(slice(None), *self.window.reach(tap, self.positions))]
             _challenge(seen, i, y, winner, better, number)
 
     def _find_in(
@@ -296,23 +278,13 @@ class GlobalMaxStep(PoolStep):
 
 
 def _challenge(
-    seen: np.ndarray,
-    number: int,
-    best: np.ndarray,
-    winner: np.ndarray,
-    better: np.ndarray,
-    room: np.ndarray,
+    seen: Array, number: int, best: Array, winner: Array, better: Array, room: Array
 ) -> None:
     """Take the elements under tap ``number`` where they are larger than the maximum so far."""
     np.greater(seen, best, out=better)
     np.fmax(seen, best, out=best)
     np.multiply(better, winner.dtype.type(number), out=room)
     np.maximum(winner, room, out=winner)
-
-
-def _place(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """Return the index of an element in an array in C order."""
-    return sum(i * math.prod(shape[axis + 1 :]) for axis, i in enumerate(index))
 
 
 class AverageStep(PoolStep):
@@ -326,7 +298,7 @@ class AverageStep(PoolStep):
     def forward(self) -> None:
         x, y = self.x(), self.y()
         for block in self.blocks():
-            self._sum(self.laid(x[block], 0), y[block])
+            self.join(np.add, self.laid(x[block], 0), y[block])
             y[block] /= self.divisor
 
     def backward(self) -> None:
@@ -337,18 +309,6 @@ class AverageStep(PoolStep):
             share = self.scratch("share", dy[block].shape)
             np.divide(dy[block], self.divisor, out=share)
             self._spread(share, dx[block])
-
-    def _sum(self, canvas: np.ndarray, y: np.ndarray) -> None:
-        """Write sums over windows into ``y``."""
-        values, last = canvas, len(self.positions) - 1
-        for axis, taps in enumerate(self.op.kernel):
-            target = y
-            if axis != last:
-                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
-            target[...] = values[self.along(axis, 0)]
-            for tap in range(1, taps):
-                target += values[self.along(axis, tap)]
-            values = target
 
     def _spread(self, share: np.ndarray, dx: np.ndarray) -> None:
         """Write into ``dx`` the sum of the shares of all windows that an element is in."""
@@ -383,14 +343,8 @@ MOST_TAPS = 1 << 14
 
 
 def pool(engine: Engine, op: ops.Pool, at: Operands) -> PoolStep:
-    """Return the Step for MAX or AVE pooling.
-
-    Raises:
-        Declined: STOCHASTIC, which few nets use, or a very large window.
-    """
-    if op.method == "STOCHASTIC":
-        message = "STOCHASTIC; numpy's Steps are for MAX and AVE"
-        raise Declined(message)
+    """Return the Step for MAX or AVE pooling."""
+    decline_if(op.method == "STOCHASTIC", "STOCHASTIC; numpy's Steps are for MAX and AVE")
     pads = (*op.pad, *(op.after or ()))
     whole = op.kernel == op.bottom[LEAD:] and not any(pads) and set(op.top[LEAD:]) == {1}
     if op.method == "AVE":
@@ -398,7 +352,5 @@ def pool(engine: Engine, op: ops.Pool, at: Operands) -> PoolStep:
     if whole:
         return GlobalMaxStep(engine, op, at)
     taps = math.prod(op.kernel)
-    if taps > MOST_TAPS:
-        message = f"windows of {taps} elements; numpy's Step takes {MOST_TAPS}"
-        raise Declined(message)
+    decline_if(taps > MOST_TAPS, f"windows of {taps} elements; numpy's Step takes {MOST_TAPS}")
     return MaxStep(engine, op, at)

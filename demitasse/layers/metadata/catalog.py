@@ -1,4 +1,7 @@
-"""Metadata of layer types that compute: windows, activations, normalization, products, shapes."""
+"""Metadata of the built-in layer types, by family.
+
+A type reads the message that is named after the type, unless ``fields`` are given.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,8 @@ from demitasse.layers.metadata.schema import (
     unless,
 )
 
+_caffe = partial(LayerMetadata, reference="Caffe")
+
 SECOND_BOTTOM = Condition("with a second bottom", lambda param, phase: len(param.bottom) >= 2)
 LIMITED = flag("relu_param.relu6")
 STOCHASTIC = PoolingParameter.STOCHASTIC
@@ -46,45 +51,29 @@ SPP_SPREADS = Condition(
 ) & phase_is("TEST")
 
 WINDOWS: Mapping[str, LayerMetadata] = {
-    "Convolution": LayerMetadata(
-        fields=("convolution_param",),
+    "Convolution": _caffe(
         aliases=("ConvolutionDepthwise", "DepthwiseConvolution", "NdConvolution"),
         op="Conv",
-        reference="Caffe",
         params=product_params("convolution_param"),
         backward_inputs=WEIGHED,
         num_output="convolution_param.num_output",
     ),
-    "Deconvolution": LayerMetadata(
+    "Deconvolution": _caffe(
         fields=("convolution_param",),
         op="Deconv",
-        reference="Caffe",
         params=product_params("convolution_param"),
         backward_inputs=WEIGHED,
         num_output="convolution_param.num_output",
     ),
-    "Im2col": LayerMetadata(fields=("convolution_param",), reference="Caffe"),
-    "Interp": LayerMetadata(
-        fields=("interp_param",), op="Interpolation", macs_per_output=constant(4)
+    "Im2col": _caffe(fields=("convolution_param",)),
+    "Interp": LayerMetadata(op="Interpolation", macs_per_output=constant(4)),
+    "Pooling": _caffe(
+        aliases=("NdPooling",), op="Pool", backward_inputs={"bottoms": SPREADS, "tops": SPREADS}
     ),
-    "Pooling": LayerMetadata(
-        fields=("pooling_param",),
-        aliases=("NdPooling",),
-        op="Pool",
-        reference="Caffe",
-        backward_inputs={"bottoms": SPREADS, "tops": SPREADS},
-    ),
-    "Reorg": LayerMetadata(fields=("reorg_param",)),
-    "SPP": LayerMetadata(
-        fields=("spp_param",),
-        op="SpatialPyramidPool",
-        reference="Caffe",
-        backward_inputs={"bottoms": SPP_SPREADS},
-    ),
+    "Reorg": LayerMetadata(),
+    "SPP": _caffe(op="SpatialPyramidPool", backward_inputs={"bottoms": SPP_SPREADS}),
     "Upsample": LayerMetadata(
-        fields=("upsample_param",),
-        backward_inputs={"bottoms": SECOND_BOTTOM},
-        bottom_kinds={1: "indices"},
+        backward_inputs={"bottoms": SECOND_BOTTOM}, bottom_kinds={1: "indices"}
     ),
 }
 
@@ -120,39 +109,31 @@ _activation = partial(LayerMetadata, reference="Caffe", same_shape=True)
 ACTIVATIONS: Mapping[str, LayerMetadata] = {
     "AbsVal": _activation(op="abs", backward_inputs=BOTTOMS),
     "BNLL": _activation(op="bnll", backward_inputs=KEPT),
-    "Clip": _activation(
-        fields=("clip_param",), op="clip", backward_inputs=KEPT, preserves_sign=AROUND_0
-    ),
-    "Dropout": _activation(fields=("dropout_param",), op="Dropout", preserves_sign=ALWAYS),
+    "Clip": _activation(op="clip", backward_inputs=KEPT, preserves_sign=AROUND_0),
+    "Dropout": _activation(op="Dropout", preserves_sign=ALWAYS),
     "ELU": _activation(
-        fields=("elu_param",),
         op="elu",
         backward_inputs={"bottoms": ELSEWHERE, "tops": ALWAYS},
         preserves_sign=_rectifies("elu_param.alpha"),
     ),
-    "Exp": _activation(fields=("exp_param",), op="exp", backward_inputs=TOPS),
+    "Exp": _activation(op="exp", backward_inputs=TOPS),
     "GELU": _activation(
         op="gelu", reference="definition", backward_inputs=KEPT, preserves_sign=ALWAYS
     ),
     "HardSwish": _activation(
         op="hard_swish", reference="", backward_inputs=KEPT, preserves_sign=ALWAYS
     ),
-    "Log": _activation(fields=("log_param",), op="log", backward_inputs=KEPT),
+    "Log": _activation(op="log", backward_inputs=KEPT),
     "Power": _activation(
-        fields=("power_param",),
-        op="power",
-        backward_inputs={"bottoms": ELSEWHERE & CURVED},
-        preserves_sign=FACTOR,
+        op="power", backward_inputs={"bottoms": ELSEWHERE & CURVED}, preserves_sign=FACTOR
     ),
     "PReLU": _activation(
-        fields=("prelu_param",),
         op="PReLU",
         params=(ParamMetadata("slope", "scale", "prelu_param.filler"),),
         backward_inputs={"bottoms": ELSEWHERE, "params": ALWAYS},
         macs_per_output=constant(1),
     ),
     "ReLU": _activation(
-        fields=("relu_param",),
         op="relu",
         backward_inputs={
             "bottoms": ELSEWHERE,
@@ -163,7 +144,6 @@ ACTIVATIONS: Mapping[str, LayerMetadata] = {
     ),
     "ReLU6": _activation(
         reference="",
-        fields=("relu6_param",),
         op="relu6",
         backward_inputs={
             "bottoms": ELSEWHERE,
@@ -172,14 +152,9 @@ ACTIVATIONS: Mapping[str, LayerMetadata] = {
         preserves_sign=_rectifies("relu6_param.negative_slope"),
     ),
     "Sigmoid": _activation(op="sigmoid", backward_inputs=TOPS),
-    "Swish": _activation(
-        fields=("swish_param",), op="swish", backward_inputs=TOPS, preserves_sign=ALWAYS
-    ),
+    "Swish": _activation(op="swish", backward_inputs=TOPS, preserves_sign=ALWAYS),
     "TanH": _activation(op="tanh", backward_inputs=TOPS, preserves_sign=ALWAYS),
-    "Threshold": _activation(
-        fields=("threshold_param",),
-        gradient="none",
-    ),
+    "Threshold": _activation(gradient="none"),
 }
 
 
@@ -246,34 +221,22 @@ def _lrn(param: LayerParameter, phase: str) -> int:
 
 
 NORMALIZATION: Mapping[str, LayerMetadata] = {
-    "BatchNorm": LayerMetadata(
-        fields=("batch_norm_param",),
+    "BatchNorm": _caffe(
         op="BatchNorm",
-        reference="Caffe",
         params=BATCH_NORM,
         backward_inputs={"params": NV_SCALED},
         same_shape=True,
         macs_per_output=_batch_norm,
     ),
     "BN": LayerMetadata(
-        fields=("bn_param",),
         params=BN,
         backward_inputs={"bottoms": ELSEWHERE & BN_UNIT, "params": ALWAYS},
         same_shape=True,
         macs_per_output=constant(2),
     ),
-    "LRN": LayerMetadata(
-        fields=("lrn_param",),
-        op="LRN",
-        reference="Caffe",
-        backward_inputs=BOTH,
-        same_shape=True,
-        macs_per_output=_lrn,
-    ),
-    "MVN": LayerMetadata(
-        fields=("mvn_param",),
+    "LRN": _caffe(op="LRN", backward_inputs=BOTH, same_shape=True, macs_per_output=_lrn),
+    "MVN": _caffe(
         op="MVN",
-        reference="Caffe",
         backward_inputs={"tops": flag("mvn_param.normalize_variance")},
         macs_per_output=constant(2),
     ),
@@ -286,13 +249,7 @@ NORMALIZATION: Mapping[str, LayerMetadata] = {
         same_shape=True,
         macs_per_output=constant(3),
     ),
-    "Softmax": LayerMetadata(
-        fields=("softmax_param",),
-        op="Softmax",
-        reference="Caffe",
-        backward_inputs=TOPS,
-        same_shape=True,
-    ),
+    "Softmax": _caffe(op="Softmax", backward_inputs=TOPS, same_shape=True),
 }
 
 
@@ -344,66 +301,50 @@ def _eltwise(param: LayerParameter, phase: str) -> int:
 
 PRODUCTS: Mapping[str, LayerMetadata] = {
     "Axpy": LayerMetadata(op="Axpy", backward_inputs=BOTTOMS, macs_per_output=constant(1)),
-    "Bias": LayerMetadata(
-        fields=("bias_param",),
-        reference="Caffe",
-        params=(ParamMetadata("bias", "bias", "bias_param.filler", ONE_BOTTOM),),
-        same_shape=True,
+    "Bias": _caffe(
+        params=(ParamMetadata("bias", "bias", "bias_param.filler", ONE_BOTTOM),), same_shape=True
     ),
-    "Eltwise": LayerMetadata(
-        fields=("eltwise_param",),
+    "Eltwise": _caffe(
         op="Eltwise",
-        reference="Caffe",
         backward_inputs={"bottoms": PRODUCT, "tops": PRODUCT & unless(STABLE)},
         same_shape=True,
         macs_per_output=_eltwise,
     ),
-    "Embed": LayerMetadata(
-        fields=("embed_param",),
-        reference="Caffe",
+    "Embed": _caffe(
         params=product_params("embed_param"),
         backward_inputs=BOTTOMS,
         bottom_kinds={0: "indices"},
         moves="part",
     ),
-    "InnerProduct": LayerMetadata(
-        fields=("inner_product_param",),
+    "InnerProduct": _caffe(
         op="InnerProduct",
-        reference="Caffe",
         params=product_params("inner_product_param"),
         backward_inputs=WEIGHED,
         num_output="inner_product_param.num_output",
     ),
-    "LSTM": LayerMetadata(
+    "LSTM": _caffe(
         fields=("recurrent_param",),
         op="Recurrent",
-        reference="Caffe",
         params=_recurrent(2),
         backward_inputs=WEIGHED,
         bottom_kinds={1: "marks"},
     ),
-    "LSTMUnit": LayerMetadata(
-        reference="Caffe",
+    "LSTMUnit": _caffe(
         backward_inputs={"bottoms": ALWAYS, "first top": ALWAYS},
         same_shape=True,
         bottom_kinds={2: "marks"},
         macs_per_output=constant(3),
     ),
-    "Reduction": LayerMetadata(
-        fields=("reduction_param",), reference="Caffe", backward_inputs={"bottoms": NOT_LINEAR}
-    ),
-    "RNN": LayerMetadata(
+    "Reduction": _caffe(backward_inputs={"bottoms": NOT_LINEAR}),
+    "RNN": _caffe(
         fields=("recurrent_param",),
         op="Recurrent",
-        reference="Caffe",
         params=_recurrent(1) + RNN_OUTPUT,
         backward_inputs=WEIGHED,
         bottom_kinds={1: "marks"},
     ),
-    "Scale": LayerMetadata(
-        fields=("scale_param",),
+    "Scale": _caffe(
         op="Scale",
-        reference="Caffe",
         params=(
             ParamMetadata("scale", "scale", "scale_param.filler", ONE_BOTTOM),
             ParamMetadata("bias", "bias", "scale_param.bias_filler", flag("scale_param.bias_term")),
@@ -418,23 +359,147 @@ PRODUCTS: Mapping[str, LayerMetadata] = {
 ONE_TOP = Condition("with one top", lambda param, phase: len(param.top) == 1)
 
 SHAPES: Mapping[str, LayerMetadata] = {
-    "BatchReindex": LayerMetadata(
-        reference="Caffe", backward_inputs=BOTTOMS, bottom_kinds={1: "indices"}, moves="part"
+    "BatchReindex": _caffe(backward_inputs=BOTTOMS, bottom_kinds={1: "indices"}, moves="part"),
+    "Concat": _caffe(op="Concat", shares=ONE_BOTTOM),
+    "Crop": _caffe(op="Crop", moves="part"),
+    "Filter": _caffe(bottom_kinds={-1: "selector"}, moves="part"),
+    "Flatten": _caffe(shares=ALWAYS),
+    "Permute": LayerMetadata(op="Permute", reference="OpenCV"),
+    "Reshape": _caffe(shares=ALWAYS),
+    "ShuffleChannel": LayerMetadata(op="Shuffle", same_shape=True),
+    "Silence": _caffe(gradient="none", result=True, moves="nothing"),
+    "Slice": _caffe(op="Slice", shares=ONE_TOP),
+    "Squeeze": LayerMetadata(shares=ALWAYS),
+    "Split": _caffe(op="Split", same_shape=True, shares=ALWAYS),
+    "Tile": _caffe(),
+}
+
+
+SECOND_TOP = Condition("with a second top", lambda param, phase: len(param.top) > 1)
+
+_loss = partial(LayerMetadata, better="smaller", backward_inputs=BOTTOMS)
+
+LOSSES: Mapping[str, LayerMetadata] = {
+    "CenterLoss": _loss(
+        params=(ParamMetadata("centres", "value", "center_loss_param.center_filler"),),
+        backward_inputs=WEIGHED,
+        bottom_kinds={1: "indices"},
     ),
-    "Concat": LayerMetadata(
-        fields=("concat_param",), op="Concat", reference="Caffe", shares=ONE_BOTTOM
+    "ContrastiveLoss": _loss(reference="Caffe", bottom_kinds={2: "marks"}),
+    "EuclideanLoss": _loss(op="PairLoss", reference="Caffe"),
+    "FocalLoss": _loss(
+        fields=("focal_loss_param", "loss_param", "softmax_param"),
+        contains=("Softmax", "Sigmoid"),
+        bottom_kinds={1: "indices"},
     ),
-    "Crop": LayerMetadata(fields=("crop_param",), op="Crop", reference="Caffe", moves="part"),
-    "Filter": LayerMetadata(reference="Caffe", bottom_kinds={-1: "selector"}, moves="part"),
-    "Flatten": LayerMetadata(fields=("flatten_param",), reference="Caffe", shares=ALWAYS),
-    "Permute": LayerMetadata(fields=("permute_param",), op="Permute", reference="OpenCV"),
-    "Reshape": LayerMetadata(fields=("reshape_param",), reference="Caffe", shares=ALWAYS),
-    "ShuffleChannel": LayerMetadata(
-        fields=("shuffle_channel_param",), op="Shuffle", same_shape=True
+    "HingeLoss": _loss(reference="Caffe", bottom_kinds={1: "classes"}),
+    "InfogainLoss": _loss(
+        fields=("infogain_loss_param", "loss_param"),
+        reference="Caffe",
+        contains=("Softmax",),
+        bottom_kinds={1: "classes"},
+        source="infogain_loss_param.source",
     ),
-    "Silence": LayerMetadata(gradient="none", reference="Caffe", result=True, moves="nothing"),
-    "Slice": LayerMetadata(fields=("slice_param",), op="Slice", reference="Caffe", shares=ONE_TOP),
-    "Squeeze": LayerMetadata(fields=("squeeze_param",), shares=ALWAYS),
-    "Split": LayerMetadata(op="Split", reference="Caffe", same_shape=True, shares=ALWAYS),
-    "Tile": LayerMetadata(fields=("tile_param",), reference="Caffe"),
+    "MultinomialLogisticLoss": _loss(reference="Caffe", bottom_kinds={1: "classes"}),
+    "SigmoidCrossEntropyLoss": _loss(
+        fields=("loss_param",), op="PairLoss", reference="Caffe", contains=("Sigmoid",)
+    ),
+    "MultiBoxLoss": _loss(
+        fields=("multibox_loss_param", "loss_param"), bottom_kinds={2: "priors", 3: "objects"}
+    ),
+    "SmoothL1Loss": _loss(),
+    "SmoothL1LossOHEM": _loss(fields=("smooth_l1_loss_param", "loss_param")),
+    "SoftmaxWithLoss": _loss(
+        fields=("loss_param", "softmax_param"),
+        op="SoftmaxLoss",
+        reference="Caffe",
+        backward_inputs={"bottoms": ALWAYS, "second top": SECOND_TOP},
+        contains=("Softmax",),
+        bottom_kinds={1: "classes"},
+    ),
+    "SoftmaxWithLossOHEM": _loss(
+        fields=("loss_param", "softmax_param"),
+        backward_inputs={"bottoms": ALWAYS, "second top": SECOND_TOP},
+        contains=("Softmax",),
+        bottom_kinds={1: "classes"},
+    ),
+    "TripletLoss": _loss(),
+}
+
+
+METRICS: Mapping[str, LayerMetadata] = {
+    "Accuracy": _caffe(
+        op="Accuracy", gradient="none", better="larger", result=True, bottom_kinds={1: "classes"}
+    ),
+    "ArgMax": _caffe(gradient="none", result=True),
+    "SegAccuracy": LayerMetadata(
+        gradient="none", better="larger", result=True, bottom_kinds={1: "classes"}
+    ),
+}
+
+
+_data = partial(LayerMetadata, gradient="source", host=True, records=True)
+
+DATA_LAYERS: Mapping[str, LayerMetadata] = {
+    "AnnotatedData": _data(
+        fields=("annotated_data_param", "data_param", "transform_param"), source="data_param.source"
+    ),
+    "Data": _data(
+        fields=("data_param", "transform_param"), reference="Caffe", source="data_param.source"
+    ),
+    "DummyData": LayerMetadata(gradient="source", host=True),
+    "HDF5Data": _data(
+        fields=("hdf5_data_param", "data_param.prefetch"),
+        reference="Caffe",
+        source="hdf5_data_param.source",
+    ),
+    "HDF5Output": LayerMetadata(gradient="none", host=True, result=True),
+    "ImageData": _data(
+        fields=("image_data_param", "transform_param", "data_param.prefetch"),
+        reference="Caffe",
+        source="image_data_param.source",
+    ),
+    "DenseImageData": _data(
+        fields=("dense_image_data_param", "transform_param", "data_param.prefetch"),
+        source="dense_image_data_param.source",
+    ),
+    "ImageSegData": _data(
+        fields=("image_data_param", "transform_param", "data_param.prefetch"),
+        source="image_data_param.source",
+    ),
+    "Input": _caffe(gradient="source", moves="nothing"),
+    "MemoryData": _data(fields=("memory_data_param", "transform_param")),
+    "Parameter": _caffe(
+        gradient="source", params=(ParamMetadata("value", "value"),), moves="nothing"
+    ),
+    "Python": LayerMetadata(host=True, records=True, opaque=True, known=False),
+    "WindowData": _data(
+        fields=("window_data_param", "transform_param", "data_param.prefetch"),
+        source="window_data_param.source",
+    ),
+}
+
+
+DETECTION: Mapping[str, LayerMetadata] = {
+    "BoxAnnotatorOHEM": LayerMetadata(gradient="none", host=True, bottom_kinds={0: "regions"}),
+    "DetectionEvaluate": LayerMetadata(
+        gradient="none", host=True, better="larger", result=True, bottom_kinds={1: "objects"}
+    ),
+    "DetectionOutput": LayerMetadata(gradient="none", reference="OpenCV", host=True, result=True),
+    "PriorBox": LayerMetadata(op="Constant", gradient="none", reference="OpenCV", moves="tops"),
+    "Proposal": LayerMetadata(gradient="none", host=True),
+    "PSROIPooling": LayerMetadata(op="PSROIPool", bottom_kinds={1: "regions"}),
+    "BoxGroupOutput": LayerMetadata(
+        fields=("box_group_output_param", "bbox_reg_param"), gradient="none", host=True
+    ),
+    "DecodeBBox": LayerMetadata(
+        fields=("decode_bbox_param", "bbox_reg_param"),
+        gradient="none",
+        host=True,
+        bottom_kinds={1: "regions"},
+    ),
+    "YoloDetectionOutput": LayerMetadata(gradient="none", host=True),
+    "Yolov3DetectionOutput": LayerMetadata(gradient="none", host=True),
+    "ROIAlign": LayerMetadata(fields=("roi_pooling_param",), bottom_kinds={1: "regions"}),
+    "ROIPooling": LayerMetadata(op="ROIPool", backward_inputs=BOTTOMS, bottom_kinds={1: "regions"}),
 }
