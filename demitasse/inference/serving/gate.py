@@ -25,7 +25,7 @@ from typing import NoReturn
 
 from demitasse.core.log import get_logger
 from demitasse.inference.serving.child_process import module_command
-from demitasse.inference.serving.framing import FramingError, parse_head
+from demitasse.inference.serving.framing import HTTPError, parse_head
 
 log = get_logger(__name__)
 
@@ -361,7 +361,7 @@ def _probe(head: bytes) -> str:
         return ""
     try:
         parsed = parse_head(head)
-    except FramingError:  # the server says what is wrong
+    except HTTPError:  # the server says what is wrong
         return ""
     if parsed.length != 0:
         return ""
