@@ -92,6 +92,7 @@ class App:
         self.limits = limits or Limits()
         self._metrics = metrics or Metrics()
         self._held = 0
+        self._calls = 0  # in progress
         self._most_held = self.limits.held or 8 * self.limits.max_bytes
         self._codecs = codecs or shared_codecs()
 
@@ -123,7 +124,7 @@ class App:
             case ["v2", "repository", "index"]:
                 _need_method(head, "POST")
                 self._need_room(head.length or 0, more=head.length or 0)
-                return Call(self._index)
+                return self._begin(Call(self._index))
             case _:
                 message = "unknown path; the server's paths are / and begin with /v2"
                 raise HTTPError(message, HTTPStatus.NOT_FOUND)
@@ -140,12 +141,17 @@ class App:
         call.body += part
         self._held += len(part)
 
+    def _begin(self, call: Call) -> Call:
+        self._calls += 1
+        return call
+
     def hold(self, count: int) -> None:
         """Count bytes of a response in memory; a negative number of released bytes."""
         self._held += count
 
     def end(self, call: Call, status: int) -> None:
         """Count the response to a call, and release the body."""
+        self._calls -= 1
         self._held -= len(call.body)
         call.body = bytearray()
         if call.model:
@@ -226,7 +232,7 @@ class App:
         async def respond(body: bytearray) -> Response:
             return await self._infer(queue, body, length, head.headers)
 
-        call = Call(respond, queue.model.name)
+        call = self._begin(Call(respond, queue.model.name))
         try:
             if head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 message = "bodies must not be compressed"
@@ -265,7 +271,8 @@ class App:
                 request = read_request(memoryview(body), json_length)
                 if any(tensor.datatype == "BYTES" for tensor in request.inputs):
                     request, images = await self._codecs.call(model.reader.decode, request)
-            outputs = await queue.run(model.prepare(request, images))
+            prepared = model.prepare(request, images)
+            outputs = await queue.run(prepared, alone=self._calls == 1)
             tensors = model.tensors(request, outputs)
             wanted = request.outputs or {one.name: request.binary for one in tensors}
             return await self._written(InferResponse(model.name, tensors, request.id), wanted)

@@ -27,10 +27,10 @@ RETRY = 1.0
 """Seconds between trials of a net that has failed."""
 
 SHORT = 0.004
-"""Seconds that a pass may take in the event loop; other connections wait so long."""
+"""Mean seconds of passes in the event loop, for which other connections wait."""
 
-SHORT_PASSES = 16
-"""Short passes in a row after which the next pass is expected to be short."""
+WEIGHT = 1 / 16
+"""Weight of the last pass in the mean: one pass of 16 times ``SHORT`` ends those in the loop."""
 
 
 class BusyError(Exception):
@@ -65,7 +65,7 @@ class _Worker:
         suspect: True if the net is to run on zeros before the next request.
         tried: Set once the net has run or failed for the first time.
         ended: True once the thread has ended.
-        short_passes: Number of short passes in a row.
+        mean: Moving mean of the seconds of a pass, which begins above ``SHORT``.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -73,7 +73,7 @@ class _Worker:
         self.ready = self.ended = False
         self.suspect = True
         self.tried = threading.Event()
-        self.short_passes = 0
+        self.mean = 2 * SHORT
 
     def check(self, model: Model) -> None:
         """Run the net on zeros."""
@@ -144,8 +144,12 @@ class Queue:
         """Return the number of queued requests."""
         return len(self._jobs)
 
-    async def run(self, request: PreparedRequest) -> Arrays:
+    async def run(self, request: PreparedRequest, *, alone: bool = False) -> Arrays:
         """Return the outputs of a request; if the caller is cancelled, what has not begun ends.
+
+        Args:
+            request: The request.
+            alone: True if no other request may join this one.
 
         Raises:
             BusyError: The queue is full, or closed.
@@ -167,7 +171,7 @@ class Queue:
             if not self._in_loop:
                 self._changed.notify_all()
         try:
-            if self._in_loop:
+            if self._in_loop and not alone:
                 await asyncio.sleep(0)  # until all requests that have arrived are queued
             while job.result is None and self._run_in_loop():
                 pass
@@ -207,7 +211,7 @@ class Queue:
             log.exception("A request failed")
             self._deliver(batch, [RunError("the net ended")] * len(batch))
             worker.suspect = True
-        if worker.suspect or not worker.short_passes:
+        if worker.suspect or worker.mean >= SHORT:
             with self._changed:
                 self._in_loop = False
                 self._changed.notify_all()
@@ -246,7 +250,7 @@ class Queue:
         A worker whose net has failed gets an empty batch, to try the net again.
         """
         with self._changed:
-            if worker.short_passes >= SHORT_PASSES and self._may_run_in_loop and not worker.suspect:
+            if worker.mean < SHORT and self._may_run_in_loop and not worker.suspect:
                 self._in_loop = True
                 for loop in {job.done.get_loop() for job in self._jobs if job.done is not None}:
                     _call(loop, self._run_all_in_loop)
@@ -293,7 +297,7 @@ class Queue:
         self._on_batch(len(batch), rows, seconds, queued)
         failed = any(isinstance(result, RunError) for result in results)
         worker.suspect = failed or not worker.ready
-        worker.short_passes = worker.short_passes + 1 if seconds < SHORT else 0
+        worker.mean += (seconds - worker.mean) * WEIGHT
         self._deliver(batch, results)
 
     def _deliver(self, jobs: Sequence[_Job], results: Sequence[Arrays | RunError]) -> None:

@@ -90,14 +90,33 @@ class Turns:
             del self.connections[connection]
             self.connections[connection] = None
 
+    def received(self, connection: Connection) -> None:
+        """Have a connection parse new input: the first of a round at once, others in the next."""
+        if self._scheduled:
+            self.add(connection)
+        else:
+            self._schedule(connection.loop)
+            self._parse(connection)
+
     def add(self, connection: Connection) -> None:
         """Have a connection parse its input in a later round."""
         if not connection.waiting:
             connection.waiting = True
             self._waiting.append(connection)
         if not self._scheduled:
-            self._scheduled = True
-            connection.loop.call_soon(self._run)
+            self._schedule(connection.loop)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = True
+        loop.call_soon(self._run)
+
+    def _parse(self, connection: Connection) -> bool:
+        try:
+            return connection.parse()
+        except Exception:  # the other connections must go on
+            log.exception("A connection failed")
+            connection.drop()
+            return False
 
     def _run(self) -> None:
         """Let connections parse for a short time, in turn."""
@@ -105,16 +124,12 @@ class Turns:
         while self._waiting and heads < MAX_HEADS:
             connection = self._waiting.popleft()
             connection.waiting = False
-            try:
-                heads += connection.parse()
-            except Exception:  # the other connections must go on
-                log.exception("A connection failed")
-                connection.drop()
+            heads += self._parse(connection)
             if time.perf_counter() >= end:
                 break
-        self._scheduled = bool(self._waiting)
-        if self._scheduled:
-            self._waiting[0].loop.call_soon(self._run)
+        self._scheduled = False
+        if self._waiting:
+            self._schedule(self._waiting[0].loop)
 
 
 class Connection(asyncio.Protocol):
@@ -162,7 +177,7 @@ class Connection(asyncio.Protocol):
         self._set_deadline(self._timeout, self.close)
 
     def data_received(self, data: bytes) -> None:
-        """Receive a part of a request, which is parsed in a later round of the event loop."""
+        """Receive a part of a request."""
         if self._closing:
             return
         if self._waits_for_request:
@@ -171,7 +186,7 @@ class Connection(asyncio.Protocol):
         self._incoming += data
         if len(self._incoming) > HIGH_WATER:
             self.transport.pause_reading()
-        self._turns.add(self)
+        self._turns.received(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timeouts."""

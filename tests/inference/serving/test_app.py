@@ -16,7 +16,7 @@ from serving_client import Transport
 from demitasse.errors import DataError
 from demitasse.inference.serving import InferRequest, Tensor, read_response, write_request
 from demitasse.inference.serving.app import Limits
-from demitasse.inference.serving.batching import SHORT_PASSES, BusyError, Queue
+from demitasse.inference.serving.batching import BusyError, Queue
 from demitasse.inference.serving.connections import Connection
 from demitasse.inference.serving.messages import LENGTH_HEADER
 
@@ -755,7 +755,7 @@ def test_a_net_whose_passes_are_short_runs_in_the_event_loop(serving, threads, m
     client = serving()
 
     async def many():
-        await ask_often(client, SHORT_PASSES + 8)
+        await ask_often(client, 24)
         body = json.dumps(asked()).encode()
         return await asyncio.gather(*(client.ask("POST", INFER, body) for _ in range(4)))
 
@@ -769,7 +769,7 @@ def test_a_long_pass_has_the_next_ones_run_in_a_thread(serving, threads, monkeyp
     client = serving()
 
     async def many():
-        await ask_often(client, SHORT_PASSES + 8)
+        await ask_often(client, 24)
         monkeypatch.setattr("demitasse.inference.serving.batching.SHORT", 0.0)
         await ask_often(client, 3)
 
@@ -782,7 +782,7 @@ def test_a_long_pass_has_the_next_ones_run_in_a_thread(serving, threads, monkeyp
 def test_several_workers_and_delays_need_threads(serving, threads, monkeypatch, how):
     monkeypatch.setattr("demitasse.inference.serving.batching.SHORT", 60.0)
 
-    asyncio.run(ask_often(serving(**how), 3 * SHORT_PASSES))
+    asyncio.run(ask_often(serving(**how), 48))
 
     assert threading.current_thread() not in {thread for thread, _ in threads}
 
@@ -796,7 +796,7 @@ def test_a_net_that_fails_in_the_event_loop_is_tried_in_its_thread(
     client = serving()
 
     async def many():
-        await ask_often(client, SHORT_PASSES + 8)
+        await ask_often(client, 24)
         failing.error = error
         refused = await client.ask("POST", INFER, json.dumps(asked()).encode())
         failing.error = None
@@ -812,7 +812,6 @@ def test_a_net_that_fails_in_the_event_loop_is_tried_in_its_thread(
 
 def test_requests_that_wait_for_a_thread_go_on_in_the_event_loop(serving, held, monkeypatch):
     monkeypatch.setattr("demitasse.inference.serving.batching.SHORT", 60.0)
-    monkeypatch.setattr("demitasse.inference.serving.batching.SHORT_PASSES", 1)
     client = serving(max_batch=1)
 
     async def many():
