@@ -32,6 +32,9 @@ SHORT = 0.004
 WEIGHT = 1 / 16
 """Weight of the last pass in the mean: one pass of 16 times ``SHORT`` ends those in the loop."""
 
+WAITING = 1 / 8
+"""Share of the time without the processor that counts as time of a pass."""
+
 
 class BusyError(Exception):
     """The queue is full."""
@@ -289,15 +292,16 @@ class Queue:
         return batch
 
     def _run(self, worker: _Worker, batch: Sequence[_Job]) -> None:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.thread_time()
         results = _run(worker.runner, batch)
-        seconds = time.perf_counter() - start
+        seconds, used = time.perf_counter() - start, time.thread_time() - used
         rows = sum(job.request.rows for job in batch)
         queued = sum(start - job.arrived for job in batch)
         self._on_batch(len(batch), rows, seconds, queued)
         failed = any(isinstance(result, RunError) for result in results)
         worker.suspect = failed or not worker.ready
-        worker.mean += (seconds - worker.mean) * WEIGHT
+        # a thread that waits does so mostly for the processor, as another thread would
+        worker.mean += (used + (seconds - used) * WAITING - worker.mean) * WEIGHT
         self._deliver(batch, results)
 
     def _deliver(self, jobs: Sequence[_Job], results: Sequence[Arrays | RunError]) -> None:
