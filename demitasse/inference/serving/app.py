@@ -266,7 +266,7 @@ class App:
             if model.reader.images and _is_image(body, json_length, headers):
                 request, images = await self._codecs.call(model.reader.image, bytes(body))
             elif not _is_light(body, json_length):
-                request, images = await self._codecs.call(model.reader, body, json_length)
+                request, images = await self._codecs.call(model.reader.read, body, json_length)
             else:
                 request = read_request(memoryview(body), json_length)
                 if any(tensor.datatype == "BYTES" for tensor in request.inputs):
