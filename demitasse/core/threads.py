@@ -14,6 +14,9 @@ from demitasse.core.config import settings
 from demitasse.core.host import cores
 from demitasse.errors import DeviceError, ErrorCode
 
+LARGE_STACK = 64
+"""MiB of the stack of a thread above which the error for lack of threads names that limit."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -81,7 +84,20 @@ def no_threads(error: object) -> DeviceError:
         f"the system gives this process no more threads ({error}); raise its limits of processes "
         "and memory (ulimit -u, ulimit -v, or the container's), or run fewer threads"
     )
+    stack = _stack_size() >> 20
+    if stack > LARGE_STACK:
+        message += f"; each thread reserves {stack} MiB for its stack, lower that limit (ulimit -s)"
     return DeviceError(message, code=ErrorCode.LIMIT, resource="threads")
+
+
+def _stack_size() -> int:
+    """Return the bytes that the system reserves for the stack of a thread; 0 for no limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    size, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return 0 if size == resource.RLIM_INFINITY else size
 
 
 class Uninterrupted:
