@@ -170,8 +170,7 @@ class StepVerifier:
             if any(index not in self._ran for index in layers):
                 return None
             last = entries[-1]
-            groups = (last.gradient_group, last.executed_group)
-            group = next((g for g in groups if g is not None and g.count == len(layers)), None)
+            group = last.executed_group
             if len(layers) > 1 and group is not None:
                 return group.step
             return last.executed_step if last.binding.backward else None

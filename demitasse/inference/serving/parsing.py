@@ -88,7 +88,7 @@ def read_response(body: bytes | memoryview, json_length: int | None = None) -> I
     return InferResponse(top.text("model_name"), tensors, top.text("id", ""), version)
 
 
-def _refuse(message: str, code: ErrorCode, **details: object) -> NoReturn:
+def _refuse(message: str, code: ErrorCode, **details: Any) -> NoReturn:
     raise DataError(message, code=code, **details)
 
 
