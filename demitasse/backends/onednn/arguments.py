@@ -74,10 +74,6 @@ class CachedReorder:
 class Argument(ABC):
     """An argument of a primitive.
 
-    Args:
-        role: Which argument.
-        layout: The layout the primitive was made for.
-
     Attributes:
         descriptor: The part of the memory that the primitive reads or writes; by default all.
     """

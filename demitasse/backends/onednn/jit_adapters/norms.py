@@ -88,11 +88,6 @@ def decline_other_scales(op: ops.Scale, at: Operands, shape: ops.Shape) -> None:
 def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization:
     """Return a kernel that normalises by the batch's statistics.
 
-    Args:
-        engine: The engine.
-        parts: The operations.
-        layout: Of input and output.
-
     Raises:
         Declined: No kernel can be compiled, or none suits the layout.
     """
@@ -113,11 +108,6 @@ def takes_rest(images: Images, width: int) -> bool:
 
 def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm:
     """Return a kernel that normalises each channel of each image by itself.
-
-    Args:
-        engine: The engine.
-        eps: What is added to deviations.
-        layout: Of input and output.
 
     Raises:
         Declined: No kernel can be compiled, or none suits the layout.

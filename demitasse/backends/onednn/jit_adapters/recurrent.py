@@ -82,12 +82,7 @@ def learned_steps(
 
 
 def output_call(engine: Engine, blob: Operand) -> KernelCall:
-    """Return what makes tanh of what a blob holds, where there are kernels.
-
-    Args:
-        engine: The engine.
-        blob: The blob.
-    """
+    """Return what makes tanh of what a blob holds, where there are kernels."""
     from demitasse.backends.kernels.recurrence.forward import Squashing
 
     kernel = Squashing(blob.count, kernel_tuning(engine))

@@ -36,15 +36,7 @@ def elementwise_call(
     sources: Sequence[Argument],
     *targets: OutputArg,
 ) -> KernelCall:
-    """Return a call of a function of every element.
-
-    Args:
-        engine: The engine.
-        function: Its name in ``kernels.elementwise``.
-        numbers: Its constants.
-        sources: Inputs, as many as the function has.
-        targets: Outputs in the same layout, one or two.
-    """
+    """Return a call of a function of every element."""
     from demitasse.backends.kernels.elementwise import MOST, Elementwise
 
     if len(sources) > MOST:
@@ -120,13 +112,7 @@ def interpolation_kernel(engine: Engine, op: ops.Interpolation) -> Interpolation
 
 
 def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> L2Normalize:
-    """Return a kernel that divides pixels by their lengths.
-
-    Args:
-        engine: The engine.
-        layout: Of input and output.
-        eps: What is added to the sums of squares.
-    """
+    """Return a kernel that divides pixels by their lengths."""
     from demitasse.backends.kernels.l2_normalize import L2Normalize, takes
 
     tuning = kernel_tuning(engine)
@@ -186,13 +172,7 @@ def rows_kernel(
 
 
 def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> Response:
-    """Return a kernel of LRN and its gradient, across channels or within them.
-
-    Args:
-        engine: The engine.
-        op: The operation.
-        layout: Of input, output and their gradients.
-    """
+    """Return a kernel of LRN and its gradient, across channels or within them."""
     from demitasse.backends.kernels import lrn
 
     tuning, sizes = kernel_tuning(engine), (op.size, op.alpha, op.k)

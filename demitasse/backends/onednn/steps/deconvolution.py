@@ -135,9 +135,6 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def _with_bias(self, plain: Description) -> Call:
         """Return the library's deconvolution, which runs the same code and adds the bias.
 
-        Args:
-            plain: That code without a bias.
-
         Raises:
             Declined: It would run other code, or take the weight in another layout.
         """
@@ -265,12 +262,6 @@ def overlaps(op: ops.Deconv) -> bool:
 
 class OverlapCall(PackedConvCall):
     """A deconvolution of one group over two axes, with the channels last.
-
-    Args:
-        engine: The engine.
-        op: The deconvolution.
-        operands: Its operands.
-        tuning: The kernel's vectors and threads.
 
     Raises:
         Declined: The library has no product for it.

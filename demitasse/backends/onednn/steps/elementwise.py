@@ -37,15 +37,6 @@ def summed(
 ) -> Runnable:
     """Return target = sum of factor * source, all in one layout.
 
-    Args:
-        engine: The engine.
-        sources: The blobs to add.
-        factors: One for each.
-        target: The blob to overwrite.
-        layout: Of all of them.
-        diff: True for the gradients of the blobs.
-        rectify: True for the larger of the sum and 0.
-
     Raises:
         Declined: Neither the library nor a kernel does it.
     """

@@ -99,9 +99,6 @@ class Epilogue:
     def decline_all_but(self, *parts: str) -> None:
         """Decline parts that a kernel does not compute.
 
-        Args:
-            parts: Names of the attributes that the kernel computes.
-
         Raises:
             Declined: The epilogue has another part.
         """
@@ -188,11 +185,6 @@ Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
     """BatchNorm and Scale, either or both, and ReLU, where no gradient is wanted.
 
-    Args:
-        engine: The engine.
-        chain: The operations; the last is the ReLU.
-        at: Their blobs.
-
     Raises:
         Declined: They are others, or oneDNN has no fast code for the sizes.
     """
@@ -246,10 +238,6 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
 
 class FixedFactors(Derived):
     """One factor and one offset per channel, computed from the parameters.
-
-    Args:
-        channels: How many channels there are.
-        links: The operations that they come from.
 
     Attributes:
         factor: The factors. Shape: (C,).

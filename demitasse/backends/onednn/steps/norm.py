@@ -62,14 +62,7 @@ TINY = 2.0**-10
 
 
 class NormStep(OnednnStep[O]):
-    """In place or not. In place, the input is kept by giving the blob another buffer.
-
-    Args:
-        engine: The engine.
-        op: The first operation.
-        parts: All of them.
-        followers: Names of the other operations.
-    """
+    """In place or not. In place, the input is kept by giving the blob another buffer."""
 
     own_backward = True
     deferrable = False

@@ -29,11 +29,6 @@ def propagate_nan(x: np.ndarray, top: Operand, axis: int) -> None:
     """Write NaN into ``top`` wherever NaN or infinity in ``x`` leads to it.
 
     oneDNN's exponential makes a number of everything, which would hide that a net has diverged.
-
-    Args:
-        x: What the softmax is of.
-        top: The blob that holds it, of the same shape.
-        axis: Along which it goes.
     """
     if np.maximum.reduce(x, axis=None) < np.inf:  # as nearly always, and much sooner known
         return
@@ -85,14 +80,7 @@ def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisS
 
 
 class _MarkedCall(Call):
-    """A softmax of rows, and the kernel that writes NaN where NaN or infinity leads to it.
-
-    Args:
-        engine: The engine.
-        description: The softmax.
-        arguments: Its source and its target.
-        lost: The kernel.
-    """
+    """A softmax of rows, and the kernel that writes NaN where NaN or infinity leads to it."""
 
     __slots__ = ("_lost",)
 
