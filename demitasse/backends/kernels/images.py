@@ -93,6 +93,10 @@ class Images:
         """Return whether there are vectors of ``width`` contiguous channels."""
         return self.block >= width and self.has_runs(width)
 
+    def has_whole_vectors(self, width: int) -> bool:
+        """Return whether contiguous channels are whole vectors; False for a width of 0."""
+        return bool(width) and self.fits(width) and self.block % width == 0
+
     def vectors(self, width: int) -> list[tuple[int, int]]:
         """Return the first channel of each vector, and elements from the pixel's beginning to it.
 
