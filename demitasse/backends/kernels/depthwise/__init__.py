@@ -13,9 +13,6 @@ from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["DepthwiseSchedule", "Group", "plan_depthwise"]
-
-
 FLOAT_BYTES = 4
 
 ROWS_EACH = 8
@@ -27,9 +24,8 @@ class Group:
     """Contiguous channels that a thread convolves at a time, in whole vectors.
 
     Attributes:
-        x: Elements from the beginning of an input pixel to the first of them.
-        y: The same for an output pixel.
-        vector: The first vector.
+        x, y: Elements from the beginning of an input and of an output pixel to the channels.
+        vector: Index of the first vector.
         channels: Number of channels.
     """
 
@@ -74,10 +70,9 @@ class DepthwiseSchedule(ConvSchedule):
             firsts = [cut * self.width for cut in cuts[:-1]] + [block]
         else:
             firsts = list(range(0, self.x[1] + 1, block))
-        pairs = pairwise(firsts)
         return [
             Group(x.place(first), y.place(first), first // self.width, end - first)
-            for first, end in pairs
+            for first, end in pairwise(firsts)
         ]
 
 
@@ -93,8 +88,8 @@ def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
 
     Args:
         op: The convolution.
-        x: Its input's shape, (N, C, H, W).
-        y: Its output's shape.
+        x: Shape of the input, (N, C, H, W).
+        y: Shape of the output.
         tuning: Target of the kernels, and the choice of kernels.
 
     Raises:

@@ -13,9 +13,6 @@ from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile
 from demitasse.backends.step import Declined
 
-__all__ = ["GroupedSchedule", "plan_grouped"]
-
-
 FLOAT_BYTES = 4
 
 PIXELS = {4: 14, 8: 8, 16: 14}
@@ -109,8 +106,8 @@ def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Gr
 
     Args:
         op: The convolution.
-        x: Its input's shape, (N, C, H, W).
-        y: Its output's shape.
+        x: Shape of the input, (N, C, H, W).
+        y: Shape of the output.
         tuning: Target of the kernels, and the choice of kernels.
 
     Raises:

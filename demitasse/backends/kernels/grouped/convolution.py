@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.grouped import GroupedSchedule
+from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address
+from demitasse.backends.kernels.language.structs import Address
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -26,7 +26,6 @@ from demitasse.backends.kernels.language.words import (
     permuted,
 )
 from demitasse.backends.kernels.windows import (
-    OutputFields,
     RegisterTile,
     Row,
     Seen,
@@ -51,26 +50,22 @@ class GroupedFields(WindowFields):
     """A convolution of groups."""
 
     y: OutputFields
-    """The output."""
-
     channels: Word
     """Channels that a group reads."""
     filters: Address
-    """Address of the filters: for each vector and row of taps, channel after channel, tap after
-    tap."""
+    """Filters: for each vector and row of taps, channel after channel, tap after tap."""
     filter_bytes: Word
     """Bytes of a vector's filters."""
     offsets: Address
-    """Address of one offset for each channel of the output."""
+    """One offset for each channel of the output."""
     rectifier: Address
-    """Address of the rectifier's numbers: one slope for each, or the limits of all."""
+    """Numbers of the epilogue: one slope for each channel, or the limits."""
     vectors: Word
     """Number of vectors of filters."""
     vector_table: Address
-    """Address of the vectors' table. Columns: bytes from the beginning of an input pixel to the
-    channels read, and of an output pixel to the channels written; bytes from the first offset."""
+    """Columns: bytes from the beginning of an input pixel to the channels read, and of an output
+    pixel to the channels written; bytes from the first offset."""
     parts: Word
-    """Number of parts."""
 
 
 class Work(NamedTuple):
@@ -78,11 +73,9 @@ class Work(NamedTuple):
 
     Attributes:
         rows: Rows of a window.
-        tile: Register tile of a row of windows.
         shared: Channels of a group, of which several have a vector; 0 for groups of whole vectors.
-        fetched: Rows of the input from one row of windows to the next, whose pixels are fetched for
-            later; 0 where none are.
-        limited: True if outputs are clamped.
+        fetched: Rows of the input from one row of windows to the next, whose pixels are prefetched;
+            0 for none.
     """
 
     rows: int
@@ -97,17 +90,9 @@ class Work(NamedTuple):
         return f"{self.rows}x{self.tile}" + (f"of{self.shared}" if self.shared else "") + fetching
 
 
-@cache
-def _kernel(width: int, work: Work) -> int:
-    """Return the address of the kernel."""
-    name = f"grouped{width}_{work}"
-    return compiled(name, lambda module: _write(module, name, width, work), name)[name]
-
-
-def _write(module: Any, name: str, width: int, work: Work) -> None:
-    k, tile = Kernel(module, name, 1, width, exported=True), work.tile
-    f = GroupedFields.read(k)
-    lines = f.images * f.y.rows
+@GroupedFields.kernel("grouped")
+def _kernel(k: Kernel, f: GroupedFields, work: Work) -> None:
+    tile, lines = work.tile, f.images * f.y.rows
     begin, end = chunk(f.parts * lines, *k.thread())
     with k.loop(end, begin) as strip:
         first, last = chunk(f.vectors, strip.i // lines, f.parts)
@@ -126,7 +111,6 @@ def _write(module: Any, name: str, width: int, work: Work) -> None:
                     k.store(then(total), output + row.output_bytes * pixel + y)
 
         for_each_tile(k, row, work.rows, tile, body)
-    k.done()
 
 
 def _fetch(k: Kernel, work: Work, row: Row, corner: Word, output: Word) -> None:
@@ -144,16 +128,9 @@ def _fetch(k: Kernel, work: Work, row: Row, corner: Word, output: Word) -> None:
 def _summed(
     k: Kernel, f: GroupedFields, work: Work, seen: Seen, x: Word, filters: Word, sums: list[Vector]
 ) -> list[Vector]:
-    """Write the sums of a tile's windows times a vector's filters; return them.
+    """Return ``sums`` and the products of a tile's windows with a vector's filters.
 
-    Args:
-        k: The kernel.
-        f: Its fields.
-        work: What the code depends on.
-        seen: Tells where pixels are.
-        x: Bytes from the beginning of a pixel to what is read.
-        filters: Address of the filters.
-        sums: What they begin with.
+    The channels that are read lie ``x`` bytes from the beginning of a pixel.
     """
     tile, shared = work.tile, work.shared
     tap_bytes, columns = k.vector_bytes * tile.taps, columns_read(tile)
@@ -191,20 +168,11 @@ def _shared(k: Kernel, shared: int, channel: int, pixel: Word) -> Vector:
 
 
 class GroupedConvolution(WindowConvolution):
-    """A convolution of small groups, with an offset for each channel and perhaps a rectifier.
-
-    Args:
-        parts: The convolution.
-        x: The input.
-        y: The output.
-        then: Epilogue of the sums.
+    """A convolution of small groups, with an offset for each channel and an epilogue.
 
     Attributes:
         filters: The filters of each vector: row after row, channel after channel, tap after tap.
             Shape: (vectors, rows, channels, taps, width).
-
-    Raises:
-        ValueError: The channels of a vector are not contiguous.
     """
 
     def __init__(
@@ -230,7 +198,6 @@ class GroupedConvolution(WindowConvolution):
             channels=channels,
             filters=self.filters,
             filter_bytes=self.filters[0].nbytes,
-            offsets=RUNTIME,
             rectifier=rectifier,
             vectors=len(firsts),
             vector_table=np.stack([x.place(reads), y.place(firsts), firsts], axis=1) * FLOAT,
@@ -240,12 +207,7 @@ class GroupedConvolution(WindowConvolution):
         super().__init__(parts, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray, *, backward: bool = False) -> None:
-        """Copy new weights, given in C order.
-
-        Args:
-            weights: The weights.
-            backward: Whether they are of the convolution that this is the gradient of.
-        """
+        """Copy new weights in C order; ``backward`` for the gradient of their input."""
         _, rows, channels, taps, _ = self.filters.shape
         shape = self.schedule.y[1], channels, rows, taps
         by_filter = weights[: math.prod(shape)].reshape(shape)

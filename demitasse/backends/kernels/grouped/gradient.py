@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.grouped import GroupedSchedule
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue, compiled
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, OptionalAddress
 from demitasse.backends.kernels.language.words import (
@@ -42,33 +41,27 @@ class GradientFields(WindowFields):
     inside_end: Word
     """End of the range, exclusive."""
     sums: Address
-    """Address of the sums: for each vector and row of taps, channel after channel, tap after
-    tap."""
+    """Sums: for each vector and row of taps, channel after channel, tap after tap."""
     bias: OptionalAddress
-    """Address of the sums of the gradient, vector after vector; 0 where they are not wanted."""
+    """Sums of the gradient, vector after vector; 0 if there is no bias."""
     vectors: Word
     """Number of vectors of filters."""
     vector_table: Address
-    """Address of their table: for each, bytes from the beginning of an input pixel to what it
-    reads, and from that of a gradient's pixel to its own."""
+    """Columns: bytes from the beginning of an input pixel to the channels read, and from the
+    beginning of a gradient's pixel to the vector's channels."""
 
 
 class Filter(NamedTuple):
-    """Parameters of the filters that the kernel's code depends on.
-
-    Attributes:
-        rows: Rows of a window.
-        taps: Columns of a window.
-        stride: Columns from one window to the next.
-        dilation: Columns from one tap to the next.
-        channels: Channels of a group, of which several have a vector.
-    """
+    """Parameters of the filters that the kernel's code depends on; ``channels`` of a group."""
 
     rows: int
     taps: int
     stride: int
     dilation: int
     channels: int
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
 
     def parts(self, width: int) -> Iterator[range]:
         """Yield channels whose sums are in registers at a time."""
@@ -77,16 +70,8 @@ class Filter(NamedTuple):
             yield range(first, min(first + most, self.channels))
 
 
-@cache
-def _kernel(width: int, shape: Filter) -> int:
-    """Return the address of the kernel."""
-    name = f"grouped_gradient{width}_{'x'.join(map(str, shape))}"
-    return compiled(name, lambda module: _write(module, name, width, shape), name)[name]
-
-
-def _write(module: Any, name: str, width: int, shape: Filter) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = GradientFields.read(k)
+@GradientFields.kernel("grouped_gradient")
+def _kernel(k: Kernel, f: GradientFields, shape: Filter) -> None:
     row_bytes = shape.channels * shape.taps * k.vector_bytes
     begin, end = chunk(f.vectors * shape.rows, *k.thread())  # no sum is divided
     with k.loop(end, begin) as part:
@@ -100,10 +85,9 @@ def _write(module: Any, name: str, width: int, shape: Filter) -> None:
             seen = row.top + row.down * line
             with k.when((seen > -1) & (seen < row.height)):
                 source = row.image + seen * row.row_bytes + x
-                for channels in shape.parts(width):
+                for channels in shape.parts(k.width):
                     first = sums + channels.start * shape.taps * k.vector_bytes
                     _add_row(k, f, shape, row, source, row.output + y, channels, first)
-    k.done()
 
 
 def _add_gradients(k: Kernel, row: Row, dy: Word, target: Word) -> None:
@@ -115,28 +99,13 @@ def _add_gradients(k: Kernel, row: Row, dy: Word, target: Word) -> None:
 
 
 def _add_row(
-    k: Kernel,
-    f: GradientFields,
-    shape: Filter,
-    row: Row,
-    source: Word,
-    dy: Word,
-    channels: range,
-    sums: Word,
-) -> None:
-    """Add to the sums of some channels what a row of windows gives.
+    k: Kernel, f: GradientFields, shape: Filter, row: Row, source: Word, dy: Word,
+    channels: range, sums: Word,
+) -> None:  # fmt: skip
+    """Add the products of a row of windows to the sums of some channels.
 
-    It is summed by itself first: of long sums, parts are more exact.
-
-    Args:
-        k: The kernel.
-        f: Its fields.
-        shape: The filters.
-        row: The row.
-        source: Address of the first pixel of the row that is seen.
-        dy: Address of the gradient of the first output.
-        channels: The channels.
-        sums: Address of their sums.
+    The products are summed by themselves first: sums of partial sums are more exact. The row of the
+    input begins at ``source``, the gradient of the output at ``dy``.
     """
     orders = [
         [lane // shape.channels * shape.channels + channel for lane in range(k.width)]
@@ -176,19 +145,10 @@ def _inside(op: ops.Conv, columns: int, outputs: int) -> tuple[int, int]:
 
 
 class GroupedGradient:
-    """The gradient of the filters of groups of which several have a vector.
-
-    Args:
-        parts: The convolution.
-        x: Its input.
-        y: The gradient of its output.
-        bias: Whether there is a bias.
+    """The gradient of the filters of groups of which several have a vector, and of the bias.
 
     Attributes:
         sums: The gradient of each vector's filters. Shape: (vectors, rows, channels, taps, width).
-
-    Raises:
-        ValueError: The channels of a vector are not contiguous.
     """
 
     def __init__(self, parts: GroupedSchedule, x: Images, y: Images, *, bias: bool = False) -> None:
@@ -223,14 +183,7 @@ class GroupedGradient:
     def __call__(
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
     ) -> None:
-        """Write the gradients.
-
-        Args:
-            source: The images, in the memory that ``x`` describes.
-            dy: The gradient of the output, in the memory that ``y`` describes.
-            weight: For the gradient of the weights, in C order.
-            bias: For that of the bias, or None. Shape: (M,).
-        """
+        """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         command_queue.enqueue(self._clear, (), None)
         each = {"x.at": source, "y.at": dy}
         self._arguments.run(self._kernel, self.parts.tuning.threads, each)

@@ -33,7 +33,7 @@ from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
-    from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
+    from demitasse.backends.kernels.few_outputs import NarrowConvolution
 
 
 class DirectKernels(ConvKernels):
@@ -194,7 +194,7 @@ class NarrowCall(ChannelCall):
 
     @cached_property
     def _kernel(self) -> NarrowConvolution:
-        from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
+        from demitasse.backends.kernels.few_outputs import NarrowConvolution
 
         return NarrowConvolution(self._lines, self._x, self.operands.then)
 
