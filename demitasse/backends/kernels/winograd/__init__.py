@@ -14,20 +14,6 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering, filtering, has_filtering
 from demitasse.backends.step import Declined
 
-__all__ = [
-    "PANEL",
-    "STEP",
-    "Part",
-    "Phase",
-    "WinogradSchedule",
-    "can_pool_tiles",
-    "odd_lines",
-    "pays",
-    "plan_winograd",
-    "polyphase",
-]
-
-
 FLOAT_BYTES = 4
 
 LINE, WIDE = 16, 128
@@ -44,12 +30,7 @@ PANEL = 2
 
 
 class Part(NamedTuple):
-    """Filters that a thread transforms at a time.
-
-    Attributes:
-        channels: Channels of a panel.
-        position_stride: Elements from one position's values to the next's.
-    """
+    """Channels of a panel of filters that a thread transforms at a time."""
 
     channels: int
     position_stride: int
@@ -66,15 +47,12 @@ class WinogradSchedule:
     divide its transforms, and then the positions, in successive calls of the kernel.
 
     Attributes:
-        filtering: The matrices of the filter.
-        images: Number of images.
-        channels: Of the input.
+        channels: Channels of the input.
         size: Rows and columns of the input.
         filters: Channels of the output.
-        groups: Into how many parts channels and filters are divided.
+        groups: Groups of channels and of filters.
         pad: Zeros above and left of the input.
         output: Rows and columns of the output.
-        tuning: The kernels' vectors and threads, and how much they work on at a time.
         computes: The result: the output; the input's gradient, by flipped filters; or the filters'
             gradient.
         stride: 1; or 2 for windows of twice the taps, whose images have their four phases as
@@ -103,7 +81,7 @@ class WinogradSchedule:
 
     @property
     def threads(self) -> int:
-        """Number of elements."""
+        """Number of threads."""
         return self.tuning.threads
 
     @property
@@ -152,7 +130,7 @@ class WinogradSchedule:
 
     @cached_property
     def filter_gradient(self) -> WinogradSchedule:
-        """The same for the gradient of the filters."""
+        """The schedule of the gradient of the filters."""
         return replace(self, computes="filters")
 
     @cached_property
@@ -323,7 +301,7 @@ class Phase(NamedTuple):
     step: int = 1
 
     def size(self, whole: tuple[int, int]) -> tuple[int, int]:
-        """Return rows and columns of a phase of images of so many."""
+        """Return rows and columns of a phase of images of this size."""
         high, wide = (
             -(-(count - first) // self.step) for count, first in zip(whole, self.first, strict=True)
         )
@@ -331,11 +309,7 @@ class Phase(NamedTuple):
 
 
 def polyphase(pad: tuple[int, int]) -> list[Phase]:
-    """Return the four phases of an image, as the taps of a window meet them.
-
-    Args:
-        pad: Zeros above and on the left of the image.
-    """
+    """Return the four phases of a padded image, in the order of a window's taps."""
     found = []
     for taps in product(range(STEP), repeat=2):
         firsts = [(tap - zeros) % STEP for tap, zeros in zip(taps, pad, strict=True)]
@@ -375,9 +349,7 @@ MEASURED_WIDTH = 8
 def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
     """Return whether transforms and products cost less than the definition.
 
-    Args:
-        tiling: The convolution.
-        training: Whether filters change between passes.
+    In training, filters change between passes.
     """
     tiles = tiling.images * math.prod(tiling.grid)
     filters = tiling.positions * tiling.channels * tiling.filters / tiling.groups
@@ -413,10 +385,10 @@ def plan_winograd(
 
     Args:
         op: The convolution.
-        x: Its input's shape, (N, C, H, W).
-        y: Its output's shape.
+        x: Shape of the input, (N, C, H, W).
+        y: Shape of the output.
         tuning: Target of the kernels, and the choice of tiles.
-        training: Whether filters change between passes.
+        training: True if filters change between passes.
 
     Raises:
         Declined: The convolution is unsupported, or direct convolution costs less.

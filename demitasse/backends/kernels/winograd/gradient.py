@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue, compiled
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    Arguments,
-    Code,
-    Struct,
-    Values,
-)
+from demitasse.backends.kernels.language.structs import Address, Arguments, Code, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, transposed
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd import STEP, WinogradSchedule
@@ -47,39 +40,44 @@ from demitasse.backends.kernels.winograd.transforms import (
 
 
 class GradientFields(Struct):
-    """Arguments of the Winograd filter gradient; each chunk has its own sums."""
+    """A filter gradient; each chunk has its own sums."""
 
     strips: StripFields
-    """The strips."""
     products: ProductFields
-    """The products; the filters' gradient is the sum."""
     x: ImageFields
-    """The convolution's input."""
     y: ImageFields
-    """The gradient of its output."""
+    """The gradient of the output."""
     offsets: Address
-    """Address of the first chunk's gradient of the bias."""
+    """The gradient of the bias, chunk by chunk."""
 
 
-@cache
-def _kernel(of: Filtering, width: int) -> int:
-    """Return the address of the kernel for filters of these matrices."""
-    name = f"gradient{of.name}x{width}"
+class StridedGradientFields(GradientFields):
+    """A filter gradient for stride 2."""
 
-    def write(module: Any) -> None:
-        _write(module, name, of, width)
+    part: PartFields
+    weights: Address
+    """The gradient of the weights."""
+    product: Code
+    remainders: Address
+    """Table of the remainders' kernels."""
 
-    return compiled(name, write, name)[name]
+
+STAGES = 2
+"""Stages of a block: both input transforms, and products."""
 
 
-def _write(module: Any, name: str, of: Filtering, width: int) -> None:
-    down, across = of
-    forth = transform(module, "forth", (down.input, across.input), width)
+@contextmanager
+def _each_block(
+    k: Kernel, f: GradientFields, of: Filtering
+) -> Iterator[tuple[Block, Positions, Positions]]:
+    """Write a loop over blocks, given transformed tiles of the input and of the gradient.
+
+    The bias is summed behind the body.
+    """
+    (down, across), p = of, f.products
+    forth = transform(k.module, "forth", (down.input, across.input), k.width)
     matrices = down.output.T, across.output.T
-    transposed_output = transform(module, "transposed_output", matrices, width)
-    k = Kernel(module, name, 1, width, exported=True)
-    f = GradientFields.read(k)
-    p = f.products
+    transposed_output = transform(k.module, "transposed_output", matrices, k.width)
     tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
     sum_bytes, sum_position_bytes = p.sum_stride * FLOAT, p.sum_position_stride * FLOAT
     with each_block(k, f.strips) as block:
@@ -89,22 +87,11 @@ def _write(module: Any, name: str, of: Filtering, width: int) -> None:
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
             cut(k, f.strips, f.y, block, transposed_output, Piece.of_output(of), dy)
         with block.stage(1):
-            with each_panel(k, p, block, of.positions) as panel:
-                k.call_at(
-                    panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
-                    dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
-                    block.again, panel.remainders,
-                )  # fmt: skip
-            last = dy.at + dy.position_bytes * (of.positions - 1)
-            sum_last(k, p, block, last, f.offsets)
-    k.done()
+            yield block, tiles, dy
+            _sum_last(k, p, block, dy.at + dy.position_bytes * (of.positions - 1), f.offsets)
 
 
-STAGES = 2
-"""Stages of a block: both input transforms, and products."""
-
-
-def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
+def _sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
     """Write the sum over a block's tiles at the last position, which sums a tile's outputs."""
     sums = offsets + block.chunk * f.sum_stride * FLOAT
     begin, end = block.bounds(f.sum_stride // k.width)
@@ -116,13 +103,36 @@ def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word)
         k.accumulate([(tile.vectors[0], sums + here)], block.again)
 
 
+@GradientFields.kernel("gradient")
+def _kernel(k: Kernel, f: GradientFields, of: Filtering) -> None:
+    p = f.products
+    with (
+        _each_block(k, f, of) as (block, tiles, dy),
+        each_panel(k, p, block, of.positions) as panel,
+    ):
+        k.call_at(
+            panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums, dy.tile_bytes,
+            panel.filters, panel.row_bytes, p.channels, block.tiles, block.again,
+            panel.remainders,
+        )  # fmt: skip
+
+
+@StridedGradientFields.kernel("strided_gradient")
+def _strided_kernel(
+    k: Kernel, f: StridedGradientFields, of: Filtering, panel: int, window: int
+) -> None:
+    """Write the kernel for panels of vectors, and windows of up to twice the taps."""
+    with _each_block(k, f, of) as (block, tiles, dy):
+        _multiply(k, f, block, of.down, tiles, dy, (panel, window))
+
+
 class TiledGradient:
     """Base of the Winograd gradients of weights and bias.
 
     Args:
         tiling: The convolution.
-        x: Its input.
-        y: The gradient of its output.
+        x: Layout of the input.
+        y: Layout of the gradient of the output.
         kernel: Address of the kernel.
 
     Attributes:
@@ -132,33 +142,33 @@ class TiledGradient:
         ValueError: A vector's channels are not contiguous.
     """
 
+    _calls: list[Arguments]
+
     def __init__(self, tiling: WinogradSchedule, x: Images, y: Images, kernel: int) -> None:
         self.tiling, self._kernel = tiling, kernel
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
         self._chunks = 1 if tiling.shared else tiling.chunks
         self._offsets = np.zeros((self._chunks, tiling.sum_stride), np.float32)
-        self._fields: dict[str, Values | np.ndarray] = {
+        self._fields = {
             "x": image_values(x, tiling.size, tiling.width, tiling.sources),
             "y": image_values(y, tiling.output, tiling.width),
-            "offsets": self._offsets,
         }
 
-    def _take(self, of: type[Struct], fields: Mapping[str, Any]) -> None:
-        """Make the calls of the kernel, with its own fields beside those of the images."""
+    def _take(self, of: type[GradientFields], **fields: Any) -> None:
+        """Make the calls of the kernel, with further fields."""
         self._calls = [
-            Arguments(of.values(strips=strips, **self._fields, **fields))
+            Arguments(of.values(strips=strips, offsets=self._offsets, **self._fields, **fields))
             for strips in self._scratch.calls(STAGES)
         ]
 
-    def _run(self, scratch: np.ndarray, each: Mapping[str, np.ndarray]) -> None:
-        """Run them, with what changes from call to call."""
+    def _run(
+        self, scratch: np.ndarray, bias: np.ndarray | None, each: Mapping[str, np.ndarray]
+    ) -> None:
+        """Run the calls, and write the gradient of the bias, of which each chunk has a part."""
         values: dict[str, np.ndarray] = {**self._scratch.divide(scratch), **each}
         for call in self._calls:
             call.run(self._kernel, self.tiling.threads, values)
-
-    def _write_bias(self, bias: np.ndarray | None) -> None:
-        """Write the gradient of the bias, if there is one; each chunk has a part of it."""
         if bias is not None:
             command_queue.enqueue(self._add_up, (bias,), bias)
 
@@ -169,21 +179,13 @@ class TiledGradient:
 class WinogradGradient(TiledGradient):
     """The gradients of a convolution's weights and bias.
 
-    Args:
-        tiling: The convolution.
-        x: Its input.
-        y: The gradient of its output.
-
     Attributes:
-        sums_size: Elements of the chunks' sums that it takes.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
+        sums_size: Elements of the chunks' sums.
     """
 
     def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
         tiling = tiling.filter_gradient
-        super().__init__(tiling, x, y, _kernel(tiling.filtering, tiling.width))
+        super().__init__(tiling, x, y, _kernel(tiling.width, tiling.filtering))
         self.sums_size = self._chunks * tiling.filter_size
         self._back = FilterGradient(tiling, self._chunks)
         products = product_values(
@@ -193,7 +195,7 @@ class WinogradGradient(TiledGradient):
             self._scratch.sums_bytes,
             tiling.filter_size,
         )
-        self._take(GradientFields, {"products": products})
+        self._take(GradientFields, products=products)
 
     def __call__(
         self,
@@ -204,77 +206,18 @@ class WinogradGradient(TiledGradient):
         scratch: np.ndarray,
         sums: np.ndarray,
     ) -> None:
-        """Write the gradients.
+        """Write the gradients of the weights, in C order, and of the bias, (M,).
 
         Args:
-            source: The input, in the memory that ``x`` describes.
-            dy: The gradient of the output, in that of ``y``.
-            weight: For the gradient of the weights, in C order.
-            bias: For that of the bias; None for none. Shape: (M,).
+            source: The input, in the layout of ``x``.
+            dy: The gradient of the output, in the layout of ``y``.
+            weight: Output for the gradient of the weights.
+            bias: Output for the gradient of the bias; None for none.
             scratch: At least :attr:`scratch_size` elements.
             sums: At least :attr:`sums_size` elements.
         """
-        self._run(scratch, {"products.filters": sums, "x.at": source, "y.at": dy})
+        self._run(scratch, bias, {"products.filters": sums, "x.at": source, "y.at": dy})
         self._back(sums, weight)
-        self._write_bias(bias)
-
-
-class StridedGradientFields(Struct):
-    """Arguments of the filter gradient for stride 2."""
-
-    strips: StripFields
-    """The strips."""
-    products: ProductFields
-    """Layout of the transformed tiles."""
-    part: PartFields
-    """Division of the parameter."""
-    x: ImageFields
-    """The convolution's input."""
-    y: ImageFields
-    """The gradient of its output."""
-    weights: Address
-    """Address of the gradient."""
-    offsets: Address
-    """Address of the gradient of the bias."""
-    product: Code
-    """Address of the product."""
-    remainders: Address
-    """Address of the table of the remainders' kernels."""
-
-
-@cache
-def _strided_gradient_kernel(of: Filtering, width: int, panel: int, window: int) -> int:
-    """Return the address of the kernel for windows of up to twice the taps."""
-    name = f"strided_gradient{window}x{width}of{panel}"
-
-    def write(module: Any) -> None:
-        _strided_gradient_write(module, name, of, width, panel, window)
-
-    return compiled(name, write, name)[name]
-
-
-def _strided_gradient_write(
-    module: Any, name: str, of: Filtering, width: int, panel: int, window: int
-) -> None:
-    down, across = of
-    forth = transform(module, "forth", (down.input, across.input), width)
-    matrices = down.output.T, across.output.T
-    transposed_output = transform(module, "transposed_output", matrices, width)
-    k = Kernel(module, name, 1, width, exported=True)
-    f = StridedGradientFields.read(k)
-    p = f.products
-    with each_block(k, f.strips) as block:
-        tiles = Positions(block.stack, p.tile_stride * FLOAT, p.tile_position_stride * FLOAT)
-        at = block.stack + p.sums_bytes
-        dy = Positions(at, p.sum_stride * FLOAT, p.sum_position_stride * FLOAT)
-        with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
-            cut(k, f.strips, f.y, block, transposed_output, Piece.of_output(of), dy)
-        with block.stage(1):
-            _multiply(k, f, block, down, tiles, dy, (panel, window))
-            last = dy.at + dy.position_bytes * (of.positions - 1)
-            sum_last(k, p, block, last, f.offsets)
-    k.done()
 
 
 def _multiply(
@@ -334,33 +277,21 @@ def _add_rows(k: Kernel, taps: Word, places: list[int], rows: list[Word], adds: 
 
 
 class StridedGradient(TiledGradient):
-    """The gradients of a convolution's weights and bias.
-
-    Args:
-        tiling: The convolution.
-        x: Its input.
-        y: The gradient of its output.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
-    """
+    """The gradients of the weights and the bias of a convolution of stride 2."""
 
     def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
         tiling = tiling.filter_gradient
         width, part = tiling.width, tiling.part
-        kernel = _strided_gradient_kernel(tiling.filtering, width, tiling.panel, tiling.window)
+        kernel = _strided_kernel(width, tiling.filtering, tiling.panel, tiling.window)
         super().__init__(tiling, x, y, kernel)
         counts = {part.channels, tiling.part_channels % part.channels} - {0}
         product = matrix_products(width)(tiling.panel, counts)
         self._take(
             StridedGradientFields,
-            {
-                "products": product_values(tiling, None, (), self._scratch.sums_bytes),
-                "part": part_values(tiling, self._scratch),
-                "weights": RUNTIME,
-                "product": product.address,
-                "remainders": product.remainders,
-            },
+            products=product_values(tiling, None, (), self._scratch.sums_bytes),
+            part=part_values(tiling, self._scratch),
+            product=product.address,
+            remainders=product.remainders,
         )
 
     def __call__(
@@ -371,14 +302,5 @@ class StridedGradient(TiledGradient):
         bias: np.ndarray | None,
         scratch: np.ndarray,
     ) -> None:
-        """Write the gradients.
-
-        Args:
-            source: The input, in the memory that ``x`` describes.
-            dy: The gradient of the output, in that of ``y``.
-            weight: For the gradient of the weights, in C order.
-            bias: For that of the bias; None for none. Shape: (M,).
-            scratch: At least :attr:`scratch_size` elements.
-        """
-        self._run(scratch, {"weights": weight, "x.at": source, "y.at": dy})
-        self._write_bias(bias)
+        """Write the gradients, as :class:`WinogradGradient` without sums."""
+        self._run(scratch, bias, {"weights": weight, "x.at": source, "y.at": dy})

@@ -9,17 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    OptionalAddress,
-    Struct,
-    Values,
-)
-from demitasse.backends.kernels.language.words import (
-    FLOAT,
-    INT,
-    Word,
-)
+from demitasse.backends.kernels.language.structs import RUNTIME, OptionalAddress, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 from demitasse.backends.kernels.products import Panels
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block
@@ -36,37 +27,28 @@ class ProductFields(Struct):
     tile_position_stride: Word
     """Elements from one position's tiles of the input to the next's."""
     filters: OptionalAddress
-    """Address of the filters."""
     filter_position_stride: Word
-    """Elements from one position's filters to the next's."""
     filter_chunk_stride: Word
-    """Elements from one chunk's filters to the next's where each has its own; else 0."""
+    """Elements from one chunk's filters to the next's if each has its own; else 0."""
     sums_bytes: Word
     """Bytes from the beginning of a stack to the tiles of the output."""
     sum_stride: Word
     """Elements from one tile of the output to the next."""
     sum_position_stride: Word
-    """Elements from one position's tiles of the output to the next's."""
     channels: Word
     """Channels of a group."""
     panels: Word
     """Number of panels of all groups' filters."""
     panel_table: OptionalAddress
-    """Address of the panels' table. Columns: addresses of product and remainders; elements
-    from the beginning of a position's tiles, filters and sums to the panel's; elements of a row
-    of the panel's filters."""
+    """Columns: addresses of product and remainders; elements from the beginning of a position's
+    tiles, filters and sums to the panel's; elements of a row of the panel's filters."""
 
 
 class Panel(NamedTuple):
     """Some filters of a group at a position, in the kernel.
 
-    Attributes:
-        product: Address of the product.
-        remainders: Address of the table of the remainders' kernels.
-        tiles: Address of its group's channels of the first tile.
-        filters: Address of the filters.
-        sums: Address of their sums of the first tile.
-        row_bytes: Bytes from one channel's filters to the next's.
+    All are addresses, of the first tile's channels and sums, but ``row_bytes``: the bytes from one
+    channel's filters to the next's.
     """
 
     product: Word
@@ -106,9 +88,9 @@ def product_values(
 
     Args:
         tiling: The convolution.
-        products: The kernels, by the vectors of a panel; None where others find the filters.
-        counts: Numbers of rows that they are run for.
-        sums_bytes: From the beginning of a stack to the tiles of the output.
+        products: The kernels, by the vectors of a panel; None for filters without a table.
+        counts: Numbers of rows that the kernels are run for.
+        sums_bytes: Bytes from the beginning of a stack to the tiles of the output.
         filter_chunk_stride: Elements from one chunk's filters to the next's.
     """
     c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
