@@ -108,10 +108,8 @@ class Struct:
 
         The decorated function takes the floats of a vector and the writer's options. It returns the
         address of a compiled kernel, whose argument is the address of a struct. Options are part of
-        the kernel's name: ``True`` flags by their names, other options as text.
-
-        Args:
-            name: Prefix of the kernels' names, unique in the process.
+        the kernel's name: ``True`` flags by their names, other options as text. ``name``, their
+        prefix, is unique in the process.
         """
 
         def decorate(
@@ -148,10 +146,6 @@ class Struct:
 class Values:
     """The values of a struct's fields.
 
-    Args:
-        struct: The struct.
-        given: Value of each field by its name.
-
     Attributes:
         flat: Values by names like "x.at" for fields of structs, in the kernel's order.
         kinds: Kind of each of these fields.
@@ -175,14 +169,7 @@ class Values:
 
 
 class Arguments:
-    """A struct's values in memory: the argument of a kernel.
-
-    Args:
-        values: Values of all fields.
-
-    Attributes:
-        values: Values of all fields.
-    """
+    """A struct's values in memory: the argument of a kernel."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
