@@ -68,10 +68,8 @@ def takes(images: Images, width: int) -> bool:
 class ChannelFactors(TunedKernel):
     """y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
-    Args:
-        images: Layouts of input and output, with the same blocks of channels.
-        factors: One for each channel; read in each call. Shape: (C,).
-        offsets: One for each channel. Shape: (C,).
+    The layouts of input and output have the same blocks of channels. Factors and offsets, (C,), are
+    read in each call.
     """
 
     kernel = "factors"
@@ -165,12 +163,7 @@ def _gradient_kernel(k: Kernel, f: GateGradientFields, *, adds: bool, rest: bool
 class Gates(TunedKernel):
     """y = x * gate + other, or without the other; products and sums are rounded by themselves.
 
-    Args:
-        images: Layout of ``x``, ``y`` and the other.
-        adds: True if there is another.
-
-    Raises:
-        ValueError: Channels have no vectors, or pixels do not follow each other.
+    All images have one layout; ``adds`` if there is another image.
     """
 
     kernel = "gates"

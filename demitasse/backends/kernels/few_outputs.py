@@ -58,13 +58,7 @@ WIDEST = 11
 def plan_few_outputs(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning
 ) -> FewOutputsSchedule:
-    """Return the schedule of a convolution with few output channels.
-
-    Args:
-        op: The convolution.
-        x: Shape of the input, (N, C, H, W).
-        y: Shape of the output.
-        tuning: Target of the kernels, and the choice of kernels.
+    """Return the schedule of a convolution with few output channels; shapes are (N, C, H, W).
 
     Raises:
         Declined: Channels or windows are unsupported.
@@ -151,9 +145,6 @@ class NarrowConvolution(WindowConvolution):
     Attributes:
         filters: The filters: for each, vector after vector, and tap after tap. Shape:
             (M, vectors, taps, width).
-
-    Raises:
-        ValueError: The channels of the input ``x`` are not contiguous.
     """
 
     def __init__(self, lines: FewOutputsSchedule, x: Images, then: Rectifier = NOTHING) -> None:

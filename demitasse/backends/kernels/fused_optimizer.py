@@ -36,11 +36,7 @@ Update = tuple[Vector, Vectors]
 
 
 class Rule(NamedTuple):
-    """Update rule of a solver, with its numbers of history arrays and of coefficients.
-
-    Attributes:
-        formula: Called with coefficients, weights, gradients and history.
-    """
+    """Update rule of a solver, with its numbers of history arrays and of coefficients."""
 
     formula: Callable[[Vectors, Vector, Vector, Vectors], Update]
     histories: int

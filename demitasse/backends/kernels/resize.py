@@ -227,11 +227,8 @@ def takes(images: Images, width: int) -> bool:
 class Interpolation(TunedKernel):
     """Each pixel of the result from four of the source, the corners from the corners.
 
-    Args:
-        x: Layout of the source.
-        y: Layout of the result, with the same blocks of channels.
-        cut: Rows and columns of the source before the part that is resized.
-        part: Rows and columns of that part.
+    Source ``x`` and result ``y`` have the same blocks of channels. A part of the source is resized,
+    behind some rows and columns, the ``cut``.
     """
 
     kernel = "interpolation"

@@ -134,10 +134,7 @@ def takes(images: Images, width: int) -> bool:
 class RegionMaxima(TunedKernel):
     """The largest value of each channel in each bin, and 0 in an empty one. NaN stays.
 
-    Args:
-        x: Layout of the images.
-        regions: Number of regions.
-        pooled: Rows and columns of bins of each region.
+    Each of a number of regions has ``pooled`` rows and columns of bins.
     """
 
     kernel = "region maxima"
@@ -209,10 +206,7 @@ def _means_kernel(k: Kernel, f: MeanFields) -> None:
 class RegionMeans(TunedKernel):
     """Bin (i, j) of output d from channel (d G + i) G + j of an image; 0 in an empty one.
 
-    Args:
-        shape: Shape of the images, (N, D G G, H, W).
-        regions: Number of regions.
-        pooled: Rows and columns of bins of each region: G and G.
+    The images have the shape (N, D G G, H, W); ``pooled`` is (G, G).
     """
 
     kernel = "region means"

@@ -258,14 +258,7 @@ def bordered(
 
 
 class WindowConvolution:
-    """Base of convolutions with an offset for each channel and an epilogue.
-
-    Args:
-        schedule: The convolution.
-        kernel: Address of the kernel.
-        values: Fields of the kernel.
-        rectifier: Numbers of the epilogue, which the kernel reads.
-    """
+    """Base of convolutions with an offset for each channel and an epilogue."""
 
     def __init__(
         self, schedule: ConvSchedule, kernel: int, values: Values, rectifier: np.ndarray

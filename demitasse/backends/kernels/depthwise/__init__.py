@@ -21,12 +21,10 @@ ROWS_EACH = 8
 
 @dataclass(frozen=True)
 class Group:
-    """Contiguous channels that a thread convolves at a time, in whole vectors.
+    """Contiguous channels that a thread convolves at a time, in whole vectors from ``vector`` on.
 
     Attributes:
         x, y: Elements from the beginning of an input and of an output pixel to the channels.
-        vector: Index of the first vector.
-        channels: Number of channels.
     """
 
     x: int
@@ -84,13 +82,7 @@ WIDEST = 16
 
 
 def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DepthwiseSchedule:
-    """Return the schedule of a depthwise convolution.
-
-    Args:
-        op: The convolution.
-        x: Shape of the input, (N, C, H, W).
-        y: Shape of the output.
-        tuning: Target of the kernels, and the choice of kernels.
+    """Return the schedule of a depthwise convolution; shapes are (N, C, H, W).
 
     Raises:
         Declined: The convolution is not depthwise, not 2-D, or has large windows.

@@ -150,9 +150,7 @@ class DepthwiseOperands:
 class DepthwiseConvolution(WindowConvolution):
     """A depthwise convolution, with an offset for each channel and an epilogue.
 
-    Attributes:
-        filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
-        update: Copies new weights, given in C order.
+    ``filters`` and ``update`` are those of the operands.
     """
 
     def __init__(
@@ -205,11 +203,9 @@ class Shape(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """The channels of a group, in the kernel: addresses of the channels' data, and sizes.
+    """The channels of a group, in the kernel: addresses, and bytes of a pixel's channels.
 
-    Attributes:
-        bytes: Bytes of a pixel's channels.
-        later: Bytes from a pixel's channels to those of the next group.
+    ``later`` are the bytes from a pixel's channels to those of the next group.
     """
 
     bytes: Word
@@ -222,10 +218,7 @@ class Channels(NamedTuple):
 class Ahead(NamedTuple):
     """Pixels of a later tile, in the kernel; their addresses need not be valid.
 
-    Attributes:
-        rows: Addresses of the first pixels that are read, in rows that no earlier strip has read.
-        step: Bytes from one pixel of a row to the next.
-        output: Address of the first pixel that is written.
+    ``rows`` are addresses in rows that no earlier strip has read.
     """
 
     rows: Sequence[Word]

@@ -158,13 +158,7 @@ WIDEST = 16
 
 
 def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DirectSchedule:
-    """Return the schedule of a convolution with few input channels.
-
-    Args:
-        op: The convolution.
-        x: Shape of the input, (N, C, H, W).
-        y: Shape of the output.
-        tuning: Target of the kernels, and the choice of kernels.
+    """Return the schedule of a convolution with few input channels; shapes are (N, C, H, W).
 
     Raises:
         Declined: Channels or windows are unsupported, or the convolution is too small to gain.

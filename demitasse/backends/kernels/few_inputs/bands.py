@@ -150,8 +150,7 @@ def _copy(k: Kernel, f: BandFields, image: Word, first: Word, copy: Word) -> Non
 class Panel(NamedTuple):
     """Some vectors of filters, in the kernel: addresses, and the index of the ``first`` vector.
 
-    Attributes:
-        places: Address of the table of bytes from the beginning of a pixel to each vector.
+    ``places`` is a table of the bytes from the beginning of a pixel to each vector.
     """
 
     product: Word
@@ -185,17 +184,8 @@ def band_values(
 ) -> Values:
     """Return the values of the fields.
 
-    Args:
-        banding: The convolution.
-        y: Layout of the output.
-        products: The kernels, by the vectors of a panel.
-        count: Rows that the kernels are run for.
-        tap_table: Bytes from a window's first tap to others.
-        taps: Numbers of a window that are multiplied with filters.
-        places: Elements from the beginning of a pixel of the products to each vector.
-        filters: The filters, or their gradient.
-        filter_chunk_stride: Elements from one chunk's filters to the next's.
-        chunk_scratch: Elements of a chunk's scratch.
+    The products run for ``count`` rows. Of a window, ``taps`` numbers are multiplied with filters.
+    ``places`` are the elements from the beginning of a pixel of the products to each vector.
     """
     (_, c, h, w), (n, m, _, columns), op = banding.x, banding.y, banding.op
     table = np.zeros((len(banding.panels), COLUMNS), np.int64)

@@ -116,11 +116,6 @@ def _multiply(
 class DirectConvolution:
     """A convolution of few channels, with an offset and perhaps an epilogue and MAX pooling.
 
-    Args:
-        banding: The convolution, and the pooling after it.
-        y: Layout of the output, with contiguous channels.
-        then: Epilogue of the sums.
-
     Attributes:
         scratch_size: Elements of scratch memory for a call.
         filters: The filters of each panel, tap after tap. Shape: (taps * pixel_stride,).
@@ -273,11 +268,6 @@ class DirectGradient:
 
     The bias is the weight of a tap that is 1 in every window.
 
-    Args:
-        banding: The convolution.
-        y: Layout of the gradient of the output, with contiguous channels.
-        bias: True if there is a bias.
-
     Attributes:
         scratch_size: Elements of scratch memory for a call.
         sums: Sums of each chunk. Shape: (chunks, taps * pixel_stride).
@@ -306,13 +296,9 @@ class DirectGradient:
         )
 
     def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
         scratch: np.ndarray,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         command_queue.enqueue(self._clear, (), None)
         each = {"x.at": source, "y.at": dy, "scratch": scratch}

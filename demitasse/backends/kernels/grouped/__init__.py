@@ -102,13 +102,7 @@ WIDEST = 11
 
 
 def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> GroupedSchedule:
-    """Return the schedule of a convolution with small groups.
-
-    Args:
-        op: The convolution.
-        x: Shape of the input, (N, C, H, W).
-        y: Shape of the output.
-        tuning: Target of the kernels, and the choice of kernels.
+    """Return the schedule of a convolution with small groups; shapes are (N, C, H, W).
 
     Raises:
         Declined: Groups or windows are unsupported.

@@ -128,12 +128,7 @@ def _join(
 
 
 class NormalizationGradient(TunedKernel):
-    """The gradients of input, factors and offsets.
-
-    Args:
-        forward: The normalisation, whose statistics are read.
-        behind: True to write the gradient between the norm and its factors and offsets.
-    """
+    """The gradients of input, factors and offsets, and perhaps the one behind the norm."""
 
     kernel = "norm gradient"
 
@@ -164,7 +159,7 @@ class NormalizationGradient(TunedKernel):
         Args:
             images: The input, the output's gradient and the input's, which may be the same memory.
             parameters: Factors and offsets. Shapes: (C,), (C,).
-            gradients: Their gradients. Shapes: (C,), (C,).
+            gradients: Gradients of the parameters. Shapes: (C,), (C,).
             sums: Scratch memory of ``forward.sums_size`` elements.
             behind: The gradient behind the norm, or None; may be the output's memory.
         """

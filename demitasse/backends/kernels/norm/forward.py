@@ -127,11 +127,7 @@ def _join(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, own: Word)
 class Normalization(TunedKernel):
     """y = (x - mean) / sqrt(variance + eps) * factor + offset, and perhaps max(y, 0); NaN stays.
 
-    Mean and variance are those of each channel in the batch.
-
-    Args:
-        images: Layout of input and output.
-        relu: True to apply ReLU.
+    Mean and variance are those of each channel in the batch. Input and output have one layout.
 
     Attributes:
         mean, variance: Statistics of the last batch. Shapes: (C,).
@@ -160,13 +156,9 @@ class Normalization(TunedKernel):
         )
 
     def __call__(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        factors: np.ndarray,
-        offsets: np.ndarray,
+        self, source: np.ndarray, target: np.ndarray, factors: np.ndarray, offsets: np.ndarray,
         sums: np.ndarray,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write the statistics, and ``target``, which may be ``source``."""
         each = {
             "x": source, "y": target, "factors": factors, "offsets": offsets, "walk.sums": sums,
@@ -203,11 +195,7 @@ def _plane_norm_kernel(k: Kernel, f: PlaneFields) -> None:
 class PlaneNorm(TunedKernel):
     """y = (x - mean) / (sqrt(variance) + eps), of each channel of each image; NaN stays.
 
-    Args:
-        images: Layout of input and output.
-
-    Attributes:
-        deviations: Divisors of the last call. Shape: (N, C).
+    The divisors of the last call are ``deviations``, (N, C).
     """
 
     kernel = "plane norm"

@@ -65,9 +65,7 @@ class Plane(NamedTuple):
 
     Attributes:
         first: Bytes from the beginning of the images to the plane's first pixel.
-        image: Index of the image.
         channels: Bytes from the beginning of a row of all channels to the plane's channels.
-        sums: Address of the plane's sums.
         all_sums: Address of the sums of the first image's plane of the same channels.
         begins: True for the first plane of the thread, and of the first image.
         following: ``first`` of the next plane, whose pixels are prefetched: the processor does not

@@ -191,10 +191,8 @@ class RecurrentBackward(RecurrentKernel):
     def __call__(self, weight: np.ndarray, cont: np.ndarray, dy: np.ndarray) -> None:
         """Compute all steps.
 
-        Args:
-            weight: Weights of the hidden state. Shape: (G * H, H).
-            cont: Factors of the states before each step. Shape: (T, N).
-            dy: The gradients of the hidden states from above. Shape: (T, N, H).
+        Shapes: weight of the hidden state (G * H, H), factors of the states before each step
+        (T, N), gradients of the hidden states from above (T, N, H).
         """
         self._dc[...] = 0
         each = {"weight": weight, "cont": cont, "dy": dy}

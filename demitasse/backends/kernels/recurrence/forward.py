@@ -72,10 +72,7 @@ class LearningLstmFields(LstmFields):
 class RnnCell:
     """h = tanh(z), in a kernel; the base of other cells.
 
-    Attributes:
-        gates: Gates of a hidden value.
-        states: Fields of the states at the beginning, and of those at the end.
-        fields: The kernel's struct.
+    ``states`` are the fields of the states at the beginning, and of those at the end.
     """
 
     gates = 1
@@ -285,13 +282,9 @@ class Recurrence(RecurrentKernel):
         self._arguments = Arguments(values)
 
     def __call__(
-        self,
-        weight: np.ndarray,
-        cont: np.ndarray,
-        begin: Sequence[np.ndarray],
-        hidden: np.ndarray,
-        end: Sequence[np.ndarray],
-    ) -> None:
+        self, weight: np.ndarray, cont: np.ndarray, begin: Sequence[np.ndarray],
+        hidden: np.ndarray, end: Sequence[np.ndarray],
+    ) -> None:  # fmt: skip
         """Compute all steps.
 
         Args:

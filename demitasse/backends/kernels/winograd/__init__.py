@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.products import split_columns
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering, filtering, has_filtering
 from demitasse.backends.step import Declined
 
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WinogradSchedule:
+class WinogradSchedule(TunedKernel):
     """The tiles of a batch of images: parts of the input that overlap, parts of the output.
 
     A row of tiles of one image is a strip, and the strips that are worked on at a time are a block.
@@ -47,12 +47,9 @@ class WinogradSchedule:
     divide its transforms, and then the positions, in successive calls of the kernel.
 
     Attributes:
-        channels: Channels of the input.
-        size: Rows and columns of the input.
+        size, output: Rows and columns of the input and of the output.
         filters: Channels of the output.
-        groups: Groups of channels and of filters.
         pad: Zeros above and left of the input.
-        output: Rows and columns of the output.
         computes: The result: the output; the input's gradient, by flipped filters; or the filters'
             gradient.
         stride: 1; or 2 for windows of twice the taps, whose images have their four phases as
@@ -73,11 +70,6 @@ class WinogradSchedule:
     computes: Literal["output", "input", "filters"] = "output"
     stride: int = 1
     window: int = 0
-
-    @property
-    def width(self) -> int:
-        """Channels of a vector."""
-        return self.tuning.width
 
     @property
     def threads(self) -> int:
@@ -288,13 +280,7 @@ STEP = 2
 
 
 class Phase(NamedTuple):
-    """Pixels of images, which are images themselves.
-
-    Attributes:
-        first: Row and column of the first pixel.
-        pad: Zeros above and on the left.
-        step: Rows and columns from one pixel to the next.
-    """
+    """Pixels of images, which are images themselves: first pixel, zeros around, and step."""
 
     first: tuple[int, int] = (0, 0)
     pad: tuple[int, int] = (0, 0)
@@ -381,14 +367,7 @@ POOLED = (2, 2)
 def plan_winograd(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, training: bool
 ) -> WinogradSchedule:
-    """Return the schedule of a Winograd convolution.
-
-    Args:
-        op: The convolution.
-        x: Shape of the input, (N, C, H, W).
-        y: Shape of the output.
-        tuning: Target of the kernels, and the choice of tiles.
-        training: True if filters change between passes.
+    """Return the schedule of a Winograd convolution; shapes are (N, C, H, W).
 
     Raises:
         Declined: The convolution is unsupported, or direct convolution costs less.

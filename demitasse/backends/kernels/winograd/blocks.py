@@ -50,12 +50,10 @@ class Block:
 
     Attributes:
         first: Index of the first strip.
-        strips: Number of strips.
-        tiles: Number of tiles.
+        strips, tiles: Numbers of strips and tiles.
         chunk: Index of the chunk.
         again: 1 after the chunk's first block, else 0.
-        scratch: Address of this thread's scratch.
-        stack: Address of the chunk's stack.
+        scratch, stack: Addresses of this thread's scratch and of the chunk's stack.
     """
 
     def __init__(

@@ -17,13 +17,7 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.words import (
-    FLOAT,
-    Vector,
-    choose,
-    clamp_min,
-    minimum,
-)
+from demitasse.backends.kernels.language.words import FLOAT, Vector, choose, clamp_min, minimum
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import (
@@ -34,11 +28,7 @@ from demitasse.backends.kernels.winograd.blocks import (
     each_strip,
 )
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.products import (
-    ProductFields,
-    each_panel,
-    product_values,
-)
+from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.strided import (
     Strided,
     StridedFields,
@@ -152,31 +142,18 @@ POOLED = 2
 
 
 class WinogradConvolution:
-    """A convolution of float32 images, with an offset and perhaps an epilogue and pooling.
+    """A convolution of float32 images, with an offset and perhaps an epilogue.
 
-    Args:
-        tiling: The convolution.
-        x: Layout of the input.
-        y: Layout of the output, pooled if there is pooling.
-        then: Epilogue of the sums.
-        pool: True for MAX pooling of 2 x 2 outputs with a stride of 2.
+    MAX pooling of 2 x 2 outputs with a stride of 2 may follow.
 
     Attributes:
         scratch_size: Elements of scratch memory for a call.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
     """
 
     def __init__(
-        self,
-        tiling: WinogradSchedule,
-        x: Images,
-        y: Images,
-        then: Rectifier = NOTHING,
-        *,
+        self, tiling: WinogradSchedule, x: Images, y: Images, then: Rectifier = NOTHING, *,
         pool: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.tiling, width = tiling, tiling.width
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
@@ -232,11 +209,7 @@ class WinogradConvolution:
         self._rectifier[: self.tiling.filters] = slopes
 
     def __call__(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        filters: np.ndarray,
-        scratch: np.ndarray,
+        self, source: np.ndarray, target: np.ndarray, filters: np.ndarray, scratch: np.ndarray
     ) -> None:
         """Convolve ``source`` with transformed filters, or for stride 2 with the parameter.
 

@@ -129,17 +129,8 @@ def _strided_kernel(
 class TiledGradient:
     """Base of the Winograd gradients of weights and bias.
 
-    Args:
-        tiling: The convolution.
-        x: Layout of the input.
-        y: Layout of the gradient of the output.
-        kernel: Address of the kernel.
-
     Attributes:
         scratch_size: Elements of scratch memory for a call.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
     """
 
     _calls: list[Arguments]
@@ -177,11 +168,7 @@ class TiledGradient:
 
 
 class WinogradGradient(TiledGradient):
-    """The gradients of a convolution's weights and bias.
-
-    Attributes:
-        sums_size: Elements of the chunks' sums.
-    """
+    """The gradients of a convolution's weights and bias, with ``sums_size`` elements of sums."""
 
     def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
         tiling = tiling.filter_gradient
@@ -198,24 +185,10 @@ class WinogradGradient(TiledGradient):
         self._take(GradientFields, products=products)
 
     def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
-        scratch: np.ndarray,
-        sums: np.ndarray,
-    ) -> None:
-        """Write the gradients of the weights, in C order, and of the bias, (M,).
-
-        Args:
-            source: The input, in the layout of ``x``.
-            dy: The gradient of the output, in the layout of ``y``.
-            weight: Output for the gradient of the weights.
-            bias: Output for the gradient of the bias; None for none.
-            scratch: At least :attr:`scratch_size` elements.
-            sums: At least :attr:`sums_size` elements.
-        """
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
+        scratch: np.ndarray, sums: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         self._run(scratch, bias, {"products.filters": sums, "x.at": source, "y.at": dy})
         self._back(sums, weight)
 
@@ -295,12 +268,8 @@ class StridedGradient(TiledGradient):
         )
 
     def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
         scratch: np.ndarray,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write the gradients, as :class:`WinogradGradient` without sums."""
         self._run(scratch, bias, {"weights": weight, "x.at": source, "y.at": dy})

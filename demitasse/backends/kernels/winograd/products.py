@@ -86,12 +86,7 @@ def product_values(
 ) -> Values:
     """Return the values of the fields.
 
-    Args:
-        tiling: The convolution.
-        products: The kernels, by the vectors of a panel; None for filters without a table.
-        counts: Numbers of rows that the kernels are run for.
-        sums_bytes: Bytes from the beginning of a stack to the tiles of the output.
-        filter_chunk_stride: Elements from one chunk's filters to the next's.
+    The products run for some ``counts`` of rows; None for filters without a table of panels.
     """
     c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
     rows = [

@@ -244,11 +244,8 @@ class OutputFields(ImageFields):
 class Tiled(NamedTuple):
     """A vector of a pixel, in the kernel.
 
-    Attributes:
-        pixel_bytes: Bytes from the beginning of the pixel.
-        channel_bytes: Bytes from the beginning of the tile's channels.
-        height, width: Rows and columns of the image.
-        top, left: Zeros above and on the left of the image.
+    The vector is at bytes from the beginning of the pixel and of the tile's channels. The image has
+    ``top`` and ``left`` zeros around it.
     """
 
     pixel_bytes: Word
@@ -269,16 +266,7 @@ def image_values(
 ) -> Values:
     """Return the values of the fields but for the address.
 
-    Args:
-        images: Layout of the images.
-        size: Rows and columns of all phases.
-        width: Channels of a vector.
-        phases: Pixels of the tiles, and the zeros above and on the left; the channels of several
-            phases follow each other.
-        of: The struct.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
+    All phases have the ``size``; the channels of several phases follow each other.
     """
     rows, columns, step = images.row_stride, images.column_stride, phases[0].step
     table = np.array(
