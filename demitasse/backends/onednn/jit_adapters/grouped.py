@@ -26,7 +26,7 @@ from demitasse.backends.onednn.library.primitive import channel_blocks
 from demitasse.backends.step import Layouts
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+    from demitasse.backends.kernels.grouped import GroupedConvolution
 
 
 class GroupedKernels(ConvKernels):
@@ -138,7 +138,7 @@ class GroupedCall(ChannelCall):
 
     @cached_property
     def _kernel(self) -> GroupedConvolution:
-        from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+        from demitasse.backends.kernels.grouped import GroupedConvolution
 
         return GroupedConvolution(self._parts, *self._images, self.operands.then)
 
@@ -163,7 +163,7 @@ class GroupedGradientCall(FilterGradientCall):
         operands: GradientOperands,
         images: tuple[Images, Images],
     ) -> None:
-        from demitasse.backends.kernels.grouped.gradient import GroupedGradient
+        from demitasse.backends.kernels.grouped import GroupedGradient
 
         self._kernel = GroupedGradient(parts, *images, bias=operands.bias is not None)
         super().__init__(engine, operands, parts.code)
