@@ -10,18 +10,9 @@ from typing import Literal
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.products import split_columns
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering, filtering, has_filtering
 from demitasse.backends.step import Declined
-
-__all__ = [
-    "WinogradSchedule",
-    "can_pool_tiles",
-    "odd_lines",
-    "pays",
-    "plan_winograd",
-]
-
 
 FLOAT_BYTES = 4
 
@@ -36,7 +27,7 @@ FEWEST_SHARED = 1 << 20
 
 
 @dataclass(frozen=True)
-class WinogradSchedule:
+class WinogradSchedule(TunedKernel):
     """The tiles of a batch of images: parts of the input that overlap, parts of the output.
 
     A row of tiles of one image is a strip, and the strips that are worked on at a time are a block.
@@ -46,15 +37,9 @@ class WinogradSchedule:
     divide its transforms, and then the positions, in successive calls of the kernel.
 
     Attributes:
-        filtering: The matrices of the filter.
-        images: Number of images.
-        channels: Of the input.
-        size: Rows and columns of the input.
+        size, output: Rows and columns of the input and of the output.
         filters: Channels of the output.
-        groups: Into how many parts channels and filters are divided.
         pad: Zeros above and left of the input.
-        output: Rows and columns of the output.
-        tuning: The kernels' vectors and threads, and how much they work on at a time.
         computes: The result: the output; the input's gradient, by flipped filters; or the filters'
             gradient.
     """
@@ -71,13 +56,8 @@ class WinogradSchedule:
     computes: Literal["output", "input", "filters"] = "output"
 
     @property
-    def width(self) -> int:
-        """Channels of a vector."""
-        return self.tuning.width
-
-    @property
     def threads(self) -> int:
-        """Number of elements."""
+        """Number of threads."""
         return self.tuning.threads
 
     @property
@@ -119,7 +99,7 @@ class WinogradSchedule:
 
     @cached_property
     def filter_gradient(self) -> WinogradSchedule:
-        """The same for the gradient of the filters."""
+        """The schedule of the gradient of the filters."""
         return replace(self, computes="filters")
 
     # -- filters -------------------------------------------------------------------------------
@@ -261,9 +241,7 @@ MEASURED_WIDTH = 8
 def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
     """Return whether transforms and products cost less than the definition.
 
-    Args:
-        tiling: The convolution.
-        training: Whether filters change between passes.
+    In training, filters change between passes.
     """
     tiles = tiling.images * math.prod(tiling.grid)
     filters = tiling.positions * tiling.channels * tiling.filters / tiling.groups
@@ -288,14 +266,7 @@ POOLED = (2, 2)
 def plan_winograd(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, training: bool
 ) -> WinogradSchedule:
-    """Return the schedule of a Winograd convolution.
-
-    Args:
-        op: The convolution.
-        x: Its input's shape, (N, C, H, W).
-        y: Its output's shape.
-        tuning: Target of the kernels, and the choice of tiles.
-        training: Whether filters change between passes.
+    """Return the schedule of a Winograd convolution; shapes are (N, C, H, W).
 
     Raises:
         Declined: The convolution is unsupported, or direct convolution costs less.

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue, compiled
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    Arguments,
-    Struct,
-    Values,
-)
+from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd import WinogradSchedule
@@ -34,39 +26,27 @@ from demitasse.backends.kernels.winograd.transforms import (
 
 
 class GradientFields(Struct):
-    """Arguments of the Winograd filter gradient; each chunk has its own sums."""
+    """A filter gradient; each chunk has its own sums."""
 
     strips: StripFields
-    """The strips."""
     products: ProductFields
-    """The products; the filters' gradient is the sum."""
     x: ImageFields
-    """The convolution's input."""
     y: ImageFields
-    """The gradient of its output."""
+    """The gradient of the output."""
     offsets: Address
-    """Address of the first chunk's gradient of the bias."""
+    """The gradient of the bias, chunk by chunk."""
 
 
-@cache
-def _kernel(of: Filtering, width: int) -> int:
-    """Return the address of the kernel for filters of these matrices."""
-    name = f"gradient{of.name}x{width}"
-
-    def write(module: Any) -> None:
-        _write(module, name, of, width)
-
-    return compiled(name, write, name)[name]
+STAGES = 2
+"""Stages of a block: both input transforms, and products."""
 
 
-def _write(module: Any, name: str, of: Filtering, width: int) -> None:
-    down, across = of
-    forth = transform(module, "forth", (down.input, across.input), width)
+@GradientFields.kernel("gradient")
+def _kernel(k: Kernel, f: GradientFields, of: Filtering) -> None:
+    (down, across), p = of, f.products
+    forth = transform(k.module, "forth", (down.input, across.input), k.width)
     matrices = down.output.T, across.output.T
-    transposed_output = transform(module, "transposed_output", matrices, width)
-    k = Kernel(module, name, 1, width, exported=True)
-    f = GradientFields.read(k)
-    p = f.products
+    transposed_output = transform(k.module, "transposed_output", matrices, k.width)
     tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
     sum_bytes, sum_position_bytes = p.sum_stride * FLOAT, p.sum_position_stride * FLOAT
     with each_block(k, f.strips) as block:
@@ -78,20 +58,14 @@ def _write(module: Any, name: str, of: Filtering, width: int) -> None:
         with block.stage(1):
             with each_panel(k, p, block, of.positions) as panel:
                 k.call_at(
-                    panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
-                    dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
-                    block.again, panel.remainders,
+                    panel.product, panel.tiles, FLOAT, tile_bytes, panel.sums, sum_bytes,
+                    panel.filters, panel.row_bytes, p.channels, block.tiles, block.again,
+                    panel.remainders,
                 )  # fmt: skip
-            last = dy.at + dy.position_bytes * (of.positions - 1)
-            sum_last(k, p, block, last, f.offsets)
-    k.done()
+            _sum_last(k, p, block, dy.at + sum_position_bytes * (of.positions - 1), f.offsets)
 
 
-STAGES = 2
-"""Stages of a block: both input transforms, and products."""
-
-
-def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
+def _sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
     """Write the sum over a block's tiles at the last position, which sums a tile's outputs."""
     sums = offsets + block.chunk * f.sum_stride * FLOAT
     begin, end = block.bounds(f.sum_stride // k.width)
@@ -106,22 +80,14 @@ def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word)
 class WinogradGradient:
     """The gradients of a convolution's weights and bias.
 
-    Args:
-        tiling: The convolution.
-        x: Its input.
-        y: The gradient of its output.
-
     Attributes:
         scratch_size: Elements of scratch memory for a call.
-        sums_size: Elements of the chunks' sums that it takes.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
+        sums_size: Elements of the chunks' sums.
     """
 
     def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
         self.tiling = tiling = tiling.filter_gradient
-        self._kernel = _kernel(tiling.filtering, tiling.width)
+        self._kernel = _kernel(tiling.width, tiling.filtering)
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
         chunks = 1 if tiling.shared else tiling.chunks
@@ -146,30 +112,16 @@ class WinogradGradient:
         ]
 
     def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
-        scratch: np.ndarray,
-        sums: np.ndarray,
-    ) -> None:
-        """Write the gradients.
-
-        Args:
-            source: The input, in the memory that ``x`` describes.
-            dy: The gradient of the output, in that of ``y``.
-            weight: For the gradient of the weights, in C order.
-            bias: For that of the bias; None for none. Shape: (M,).
-            scratch: At least :attr:`scratch_size` elements.
-            sums: At least :attr:`sums_size` elements.
-        """
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
+        scratch: np.ndarray, sums: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         each = {"products.filters": sums, "x.at": source, "y.at": dy}
         each |= self._scratch.divide(scratch)
         for call in self._calls:
             call.run(self._kernel, self.tiling.threads, each)
         self._back(sums, weight)
-        if bias is not None:  # each chunk has a part of it
+        if bias is not None:  # each chunk has a part of the sum
             command_queue.enqueue(self._add_up, (bias,), bias)
 
     def _add_up(self, bias: np.ndarray) -> None:

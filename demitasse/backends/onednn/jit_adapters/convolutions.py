@@ -251,7 +251,7 @@ class NarrowKernels(ConvKernels):
         operands = replace(operands, source=source, target=target)
 
         def make() -> Any:
-            from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
+            from demitasse.backends.kernels.few_outputs import NarrowConvolution
 
             return NarrowConvolution(lines, x, operands.then)
 
@@ -457,7 +457,7 @@ class GroupedKernels(ConvKernels):
         if x is None or y is None or not groups.shared:
             return None
 
-        from demitasse.backends.kernels.grouped.gradient import GroupedGradient
+        from demitasse.backends.kernels.grouped import GroupedGradient
 
         operands = replace(operands, source=source, dy=dy)
         kernel = GroupedGradient(groups, x, y, bias=operands.bias is not None)
@@ -482,7 +482,7 @@ class GroupedKernels(ConvKernels):
         operands = replace(operands, source=source, target=target)
 
         def make() -> Any:
-            from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+            from demitasse.backends.kernels.grouped import GroupedConvolution
 
             return GroupedConvolution(groups, x, y, operands.then)
 
