@@ -7,17 +7,15 @@ portable formulas, in their order, so that NaN, infinities and what lies on a ki
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, reduce
+from functools import reduce
 from math import pi, sqrt
 from typing import Any
 
 import numpy as np
 
 from demitasse.backends import normal
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -61,24 +59,18 @@ MOST = 4
 
 
 class ElementFields(Struct):
-    """Arrays of one length."""
+    """Arrays of one length; the last array that is read stands for absent ones."""
 
     x: Address
-    """Address of the first array."""
     other: Address
-    """Address of the second; that of the last where there is none."""
     third: Address
-    """Address of the third; that of the last where there is none."""
     fourth: Address
-    """Address of the fourth; that of the last where there is none."""
     y: Output
-    """Address of the result, which may be one of them."""
     also: Output
-    """Address of the second result; that of the first where there is none."""
+    """The second result of a pair of functions; else ``y``."""
     count: Word
-    """Elements of each."""
     numbers: Address
-    """Address of the function's constants."""
+    """The function's constants."""
 
 
 def _abs(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
@@ -380,26 +372,17 @@ SUMS: dict[str, tuple[Formula, int]] = {
 """Sums, from first to last, and their number of arrays. The sum of one array is a copy."""
 
 
-@cache
-def _kernel(width: int, function: str) -> int:
-    """Return the address of the kernel."""
-    name = f"elementwise_{function}{width}"
-    return compiled(name, lambda module: _write(module, name, width, function), name)[name]
-
-
-def _write(module: Any, name: str, width: int, function: str) -> None:
-    rest = _part(module, f"{name}_rest", 1, function)
-    whole = _part(module, f"{name}_whole", width, function)
-    k = Kernel(module, name, 1, width, exported=True)
-    f = ElementFields.read(k)
+@ElementFields.kernel("elementwise")
+def _kernel(k: Kernel, f: ElementFields, function: str) -> None:
+    rest = _part(k.module, f"{function}_rest", 1, function)
+    whole = _part(k.module, f"{function}_whole", k.width, function)
     index, threads = k.thread()
-    vectors = f.count // width
+    vectors = f.count // k.width
     begin, end = (at * k.vector_bytes for at in chunk(vectors, index, threads))
     arrays = f.x, f.other, f.third, f.fourth, f.y, f.also, f.numbers
     k.call(whole, *arrays, begin, end)
     with k.when(index + 1 >= threads):
         k.call(rest, *arrays, vectors * k.vector_bytes, f.count * FLOAT)
-    k.done()
 
 
 def _part(module: Any, name: str, width: int, function: str) -> Kernel:
@@ -432,12 +415,8 @@ def _count(function: str) -> int:
 class Elementwise:
     """y = f(x), or of the arrays that a function takes; or two such results.
 
-    Args:
-        function: Its name in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`SLOPES_OF_BOTH`,
-            :data:`COMBINATIONS`, :data:`PAIRS` or :data:`SUMS`.
-        numbers: Its constants, four at most.
-        count: Elements of each array.
-        tuning: The kernel's vectors and threads.
+    The function is named in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`SLOPES_OF_BOTH`,
+    :data:`COMBINATIONS`, :data:`PAIRS` or :data:`SUMS`; ``numbers`` are its constants.
     """
 
     def __init__(self, function: str, numbers: Sequence[float], count: int, tuning: Tuning) -> None:
@@ -446,11 +425,7 @@ class Elementwise:
         self._threads = max(1, min(tuning.threads, count // FEWEST_EACH))
         constants = np.zeros(MOST, np.float32)
         constants[: len(numbers)] = numbers
-        fields = ElementFields.values(
-            x=RUNTIME, other=RUNTIME, third=RUNTIME, fourth=RUNTIME, y=RUNTIME, also=RUNTIME,
-            count=count, numbers=constants,
-        )  # fmt: skip
-        self._arguments = Arguments(fields)
+        self._arguments = Arguments(ElementFields.values(count=count, numbers=constants))
 
     def __call__(self, *arrays: np.ndarray) -> None:
         """Write the last array, or the last two of a pair of functions.

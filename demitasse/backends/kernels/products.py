@@ -12,7 +12,7 @@ from demitasse.backends.arrays import address, aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Output, Struct
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -290,42 +290,23 @@ class RowFields(Struct):
     """Rows, and the panels of a weight."""
 
     x: Address
-    """Address of the first row."""
     y: Output
-    """Address of the first row of results."""
     weight: Address
-    """Address of the first panel."""
     offsets: Address
-    """Address of one offset for each output."""
+    """One offset for each output."""
     length: Word
     """Elements of a row."""
     panel_stride: Word
-    """Elements from one panel to the next."""
     outputs: Word
     """Elements of a row of results."""
     rectifier: Address
-    """Address of the rectifier's numbers: the slope of negative sums, or the limits."""
+    """Numbers of the epilogue: the slope of negative sums, or the limits."""
 
 
-@cache
-def _kernel(width: int, rows: int, vectors: int, then: str) -> int:
-    """Return the address of the kernel.
-
-    Args:
-        width: Floats of a vector.
-        rows: Number of rows.
-        vectors: Of a panel.
-        then: Epilogue of the sums: "" for a slope, "limits", or a function.
-    """
-    name = f"few_rows{width}_{rows}_{vectors}{then and '_'}{then}"
-    return compiled(
-        name, lambda module: _write_rows(module, name, width, rows, vectors, then), name
-    )[name]
-
-
-def _write_rows(module: Any, name: str, width: int, rows: int, vectors: int, then: str) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = RowFields.read(k)
+@RowFields.kernel("few_rows")
+def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str) -> None:
+    """Write the kernel; ``then`` is "" for a slope, "limits", or a function."""
+    width = k.width
     panel_floats, row_bytes = vectors * width, f.length * FLOAT
     panel_bytes = panel_floats * FLOAT
     at_once, finished = _vectors_at_once(width, rows, vectors), _finish(k, f, then)
@@ -364,7 +345,6 @@ def _write_rows(module: Any, name: str, width: int, rows: int, vectors: int, the
             for i, total in enumerate(part.vectors[j::at_once]):
                 target = f.y + (f.outputs * i + here) * FLOAT
                 k.masked_store(finished(total + offset), target, some)
-    k.done()
 
 
 def _finish(k: Kernel, f: RowFields, then: str) -> Callable[[Vector], Vector]:
@@ -383,14 +363,8 @@ def _vectors_at_once(width: int, rows: int, vectors: int) -> int:
 class FewRows(TunedKernel):
     """y = x W^T + b, and an epilogue; NaN stays.
 
-    Args:
-        rows: Number of rows, up to the vectors' ``MOST_ROWS``.
-        length: Elements of a row.
-        outputs: Elements of a row of results.
-        panel: Outputs whose columns lie side by side in the weight: whole vectors.
-        columns: Columns of a panel, ``length`` or more of them.
-        tuning: The kernel's vectors and threads.
-        then: Epilogue of the sums.
+    Panels have as many outputs, whole vectors, whose columns lie side by side in the weight, and
+    ``columns``, at least the ``length`` of a row.
 
     Raises:
         ValueError: There are too many rows, or the panels are no whole vectors.
@@ -423,10 +397,6 @@ class FewRows(TunedKernel):
         self._none = aligned(outputs)
         self._arguments = Arguments(
             RowFields.values(
-                x=RUNTIME,
-                y=RUNTIME,
-                weight=RUNTIME,
-                offsets=RUNTIME,
                 length=length,
                 panel_stride=panel * columns,
                 outputs=outputs,
@@ -437,14 +407,7 @@ class FewRows(TunedKernel):
     def __call__(
         self, x: np.ndarray, weight: np.ndarray, offsets: np.ndarray | None, y: np.ndarray
     ) -> None:
-        """Write ``y``.
-
-        Args:
-            x: The rows. Shape: (rows, length).
-            weight: Panels, filled with anything. Shape: (panels, columns, panel).
-            offsets: One for each output; None for none. Shape: (outputs,).
-            y: The results. Shape: (rows, outputs).
-        """
+        """Write ``y``, (rows, outputs); the weight is (panels, columns, panel)."""
         offsets = self._none if offsets is None else offsets
         each = {"x": x, "y": y, "weight": weight, "offsets": offsets}
         self._arguments.run(self._kernel, self.threads, each)
@@ -469,12 +432,9 @@ def split_columns(columns: int, width: int) -> list[tuple[int, int]]:
 
 
 def fill_panels(panels: np.ndarray, weights: np.ndarray, firsts: Sequence[int]) -> None:
-    """Write filters of single pixels by panels, in each of which they lie side by side.
+    """Write filters of single pixels, given in C order, by panels, which may share filters.
 
-    Args:
-        panels: Is written. Shape: (panels, channels, filters of a panel).
-        weights: The filters in C order, at its beginning. Shape: (filters * channels,) at least.
-        firsts: The first filter of each panel; panels may share filters.
+    Shape of the panels: (panels, channels, filters of a panel).
     """
     _, channels, width = panels.shape
     order = np.add.outer(firsts, np.arange(width))

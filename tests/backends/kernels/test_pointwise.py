@@ -14,12 +14,12 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise import (
+    PointwiseConvolution,
     PointwiseSchedule,
     check_norm_gain,
     limits_pay,
     plan_pointwise,
 )
-from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 

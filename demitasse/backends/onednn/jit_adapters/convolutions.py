@@ -153,7 +153,7 @@ class PointwiseKernels(ConvKernels):
             return None  # the library's own code is good
 
         def make() -> Any:
-            from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
+            from demitasse.backends.kernels.pointwise import PointwiseConvolution
 
             return PointwiseConvolution(parts, x, y, None, operands.then)
 

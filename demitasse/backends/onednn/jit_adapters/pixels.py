@@ -54,7 +54,7 @@ def pointwise_call(
     parts = plan_pointwise(op, source.layout.shape, target.layout.shape, kernel_tuning(engine))
     check_norm_gain(parts)
     x, y = (images_of(argument.layout) for argument in (source, target))
-    from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
+    from demitasse.backends.kernels.pointwise import PointwiseConvolution
 
     if x is None or y is None or not (x.is_rows and y.is_rows):
         message = "images whose channels do not lie side by side; kernels of pixels need that"

@@ -1,20 +1,20 @@
-"""A pointwise convolution of images, which may be normalised and rectified on the way."""
+"""Pointwise (1x1) convolution of images, which may be normalised and rectified on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
     Address,
     Arguments,
     OptionalAddress,
@@ -33,8 +33,149 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     rectified,
 )
-from demitasse.backends.kernels.pointwise import PANEL, WIDEST, PointwiseSchedule
 from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.step import Declined
+
+PANEL = 2
+"""Vectors of filters whose sums are in registers at a time."""
+
+WIDEST = 2048
+"""Channels of an input at most. The rows that are noted lie at a distance for so many."""
+
+MOST_WASTE = 1.1
+"""Pixels that are computed, as a multiple of those there are, up to which it pays."""
+
+MOST_SPARE = 5
+"""Products for each number beyond those that it needs, up to which it pays to have limits: the
+library computes fewer, but has a pass over memory after them."""
+
+
+@dataclass(frozen=True)
+class PointwiseSchedule(TunedKernel):
+    """A pointwise convolution. Threads divide the pixels, and where these are few the filters too.
+
+    The shapes of input and output, ``x`` and ``y``, are (N, C, H, W).
+    """
+
+    kernel = "pointwise"
+
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    tuning: Tuning
+
+    @property
+    def rows(self) -> int:
+        """Pixels that are computed at a time."""
+        return ROWS[self.width][PANEL]
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all images."""
+        return self.y[0] * self.y[2] * self.y[3]
+
+    @cached_property
+    def panels(self) -> list[int]:
+        """First filter of each panel; the last begins early where they do not divide."""
+        return first_channels(self.y[1], PANEL * self.width)
+
+    @cached_property
+    def divided(self) -> tuple[int, int]:
+        """In how many parts pixels and filters are divided, of about equal work."""
+        return min(self._divisions(), key=self._longest)
+
+    def _divisions(self) -> Iterator[tuple[int, int]]:
+        """Yield the ways to divide it into no more parts than there are threads."""
+        for of_filters in range(1, min(self.tuning.threads, len(self.panels)) + 1):
+            yield min(self.tuning.threads // of_filters, self.pixels), of_filters
+
+    def _longest(self, divided: tuple[int, int]) -> tuple[int, int]:
+        """Return what the largest part takes, and how often pixels are normalised."""
+        of_pixels, of_filters = divided
+        blocks = math.ceil(math.ceil(self.pixels / of_pixels) / self.rows)
+        return blocks * math.ceil(len(self.panels) / of_filters), of_filters
+
+    @property
+    def waste(self) -> float:
+        """Computed pixels per existing pixel."""
+        return math.ceil(self.pixels / self.rows) * self.rows / self.pixels
+
+    @property
+    def spare(self) -> float:
+        """Superfluous multiplications per number of the output."""
+        filters = len(self.panels) * PANEL * self.width / self.y[1]
+        return (self.waste * filters - 1) * self.x[1]
+
+
+def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> PointwiseSchedule:
+    """Return the schedule of a pointwise convolution; shapes are (N, C, H, W).
+
+    Raises:
+        Declined: The windows are unsupported, or the convolution is too small.
+    """
+    if not tuning.width or tuning.pointwise == "never":
+        message = "our own pointwise convolution is off"
+        raise Declined(message)
+    if not op.is_pointwise or len(op.kernel) != 2:
+        message = "pointwise convolution takes windows of one pixel, without strides, in one group"
+        raise Declined(message)
+    parts = PointwiseSchedule(x, y, tuning)
+    fewest = PANEL * tuning.width
+    if parts.pixels < parts.rows or not tuning.width <= x[1] <= WIDEST or y[1] < fewest:
+        message = (
+            f"{parts.pixels} pixels, {x[1]} channels to {y[1]}; pointwise convolution takes "
+            f"{parts.rows} pixels or more, {tuning.width} to {WIDEST} channels to {fewest} or more"
+        )
+        raise Declined(message)
+    if tuning.pointwise == "auto":
+        _check_gain(parts)
+    return parts
+
+
+def check_norm_gain(parts: PointwiseSchedule) -> None:
+    """Decline the normalisation of pixels that a pass of its own does faster.
+
+    Few rows are computed at a time on AVX2, so that filters are read more often; that costs more
+    than a pass over pixels in a cache.
+
+    Raises:
+        Declined: The pixels fit into a cache.
+    """
+    pixel_bytes = math.prod(parts.x) * FLOAT
+    few = parts.tuning.pointwise == "auto" and parts.tuning.instructions == "avx2"
+    if few and pixel_bytes <= parts.tuning.cached_bytes:
+        message = (
+            f"pixels of {pixel_bytes >> 10} KiB; on AVX2 their normalisation on the way pays "
+            f"beyond {parts.tuning.cached_bytes >> 10} KiB"
+        )
+        raise Declined(message)
+
+
+def limits_pay(parts: PointwiseSchedule) -> bool:
+    """Return whether results within limits are computed faster than by the library and a pass."""
+    return parts.tuning.pointwise == "always" or parts.spare <= MOST_SPARE
+
+
+def _check_gain(parts: PointwiseSchedule) -> None:
+    """Decline what the library does faster, though what it reads must be written before.
+
+    Raises:
+        Declined: The filters are too large, or the last pixels waste too much time.
+    """
+    filter_bytes = parts.x[1] * parts.y[1] * FLOAT
+    if filter_bytes > parts.tuning.pixel_filter_bytes:
+        message = (
+            f"filters of {filter_bytes >> 10} KiB, which are read for each few pixels; pointwise "
+            f"convolution pays up to {parts.tuning.pixel_filter_bytes >> 10} KiB"
+        )
+        raise Declined(message)
+    if parts.waste > MOST_WASTE:
+        message = (
+            f"{parts.pixels} pixels, {parts.rows} at a time; pointwise convolution pays where "
+            "these divide well"
+        )
+        raise Declined(message)
+
 
 LINE = 16
 """Floats of a line of the cache."""
@@ -60,53 +201,36 @@ class PointwiseFields(Struct):
     """A pointwise convolution."""
 
     x: Address
-    """Address of the first pixel of the input."""
     x_stride: Word
-    """Elements from one of its pixels to the next."""
+    """Elements from one pixel of the input to the next."""
     y: Output
-    """Address of the first pixel of the output."""
     y_stride: Word
-    """Elements from one of its pixels to the next."""
     pixels: Word
     """Number of pixels, at least those of one register tile."""
     channels: Word
     """Channels of the input, at least a vector."""
     factors: OptionalAddress
-    """Address of one factor for each channel of the input."""
+    """One factor for each channel of the input."""
     shifts: OptionalAddress
-    """Address of one offset for each, added to the product."""
+    """One offset for each, added to the product."""
     filters: Address
-    """Address of the filters: for each panel, channel after channel."""
+    """Filters: for each panel, channel after channel."""
     panels: Word
-    """Number of panels of filters."""
     panel_table: Address
-    """Address of the first filter of each."""
+    """The first filter of each panel."""
     offsets: Address
-    """Address of one offset for each channel of the output."""
+    """One offset for each channel of the output."""
     rectifier: Address
-    """Address of the rectifier's numbers: the slope of negative sums, or the limits."""
+    """Numbers of the epilogue: the slope of negative sums, or the limits."""
     scratch: Scratch
-    """Address of memory for the rows of all parts."""
+    """Memory for the rows of all parts."""
     pixel_parts: Word
-    """Number of parts of the pixels."""
     filter_parts: Word
-    """Number of parts of the panels."""
 
 
-@cache
-def _kernel(width: int, *, normed: bool, limited: bool) -> int:
-    """Return the address of the kernel."""
-    name = f"pointwise{'' if normed else '_plain'}{'_limited' if limited else ''}{width}"
-
-    def module(of: Any) -> None:
-        _write(of, name, width, normed=normed, limited=limited)
-
-    return compiled(name, module, name)[name]
-
-
-def _write(module: Any, name: str, width: int, *, normed: bool, limited: bool) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f, most = PointwiseFields.read(k), ROWS[width][PANEL]
+@PointwiseFields.kernel("pointwise")
+def _kernel(k: Kernel, f: PointwiseFields, *, normed: bool, limited: bool) -> None:
+    most = ROWS[k.width][PANEL]
     thread, threads = k.thread()
     begin, end = chunk(f.pixel_parts * f.filter_parts, thread, threads)
     rows = f.scratch + thread * (most * ROW_BYTES)
@@ -126,7 +250,6 @@ def _write(module: Any, name: str, width: int, *, normed: bool, limited: bool) -
                 output = f.y + pixel * f.y_stride * FLOAT
                 now = one.words
                 one.words = _multiply(k, f, one.i, rows, output, now, step, limited=limited)
-    k.done()
 
 
 def _note_rows(k: Kernel, f: PointwiseFields, source: Word, rows: Word, *, normed: bool) -> None:
@@ -153,31 +276,13 @@ def _note_rows(k: Kernel, f: PointwiseFields, source: Word, rows: Word, *, norme
 
 
 def _multiply(
-    k: Kernel,
-    f: PointwiseFields,
-    panel: Word,
-    rows: Word,
-    output: Word,
-    following: Sequence[Word],
-    step: Word,
-    *,
-    limited: bool,
-) -> list[Word]:
-    """Write the products of the rows that were noted and one panel of filters.
+    k: Kernel, f: PointwiseFields, panel: Word, rows: Word, output: Word,
+    following: Sequence[Word], step: Word, *, limited: bool,
+) -> list[Word]:  # fmt: skip
+    """Write the products of the noted rows and one panel of filters.
 
-    Args:
-        k: The kernel.
-        f: Its fields.
-        panel: The panel.
-        rows: Address of the rows.
-        output: Address of the first output pixel.
-        following: Address in the pixels that come next, which are fetched on the way, and where
-            the channels of the present one of them end.
-        step: Bytes of a step.
-        limited: True if outputs are clamped.
-
-    Returns:
-        The same for the next panel.
+    ``following`` has the address in the next pixels, which are prefetched ``step`` by step of
+    bytes, and the address where the channels of their pixel end. Return both for the next panel.
     """
     most, panel_bytes = ROWS[k.width][PANEL], PANEL * k.vector_bytes
     reach = REACH.get(k.width, most)
@@ -228,13 +333,8 @@ class PointwiseConvolution:
 
     NaN stays, and minus infinity becomes it in ReLU, before the convolution too.
 
-    Args:
-        parts: The convolution.
-        x: The input, whose pixels follow evenly.
-        y: The output, too.
-        normed: One factor for each channel of the input, and their offsets; read in each call. None
-            where pixels are taken as they are. Shapes: (C,).
-        then: Epilogue of the sums.
+    ``normed`` are one factor and one offset for each channel of the input, read in each call; None
+    where pixels are taken as they are.
 
     Attributes:
         scratch_size: Elements of scratch memory for a call.
@@ -242,7 +342,7 @@ class PointwiseConvolution:
             Shape: (panels, C, filters of a panel).
 
     Raises:
-        ValueError: The pixels do not follow evenly.
+        ValueError: The pixels of ``x`` or ``y`` do not follow evenly.
     """
 
     def __init__(
@@ -263,12 +363,11 @@ class PointwiseConvolution:
         channels = parts.x[1]
         size = len(parts.panels) * channels * panel
         self.filters = aligned(size).reshape(-1, channels, panel)
+        self._none = aligned(parts.y[1])
         of_pixels, of_filters = parts.divided
         self._arguments = Arguments(
             PointwiseFields.values(
-                x=RUNTIME,
                 x_stride=x.column_stride,
-                y=RUNTIME,
                 y_stride=y.column_stride,
                 pixels=parts.pixels,
                 channels=channels,
@@ -277,9 +376,7 @@ class PointwiseConvolution:
                 filters=self.filters,
                 panels=len(parts.panels),
                 panel_table=np.array(parts.panels, np.int64),
-                offsets=RUNTIME,
                 rectifier=then.numbers(),
-                scratch=RUNTIME,
                 pixel_parts=of_pixels,
                 filter_parts=of_filters,
             )
@@ -295,16 +392,17 @@ class PointwiseConvolution:
         return self.filters.nbytes
 
     def __call__(
-        self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray, scratch: np.ndarray
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        offsets: np.ndarray | None,
+        scratch: np.ndarray,
     ) -> None:
         """Convolve, and normalise before that where there are factors.
 
-        Args:
-            source: The images, in the memory that ``x`` describes.
-            target: The output, in the memory that ``y`` describes.
-            offsets: One for each channel of the output, contiguous.
-            scratch: Memory for ``scratch_size`` elements.
+        ``offsets`` are one for each channel of the output; None for zeros.
         """
+        offsets = self._none if offsets is None else offsets
         each = {"x": source, "y": target, "offsets": offsets, "scratch": scratch}
         self._arguments.run(self._kernel, self.parts.tuning.threads, each)
 
