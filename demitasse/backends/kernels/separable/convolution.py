@@ -42,29 +42,56 @@ from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 from demitasse.backends.kernels.separable import LINE, LINES, UNROLLED, SeparableSchedule
 
 
-@cache
-def _kernel(width: int, shape: Shape, *, pairs: bool, in_blocks: bool) -> int:
-    """Return the address of the kernel.
+class SeparableFields(Struct):
+    """A depthwise convolution and a pointwise one."""
 
-    Args:
-        width: Floats of a vector.
-        shape: The windows of the depthwise convolution.
-        pairs: Whether two rows of outputs are computed at a time.
-        in_blocks: Whether the images lie in blocks of one vector of channels.
-    """
-    name = f"separable{width}_{shape}" + "_pairs" * pairs + "_blocks" * in_blocks
+    depthwise: DepthwiseFields
+    """The first; its output is the scratch memory."""
+    y: Output
+    y_stride: Word
+    """Elements from one pixel of the output to the next."""
+    y_vector_stride: Word
+    """Elements from a panel's first vector of a pixel's channels to its second."""
+    channels: Word
+    """Channels between the two."""
+    filters: Address
+    """Filters of the second: for each panel, channel after channel."""
+    panels: Word
+    quiet: Word
+    """First panels during which nothing of the next block is prefetched."""
+    panel_table: Address
+    """The first filter of each panel."""
+    place_table: Address
+    """Elements from the beginning of an output pixel to the first filter of each panel."""
+    next_vector: Word
+    """Filters from a panel's first vector to its second; fewer than a vector where there are fewer
+    than two vectors of filters, some of which both hold then."""
+    offsets: Address
+    """One offset for each channel of the output."""
+    other: OptionalAddress
+    """An image that is added, which lies as the output does."""
+    rectifier: Address
+    """Numbers of the epilogue: the slope of negative sums, or the limits."""
+    most: Word
+    """Pixels that are multiplied at a time."""
+    multiply: Code
+    """The kernel that multiplies the pixels of a block with all filters."""
+    remainders: Address
+    """For each number of pixels that a block leaves, the kernel that multiplies so few with a
+    panel."""
+    scratch_bytes: Word
+    """Bytes of scratch memory of each thread."""
+    parts: Word
+    """Parts of the rows of outputs of all images."""
+    blocks: Word
+    """Blocks of each part."""
+    overlap: Word
+    """Rows of the input that two consecutive rows of outputs share."""
 
-    def module(of: Any) -> None:
-        _write(of, name, width, shape, pairs=pairs, in_blocks=in_blocks)
 
-    return compiled(name, module, name)[name]
-
-
-def _write(
-    module: Any, name: str, width: int, shape: Shape, *, pairs: bool, in_blocks: bool
-) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    s = SeparableFields.read(k)
+@SeparableFields.kernel("separable")
+def _kernel(k: Kernel, s: SeparableFields, shape: Shape, *, pairs: bool, in_blocks: bool) -> None:
+    """Write the kernel; with ``pairs``, two rows of outputs are computed at a time."""
     f = s.depthwise
     thread, threads = k.thread()
     noted = f.y.at + thread * s.scratch_bytes
@@ -78,7 +105,6 @@ def _write(
         target = s.y + first * f.y.columns * s.y_stride * FLOAT
         prefetch = _plan_prefetch(k, f, s, behind, end, behind - first)
         k.call_at(s.multiply, k.arguments[0], noted, pixels, target, *prefetch)
-    k.done()
 
 
 def _note_rows(
@@ -93,19 +119,9 @@ def _note_rows(
     pairs: bool,
     in_blocks: bool,
 ) -> None:
-    """Write the depthwise outputs of a block.
+    """Write the depthwise outputs of a block, for the rows from ``first`` to ``behind`` of a group.
 
-    Args:
-        k: The kernel.
-        f: Fields of the depthwise convolution.
-        shape: Its windows.
-        group: A group of channels.
-        first: The first row, of those of all images.
-        behind: The one behind the last.
-        noted: Address of the first output.
-        pairs: Whether two rows are computed at a time where they are of one image: both see most of
-            what is read.
-        in_blocks: Whether the images lie in blocks of one vector of channels.
+    With ``pairs``, two rows of one image are computed at a time: both see most of what is read.
     """
     output_bytes = f.y.column_stride * FLOAT
     line_bytes = f.y.columns * output_bytes
@@ -128,15 +144,10 @@ def _note_rows(
 def _plan_prefetch(
     k: Kernel, f: DepthwiseFields, s: SeparableFields, row: Word, end: Word, rows: Word
 ) -> Prefetch:
-    """Return what is fetched while a block is multiplied.
+    """Return what is prefetched while a block is multiplied.
 
-    Args:
-        k: The kernel.
-        f: Fields of the depthwise convolution.
-        s: All fields.
-        row: The first row of outputs of the next block, of those of all images.
-        end: Where the rows of this part end.
-        rows: Rows of this block; the next one has about as many.
+    The next block begins with the given row, and has about as many ``rows``; the part's rows end
+    at ``end``.
     """
     image, line = row // f.y.rows, row % f.y.rows
     row_bytes = f.x.row_stride * FLOAT
@@ -158,14 +169,9 @@ def _remainders(products: Products, blocks: SeparableSchedule) -> np.ndarray:
 
 
 class SeparableConvolution:
-    """A depthwise convolution and a pointwise one, offsets after each, and perhaps rectifiers.
+    """A depthwise convolution and a pointwise one, offsets after each, and perhaps epilogues.
 
-    Args:
-        blocks: The convolutions.
-        x: The input.
-        y: The output, as ``blocks`` may write it.
-        then: What becomes of the sums of the first, and of the second.
-        adds: Whether another image is added to those of the second before.
+    With ``adds``, another image is added to the sums of the second convolution.
 
     Attributes:
         scratch_size: Elements of scratch memory for a call.
@@ -207,7 +213,6 @@ class SeparableConvolution:
         self._arguments = Arguments(
             SeparableFields.values(
                 depthwise=self.depthwise.values,
-                y=RUNTIME,
                 y_stride=y.column_stride,
                 y_vector_stride=blocks.next_vector if y.block == blocks.y[1] else y.block_stride,
                 channels=blocks.channels,
@@ -217,7 +222,6 @@ class SeparableConvolution:
                 panel_table=np.array(blocks.panels, np.int64),
                 place_table=np.array([y.place(at) for at in blocks.panels], np.int64),
                 next_vector=blocks.next_vector,
-                offsets=RUNTIME,
                 other=RUNTIME if adds else None,
                 rectifier=then[1].numbers(),
                 most=products.most,
@@ -252,13 +256,8 @@ class SeparableConvolution:
     ) -> None:
         """Convolve.
 
-        Args:
-            source: The images, in the memory that ``x`` describes.
-            target: The output, in the memory that ``y`` describes.
-            added: One offset for each channel of the first convolution's output, and of the
-                second's; and the other image if there is one, in a memory like that of the output,
-                which is never the same.
-            scratch: Memory for ``scratch_size`` elements.
+        ``added`` are one offset for each channel of the first convolution's output, and of the
+        second's; and the other image if there is one, in another memory like the output's.
 
         Raises:
             TypeError: An image is given where none is added, or none where one is.
@@ -283,15 +282,7 @@ AHEAD = 8
 
 
 class Products(NamedTuple):
-    """Parameters that the kernel's code depends on.
-
-    Attributes:
-        width: Floats of a vector.
-        vectors: Vectors of a panel of filters.
-        pixel_bytes: From one pixel that is noted to the next.
-        limited: True if outputs are clamped.
-        adds: Whether another image is added to them.
-    """
+    """Parameters that the kernel's code depends on; pixels are ``pixel_bytes`` apart."""
 
     width: int
     vectors: int
@@ -310,14 +301,10 @@ class Products(NamedTuple):
 
 
 class Prefetch(NamedTuple):
-    """Prefetch of the rows that the next block reads first.
+    """Prefetch of the rows that the next block reads first, in steps of some bytes.
 
-    Attributes:
-        at: Address of the next line.
-        edge: Where the rows of one group of channels end.
-        step: Bytes that a step prefetches.
-        part: Bytes of the rows of a group.
-        whole: Bytes from one group to the next.
+    ``at`` is the address of the next line, ``edge`` the end of the rows of one group of channels;
+    the rows of a group have ``part`` bytes, and groups are ``whole`` bytes apart.
     """
 
     at: Word
@@ -372,16 +359,7 @@ def multiplying_few(of: Products, count: int) -> int:
 def _write_all(
     k: Kernel, of: Products, noted: Word, pixels: Word, target: Word, prefetch: Prefetch
 ) -> None:
-    """Write the products of a block and all panels of filters.
-
-    Args:
-        k: The kernel, whose first argument is the address of the fields.
-        of: What its code depends on.
-        noted: Address of the first.
-        pixels: How many there are.
-        target: Address of the first output pixel.
-        prefetch: Pixels to prefetch for the next block.
-    """
+    """Write the products of a block and all panels of filters."""
     s, most = SeparableFields.read(k), of.most
     rest = pixels % most
     whole, of_rest = pixels - rest, k.load_word(s.remainders + rest * INT)
@@ -408,20 +386,9 @@ def _multiply(
     count: int,
     prefetch: Prefetch | None,
 ) -> list[Word]:
-    """Write the products of some pixels that were noted and one panel of filters.
+    """Write the products of ``count`` noted pixels and one panel of filters.
 
-    Args:
-        k: The kernel.
-        s: Its fields.
-        of: What its code depends on.
-        panel: The panel.
-        pixels: Address of the pixels.
-        output: Address of the first output pixel.
-        count: How many pixels.
-        prefetch: Pixels to prefetch for the next block; None for none.
-
-    Returns:
-        Where the next line of that is, and the edge; nothing where there is none.
+    Return the next line to prefetch and the edge, or nothing without a prefetch.
     """
     panel_bytes = of.vectors * k.vector_bytes
     first, place = (k.load_word(at + panel * INT) for at in (s.panel_table, s.place_table))
@@ -467,53 +434,3 @@ def _multiply(
         result = total + offsets[j]
         k.store(then(result + k.load(target + added) if of.adds else result), target)
     return prefetch.after(words[1]) if prefetch else []
-
-
-class SeparableFields(Struct):
-    """A depthwise convolution and a pointwise one."""
-
-    depthwise: DepthwiseFields
-    """The first; its output is the scratch memory."""
-    y: Output
-    """Address of the first pixel of the output."""
-    y_stride: Word
-    """Elements from one of its pixels to the next."""
-    y_vector_stride: Word
-    """Elements from a panel's first vector of a pixel's channels to its second."""
-    channels: Word
-    """Channels between the two."""
-    filters: Address
-    """Address of the filters of the second: for each panel, channel after channel."""
-    panels: Word
-    """Number of panels of filters."""
-    quiet: Word
-    """For how many of them, the first, nothing of the next block is fetched."""
-    panel_table: Address
-    """Address of the first filter of each."""
-    place_table: Address
-    """Address of elements from the beginning of an output pixel to the first filter of each."""
-    next_vector: Word
-    """Filters from a panel's first vector to its second; fewer than a vector where there are fewer
-    than two vectors of filters, some of which both hold then."""
-    offsets: Address
-    """Address of one offset for each channel of the output."""
-    other: OptionalAddress
-    """Address of the first pixel of what is added, which lies as the output does; read only where
-    there is any."""
-    rectifier: Address
-    """Address of its rectifier's numbers: the slope of negative sums, or the limits."""
-    most: Word
-    """Pixels that are multiplied at a time."""
-    multiply: Code
-    """Address of the kernel that multiplies the pixels of a block with all filters."""
-    remainders: Address
-    """Address of a table: for each number of pixels that a block leaves, the address of the kernel
-    that multiplies so few with a panel."""
-    scratch_bytes: Word
-    """Bytes of scratch memory of each thread."""
-    parts: Word
-    """In how many parts the rows of outputs of all images are divided."""
-    blocks: Word
-    """In how many blocks each part is."""
-    overlap: Word
-    """Rows of the input that a row of outputs sees, and the one before it has seen."""
