@@ -154,7 +154,7 @@ def made(text, **options):
 @pytest.fixture
 def apart(monkeypatch):
     """Have depthwise convolutions and those of pixels behind them run by themselves."""
-    tuning = dataclasses.replace(engine().tuning, separable="never")
+    tuning = dataclasses.replace(engine().tuning, without=frozenset({"separable"}))
     monkeypatch.setattr(engine(), "tuning", tuning)
 
 
@@ -346,7 +346,7 @@ def test_what_is_joined_in_several_layouts_has_the_channels_last():
 
 @pytest.mark.parametrize(("text", "layers"), [(NORMED, 4), (BOTTLENECK, 7)])
 def test_fixed_statistics_run_inside_the_convolution_of_pixels_after_them(text, layers):
-    with tuned(pointwise="always"):
+    with tuned(always=frozenset({"pointwise"})):
         net = made(text, device="cpu")
         net.forward()
 

@@ -58,7 +58,7 @@ def our_kernels(width, layout):
         return engine().innermost(shape, 1) if found is None else found
 
     with (
-        tuned(width=width, winograd="always", direct="always"),
+        tuned(width=width, always=frozenset(("winograd", "few_inputs"))),
         pytest.MonkeyPatch.context() as patch,
     ):
         if layout != LIBRARY:

@@ -63,9 +63,7 @@ def plan_few_outputs(
     Raises:
         Declined: Channels or windows are unsupported.
     """
-    if not tuning.width or tuning.narrow == "never":
-        message = "convolution to few channels is off"
-        raise Declined(message)
+    tuning.require("few_outputs")
     most = tuning.width // 2
     fits = len(op.kernel) == 2 and op.group == 1 and x[1] % tuning.width == 0 and y[1] <= most
     if not fits or max(op.kernel) == 1 or op.kernel[1] > WIDEST:

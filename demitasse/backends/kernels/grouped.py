@@ -95,7 +95,7 @@ class GroupedSchedule(ConvSchedule):
         Few products are made of each, so that reading them takes as long as those save; not so in
         windows of 5x5, of which a tile saves more.
         """
-        if self.tuning.winograd == "always":
+        if "winograd" in self.tuning.always:
             return False
         return self.shared or math.prod(self.op.kernel) <= SMALL
 
@@ -149,9 +149,7 @@ def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Gr
         Declined: Groups or windows are unsupported.
     """
     width = tuning.width
-    if not width or tuning.grouped == "never":
-        message = "our own convolution of groups is off"
-        raise Declined(message)
+    tuning.require("grouped")
     reads, writes = x[1] // op.group, y[1] // op.group
     shared = reads == writes and width % reads == 0
     fits = 1 < reads <= width <= y[1] and (shared or writes % width == 0)

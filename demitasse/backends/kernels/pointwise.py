@@ -113,9 +113,7 @@ def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
     Raises:
         Declined: The windows are unsupported, or the convolution is too small.
     """
-    if not tuning.width or tuning.pointwise == "never":
-        message = "our own pointwise convolution is off"
-        raise Declined(message)
+    tuning.require("pointwise")
     if not op.is_pointwise or len(op.kernel) != 2:
         message = "pointwise convolution takes windows of one pixel, without strides, in one group"
         raise Declined(message)
@@ -127,7 +125,7 @@ def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
             f"{parts.rows} pixels or more, {tuning.width} to {WIDEST} channels to {fewest} or more"
         )
         raise Declined(message)
-    if tuning.pointwise == "auto":
+    if "pointwise" not in tuning.always:
         _check_gain(parts)
     return parts
 
@@ -142,7 +140,7 @@ def check_norm_gain(parts: PointwiseSchedule) -> None:
         Declined: The pixels fit into a cache.
     """
     pixel_bytes = math.prod(parts.x) * FLOAT
-    few = parts.tuning.pointwise == "auto" and parts.tuning.instructions == "avx2"
+    few = "pointwise" not in parts.tuning.always and parts.tuning.instructions == "avx2"
     if few and pixel_bytes <= parts.tuning.cached_bytes:
         message = (
             f"pixels of {pixel_bytes >> 10} KiB; on AVX2 their normalisation on the way pays "
@@ -153,7 +151,7 @@ def check_norm_gain(parts: PointwiseSchedule) -> None:
 
 def limits_pay(parts: PointwiseSchedule) -> bool:
     """Return whether results within limits are computed faster than by the library and a pass."""
-    return parts.tuning.pointwise == "always" or parts.spare <= MOST_SPARE
+    return "pointwise" in parts.tuning.always or parts.spare <= MOST_SPARE
 
 
 def _check_gain(parts: PointwiseSchedule) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.language import status
@@ -30,9 +30,6 @@ LOWERINGS = {
 }
 """Lowerings of the cpu backend that replace other fast code, by name."""
 
-Pays = Literal["auto", "always", "never"]
-"""Choice of a kernel: if a cost model says that it pays, always if supported, or never."""
-
 
 @dataclass(frozen=True)
 class Tuning:
@@ -41,13 +38,6 @@ class Tuning:
     Attributes:
         width: Floats of a vector, 4, 8 or 16; 0 if no kernel can be compiled.
         threads: Threads of a convolution.
-        winograd: Choice of Winograd's convolution.
-        direct: Choice of direct convolution of few input channels.
-        depthwise: Choice of depthwise convolution.
-        narrow: Choice of convolution to few output channels.
-        grouped: Choice of convolution of small groups.
-        pointwise: Choice of pointwise convolution after a normalisation.
-        separable: Choice of fusing a depthwise with the following pointwise convolution.
         stack_bytes: Transformed tiles per block of a thread; they stay in its cache.
         shared_stack_bytes: The same per thread, if all threads share the tiles: for filters that
             fit into no cache.
@@ -66,17 +56,11 @@ class Tuning:
         cached_bytes: Images and outputs of a depthwise convolution, or the pixels of a pointwise
             convolution, up to which most of what it reads is still in a cache.
         without: Names of lowerings that are switched off; see ``LOWERINGS``.
+        always: Names of lowerings that run wherever they are supported, whatever they cost.
     """
 
     width: int
     threads: int = 1
-    winograd: Pays = "auto"
-    direct: Pays = "auto"
-    depthwise: Pays = "auto"
-    narrow: Pays = "auto"
-    grouped: Pays = "auto"
-    pointwise: Pays = "auto"
-    separable: Pays = "auto"
     stack_bytes: int = 1 << 20
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
@@ -88,6 +72,7 @@ class Tuning:
     noted_bytes: int = 128 << 10
     cached_bytes: int = 4 << 20
     without: frozenset[str] = frozenset()
+    always: frozenset[str] = frozenset()
 
     @property
     def instructions(self) -> str:
@@ -95,7 +80,7 @@ class Tuning:
         return {4: "neon", 16: "avx512"}.get(self.width, "avx2")
 
     def require(self, lowering: str) -> None:
-        """Decline a lowering that is switched off.
+        """Decline a lowering that is switched off, or any if no kernels can be compiled.
 
         Raises:
             Declined: It is off.
@@ -103,18 +88,18 @@ class Tuning:
         if lowering in self.without:
             message = f"the lowering {lowering} is off"
             raise Declined(message)
+        if not self.width:
+            message = "no kernels are compiled at run time"
+            raise Declined(message)
 
     def as_set(self, threads: int) -> Tuning:
-        """Return this tuning, changed by the settings ``jit`` and ``winograd``.
-
-        Args:
-            threads: Number of threads in the settings.
-        """
+        """Return this tuning for some threads, changed by the settings ``jit`` and ``winograd``."""
+        off = frozenset() if settings.get_often("winograd") else {"winograd"}
         return replace(
             self,
             width=self.width if status().ready else 0,
             threads=threads,
-            winograd=self.winograd if settings.get_often("winograd") else "never",
+            without=self.without | off,
         )
 
 

@@ -67,24 +67,25 @@ def test_direct_convolution_is_for_few_channels_of_large_images(x, m, kernel, ou
 def test_a_tuning_decides_in_place_of_costs(width):
     few, many = (8, 1, 28, 28), (1, width, 8, 8)
 
-    def taken(pays):
-        tuning = Tuning(width, winograd=pays, direct=pays)
+    def taken(**choice):
+        tuning = Tuning(width, **choice)
         op, y = convolution(many, width, (3, 3))
         tiled = takes(plan_winograd, op, many, y, tuning, training=True)
         op, y = convolution(few, 20, (5, 5))
         return tiled, takes(plan_direct, op, few, y, tuning)
 
-    assert taken("always") == (True, True)
-    assert taken("never") == (False, False)
+    both = frozenset(("winograd", "few_inputs"))
+    assert taken(always=both) == (True, True)
+    assert taken(without=both) == (False, False)
 
 
 def test_settings_forbid_kernels():
-    tuning = Tuning(8, winograd="always")
+    tuning = Tuning(8, always=frozenset({"winograd"}))
 
     with settings.override(jit=False, winograd=False):
         changed = tuning.as_set(threads=3)
 
-    assert (changed.width, changed.threads, changed.winograd) == (0, 3, "never")
+    assert (changed.width, changed.threads, changed.without) == (0, 3, {"winograd"})
 
 
 ROWS = [(taps, points) for table in (FINITE, ALONE) for taps, points in table.items()]
@@ -119,7 +120,6 @@ def stack(n, c, m, size, taps=3, width=8, threads=2):
         pad,
         (size, size),
         Tuning(width, threads),
-        window=taps,
     )
 
 

@@ -168,7 +168,7 @@ def test_it_can_be_switched_off():
     op = convolution(1, 16, (9, 9))
 
     with pytest.raises(Declined, match="off"):
-        plan_depthwise(op, op.bottom, op.top, Tuning(width=16, depthwise="never"))
+        plan_depthwise(op, op.bottom, op.top, Tuning(width=16, without=frozenset({"depthwise"})))
 
 
 def test_code_names_the_instructions():

@@ -177,7 +177,8 @@ def test_it_can_be_switched_off():
     op = convolution(1, 16, 1, (9, 9))
 
     with pytest.raises(Declined, match="off"):
-        plan_few_outputs(op, op.bottom, op.top, Tuning(width=16, narrow="never"))
+        off = Tuning(width=16, without=frozenset({"few_outputs"}))
+        plan_few_outputs(op, op.bottom, op.top, off)
 
 
 def test_code_names_the_instructions():

@@ -290,7 +290,7 @@ def test_it_can_be_switched_off():
     op = convolution(1, 8, (4, 4), (9, 9))
 
     with pytest.raises(Declined, match="off"):
-        plan_grouped(op, op.bottom, op.top, Tuning(width=16, grouped="never"))
+        plan_grouped(op, op.bottom, op.top, Tuning(width=16, without=frozenset({"grouped"})))
 
 
 def test_code_names_the_instructions():

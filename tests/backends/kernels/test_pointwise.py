@@ -94,7 +94,7 @@ def expect_close(got, want):
 
 
 def always(width, threads=1):
-    return Tuning(width, threads=threads, pointwise="always")
+    return Tuning(width, threads=threads, always=frozenset({"pointwise"}))
 
 
 @WIDTH
@@ -247,8 +247,8 @@ def test_it_is_taken_where_it_pays():
     assert plan_pointwise(op, op.bottom, op.top, tuning).divided == (2, 1)
     assert "filters of 2048 KiB" in reason(convolution(1, 1024, 512, (14, 14)), tuning)
     assert "49 pixels" in reason(convolution(1, 64, 128, (7, 7)), tuning)
-    assert "is off" in reason(op, replace(tuning, pointwise="never"))
-    assert "is off" in reason(op, replace(tuning, width=0))
+    assert "is off" in reason(op, replace(tuning, without=frozenset({"pointwise"})))
+    assert "no kernels" in reason(op, replace(tuning, width=0))
 
 
 @pytest.mark.parametrize(

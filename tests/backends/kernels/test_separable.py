@@ -87,7 +87,7 @@ class Case:
 
 
 def always(width, threads=1, **changes):
-    return Tuning(width, threads=threads, separable="always", **changes)
+    return Tuning(width, threads=threads, always=frozenset({"separable"}), **changes)
 
 
 def expect_close(got, want):
@@ -380,8 +380,8 @@ def test_it_is_taken_where_it_pays():
     assert "14 pixels or more" in reason(convolutions(1, 64, 128, (3, 7)), tuning)
     assert "up to 1024 channels" in reason(convolutions(1, 1040, 128, (28, 28)), tuning)
     assert "16 or more" in reason(convolutions(1, 64, 12, (28, 28)), tuning)
-    assert "is off" in reason(good, replace(tuning, separable="never"))
-    assert "is off" in reason(good, replace(tuning, width=0))
+    assert "is off" in reason(good, replace(tuning, without=frozenset({"separable"})))
+    assert "no kernels" in reason(good, replace(tuning, width=0))
 
 
 def test_other_convolutions_are_declined():

@@ -87,9 +87,7 @@ def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
     Raises:
         Declined: The convolution is not depthwise, not 2-D, or has large windows.
     """
-    if not tuning.width or tuning.depthwise == "never":
-        message = "our own depthwise convolution is off"
-        raise Declined(message)
+    tuning.require("depthwise")
     if len(op.kernel) != 2 or not op.group == x[1] == y[1] or x[1] < tuning.width:
         message = (
             f"depthwise convolution takes two axes, {tuning.width} channels or more, each in a "

@@ -163,9 +163,7 @@ def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Dir
     Raises:
         Declined: Channels or windows are unsupported, or the convolution is too small to gain.
     """
-    if not tuning.width or tuning.direct == "never":
-        message = "direct convolution is off"
-        raise Declined(message)
+    tuning.require("few_inputs")
     few = len(op.kernel) == 2 and op.group == 1 and x[1] < tuning.width <= y[1]
     if not few or max(op.kernel) == 1 or op.kernel[1] > WIDEST:
         message = (
@@ -174,7 +172,7 @@ def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Dir
         )
         raise Declined(message)
     work = 2 * math.prod(y) * x[1] * math.prod(op.kernel)
-    if tuning.direct == "auto" and work < FEWEST:
+    if "few_inputs" not in tuning.always and work < FEWEST:
         message = f"{work:.1e} operations; direct convolution pays from {FEWEST:.0e} on"
         raise Declined(message)
     return DirectSchedule(op, x, y, tuning)

@@ -212,9 +212,7 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
     Raises:
         Declined: They are others, or it would not be faster.
     """
-    if not tuning.width or tuning.separable == "never":
-        message = "our own separable convolution is off"
-        raise Declined(message)
+    tuning.require("separable")
     if depthwise.after or not pointwise.is_pointwise or len(pointwise.kernel) != 2:
         message = "a depthwise convolution runs as one with windows of one pixel in one group"
         raise Declined(message)
@@ -230,7 +228,7 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         raise Declined(message)
     spare = (blocks.waste - 1) * pointwise.top[1]
     wastes = blocks.waste > MOST_WASTE and spare > MOST_SPARE * tuning.width
-    if tuning.separable == "auto" and wastes:
+    if "separable" not in tuning.always and wastes:
         message = (
             f"images of {strips.y[2:]}, {blocks.pixels} pixels at a time, for {tuning.threads} "
             "threads; separable convolution pays where these divide well"

@@ -271,9 +271,7 @@ def plan_winograd(
     Raises:
         Declined: The convolution is unsupported, or direct convolution costs less.
     """
-    if not tuning.width or tuning.winograd == "never":
-        message = "winograd is off"
-        raise Declined(message)
+    tuning.require("winograd")
     if not _is_plain(op):
         message = (
             "winograd takes filters of 1, 2, 3, 5, 7 rows and columns, or 9 in one direction, of "
@@ -294,7 +292,7 @@ def plan_winograd(
         output=(y[2], y[3]),
         tuning=tuning,
     )
-    if tuning.winograd == "auto" and not pays(tiling, training=training):
+    if "winograd" not in tuning.always and not pays(tiling, training=training):
         message = "winograd would cost more than the definition in this shape"
         raise Declined(message)
     return tiling

@@ -75,12 +75,10 @@ def conv_kernels(
     if max(op.kernel) == 1:  # a product of matrices, which the library does best
         if not training:
             with suppress(Declined):
-                tuning.require("pointwise")
                 return PointwiseKernels(engine, x, plan_pointwise(op, x, y, tuning))
         return ConvKernels(engine, x)
     if op.group == x[1] > 1 and not training:
         try:
-            tuning.require("depthwise")
             strips = plan_depthwise(op, x, y, _tuning_for(tuning, x[1]))
             joined = _joins(op, followers, tuning)
             return DepthwiseKernels(engine, x, strips, joined=joined)
@@ -89,16 +87,13 @@ def conv_kernels(
     groups = None
     if not training:
         with suppress(Declined):
-            tuning.require("few_outputs")
             return NarrowKernels(engine, x, plan_few_outputs(op, x, y, tuning))
     with suppress(Declined):
-        tuning.require("grouped")
         parts = plan_grouped(op, x, y, tuning)
         groups = parts if parts.shared or not training else None
     if groups is not None and groups.beats_tiles:
         return GroupedKernels(engine, x, groups)
     try:
-        tuning.require("winograd")
         tiling = plan_winograd(op, x, y, tuning, training=training)
         return WinogradKernels(engine, x, tiling, training=training)
     except Declined as declined:
@@ -106,7 +101,6 @@ def conv_kernels(
     if groups is not None:
         return GroupedKernels(engine, x, groups)
     try:
-        tuning.require("few_inputs")
         return DirectKernels(engine, x, plan_direct(op, x, y, tuning))
     except Declined as declined:
         return ConvKernels(engine, x, (tiled, str(declined)))

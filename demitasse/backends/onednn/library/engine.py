@@ -83,9 +83,11 @@ class Engine(HostEngine):
         self.tuning = Tuning(width=16 if self.wide else 8 if best >= AVX2 else 0)
         if library is None:  # the other code is numpy's
             self.tuning = Tuning(
-                vector_width(), direct="always", depthwise="always", narrow="always",
-                grouped="always", pointwise="always",
-            )  # fmt: skip
+                vector_width(),
+                always=frozenset(
+                    ("few_inputs", "depthwise", "few_outputs", "grouped", "pointwise")
+                ),
+            )
         self.stream = Stream(library)
         self.handle = self.stream.engine
         self.attributes = make_attributes(library)

@@ -39,7 +39,6 @@ class SeparableStep(OnednnStep[ops.Conv]):
         steps: Sequence[AnyStep | None],
         place: int,
     ) -> None:
-        engine.tuning.require("separable")
         each, pixels = steps[0], steps[place]
         if not (isinstance(each, ConvStep) and isinstance(pixels, ConvStep)):
             message = (
