@@ -1,7 +1,5 @@
 """Distribution of the values of a blob: range, mean, norm and a histogram."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ Between two replays of one recording on a device that queues its work, hardly a 
 which are written before each replay, and outputs, which are read after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

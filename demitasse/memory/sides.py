@@ -4,8 +4,6 @@ A side has an array, and the pending work that must end before the array is used
 ``SyncedMemory`` decides which side is newest, and when to copy.
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from typing import Any, ClassVar

@@ -6,8 +6,6 @@ engine copies between host and device, so ``transfers`` counts every copy.
 Source: Caffe, ``src/caffe/syncedmem.cpp``; live views and versions are additions.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

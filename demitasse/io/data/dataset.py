@@ -4,8 +4,6 @@ A data set is a folder with ``labels.txt``, the lists ``train.txt`` and ``test.t
 ``train_lmdb`` and ``test_lmdb``, and ``mean.binaryproto``, the mean of the training images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace

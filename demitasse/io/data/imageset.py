@@ -4,8 +4,6 @@ Source: Caffe, ``tools/convert_imageset.cpp`` and ``src/caffe/util/io.cpp``; SSD
 ``tools/convert_annoset.cpp``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing

@@ -4,8 +4,6 @@ A prototxt can name any file as its list, e.g. a file of passwords, and errors m
 errors quote only entries that look like, or are, names of data files.
 """
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 
 from demitasse.core.paths import code_of, read_failure, read_text, regular_file

@@ -7,8 +7,6 @@ Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``; NVCaffe (NVIDIA/caffe)
 issues 276 and 436. Not compared with NVCaffe: no file and no source of version 0.15 was available.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

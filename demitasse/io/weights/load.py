@@ -3,8 +3,6 @@
 Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 A file is the length of the header (8 bytes), a header in JSON, and the arrays.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -5,8 +5,6 @@ BatchNorm and its Scale. ``#`` begins a comment. A name with ``=``, ``+`` or ``#
 double quotes, as in JSON.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Source: Caffe, ``include/caffe/util/db.hpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path

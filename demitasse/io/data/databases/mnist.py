@@ -5,8 +5,6 @@ Source: Caffe, ``examples/mnist/convert_mnist_data.cpp`` and
 http://yann.lecun.com/exdb/mnist/.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct

@@ -1,7 +1,5 @@
 """Writers of databases; a database appears at its path when it is complete."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence

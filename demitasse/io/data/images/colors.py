@@ -7,8 +7,6 @@ Source: OpenCV, ``modules/imgproc/src/color_hsv``, ``color_yuv`` and ``color_lab
 ``histogram.cpp`` (``equalizeHist``) and ``clahe.cpp``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

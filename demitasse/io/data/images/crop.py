@@ -4,8 +4,6 @@ Source: Caffe, ``tools/extra/resize_and_crop_images.py`` and
 ``src/caffe/layers/window_data_layer.cpp``.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import dataclass

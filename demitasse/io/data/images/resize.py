@@ -6,8 +6,6 @@ on such images. Modes of ``interp_mode`` agree with OpenCV within one level, LIN
 Source: OpenCV, ``modules/imgproc/src/resize.cpp``.
 """
 
-from __future__ import annotations
-
 from functools import cache, lru_cache
 
 import numpy as np

@@ -3,8 +3,6 @@
 Source: OpenCV, ``modules/imgproc/src/resize.cpp`` (``INTER_LINEAR``).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

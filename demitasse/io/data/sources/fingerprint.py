@@ -1,7 +1,5 @@
 """Fingerprints of record sets, computed without reading all records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass

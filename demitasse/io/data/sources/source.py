@@ -5,8 +5,6 @@ Therefore each batch stores the position behind its records, and a snapshot read
 the batch in use.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

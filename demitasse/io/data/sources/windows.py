@@ -13,8 +13,6 @@ A window file has for each image::
 Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice

@@ -12,8 +12,6 @@ Not compared with the original; the single operations are compared with OpenCV.
 Source: SSD, ``src/caffe/util/im_transforms.cpp`` (``ApplyDistort``, ``ApplyNoise``).
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable

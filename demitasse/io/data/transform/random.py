@@ -5,8 +5,6 @@ augmentation every choice has its own random word, so an additional field in a p
 change the other choices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 

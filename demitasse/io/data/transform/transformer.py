@@ -8,8 +8,6 @@ Source: Caffe, ``src/caffe/data_transformer.cpp``. The random numbers differ fro
 ``demitasse.io.data.transform.random``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
