@@ -196,19 +196,16 @@ class WindowBatches:
             choice = self._windows.foreground if shown else self._windows.background
             mirror = self._mirror and bool(words[index, 1] & 1)
             labels[index] = self._draw(choice, int(words[index, 0]), data[index], mirror=mirror)
-        self._finish_batch(batch)
+        self.skip(batch)
 
     def skip(self, batch: Batch) -> None:
         """Skip the next batch."""
-        self._finish_batch(batch)
+        self.position += sum(self._counts) * self._shard.world_size
+        batch.position, batch.skipped = self.position, self._policy.count
 
     def close(self) -> None:
         """Drop cached images."""
         self._files.clear()
-
-    def _finish_batch(self, batch: Batch) -> None:
-        self.position += sum(self._counts) * self._shard.world_size
-        batch.position, batch.skipped = self.position, self._policy.count
 
     def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
         """Write a random window, or the next good one, to ``out``; return its label."""
