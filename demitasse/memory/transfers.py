@@ -39,10 +39,7 @@ class _Counts:
 
 
 class Transfers:
-    """Counts of copies between host and device, for tests and reports.
-
-    Every thread has its own counts, without a lock that an interrupt could leave locked.
-    """
+    """Counts of copies, by thread, since an interrupt could leave a lock locked."""
 
     def __init__(self) -> None:
         self.reset()

@@ -37,12 +37,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Annotations:
-    """Options of ``AnnotatedDatum`` records.
+    """Options of ``AnnotatedDatum`` records: numbers of class names, type of annotation files.
 
-    Attributes:
-        label_type: Type of the annotation files in the list: xml, json or txt; None if the list
-            has class labels.
-        labels: Numbers of the class names in annotation files.
+    The type is xml, json or txt; None if the list has class labels.
     """
 
     label_type: str | None = None
@@ -193,10 +190,7 @@ def convert_imageset(
 
 
 def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
-    """Read a list; each line is a name, a space, and a label or the name of an annotation file.
-
-    As in Caffe, a label is the leading number of its text, or 0.
-    """
+    """Read a list of ``name label`` (its leading number, or 0, as in Caffe) or ``name file``."""
     text = read_list_file(source, "list of images")
     lines = text.split("\n")
     if not lines[-1]:

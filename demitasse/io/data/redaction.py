@@ -27,10 +27,7 @@ START = 1 << 16  # bytes of a file that are searched for zeros, before gigabytes
 
 
 def quoted(name: str, number: int, path: Path | None = None) -> str:
-    """Return the name of a list entry for an error, or its number if the name may be a secret.
-
-    An existing file at ``path`` may be named.
-    """
+    """Return the name of an entry for an error, or its number if the name may be a secret."""
     if PurePosixPath(name).suffix.lower() in ENDINGS:
         return name
     try:

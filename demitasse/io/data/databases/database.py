@@ -14,10 +14,7 @@ from demitasse.errors import ConfigError, DataError, ErrorCode
 
 
 class BufferPool:
-    """Buffers that records are read into, reused for the next batch.
-
-    New memory costs more time than the read: the system clears it first.
-    """
+    """Buffers for records, reused, as the system clears new memory first."""
 
     def __init__(self) -> None:
         self._rooms: list[memoryview] = []

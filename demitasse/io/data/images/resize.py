@@ -81,10 +81,7 @@ def resize_values(
 
 
 def resize_bicubic(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize an image by Pillow's bicubic kernel, which is MATLAB's.
-
-    Shapes: (3, H, W) -> (3, height, width), uint8.
-    """
+    """Resize by Pillow's bicubic kernel, which is MATLAB's. Shapes: (3, H, W), uint8."""
     if image.shape[1:] == (height, width):
         return image
     try:

@@ -162,10 +162,7 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True)
 class BatchShard:
-    """Batches of one rank: of each ``world_size`` consecutive batches, the one at index ``rank``.
-
-    The owner of a batch depends only on the number of records before, so all ranks agree.
-    """
+    """Batches of one rank: of ``world_size`` consecutive batches, the one at index ``rank``."""
 
     rank: int = 0
     world_size: int = 1

@@ -99,10 +99,7 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
 def window_mean(
     file: Path | None, values: Sequence[float], channels: int, size: int
 ) -> np.ndarray | None:
-    """Return the mean of windows: the center of a mean file, or values; None without both.
-
-    Shape: (C, size, size), (C, 1, 1) or (1, 1, 1).
-    """
+    """Return the center of a mean file, or values. Shape: (C, size, size), (C, 1, 1), (1, 1, 1)."""
     if file is not None and values:
         message = "mean_file and mean_value are both given; give one of them"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_value")
