@@ -168,10 +168,7 @@ class Guard:
             _guard.reset(token)
 
     def at(self, where: str, doing: str = "", *, feeds: bool = False) -> None:
-        """Set the place of the copies that follow: a layer, and its pass, "forward" or "backward".
-
-        ``feeds`` marks a layer that brings in data, which comes from the host.
-        """
+        """Set the place of the copies that follow; ``feeds`` marks a layer that brings in data."""
         self._where, self._doing, self._feeds = where, doing, feeds
 
     def after_pass(self) -> None:

@@ -323,12 +323,7 @@ def write_pieces(
     pieces: Iterable[bytes | memoryview],
     hashed: "_Hash | None" = None,
 ) -> None:
-    """Write the pieces of a message, atomically; ``hashed`` is updated by the bytes of the file.
-
-    Raises:
-        OSError: The file cannot be written; an old file is kept.
-        WeightsError: The pieces exceed 2 GiB.
-    """
+    """Write the pieces of a message of at most 2 GiB, atomically; update a hash by the bytes."""
     parts = list(pieces)
     size = sum(map(_size, parts))
     if size > LARGEST:

@@ -16,10 +16,7 @@ from demitasse.io.proto import BlobProto, LayerParameter, floats, set_floats
 
 
 def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance; 0 before any update.
-
-    The parameters are the sums of means, of variances and of weights. Shapes: (C,), (C,), (1,).
-    """
+    """Return mean and variance of sums of means, variances and weights; 0 before any update."""
     mean, variance, weight = blobs
     factor = float(weight.reshape(-1)[0]) if weight.size else 0.0
     times = np.float32(1 / factor) if factor else np.float32(0)

@@ -141,11 +141,7 @@ def _weights(size: int, wanted: int, mode: str) -> np.ndarray:
 
 
 def _spread(first: np.ndarray, taps: np.ndarray, before: int, size: int) -> np.ndarray:
-    """Scatter the weights of neighbours to their pixels; edge pixels repeat outside the image.
-
-    ``first``, (wanted,), is the old pixel at or before each new pixel; ``taps``, (wanted, n), are
-    the weights of its neighbours, of which ``before`` precede ``first``.
-    """
+    """Scatter taps, (wanted, n), from ``before`` pixels before ``first`` on; edge pixels repeat."""
     weights = np.zeros((len(first), size))
     place = np.clip(first[:, None] - before + np.arange(taps.shape[1]), 0, size - 1)
     np.add.at(weights, (np.arange(len(first))[:, None], place), taps)

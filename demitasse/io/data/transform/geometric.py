@@ -239,10 +239,7 @@ class Resize:
 
 
 class RandomResize:
-    """Resizes images so that the shorter side has a random length.
-
-    Source: Intel Caffe (intel/caffe), ``src/caffe/data_transformer.cpp`` (RandomResizeImage).
-    """
+    """Resizes the shorter side to a random length, as Intel Caffe's ``RandomResizeImage``."""
 
     def __init__(self, param: RandomResizeParameter) -> None:
         self._least, self._most = param.min_size, param.max_size
