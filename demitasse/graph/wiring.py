@@ -15,8 +15,6 @@ from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.graph.filter import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter, ParamSpec
 
-# -- blobs -------------------------------------------------------------------------------------
-
 AUTOMATIC = "(automatic)"  # name of the automatic tops of loss layers, which no layer can read
 
 
@@ -101,8 +99,6 @@ def wire(
     outputs = tuple(index[name] for name in sorted(unread, key=str.encode))
     return Graph(tuple(nodes), tuple(names), tuple(inputs), outputs)
 
-
-# -- parameters --------------------------------------------------------------------------------
 
 Shape = tuple[int, ...]
 
@@ -191,9 +187,6 @@ def _set_factors(owner: Param, spec: ParamSpec) -> None:
             raise NetError(message, code=code, param=name, field=factor, got=value, expected=known)
         setattr(owner, factor, value)
         owner.given.add(factor)
-
-
-# -- backward ----------------------------------------------------------------------------------
 
 
 class LayerSetup(FrozenStruct):

@@ -97,8 +97,6 @@ class Transfers:
 transfers = Transfers()
 
 
-# -- the guard ---------------------------------------------------------------------------------
-
 TransferMode = Literal["allow", "warn", "raise"]
 MODES = ("allow", "warn", "raise")
 OLD_MODES: dict[str, TransferMode] = {"log": "warn", "error": "raise"}
