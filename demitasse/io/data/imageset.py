@@ -190,7 +190,10 @@ def convert_imageset(
 
 
 def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
-    """Read a list of ``name label`` (its leading number, or 0, as in Caffe) or ``name file``."""
+    """Read a list; each line is a name, a space, and a label or the name of an annotation file.
+
+    As in Caffe, a label is the leading number of its text, or 0.
+    """
     text = read_list_file(source, "list of images")
     lines = text.split("\n")
     if not lines[-1]:

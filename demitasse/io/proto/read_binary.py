@@ -211,7 +211,7 @@ def check_memory_cost(
     error: type[DemitasseError],
     size: int | None = None,
 ) -> None:
-    """Refuse a message whose (empty) messages take far more memory than its file, of ``size``."""
+    """Refuse a message whose (almost) empty messages take far more memory than its file."""
     most = memory_limit(len(encoded) if size is None else size)
     if len(encoded) > NEVER_TOO_LARGE and memory_cost(encoded, cls.DESCRIPTOR, most) > most:
         message = (

@@ -79,7 +79,8 @@ def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
     """
     for name in (*NAMES[diff], "raw_diff" if diff else "raw_data"):
         blob.ClearField(name)
-    blob.MergeFromString(b"".join(_array_field(values, diff)))
+    if values.size:
+        blob.MergeFromString(b"".join(_array_field(values, diff)))
 
 
 def _array_field(values: Floats, diff: bool) -> Pieces:

@@ -14,7 +14,10 @@ from demitasse.errors import ConfigError, DataError, ErrorCode
 
 
 class BufferPool:
-    """Buffers for records, reused, as the system clears new memory first."""
+    """Buffers that records are read into, reused for the next batch.
+
+    New memory would cost more time than the read: the system clears it first.
+    """
 
     def __init__(self) -> None:
         self._rooms: list[memoryview] = []
