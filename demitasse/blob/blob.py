@@ -34,11 +34,7 @@ _numbers = itertools.count(1)
 
 
 class VersionCounter:
-    """Number of the last change of shape or memory of a net's blobs.
-
-    A plan compares one integer to detect changes since its preparation. No number occurs twice in a
-    process, so no change is lost when threads note changes at the same time.
-    """
+    """Number of the last change of shape or memory of blobs, unique in the process, for plans."""
 
     __slots__ = ("number",)
 

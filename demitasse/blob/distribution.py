@@ -1,7 +1,5 @@
 """Distribution of the values of a blob: range, mean, norm and a histogram."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -41,11 +39,7 @@ class Distribution:
 
 
 def distribution(blob: Blob, *, diff: bool = False) -> Distribution | None:
-    """Return the distribution of a blob's data, or of its gradient; None for an empty blob.
-
-    Range, mean and norm are computed on the newest side. A device with a memory of its own copies
-    the sample alone to the host.
-    """
+    """Return the distribution of a blob's data or gradient, on its newest side; None if empty."""
     memory = blob.diff_memory if diff else blob.data_memory
     if memory.cleared or not blob.count:
         return None

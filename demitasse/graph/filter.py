@@ -3,8 +3,6 @@
 Source: Caffe, ``Net::FilterNet`` and ``Net::StateMeetsRule`` in ``src/caffe/net.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from demitasse.errors import DemitasseError, ErrorCode, NetError

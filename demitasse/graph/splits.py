@@ -5,8 +5,6 @@ Each reader then has its own gradient, and a Split layer sums them.
 Source: Caffe, ``src/caffe/util/insert_splits.cpp``.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 

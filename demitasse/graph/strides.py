@@ -5,8 +5,6 @@ convolution that writes the bottom takes the stride, and summands are subsampled
 ResNets with strides in the first 1x1 convolution of a stage, as Caffe's, have this pattern.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 

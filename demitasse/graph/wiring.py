@@ -15,8 +15,6 @@ from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.graph.filter import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter, ParamSpec
 
-# -- blobs -------------------------------------------------------------------------------------
-
 AUTOMATIC = "(automatic)"  # name of the automatic tops of loss layers, which no layer can read
 
 
@@ -46,10 +44,7 @@ class Graph(FrozenStruct):
 def wire(
     net: NetParameter, tops_needed: Sequence[int], origin_of: Callable[[int], str] = lambda _: ""
 ) -> Graph:
-    """Wire a filtered net whose splits are in place; one NetError names all faults.
-
-    A layer gets automatic tops up to its number in ``tops_needed``.
-    """
+    """Wire a filtered net with splits, and add ``tops_needed``; one NetError names all faults."""
     names: list[str] = []
     index: dict[str, int] = {}
     unread: set[str] = set()
@@ -104,8 +99,6 @@ def wire(
     outputs = tuple(index[name] for name in sorted(unread, key=str.encode))
     return Graph(tuple(nodes), tuple(names), tuple(inputs), outputs)
 
-
-# -- parameters --------------------------------------------------------------------------------
 
 Shape = tuple[int, ...]
 
@@ -196,15 +189,10 @@ def _set_factors(owner: Param, spec: ParamSpec) -> None:
         owner.given.add(factor)
 
 
-# -- backward ----------------------------------------------------------------------------------
-
-
 class LayerSetup(FrozenStruct):
-    """Facts of a layer that are known after its setup.
+    """Facts after a layer's setup: True for a parameter that learns, a top with a loss weight.
 
     Attributes:
-        params: For each parameter, True if its learning rate is not 0.
-        losses: For each top, True if it has a loss weight.
         allow_force: For each bottom, True if ``force_backward`` may ask for its gradient.
         without_gradient: The bottoms that have no gradient in any case: labels, indices, ...
     """

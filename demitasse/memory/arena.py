@@ -140,10 +140,7 @@ def allocate(
 
 
 def _check_limit(memory: SyncedMemory, place: str, nbytes: int) -> None:
-    """Refuse an allocation beyond the memory limit of the device.
-
-    Host sides of a device with a memory of its own do not count: the limit is the device's.
-    """
+    """Refuse an allocation beyond the memory limit, of which host sides of a device are no part."""
     device = memory.device
     limit = settings.get_often("memory_limit")
     if not limit or (place == HOST and not device.shares_host):

@@ -10,8 +10,6 @@ Between two replays of one recording on a device that queues its work, hardly a 
 which are written before each replay, and outputs, which are read after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -34,11 +32,7 @@ Other code rewrites the memory between runs; otherwise the contents are those of
 
 
 class Effect(NamedTuple):
-    """The state in which the work leaves a memory, if that state is another than before.
-
-    Attributes:
-        exchanged: Its private array, if the work exchanges it for another; otherwise None.
-    """
+    """State in which the work leaves a memory; ``exchanged`` is its new private array, or None."""
 
     memory: SyncedMemory
     head: Head

@@ -4,8 +4,6 @@ A side has an array, and the pending work that must end before the array is used
 ``SyncedMemory`` decides which side is newest, and when to copy.
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from typing import Any, ClassVar
@@ -20,8 +18,6 @@ from demitasse.memory.transfers import transfers
 
 class StreamOrder:
     """Pending work on a buffer, which the next user of the buffer must wait for.
-
-    Memories that share a slot's buffers share the slot's order.
 
     Attributes:
         copy: A copy to a device that may still read the array on the host.
@@ -203,10 +199,7 @@ class DeviceSide:
             transfers.note(down=narrow.nbytes)
 
     def copy_from(self, host: np.ndarray) -> Event | None:
-        """Start a copy of ``host``, of the same size, into the array, which is in C order.
-
-        Returns the event to wait for before ``host`` is overwritten; None if the copy is done.
-        """
+        """Start a copy of ``host`` to the array, in C order; return the event of its end."""
         if self.storage != "float":
             host = narrowed(host, self.storage)
         backend, event = self.device.backend, None

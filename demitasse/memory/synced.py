@@ -6,8 +6,6 @@ engine copies between host and device, so ``transfers`` counts every copy.
 Source: Caffe, ``src/caffe/syncedmem.cpp``; live views and versions are additions.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -41,11 +39,7 @@ DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)  # heads at which the device side
 
 
 class Watch:
-    """Name of the guard that knows the states of the memories that share this watch.
-
-    ``guard`` is the guard of the last replay; None since a memory has changed its state, its array
-    or its contents otherwise.
-    """
+    """Holder of the guard of the last replay; None since a memory of the watch has changed."""
 
     __slots__ = ("guard",)
 
@@ -236,11 +230,7 @@ class SyncedMemory:
         return side
 
     def lazy_init(self, write: Callable[[np.ndarray], None]) -> None:
-        """Set a function that writes the contents at the first read, unless a write comes before.
-
-        Args:
-            write: Gets the host side, shape (size,), and overwrites all of it.
-        """
+        """Set a function that writes the host side, (size,), if a read comes before a write."""
         self.clear()
         self.initializer = write
 
@@ -290,11 +280,9 @@ class SyncedMemory:
     # -- values in 16 bits ---------------------------------------------------------------------
 
     def set_storage(self, storage: Stored, *, discard: bool = False) -> None:
-        """Set the storage of numbers on the device.
+        """Store numbers on the device as "float", or rounded to "half" or "bfloat16".
 
-        Args:
-            storage: "float" as on the host; "half" or "bfloat16" for 16 bits, rounded.
-            discard: True if everything will be overwritten; the contents are then not converted.
+        ``discard`` promises that everything will be overwritten; contents are then not converted.
         """
         side = self.device_side
         if storage == side.storage:
@@ -317,10 +305,7 @@ class SyncedMemory:
         return self._mutable_device_side(discard=True)
 
     def overwrite(self, array: Array) -> None:
-        """Round values to the beginning of the device side, which has 16 bits.
-
-        Shapes: array any; at most ``size`` elements.
-        """
+        """Round values to the beginning of the device side, which has 16 bits. Shapes: any."""
         self._check_open()
         self.device.backend.narrow(array, self.storage, self._mutable_device_side(discard=True))
 
@@ -353,11 +338,7 @@ class SyncedMemory:
         return side
 
     def mutable_private_data(self, layout: PrivateLayout) -> Array:
-        """Return the private side in ``layout``, for writing; the host side becomes stale.
-
-        The contents are kept if the private side is up to date in this layout, and undefined
-        otherwise.
-        """
+        """Return the private side for writing; contents of another layout become undefined."""
         if self.device_side.device is not self.device:
             self._leave_old_device(discard=True)
         side = self._private_array(layout)
@@ -368,10 +349,7 @@ class SyncedMemory:
         return side
 
     def convert(self, layout: PrivateLayout, target: Array) -> None:
-        """Write the contents to ``target`` in ``layout``; both sides are unchanged.
-
-        Shapes: target (layout.size,).
-        """
+        """Write the contents to ``target``, (layout.size,), in ``layout``; no side changes."""
         backend, here, side = self.device.backend, self.layout, self.device_side
         if here is not None and here.shape == layout.shape and side.device is self.device:
             backend.repack(side.array, here, target, layout)
@@ -380,10 +358,7 @@ class SyncedMemory:
         transfers.note(reorders=1)
 
     def exchange_private(self, layout: PrivateLayout, side: Array) -> Array | None:
-        """Make ``side`` the private side, to be overwritten; return the previous one.
-
-        An in-place Step thus keeps its input without a copy.
-        """
+        """Replace the private side, and return the previous one, the input of an in-place Step."""
         if self.device_side.device is not self.device:
             self._leave_old_device(discard=True)
         before = self.device_side.array
@@ -397,11 +372,7 @@ class SyncedMemory:
     # -- recorded work -------------------------------------------------------------------------
 
     def order_after(self, where: object) -> None:
-        """Order recorded work after the earlier work on the device array.
-
-        Args:
-            where: The queue of the recorded work, as returned by the backend's ``order_after``.
-        """
+        """Order recorded work of the queue ``where`` after the earlier work on the device array."""
         order = self.device_side.order
         if order.last is not where:
             self.device.backend.order_after(order.last)

@@ -39,10 +39,7 @@ class _Counts:
 
 
 class Transfers:
-    """Counts of copies between host and device, for tests and reports.
-
-    Every thread has its own counts, without a lock that an interrupt could leave locked.
-    """
+    """Counts of copies, by thread, since an interrupt could leave a lock locked."""
 
     def __init__(self) -> None:
         self.reset()
@@ -99,8 +96,6 @@ class Transfers:
 
 transfers = Transfers()
 
-
-# -- the guard ---------------------------------------------------------------------------------
 
 TransferMode = Literal["allow", "warn", "raise"]
 MODES = ("allow", "warn", "raise")
@@ -171,10 +166,7 @@ class Guard:
             _guard.reset(token)
 
     def at(self, where: str, doing: str = "", *, feeds: bool = False) -> None:
-        """Set the place of the copies that follow: a layer, and its pass, "forward" or "backward".
-
-        ``feeds`` marks a layer that brings in data, which comes from the host.
-        """
+        """Set the place of the copies that follow; ``feeds`` marks a layer that brings in data."""
         self._where, self._doing, self._feeds = where, doing, feeds
 
     def after_pass(self) -> None:

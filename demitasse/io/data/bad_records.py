@@ -106,10 +106,7 @@ class BadRecordPolicy:
         candidates: Iterable[Candidate],
         pass_: int | None = None,
     ) -> Item:
-        """Return the first good record, or raise the error of the wanted record; see ``find``.
-
-        A bad record is counted if ``pass_``, the number of the epoch, is given.
-        """
+        """Return the first good record, or raise its error; count bad ones in epoch ``pass_``."""
         item, fault = self.find(read, candidates)
         if fault is not None and pass_ is not None:
             self.note(fault, pass_)

@@ -4,8 +4,6 @@ A data set is a folder with ``labels.txt``, the lists ``train.txt`` and ``test.t
 ``train_lmdb`` and ``test_lmdb``, and ``mean.binaryproto``, the mean of the training images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -57,11 +55,7 @@ class DatasetOptions:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set: class names by label, shape of the images, numbers of images.
-
-    Attributes:
-        mean: Mean of each channel of the training images, from 0 to 255.
-    """
+    """A data set; ``mean`` is the mean of each channel of the training images, from 0 to 255."""
 
     folder: Path
     labels: tuple[str, ...]
@@ -222,10 +216,7 @@ def _classes(source: Path) -> dict[str, list[str]]:
 
 
 def _split(classes: dict[str, list[str]], options: DatasetOptions) -> dict[str, list[str]]:
-    """Return the shuffled lines of the lists for training and test.
-
-    A class of two images or more has at least one image in each list.
-    """
+    """Return shuffled lines for training and test; both have each class of two images or more."""
     lists: dict[str, list[str]] = {part: [] for part in PARTS}
     for label, (name, images) in enumerate(classes.items()):
         chosen = _shuffled(images, options.seed, f"class/{name}")[: options.max_per_class]

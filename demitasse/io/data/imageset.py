@@ -4,8 +4,6 @@ Source: Caffe, ``tools/convert_imageset.cpp`` and ``src/caffe/util/io.cpp``; SSD
 ``tools/convert_annoset.cpp``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -39,12 +37,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Annotations:
-    """Options of ``AnnotatedDatum`` records.
+    """Options of ``AnnotatedDatum`` records: numbers of class names, type of annotation files.
 
-    Attributes:
-        label_type: Type of the annotation files in the list: xml, json or txt; None if the list
-            has class labels.
-        labels: Numbers of the class names in annotation files.
+    The type is xml, json or txt; None if the list has class labels.
     """
 
     label_type: str | None = None

@@ -3,8 +3,6 @@
 Source: Caffe, ``src/caffe/layers/base_data_layer.cpp`` (``BasePrefetchingDataLayer``).
 """
 
-from __future__ import annotations
-
 import atexit
 import contextvars
 import copy

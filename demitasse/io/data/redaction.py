@@ -4,8 +4,6 @@ A prototxt can name any file as its list, e.g. a file of passwords, and errors m
 errors quote only entries that look like, or are, names of data files.
 """
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 
 from demitasse.core.paths import code_of, read_failure, read_text, regular_file
@@ -29,10 +27,7 @@ START = 1 << 16  # bytes of a file that are searched for zeros, before gigabytes
 
 
 def quoted(name: str, number: int, path: Path | None = None) -> str:
-    """Return the name of a list entry for an error, or its number if the name may be a secret.
-
-    An existing file at ``path`` may be named.
-    """
+    """Return the name of an entry for an error, or its number if the name may be a secret."""
     if PurePosixPath(name).suffix.lower() in ENDINGS:
         return name
     try:

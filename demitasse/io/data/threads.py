@@ -1,7 +1,5 @@
 """Thread pools for the images of a batch."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable

@@ -18,10 +18,7 @@ COMPILED = Path(__file__).with_name("caffe.binpb")
 
 
 def load(module: str) -> dict[str, object]:
-    """Return every message class, enum and top-level enum value of ``caffe.proto`` by name.
-
-    The module's name is for pickling. ``DESCRIPTOR`` is the file's descriptor.
-    """
+    """Return all classes, enums and enum values of ``caffe.proto``; ``module`` is for pickling."""
     (proto,) = FileDescriptorSet.FromString(COMPILED.read_bytes()).file
     pool = DescriptorPool()
     pool.AddSerializedFile(proto.SerializeToString())

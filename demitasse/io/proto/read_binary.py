@@ -98,10 +98,7 @@ def bytes_of_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> 
 
 
 class OpenFile:
-    """An open file that is read at any position, without a memory map.
-
-    A mapped file that another process cuts short would end this process by SIGBUS.
-    """
+    """An open file, not mapped: a mapped file that is cut short ends the process by SIGBUS."""
 
     def __init__(self, path: str | os.PathLike[str], error: type[DemitasseError]) -> None:
         self._error = error
@@ -214,10 +211,7 @@ def check_memory_cost(
     error: type[DemitasseError],
     size: int | None = None,
 ) -> None:
-    """Refuse an encoded message whose (empty) messages would take far more memory than its file.
-
-    ``size`` is that of the file; by default that of ``encoded``.
-    """
+    """Refuse a message whose (almost) empty messages take far more memory than its file."""
     most = memory_limit(len(encoded) if size is None else size)
     if len(encoded) > NEVER_TOO_LARGE and memory_cost(encoded, cls.DESCRIPTOR, most) > most:
         message = (
@@ -228,11 +222,7 @@ def check_memory_cost(
 
 
 def parse_message(encoded: bytes, cls: type[M]) -> M:
-    """Return a message of bytes that no file has, checked as those of a file.
-
-    Raises:
-        DecodeError: The bytes are no such message, or would take too much memory.
-    """
+    """Return a message of bytes, checked as those of a file, or raise DecodeError."""
     try:
         check_memory_cost(encoded, cls, cls.__name__, WeightsError)
     except WeightsError as fault:

@@ -45,11 +45,7 @@ def payloads(encoded: bytes, wanted: int) -> Iterator[memoryview]:
 
 
 def fields(view: Bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield each field: number, wire type, and offsets of its tag, its contents and its end.
-
-    Raises:
-        ValueError: The message is malformed, or has groups.
-    """
+    """Yield number, wire type, and offsets of tag, contents and end of each field."""
     at = 0
     while at < len(view):
         start = at

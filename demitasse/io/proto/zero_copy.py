@@ -79,7 +79,8 @@ def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
     """
     for name in (*NAMES[diff], "raw_diff" if diff else "raw_data"):
         blob.ClearField(name)
-    blob.MergeFromString(b"".join(_array_field(values, diff)))
+    if values.size:
+        blob.MergeFromString(b"".join(_array_field(values, diff)))
 
 
 def _array_field(values: Floats, diff: bool) -> Pieces:
@@ -323,12 +324,7 @@ def write_pieces(
     pieces: Iterable[bytes | memoryview],
     hashed: "_Hash | None" = None,
 ) -> None:
-    """Write the pieces of a message, atomically; ``hashed`` is updated by the bytes of the file.
-
-    Raises:
-        OSError: The file cannot be written; an old file is kept.
-        WeightsError: The pieces exceed 2 GiB.
-    """
+    """Write the pieces of a message of at most 2 GiB, atomically; update a hash by the bytes."""
     parts = list(pieces)
     size = sum(map(_size, parts))
     if size > LARGEST:

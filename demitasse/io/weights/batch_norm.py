@@ -7,8 +7,6 @@ Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``; NVCaffe (NVIDIA/caffe)
 issues 276 and 436. Not compared with NVCaffe: no file and no source of version 0.15 was available.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,10 +16,7 @@ from demitasse.io.proto import BlobProto, LayerParameter, floats, set_floats
 
 
 def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance; 0 before any update.
-
-    The parameters are the sums of means, of variances and of weights. Shapes: (C,), (C,), (1,).
-    """
+    """Return mean and variance of sums of means, variances and weights; 0 before any update."""
     mean, variance, weight = blobs
     factor = float(weight.reshape(-1)[0]) if weight.size else 0.0
     times = np.float32(1 / factor) if factor else np.float32(0)

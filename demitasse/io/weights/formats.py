@@ -1,7 +1,5 @@
 """File formats of weights: detection, reading to arrays and writing, without a net."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable

@@ -64,10 +64,7 @@ def open_hdf5(path: Path, mode: str, file: Any = None) -> Any:
 
 @contextmanager
 def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
-    """Open an HDF5 file for writing that replaces ``path`` when the block succeeds.
-
-    ``hashed`` is updated by the bytes of the file.
-    """
+    """Open a new HDF5 file, which replaces ``path`` if the block succeeds; update a hash."""
     with atomic_write(path, hashed) as temporary:
         steady = ErrorRecordingFile(temporary)
         try:
@@ -109,11 +106,7 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
 
 
 def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the data sets below a group with their paths, and None for empty groups.
-
-    Every object is visited once, through its own group, so that the time is linear in the size of
-    the file.
-    """
+    """Yield the data sets below a group with paths, and None for empty groups, in linear time."""
     from h5py.h5o import get_info
 
     met = {get_info(data.id).addr}

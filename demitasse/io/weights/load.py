@@ -3,8 +3,6 @@
 Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -186,10 +184,7 @@ def load_files(
     on_mismatch: OnMismatch = "raise",
     on_load: Callable[[LoadReport, str | os.PathLike[str]], None] | None = None,
 ) -> list[str]:
-    """Load several files into a net, in order; return the layers without weights in any file.
-
-    ``on_load`` is called with the report of each file. The result is empty without files.
-    """
+    """Load files in order, and report each; return layers without weights in any file."""
     missing = set(net.params) if files else set()
     for file in files:
         report = net.load(file, on_mismatch)

@@ -3,8 +3,6 @@
 Source: NumPy, ``numpy/lib/format.py``.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct

@@ -3,8 +3,6 @@
 A file is the length of the header (8 bytes), a header in JSON, and the arrays.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -51,10 +49,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def write_safetensors(
     path: Path, arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
 ) -> None:
-    """Write arrays, atomically, for the framework "np" or "pt".
-
-    The storage type of floats is one of ``STORED``, or None for each array's own type.
-    """
+    """Write arrays, atomically, for "np" or "pt"; floats as one of ``STORED``, or unchanged."""
     pieces = safetensors_pieces(arrays, kind, dtype)
     with atomic_write(path) as file:
         for piece in pieces:

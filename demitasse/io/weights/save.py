@@ -71,10 +71,7 @@ def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
 def save_caffemodel(
     net: ParameterStore, path: Path, write_diff: bool, hashed: _Hash | None = None
 ) -> None:
-    """Write a net's parameters to a caffemodel, atomically, without copying them.
-
-    ``hashed`` is updated by the bytes of the file.
-    """
+    """Write a caffemodel, atomically, without copies of parameters; update a hash by its bytes."""
     blobs = [
         [(blob.cpu_data(), blob.cpu_diff() if write_diff else None) for blob in layer.blobs]
         for layer in net.layers

@@ -5,8 +5,6 @@ BatchNorm and its Scale. ``#`` begins a comment. A name with ``=``, ``+`` or ``#
 double quotes, as in JSON.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -281,10 +279,7 @@ def _shapes_text(tensors: Tensors) -> str:
 def to_state_dict(
     layers: Sequence[LayerParameter], weights: Parameters, path: Path | None
 ) -> tuple[dict[str, np.ndarray], Pairs]:
-    """Return the state_dict of a file's parameters, and the pairs of layers and modules.
-
-    ``path`` is a map file; None: modules have the names of their layers.
-    """
+    """Return the state_dict of a file's parameters, and its pairs, by a map file or layer names."""
     if path is None:
         pairs = [(unit, unit.names[0]) for unit in units_of(layers)]
     else:
@@ -303,11 +298,7 @@ def pairs_for(
     arrays: Mapping[str, np.ndarray],
     path: Path | None,
 ) -> Pairs:
-    """Return the pairs of a net's layers and the modules of a state_dict.
-
-    ``shapes`` are those of the layers' parameters. ``path`` is a map file; None: match by order and
-    shape.
-    """
+    """Return the pairs of a net's layers and modules, by a map file, or by order and shapes."""
     if path is not None:
         return read_map(path, layers)
     units = units_of(layers)
@@ -349,11 +340,7 @@ PARALLEL = "module."  # prefix of names saved by DataParallel
 
 
 def read_state_dict(path: Path) -> dict[str, np.ndarray]:
-    """Read a state_dict; 16-bit floats become float32.
-
-    PyTorch reads ``.pt`` and ``.pth`` files with ``weights_only``: files that would run code are
-    refused.
-    """
+    """Read a state_dict, as float32 in place of 16 bits; files that would run code are refused."""
     arrays = _unpickled(path) if path.suffix in PICKLED else read_safetensors(path)
     if arrays and all(name.startswith(PARALLEL) for name in arrays):
         arrays = {name.removeprefix(PARALLEL): array for name, array in arrays.items()}
@@ -364,10 +351,7 @@ def read_state_dict(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_state_dict(path: Path, arrays: dict[str, np.ndarray], dtype: str | None) -> None:
-    """Write a state_dict, atomically, to a file with one of the extensions ``ENDINGS``.
-
-    The storage type is "float32", "float16" or "bfloat16"; None: unchanged.
-    """
+    """Write a state_dict, atomically; "float32", "float16" or "bfloat16", or unchanged."""
     if path.suffix not in PICKLED:
         write_safetensors(path, arrays, "pt", dtype)
         return

@@ -108,9 +108,6 @@ class _Bytes:
         return self.take(self.varint())
 
 
-# -- logs --------------------------------------------------------------------------------------
-
-
 def _log_records(path: Path) -> Iterator[bytes]:
     """Yield the records of a log, except an incomplete last record."""
     content = read_bytes(path)
@@ -180,9 +177,6 @@ def read_manifest(path: Path) -> Manifest:
                     message = f"the manifest {path.name} has an entry of unknown kind {tag}"
                     raise DamagedError(message)
     return manifest
-
-
-# -- tables ------------------------------------------------------------------------------------
 
 
 def table_entries(path: Path) -> Iterator[Entry]:
@@ -364,7 +358,8 @@ class LevelDbFiles:
         }
         keys = sorted(keyed)
         self._manifest.last_sequence += len(entries)
-        number = self._next_number()
+        number = self._manifest.next_file
+        self._manifest.next_file += 1
         size = _write_table(self._folder / f"{number:06d}.ldb", (keyed[key] for key in keys))
         in_order = self._largest is None or keys[0] > self._largest
         place = (LAST_LEVEL if in_order else 0, number)
@@ -379,8 +374,8 @@ class LevelDbFiles:
 
     def _begin_manifest(self) -> _Log:
         """Write a manifest of the present files, and let CURRENT name the new manifest."""
-        number = self._next_number()
-        name = f"MANIFEST-{number:06d}"
+        name = f"MANIFEST-{self._manifest.next_file:06d}"
+        self._manifest.next_file += 1
         log = _Log((self._folder / name).open("xb"))
         header = varint(1) + _length_prefixed(ORDER)
         log.add(header + _edit(self._manifest, self._manifest.tables.items()))
@@ -390,10 +385,6 @@ class LevelDbFiles:
             if old.name != name:
                 old.unlink()
         return log
-
-    def _next_number(self) -> int:
-        self._manifest.next_file += 1
-        return self._manifest.next_file - 1
 
 
 class _Log:

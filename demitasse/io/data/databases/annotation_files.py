@@ -53,10 +53,7 @@ _Annotation = tuple[tuple[int, int] | None, list[tuple[str, Box, bool]]]
 
 
 def read_labels(path: Path, *, check: bool = False) -> dict[str, int]:
-    """Return the numbers of class names in a LabelMap prototxt.
-
-    With ``check`` duplicate names are refused; otherwise the last entry counts.
-    """
+    """Return the numbers of class names in a LabelMap; ``check`` refuses duplicate names."""
     items = read_text(path, LabelMap).item
     labels = {item.name: item.label for item in items}
     if check and len(labels) < len(items):
@@ -108,10 +105,7 @@ def read_objects(
 
 
 class _Elements(ElementTree.TreeBuilder):
-    """Elements of a document without a DTD, whose entities could expand to any size.
-
-    The parser reports a doctype before it reads any declaration.
-    """
+    """Elements of a document without a DTD, whose entities could expand to any size."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
         message = f"it declares the document type {name!r}; annotation files have none"

@@ -6,8 +6,6 @@ Source: Caffe, ``examples/cifar10/convert_cifar_data.cpp``; the format is descri
 https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

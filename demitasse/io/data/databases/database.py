@@ -3,8 +3,6 @@
 Source: Caffe, ``include/caffe/util/db.hpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +16,7 @@ from demitasse.errors import ConfigError, DataError, ErrorCode
 class BufferPool:
     """Buffers that records are read into, reused for the next batch.
 
-    New memory costs more time than the read: the system clears it first.
+    New memory would cost more time than the read: the system clears it first.
     """
 
     def __init__(self) -> None:

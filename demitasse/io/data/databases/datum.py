@@ -4,8 +4,6 @@ Source: Caffe, ``src/caffe/proto/caffe.proto`` and ``src/caffe/util/io.cpp``; SS
 (weiliu89/caffe), ``AnnotatedDatum``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from operator import itemgetter

@@ -68,10 +68,7 @@ def _h5py(path: Path) -> ModuleType:
 
 
 class ErrorRecordingFile(io.RawIOBase):
-    """File object for the HDF5 library, which may abort the process if a write fails.
-
-    The library sees no write error; ``check`` raises the first error.
-    """
+    """File object that hides write errors from the HDF5 library, which may abort the process."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -72,10 +72,7 @@ def _reserve_locks(path: Path) -> None:
 
 
 def _write_error(error: Exception, path: Path) -> OSError | DataError:
-    """Return an error of the LMDB library as OSError or DataError.
-
-    System errors end with the text of ``os.strerror``.
-    """
+    """Return an error of the LMDB library as OSError (by the text of ``strerror``) or DataError."""
     for number in errno.errorcode:
         if str(error).endswith(os.strerror(number)):
             return OSError(number, os.strerror(number), str(path))

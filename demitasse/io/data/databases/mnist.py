@@ -5,8 +5,6 @@ Source: Caffe, ``examples/mnist/convert_mnist_data.cpp`` and
 http://yann.lecun.com/exdb/mnist/.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct
@@ -85,10 +83,7 @@ def convert_pairs(
     overwrite: bool = False,
     backend: str = "LEVELDB",
 ) -> int:
-    """Write a database of random pairs of images, as many as there are images; return their number.
-
-    The two images of a pair are its channels; its label is 1 if their labels agree, else 0.
-    """
+    """Write random pairs of images as two channels; a label is 1 for equal labels, else 0."""
     pixels, classes = _read_pair(images, labels)
     drawn = np.random.default_rng(seed).integers(len(pixels), size=(len(pixels), 2))
     records = ((pixels[pair], int(classes[pair[0]] == classes[pair[1]])) for pair in drawn)

@@ -1,7 +1,5 @@
 """Writers of databases; a database appears at its path when it is complete."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -108,10 +106,7 @@ class Records:
 
 @contextmanager
 def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterator[Database]:
-    """Open a database for writing that appears at ``path`` when the block succeeds.
-
-    If the block raises, nothing remains.
-    """
+    """Open a database that appears at ``path`` if the block succeeds; otherwise nothing remains."""
     _need_room(path, overwrite=overwrite)
     path = real_path(path) if path.is_symlink() else path  # the link remains
     with atomic.partial_folder(path) as folder:

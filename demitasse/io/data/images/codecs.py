@@ -57,10 +57,7 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
 
 
 def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterator[np.ndarray]:
-    """Yield every frame of an animation, every page, or the single image of a file.
-
-    Shape: (C, H, W), uint8; ``color`` as for ``decode_image``.
-    """
+    """Yield each frame of an animation, or page; see ``decode_image``. Shape: (C, H, W), uint8."""
     with opened(content) as image:
         for number in range(getattr(image, "n_frames", 1)):
             image.seek(number)
@@ -239,12 +236,7 @@ ENCODER_OPTIONS: dict[str, dict[str, int]] = {
 
 
 def encode_image(image: np.ndarray, ending: str) -> bytes:
-    """Return the bytes of an image file.
-
-    Args:
-        image: Pixels, uint8, gray or BGR. Shape: (C, H, W).
-        ending: File name extension without the dot: jpg, png, ...
-    """
+    """Return an image file with an extension such as jpg, of gray or BGR (C, H, W), uint8."""
     need_encoder(ending)
     try:
         import PIL.Image
@@ -280,10 +272,7 @@ VIDEOS = {
 
 
 def files_in(folder: Path, endings: Collection[str]) -> Iterator[Path]:
-    """Yield the files of a folder and its subfolders in order, without hidden files and links.
-
-    ``endings`` are the wanted file name extensions, in lower case.
-    """
+    """Yield the files with ``endings`` in a folder and below, in order; no hidden ones or links."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue

@@ -7,8 +7,6 @@ Source: OpenCV, ``modules/imgproc/src/color_hsv``, ``color_yuv`` and ``color_lab
 ``histogram.cpp`` (``equalizeHist``) and ``clahe.cpp``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 
@@ -151,10 +149,7 @@ def equalize(image: np.ndarray) -> np.ndarray:
 
 
 def equalize_parts(image: np.ndarray, limit: float) -> np.ndarray:
-    """Equalise the histograms of 8 x 8 tiles, and interpolate between tiles (CLAHE).
-
-    Shapes: (H, W), uint8. ``limit`` is the largest count of a level, relative to the mean count.
-    """
+    """Equalise 8 x 8 tiles (CLAHE), with a clip limit per mean count. Shapes: (H, W), uint8."""
     H, W = image.shape
     uneven = H % PARTS or W % PARTS
     pad = (PARTS - H % PARTS, PARTS - W % PARTS) if uneven else (0, 0)

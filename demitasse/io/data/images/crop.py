@@ -4,8 +4,6 @@ Source: Caffe, ``tools/extra/resize_and_crop_images.py`` and
 ``src/caffe/layers/window_data_layer.cpp``.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import dataclass
@@ -18,10 +16,7 @@ from demitasse.io.data.images.resize import resize_image
 
 
 def center_crop(image: np.ndarray, side: int) -> np.ndarray:
-    """Resize an image so that its shorter side fits, and crop the longer side to the center.
-
-    Matches the OpenCV variant of Caffe's tool. Shapes: (C, H, W) -> (C, side, side), uint8.
-    """
+    """Resize the shorter side and crop the longer, as OpenCV's variant. Shapes: (C, side, side)."""
     _, H, W = image.shape
     height, width = (side * H // W, side) if H > W else (side, side * W // H)
     resized = resize_image(image, height, width)
@@ -78,11 +73,10 @@ class WindowCrop:
 def crop_window(
     image: np.ndarray, box: tuple[int, int, int, int], cut: WindowCrop, *, mirror: bool
 ) -> tuple[np.ndarray, int, int]:
-    """Crop a window of an image, x1, y1, x2, y2 (inclusive, in pixels), and resize it.
+    """Crop x1, y1, x2, y2 (inclusive, in pixels) of an image, and resize the part.
 
-    Returns:
-        The part of the result inside the image, (C, h, w), uint8; the rows above it, and the
-            columns left of it, in the result.
+    Returns the part of the result inside the image, (C, h, w), uint8, and its offset: rows above,
+    columns left.
     """
     x1, y1, x2, y2 = box
     H, W = image.shape[1:]

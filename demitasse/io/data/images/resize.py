@@ -6,8 +6,6 @@ on such images. Modes of ``interp_mode`` agree with OpenCV within one level, LIN
 Source: OpenCV, ``modules/imgproc/src/resize.cpp``.
 """
 
-from __future__ import annotations
-
 from functools import cache, lru_cache
 
 import numpy as np
@@ -83,10 +81,7 @@ def resize_values(
 
 
 def resize_bicubic(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize an image by Pillow's bicubic kernel, which is MATLAB's.
-
-    Shapes: (3, H, W) -> (3, height, width), uint8.
-    """
+    """Resize by Pillow's bicubic kernel, which is MATLAB's. Shapes: (3, H, W), uint8."""
     if image.shape[1:] == (height, width):
         return image
     try:
@@ -146,11 +141,7 @@ def _weights(size: int, wanted: int, mode: str) -> np.ndarray:
 
 
 def _spread(first: np.ndarray, taps: np.ndarray, before: int, size: int) -> np.ndarray:
-    """Scatter the weights of neighbours to their pixels; edge pixels repeat outside the image.
-
-    ``first``, (wanted,), is the old pixel at or before each new pixel; ``taps``, (wanted, n), are
-    the weights of its neighbours, of which ``before`` precede ``first``.
-    """
+    """Scatter taps, (wanted, n), from ``before`` pixels before ``first`` on; edge pixels repeat."""
     weights = np.zeros((len(first), size))
     place = np.clip(first[:, None] - before + np.arange(taps.shape[1]), 0, size - 1)
     np.add.at(weights, (np.arange(len(first))[:, None], place), taps)

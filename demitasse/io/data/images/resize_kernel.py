@@ -1,7 +1,5 @@
 """Resize images with the JIT kernel; ``portable`` in ``resize.py`` is the numpy version."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -3,8 +3,6 @@
 Source: OpenCV, ``modules/imgproc/src/resize.cpp`` (``INTER_LINEAR``).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,11 +12,7 @@ ONE = 1 << 11  # sum of the weights of two neighbours
 
 
 class Shares(NamedTuple):
-    """Source pixels of new pixels along one axis. Shapes: (wanted,), int32.
-
-    Attributes:
-        share: Weight of the second neighbour, in units of 1 / 2048.
-    """
+    """Two source pixels of each new pixel, int32, and the weight of the second, in 1 / 2048."""
 
     first: np.ndarray
     second: np.ndarray

@@ -3,8 +3,6 @@
 Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp`` and ``memory_data_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path

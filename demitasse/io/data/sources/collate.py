@@ -8,8 +8,6 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp``; SSD (weiliu89/caffe),
 ``src/caffe/layers/annotated_data_layer.cpp`` (``load_batch``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

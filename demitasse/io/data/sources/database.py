@@ -42,10 +42,7 @@ class RecordReader:
         return back
 
     def take(self, count: int, *, to_end: bool = False) -> list[Raw]:
-        """Return the next ``count`` records; valid until the next call or ``close``.
-
-        With ``to_end``, the last record of the database ends the list.
-        """
+        """Return ``count`` records, or fewer ``to_end``; valid until the next call or ``close``."""
         self._rooms.clear()
         taken: list[Raw] = []
         while len(taken) < count and not (to_end and taken and self.at_start):

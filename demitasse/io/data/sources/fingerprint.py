@@ -1,7 +1,5 @@
 """Fingerprints of record sets, computed without reading all records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,12 +14,7 @@ from demitasse.io.data.databases.database import open_db
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Identity of a set of records.
-
-    Attributes:
-        records: Number of records; 0 if counting would need a full read.
-        digest: SHA-256 of the first record, or of the list of records.
-    """
+    """Path of a set of records, their number (0 if unknown), and SHA-256 of the first or a list."""
 
     path: Path
     records: int

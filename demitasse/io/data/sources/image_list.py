@@ -7,8 +7,6 @@ labels are extensions of Demitasse. DeepLab, ``src/caffe/layers/image_seg_data_l
 ``data_transformer.cpp`` (``TransformImgAndSeg``).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

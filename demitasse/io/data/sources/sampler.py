@@ -5,8 +5,6 @@ and every process compute the same order. Items are numbered consecutively over 
 ``BadRecordPolicy`` for bad items.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from threading import Lock
 from typing import Generic, TypeVar

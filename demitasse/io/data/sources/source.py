@@ -5,8 +5,6 @@ Therefore each batch stores the position behind its records, and a snapshot read
 the batch in use.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -164,10 +162,7 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True)
 class BatchShard:
-    """Batches of one rank: of each ``world_size`` consecutive batches, the one at index ``rank``.
-
-    The owner of a batch depends only on the number of records before, so all ranks agree.
-    """
+    """Batches of one rank: of ``world_size`` consecutive batches, the one at index ``rank``."""
 
     rank: int = 0
     world_size: int = 1

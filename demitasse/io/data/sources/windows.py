@@ -13,8 +13,6 @@ A window file has for each image::
 Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -101,10 +99,7 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
 def window_mean(
     file: Path | None, values: Sequence[float], channels: int, size: int
 ) -> np.ndarray | None:
-    """Return the mean of windows: the center of a mean file, or values; None without both.
-
-    Shape: (C, size, size), (C, 1, 1) or (1, 1, 1).
-    """
+    """Return the center of a mean file, or values. Shape: (C, size, size), (C, 1, 1), (1, 1, 1)."""
     if file is not None and values:
         message = "mean_file and mean_value are both given; give one of them"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_value")
@@ -198,19 +193,16 @@ class WindowBatches:
             choice = self._windows.foreground if shown else self._windows.background
             mirror = self._mirror and bool(words[index, 1] & 1)
             labels[index] = self._draw(choice, int(words[index, 0]), data[index], mirror=mirror)
-        self._finish_batch(batch)
+        self.skip(batch)
 
     def skip(self, batch: Batch) -> None:
         """Skip the next batch."""
-        self._finish_batch(batch)
+        self.position += sum(self._counts) * self._shard.world_size
+        batch.position, batch.skipped = self.position, self._policy.count
 
     def close(self) -> None:
         """Drop cached images."""
         self._files.clear()
-
-    def _finish_batch(self, batch: Batch) -> None:
-        self.position += sum(self._counts) * self._shard.world_size
-        batch.position, batch.skipped = self.position, self._policy.count
 
     def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
         """Write a random window, or the next good one, to ``out``; return its label."""

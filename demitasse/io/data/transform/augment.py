@@ -12,8 +12,6 @@ Source: SSD (weiliu89/caffe), ``src/caffe/data_transformer.cpp``,
 ``src/caffe/layers/annotated_data_layer.cpp``.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from typing import NoReturn

@@ -52,10 +52,8 @@ BOX = slice(2, 6)
 class EmitFilter:
     """Filter of objects in a part of an image (``emit_constraint``).
 
-    Attributes:
-        emit: "CENTER" (the centre is visible), "MIN_OVERLAP" (more than ``share`` of the box is
-            visible), or empty: any part is visible.
-        share: See ``emit``.
+    ``emit`` is "CENTER" (the centre is visible), "MIN_OVERLAP" (more than ``share`` of the box is
+    visible), or empty: any part is visible.
     """
 
     emit: str = ""
@@ -67,10 +65,7 @@ class EmitFilter:
         return cls(EmitConstraint.EmitType.Name(param.emit_type), param.emit_overlap)
 
     def project(self, rows: np.ndarray, region: Region) -> np.ndarray:
-        """Return the objects that remain, their boxes clipped to the new image.
-
-        Shapes: (G, 7) -> (kept, 7).
-        """
+        """Return the visible objects, clipped to the new image. Shapes: (G, 7) -> (kept, 7)."""
         if region == WHOLE and not self.emit:
             return rows
         edges = np.array(region, rows.dtype)
@@ -97,10 +92,7 @@ def mirrored(rows: np.ndarray) -> np.ndarray:
 
 
 def coverage(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the share of each box's area that another box covers.
-
-    Shapes: (G, 4) and (G, 4), of which one may be (1, 4) -> (G,).
-    """
+    """Return the share of each box that another box covers. Shapes: (G, 4), (G or 1, 4) -> (G,)."""
     sides = np.minimum(boxes[:, 2:], others[:, 2:]) - np.maximum(boxes[:, :2], others[:, :2])
     shared = np.maximum(sides, 0).prod(axis=1)
     area = np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1)
@@ -128,10 +120,7 @@ class Expand:
         return self._probability > 0 and self._most - 1 >= 1e-2
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return the image on a canvas, or the unchanged image.
-
-        Shapes: (C, H, W) -> (C, H * ratio, W * ratio), rounded down; uint8.
-        """
+        """Return the image, perhaps on a canvas. Shapes: (C, H, W), uint8."""
         if not self._happens(draws):
             return image
         C, H, W = image.shape
@@ -193,11 +182,7 @@ class Resize:
         return self.always and self._mode != "FIT_SMALL_SIZE"
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return a resized image, or the unchanged image.
-
-        Shapes: (C, H, W) -> (C, height, width), uint8; with ``FIT_SMALL_SIZE`` one side may be
-        larger.
-        """
+        """Return the image, perhaps resized. Shapes: (C, H, W), uint8."""
         if not draws.happens(Choice.RESIZE, self._param.prob):
             return image
         way = "LINEAR"
@@ -254,10 +239,7 @@ class Resize:
 
 
 class RandomResize:
-    """Resizes images so that the shorter side has a random length.
-
-    Source: Intel Caffe (intel/caffe), ``src/caffe/data_transformer.cpp`` (RandomResizeImage).
-    """
+    """Resizes the shorter side to a random length, as Intel Caffe's ``RandomResizeImage``."""
 
     def __init__(self, param: RandomResizeParameter) -> None:
         self._least, self._most = param.min_size, param.max_size
@@ -345,10 +327,7 @@ def _parts(sampler: Sampler, shares: np.ndarray) -> np.ndarray:
 
 
 def _satisfies(constraint: SampleConstraint, parts: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return the regions that satisfy all bounds with a single box; all without bounds.
-
-    Shapes: (K, 4), (G, 4) -> (K,).
-    """
+    """Return the regions that satisfy all bounds with one box. Shapes: (K, 4), (G, 4) -> (K,)."""
     if not constraint.ListFields():
         return np.ones(len(parts), bool)
     met = np.ones((len(parts), len(boxes)), bool)

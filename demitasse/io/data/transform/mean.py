@@ -3,8 +3,6 @@
 Source: Caffe, ``tools/compute_image_mean.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sized
 from contextlib import closing
 from pathlib import Path

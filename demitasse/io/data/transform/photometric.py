@@ -12,8 +12,6 @@ Not compared with the original; the single operations are compared with OpenCV.
 Source: SSD, ``src/caffe/util/im_transforms.cpp`` (``ApplyDistort``, ``ApplyNoise``).
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable
@@ -126,10 +124,7 @@ class Noise:
             raise ConfigError(message, code=ErrorCode.CONFLICT, field="noise_param.convert_to_hsv")
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return a degraded image, or the unchanged image.
-
-        Shapes: (1 or 3, H, W) uint8 -> the same; float32 with ``convert_to_lab``.
-        """
+        """Return the image, perhaps degraded. Shapes: (1 or 3, H, W), uint8, or float32 for Lab."""
         p = self._param
         if not draws.happens(Choice.NOISE, self._probability):
             return image

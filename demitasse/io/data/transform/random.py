@@ -5,8 +5,6 @@ augmentation every choice has its own random word, so an additional field in a p
 change the other choices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
@@ -43,10 +41,7 @@ class RecordRandom:
 def words_of(
     random: RecordRandom, count: int, first: int, step: int, places: Sequence[int] | None
 ) -> np.ndarray:
-    """Return the words of records. Shape: (count, words), uint32.
-
-    ``places`` are indices of the records, counted from ``first``; None for 0, 1, 2, ...
-    """
+    """Return words, (count, words), uint32, of records ``first + step * place``, or of all."""
     if places is None:
         return random(first, count, step)
     return random(first, places[-1] + 1, step)[list(places)]

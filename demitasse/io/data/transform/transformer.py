@@ -8,8 +8,6 @@ Source: Caffe, ``src/caffe/data_transformer.cpp``. The random numbers differ fro
 ``demitasse.io.data.transform.random``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -302,11 +300,7 @@ class DataTransformer:
             yield image, *self._placed(*room, None if words is None else words[i])
 
     def _placed(self, rows: int, columns: int, words: np.ndarray | None) -> tuple[int, int, bool]:
-        """Return the crop position of a record, and True if the record is flipped.
-
-        The crop removes ``rows`` and ``columns``; ``words`` are the record's random words, uint32
-        (4,).
-        """
+        """Return the crop position of a record, by its random words, and True if it is flipped."""
         turned = words is not None and self._mirror and bool(words[0] & 1)
         if words is not None and self._crops_anywhere:
             return int(words[1]) % (rows + 1), int(words[2]) % (columns + 1), turned

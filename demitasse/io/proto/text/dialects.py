@@ -33,10 +33,7 @@ class Entry(NamedTuple):
     values: Mapping[str, str] = {}
 
     def apply(self, message: Message, value: Token | None) -> str:
-        """Skip the field if harmless, or set its target; return a description, empty if impossible.
-
-        ``value`` is the value of the field if it is a single token.
-        """
+        """Skip a harmless field, or set the target; return a description, empty if impossible."""
         if self.harmless:
             return "skipped, it does not change results"
         if not self.target or value is None:

@@ -159,12 +159,7 @@ class Field:
 
 
 class Schema:
-    """A message type.
-
-    Attributes:
-        required: Names of required fields.
-        inner: For each message field, the names of its fields.
-    """
+    """A message type, and for each of its message fields the names of the inner fields."""
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.name: str = descriptor.name

@@ -1,7 +1,5 @@
 """Tokens of a text, and its faults."""
 
-from __future__ import annotations
-
 import re
 from array import array
 from bisect import bisect_right
