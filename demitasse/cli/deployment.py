@@ -144,7 +144,13 @@ def _derived_card(
     """Write a deploy net, check its weights, and derive its card; or return why there is none."""
     write_text(file, made.message)
     with Net(file, "TEST", device="numpy") as net:
-        _need_weights(load_files(net, weights), weights)
+        if missing := list(load_files(net, weights)):
+            message = (
+                f"got no weights for {', '.join(map(repr, missing))} in "
+                f"{', '.join(map(str, weights))}; give the weights that the training of the net "
+                "wrote"
+            )
+            raise ConfigError(message, code=ErrorCode.MISSING, field="weights", layers=missing)
         shape = tuple(net.blobs[made.outputs[0]].shape)
     inputs = [one for one in made.message.layer if one.type == "Input"]
     read = {top for one in inputs for top in one.top}
@@ -178,15 +184,6 @@ def _derived_card(
             message, code=ErrorCode.COUNT_MISMATCH, field="labels", got=len(card.labels)
         )
     return card, ""
-
-
-def _need_weights(missing: Sequence[str], weights: Sequence[Path]) -> None:
-    if missing:
-        message = (
-            f"got no weights for {', '.join(map(repr, missing))} in "
-            f"{', '.join(map(str, weights))}; give the weights that the training of the net wrote"
-        )
-        raise ConfigError(message, code=ErrorCode.MISSING, field="weights", layers=list(missing))
 
 
 def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None:

@@ -150,9 +150,11 @@ class Chart:
     def _plot(self, axes: Axes, curve: Curve, number: int) -> Line2D:
         color = number if curve.color is None else curve.color
         style = color // len(COLORS) if curve.style is None else curve.style
-        points = [(x, _drawable(y, self.scale)) for x, y in thinned(curve.points)]
+        points = thinned(curve.points)
+        least = 1 / LARGEST if self.scale == "log" else -LARGEST
+        ys = [y if least < y < LARGEST else math.nan for _, y in points]
         [line] = axes.plot(
-            [x for x, _ in points], [y for _, y in points], color=COLORS[color % len(COLORS)],
+            [x for x, _ in points], ys, color=COLORS[color % len(COLORS)],
             linestyle=STYLES[style % len(STYLES)], linewidth=1.2,
             marker="o" if len(points) < 40 else None, markersize=3, clip_on=False,
         )  # fmt: skip
@@ -272,8 +274,3 @@ def thinned(points: Sequence[Point]) -> list[Point]:
         ends = {min(segment, key=height), max(segment, key=height)} if segment else set()
         found += sorted(ends) or [points[begin]]
     return found
-
-
-def _drawable(value: float, scale: str) -> float:
-    drawn = abs(value) < LARGEST and (scale == "linear" or value > 1 / LARGEST)
-    return value if drawn else math.nan
