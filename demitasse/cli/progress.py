@@ -46,10 +46,7 @@ def train_progress(solver: Solver) -> Iterator[None]:
 
 
 def log_time_left(began: float, done: int, total: int) -> None:
-    """Log the time left at the speed so far; parsers of Caffe's logs skip the line.
-
-    ``began`` is the start by ``time.monotonic``; ``done`` of ``total`` steps are done, at least 1.
-    """
+    """Log the time left at the speed since ``began``; parsers of Caffe's logs skip the line."""
     left = (time.monotonic() - began) / done * (total - done)
     log.info(
         "    Time remaining: %s (%d of %d done)", seconds_text(left), done, total,

@@ -84,9 +84,7 @@ class Chart:
     of values from 0 on does not run below 0.
 
     Attributes:
-        curves: The curves.
         y_label: Title of the y axis, above the axis.
-        x_label: Title of the x axis.
         scale: Scale of the y axis.
         places: Labels along the x axis for x = 0, 1, ...; empty for numbers.
         limit: Value of a dotted horizontal line, or None.
