@@ -135,10 +135,7 @@ def write_page(
 
 
 def rates_chart(results: Sequence[Result]) -> Chart:
-    """Return a chart of images per second over batch sizes.
-
-    A curve is for a net, phase and device; phases of a net and device share a colour.
-    """
+    """Return a chart of images per second; phases of a net and device share a colour."""
     colors = list(dict.fromkeys((one.case.net, one.case.device) for one in results))
     styles = list(dict.fromkeys(one.case.phase for one in results))
     batches = sorted({one.case.batch for one in results})

@@ -43,10 +43,8 @@ def build_card(request: CardRequest) -> tuple[Card, Path | None]:
     published = published_card(request.known) if request.known else recognize(request.weights)
     tables = published.values() if published else _guess(message)
     model, how = _subtable(tables, "model"), _subtable(tables, "preprocess")
-    model |= {
-        "name": request.flags.get("name") or model.get("name") or message.name,
-        **_given_flags(request.flags, ("task", "source", "licence")),
-    }
+    model |= _given_flags(request.flags, ("name", "task", "source", "licence"))
+    model["name"] = model.get("name") or message.name
     if request.flags.get("input_"):
         model["input"] = request.flags["input_"]
     if request.flags.get("output"):

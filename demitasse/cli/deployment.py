@@ -48,9 +48,9 @@ def deploy(
     train: Path, weights: Sequence[Path], labels: Path | None, folder: Path, *, overwrite: bool,
     **options: Any,
 ) -> Callable[[], Deployed]:  # fmt: skip
-    """Return the function that writes the deploy net and the card of a training net.
+    """Load the card of a training net, and return the function that writes it and the deploy net.
 
-    The card is loaded with its weights before; ``options`` are those of ``deploy_net``.
+    ``options`` are those of ``deploy_net``.
     """
     made = deploy_net(train, weights, **options)
     with TemporaryDirectory() as temporary:
@@ -96,7 +96,7 @@ def trains(model: Path, weights: Sequence[Path]) -> bool:
 
 
 @contextmanager
-def as_caffe_files(files: ModelFiles) -> Iterator[ModelFiles]:
+def _as_caffe_files(files: ModelFiles) -> Iterator[ModelFiles]:
     """Return files that Caffe reads; an imported ONNX file is removed at the end."""
     if files.net.suffix != ONNX:
         yield files
@@ -120,7 +120,7 @@ def ready_files(
     An ONNX file is imported. A deploy net takes the place of a training net; a missing card is
     derived if the data layers define the preprocessing, with the given labels and mean.
     """
-    with as_caffe_files(files) as caffe:
+    with _as_caffe_files(files) as caffe:
         if has_inputs(caffe.net):
             yield caffe
             return

@@ -311,10 +311,7 @@ def available_gpus() -> list[int]:
 
 
 def local_gpu(named: Sequence[str], connected: Communicator | None) -> str | None:
-    """Return the GPU of this process: each local rank uses its own GPU.
-
-    ``named`` are the GPUs of a flag, or "cuda" for all GPUs of the machine.
-    """
+    """Return the GPU of this process by its local rank; "cuda" names all GPUs of the machine."""
     if connected is None or connected.size == 1:
         return named[0] if named else None
     if list(named) in (["cuda"], ["gpu"]):

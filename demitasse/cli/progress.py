@@ -26,8 +26,7 @@ LOG_INTERVAL = 60.0
 def train_progress(solver: Solver) -> Iterator[None]:
     """Show iteration, loss, learning rate and time left below the log lines; batches in a test.
 
-    Without a terminal on standard error, no bar is shown and rich is not imported. The time left is
-    also logged after each display.
+    Without a terminal, rich is not imported. The time left is also logged after each display.
     """
     began, first = time.monotonic(), solver.iter
 

@@ -47,11 +47,10 @@ class ImageInput:
 
 
 def read_images(names: Iterable[str], color: Color, every: int = 1) -> Iterator[ImageInput]:
-    """Yield images one after the other, each read on demand.
+    """Yield images, each read on demand, in files, folders and subfolders, sorted by name.
 
-    Names are files; folders, whose images and videos are sorted by name, with subfolders; or "-"
-    for names on standard input, one per line. ``every`` is the step between the frames of videos
-    and animations.
+    The name "-" stands for names on standard input, one per line. ``every`` is the step between the
+    frames of videos and animations.
     """
     for name in names:
         if name == "-":

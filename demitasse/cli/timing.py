@@ -111,10 +111,7 @@ HEAD = ("layer", "type", "forward runs", "backward runs")
 
 
 def _mark(layer: LayerReport, numbers: dict[str, int]) -> str:
-    """Return the numbers of the reasons why no faster code runs a layer, such as ``[1] [2]``.
-
-    New reasons are added to ``numbers``, which is listed once below the table.
-    """
+    """Return why no faster code runs a layer, as numbers of reasons, such as ``[1] [2]``."""
     alone = f"not fused with the next: {layer.why_not_fused}" if layer.why_not_fused else ""
     reasons = filter(None, (layer.why, alone))
     return " ".join(f"[{numbers.setdefault(reason, len(numbers) + 1)}]" for reason in reasons)

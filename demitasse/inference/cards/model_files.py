@@ -189,10 +189,7 @@ def _net_beside(weights: Path) -> Path:
 
 
 class LoadedModel:
-    """A net of phase TEST with its weights, and the predictor of its card, or None.
-
-    ``outputs`` are the names of the returned blobs; by default those of the card or of the net.
-    """
+    """A net of phase TEST with its weights, names of outputs, and its card's predictor or None."""
 
     def __init__(self, files: ModelFiles, device: str | None, outputs: Sequence[str] = ()) -> None:
         self.predictor: Predictor | None = None

@@ -144,10 +144,9 @@ def similar_cards(net: Path) -> list[PublishedCard]:
 
 
 def file_hashes(path: Path) -> tuple[str, str]:
-    """Return SHA-1 and SHA-256 of a file, in hexadecimal digits.
+    """Return SHA-1, which Caffe's Model Zoo gives, and SHA-256 of a file, in hexadecimal digits.
 
-    The pages of Caffe's Model Zoo give SHA-1. It identifies files; nothing relies on its collision
-    resistance.
+    SHA-1 identifies files; nothing relies on its collision resistance.
     """
     old, new = hashlib.sha1(usedforsecurity=False), hashlib.sha256()
     try:
