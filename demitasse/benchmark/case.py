@@ -88,14 +88,12 @@ def deploy_nets(folder: Path) -> list[Path]:
     """
     beside = {path.parent for path in folder.rglob("*") if path.name.endswith(WEIGHTS)}
     found = [path for parent in sorted(beside) for path in sorted(parent.glob("*.prototxt"))]
-    nets = [path for path in found if _has_inputs(path)]
+    nets = []
+    for path in found:
+        with suppress(DemitasseError):  # a solver's
+            if any(layer.type == "Input" for layer in read_net(path).message.layer):
+                nets.append(path)
     if not nets:
         message = f"{folder} has no prototxt with inputs beside a .caffemodel file"
         raise DataError(message, code=ErrorCode.NOT_FOUND, got=str(folder))
     return nets
-
-
-def _has_inputs(path: Path) -> bool:
-    with suppress(DemitasseError):  # a solver's
-        return any(layer.type == "Input" for layer in read_net(path).message.layer)
-    return False

@@ -134,19 +134,17 @@ def largest_batch(
     computed = max(0, min(max_batch, line.batch_within(search.limit)))
     if confirm and search.may_try(line.at(computed)):
         search.around(computed)
-    if search.confirmed:
-        if search.fits is None:
-            message = f"a batch of 1 does not fit in {bytes_text(search.limit)}: {search.why}"
-            raise OutOfMemoryError(message)
+    most = bytes_text(search.limit)
+    if search.confirmed and search.fits is None:
+        message = f"a batch of 1 does not fit in {most}: {search.why}"
+        raise OutOfMemoryError(message)
+    if not search.confirmed and not computed:
+        takes = bytes_text(line.at(1).total)
+        message = f"a batch of 1 takes {takes} by computation, more than {most}"
+        raise OutOfMemoryError(message)
+    batch, use = computed, line.at(computed)
+    if search.fits is not None:
         batch, use = search.fits.batch, search.fits.use or MemoryUse()
-    else:
-        if not computed:
-            message = (
-                f"a batch of 1 takes {bytes_text(line.at(1).total)} by computation, more than "
-                f"{bytes_text(search.limit)}"
-            )
-            raise OutOfMemoryError(message)
-        batch, use = computed, line.at(computed)
     return LargestBatch(
         batch, computed, search.confirmed, search.refused, search.why, use, line.per_item,
         search.limit, where.name, phase, trial.solver,

@@ -106,6 +106,15 @@ def _make_net(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
     return solver.net, solver
 
 
+def seconds_of(net: Net, run: Callable[[], object]) -> float:
+    """Return the time of a call; the net's device is synchronized before and after."""
+    net.synchronize()
+    begin = perf_counter()
+    run()
+    net.synchronize()
+    return perf_counter() - begin
+
+
 class _TimedCase:
     """A prepared case."""
 
@@ -119,16 +128,15 @@ class _TimedCase:
         """Return the seconds of one pass, with inputs copied from the host."""
         for name in self.net.inputs:
             self.net.blobs[name].mutable_cpu_data()
-        self.net.synchronize()
-        begin = perf_counter()
+        return seconds_of(self.net, self._run)
+
+    def _run(self) -> None:
         if self._solver is not None:
             self._solver.step(1)
-        else:
-            self.net.forward()
-            for name in self.net.outputs:
-                self.net.blobs[name].cpu_data()
-        self.net.synchronize()
-        return perf_counter() - begin
+            return
+        self.net.forward()
+        for name in self.net.outputs:
+            self.net.blobs[name].cpu_data()
 
     def look(self, *, layers: bool) -> None:
         """Measure memory, traffic, work and peak, and the times of layers if requested."""
@@ -241,23 +249,17 @@ def _prepare(case: Case, *, layers: bool) -> tuple[Result, _Work | None]:
     result = Result(case)
     try:
         work = PeerCase(case) if case.device in PEERS else _TimedCase(result)
-        _warm_up(work)
+        last = now = work.once()
+        for _ in range(LONGEST_WARM_UP):  # plans are made, kernels compiled, times get steady
+            last, now = now, work.once()
+            if abs(now - last) < SETTLED * now:
+                break
         if isinstance(work, _TimedCase):
             work.look(layers=layers)
     except Exception as error:  # a failing case must not end the others
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return Result(case, error=reason[:300]), None
     return result, work
-
-
-def _warm_up(work: _Work) -> None:
-    """Run passes until plans are made, kernels are compiled and times are steady."""
-    last = work.once()
-    for _ in range(LONGEST_WARM_UP):
-        now = work.once()
-        if abs(now - last) < SETTLED * now:
-            return
-        last = now
 
 
 def _round(work: _Work, seconds: float) -> Iterator[float]:
@@ -284,14 +286,8 @@ layer {{ name: "product" type: "InnerProduct" bottom: "x" top: "y"
 def peak(device: Device, dtype: str) -> float:
     """Return the GFLOP/s of a large matrix product on a device, the best of a few runs."""
     net = Net(parse_text(PEAK_NET, NetParameter), "TEST", device=device, dtype=dtype, seed=0)
-    times = []
-    for _ in range(PEAK_PASSES):
-        net.synchronize()
-        begin = perf_counter()
-        net.forward()
-        net.synchronize()
-        times.append(perf_counter() - begin)
-    return 2 * PEAK_SIDE**3 / min(times) / 1e9
+    best = min(seconds_of(net, net.forward) for _ in range(PEAK_PASSES))
+    return 2 * PEAK_SIDE**3 / best / 1e9
 
 
 DRAIN_PASSES = 8

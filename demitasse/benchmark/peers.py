@@ -45,10 +45,9 @@ def _onnxruntime(path: Path, inputs: Inputs, threads: int) -> Infer:
 def _openvino(path: Path, inputs: Inputs, threads: int) -> Infer:
     openvino = import_module("openvino")
     settings = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": threads,
-    }
+    }  # fmt: skip
     model = openvino.compile_model(str(path), "CPU", settings)
     request, names = model.create_infer_request(), [one.get_any_name() for one in model.outputs]
     feed = dict(inputs)
@@ -60,10 +59,7 @@ def _openvino(path: Path, inputs: Inputs, threads: int) -> Infer:
     return infer
 
 
-PEERS: dict[str, Callable[[Path, Inputs, int], Infer]] = {
-    "onnxruntime": _onnxruntime,
-    "openvino": _openvino,
-}
+PEERS = {"onnxruntime": _onnxruntime, "openvino": _openvino}
 """Peers by the name of their package: each loads a file and returns a function of its results.
 
 Inputs are arrays that stay in place; a number of threads runs each pass. Results are overwritten by

@@ -87,11 +87,6 @@ def slowest_layers(result: Result, most: int) -> list[tuple[str, str, str]]:
     return [(name, f"{time:.3f}", f"{time / total:.1%}") for name, time in longest]
 
 
-def draw_rates(results: Sequence[Result], path: Path) -> None:
-    """Draw images per second over batch sizes; the file's extension sets the format."""
-    _chart(results).save(path)
-
-
 def write_page(
     results: Sequence[Result], path: Path, slower: Sequence[Regression] | None,
     about: Mapping[str, str],
@@ -102,7 +97,7 @@ def write_page(
     """
     page = Page("Throughput")
     caption = "Images per second over batch sizes, a line for each net, phase and device"
-    page.wide_chart(_chart(results), caption)
+    page.wide_chart(rates_chart(results), caption)
     head, rows = results_table(results)
     page.table(head, rows, numbers=range(len(CASE_COLUMNS) - 1, len(head)))
     page.text(
@@ -139,8 +134,8 @@ def write_page(
     page.write(path)
 
 
-def _chart(results: Sequence[Result]) -> Chart:
-    """Return a curve for each net, phase and device; phases of a net and device share a colour."""
+def rates_chart(results: Sequence[Result]) -> Chart:
+    """Return a chart of images per second; phases of a net and device share a colour."""
     colors = list(dict.fromkeys((one.case.net, one.case.device) for one in results))
     styles = list(dict.fromkeys(one.case.phase for one in results))
     batches = sorted({one.case.batch for one in results})

@@ -23,7 +23,6 @@ class CardRequest:
 
     Attributes:
         known: Name of a published card to start from, or an empty text.
-        train: The prototxt of the training.
         mean: A file; or a text: numbers, the name of a file, or "none".
         flags: The other flags by name; None if not given.
     """
@@ -44,10 +43,8 @@ def build_card(request: CardRequest) -> tuple[Card, Path | None]:
     published = published_card(request.known) if request.known else recognize(request.weights)
     tables = published.values() if published else _guess(message)
     model, how = _subtable(tables, "model"), _subtable(tables, "preprocess")
-    model |= {
-        "name": request.flags.get("name") or model.get("name") or message.name,
-        **_given_flags(request.flags, ("task", "source", "licence")),
-    }
+    model |= _given_flags(request.flags, ("name", "task", "source", "licence"))
+    model["name"] = model.get("name") or message.name
     if request.flags.get("input_"):
         model["input"] = request.flags["input_"]
     if request.flags.get("output"):
@@ -93,14 +90,10 @@ def _apply_training(request: CardRequest, train: Path, how: Values) -> Path | No
     if trained is None:
         message = f"{train} has no data layer with a transform_param"
         raise ConfigError(message, code=ErrorCode.MISSING, file=str(train), field="transform_param")
-    how["mean"] = list(trained.mean)
-    for key, value in (("crop", trained.crop), ("size", trained.size)):
-        if value:
-            how[key] = list(value)
+    how["mean"] = trained.mean
+    how |= _given_flags(vars(trained), ("crop", "size", "channels"))
     if trained.scale != 1.0:
         how["scale"] = trained.scale
-    if trained.channels:
-        how["channels"] = trained.channels
     if not trained.mean_file or request.mean is not None:
         return None
     here = train.parent / Path(trained.mean_file).name

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from importlib import import_module
@@ -45,14 +45,15 @@ class LazyGroup(click.Group):
     modules: ClassVar[Mapping[str, str]] = {}
     """Command -> its module in ``demitasse.cli.commands``."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands."""
-        del ctx
-        return list(self.modules)
+    listed: ClassVar[Sequence[str]] = ()
+    """Commands that ``--help`` lists, in this order; all if empty."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Return the names of the listed commands."""
+        return list(self.listed or self.modules)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; return None for an unknown name."""
-        del ctx
         if cmd_name not in self.modules:
             return None
         module = import_module(f"demitasse.cli.commands.{self.modules[cmd_name]}")

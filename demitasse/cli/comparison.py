@@ -205,14 +205,11 @@ Weights = dict[str, list[np.ndarray]]
 
 @dataclass(frozen=True)
 class ArrayDifference:
-    """Difference of one parameter in two files.
+    """Largest difference of one parameter in two files: its place, and the values there.
 
     Attributes:
-        index: Number of the parameter within the layer.
-        absolute: Largest absolute difference; inf if one value is not finite and the values differ.
+        absolute: The difference; inf if one value is not finite and the values differ.
         relative: ``absolute`` over the largest absolute value of both arrays.
-        place: Index of the largest difference.
-        first, second: Values of the files at ``place``.
     """
 
     layer: str
@@ -226,10 +223,9 @@ class ArrayDifference:
 
 @dataclass
 class WeightsDifference:
-    """Differences of two files of weights.
+    """Differences of two files of weights, and layers that only one of the files has.
 
     Attributes:
-        only_first, only_second: Layers that only one of the files has.
         shapes: (layer, index, first shape, second shape) of shapes that differ in more than leading
             axes of 1; None for a missing parameter.
         arrays: All pairs of equal shape, the largest relative difference first.

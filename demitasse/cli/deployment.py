@@ -48,9 +48,9 @@ def deploy(
     train: Path, weights: Sequence[Path], labels: Path | None, folder: Path, *, overwrite: bool,
     **options: Any,
 ) -> Callable[[], Deployed]:  # fmt: skip
-    """Return the function that writes the deploy net and the card of a training net.
+    """Load the card of a training net, and return the function that writes it and the deploy net.
 
-    The card is loaded with its weights before; ``options`` are those of ``deploy_net``.
+    ``options`` are those of ``deploy_net``.
     """
     made = deploy_net(train, weights, **options)
     with TemporaryDirectory() as temporary:
@@ -96,7 +96,7 @@ def trains(model: Path, weights: Sequence[Path]) -> bool:
 
 
 @contextmanager
-def as_caffe_files(files: ModelFiles) -> Iterator[ModelFiles]:
+def _as_caffe_files(files: ModelFiles) -> Iterator[ModelFiles]:
     """Return files that Caffe reads; an imported ONNX file is removed at the end."""
     if files.net.suffix != ONNX:
         yield files
@@ -120,7 +120,7 @@ def ready_files(
     An ONNX file is imported. A deploy net takes the place of a training net; a missing card is
     derived if the data layers define the preprocessing, with the given labels and mean.
     """
-    with as_caffe_files(files) as caffe:
+    with _as_caffe_files(files) as caffe:
         if has_inputs(caffe.net):
             yield caffe
             return
@@ -144,7 +144,13 @@ def _derived_card(
     """Write a deploy net, check its weights, and derive its card; or return why there is none."""
     write_text(file, made.message)
     with Net(file, "TEST", device="numpy") as net:
-        _need_weights(load_files(net, weights), weights)
+        if missing := list(load_files(net, weights)):
+            message = (
+                f"got no weights for {', '.join(map(repr, missing))} in "
+                f"{', '.join(map(str, weights))}; give the weights that the training of the net "
+                "wrote"
+            )
+            raise ConfigError(message, code=ErrorCode.MISSING, field="weights", layers=missing)
         shape = tuple(net.blobs[made.outputs[0]].shape)
     inputs = [one for one in made.message.layer if one.type == "Input"]
     read = {top for one in inputs for top in one.top}
@@ -178,15 +184,6 @@ def _derived_card(
             message, code=ErrorCode.COUNT_MISMATCH, field="labels", got=len(card.labels)
         )
     return card, ""
-
-
-def _need_weights(missing: Sequence[str], weights: Sequence[Path]) -> None:
-    if missing:
-        message = (
-            f"got no weights for {', '.join(map(repr, missing))} in "
-            f"{', '.join(map(str, weights))}; give the weights that the training of the net wrote"
-        )
-        raise ConfigError(message, code=ErrorCode.MISSING, field="weights", layers=list(missing))
 
 
 def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None:

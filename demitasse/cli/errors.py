@@ -179,10 +179,7 @@ def _named_limit(error: BaseException | None) -> str:
 
 
 def check_memory_limits() -> None:
-    """Check that the process may use the memory that Python's libraries need.
-
-    With less, libraries end the process without an error.
-    """
+    """Check the limits of memory: with too little, libraries end the process without an error."""
     try:
         import resource
     except ImportError:  # Windows
@@ -212,10 +209,7 @@ def _as_flags(message: str) -> str:
 
 @contextmanager
 def as_run_failures() -> Iterator[None]:
-    """Let errors of a run exit with 1, not 3: the files of the model are correct.
-
-    Examples are a snapshot that cannot be written and a loss of NaN.
-    """
+    """Let errors of a run, e.g. a loss of NaN, exit with 1, not 3: the files are correct."""
     try:
         yield
     except (errors.NetError, errors.SnapshotError) as error:
@@ -237,10 +231,7 @@ def discard_stream(name: Literal["stdout", "stderr"]) -> None:
 
 
 def stdout_failed(error: BaseException) -> bool:
-    """Return True if ``click`` could not write to standard output.
-
-    Text for standard error is printed by ``print_stderr``, which never fails.
-    """
+    """Return True if ``click`` could not write to standard output; ``print_stderr`` never fails."""
     if not isinstance(error, OSError) or error.filename is not None:
         return False
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

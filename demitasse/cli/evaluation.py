@@ -36,10 +36,9 @@ class Scores:
         self._weights: dict[str, float] = {}
 
     def run(self, net: Net, batches: int | None, progress: Callable[[int, int], None]) -> None:
-        """Run batches through a net and sum the outputs.
+        """Run batches, or an epoch, in which each record counts once, and sum the outputs.
 
-        None is an epoch, in which each record counts once. ``progress`` gets the batches done and
-        their number; it is not called in an epoch, whose number of batches the data decides.
+        ``progress`` is not called in an epoch, whose number of batches the data decides.
         """
         self._weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
         one_each = ((1, net.forward()) for _ in range(batches or 0))
@@ -110,10 +109,7 @@ def write_features(
     net: Net, outputs: dict[str, Path], batches: int, backend: str, *, overwrite: bool,
     progress: Callable[[int, int], None],
 ) -> dict[Path, int]:  # fmt: skip
-    """Run a net and write blobs as databases, a record for each item; count the records.
-
-    ``outputs`` are the databases by blob; all of them appear when all are complete.
-    """
+    """Run a net, write blobs as databases, which appear together, and return their counts."""
     blobs = {name: net.blob_by_name(name) for name in outputs}
     with ExitStack() as stack:
         written = {

@@ -30,12 +30,7 @@ TRUE, FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
 
 def double_dashes(args: Sequence[str]) -> list[str]:
-    """Give long flags two dashes, drop glog's flags, and insert the flags of ``--flagfile``.
-
-    Raises:
-        OSError: A file of flags cannot be read.
-        ValueError: A file of flags is named twice, is too large or is not text.
-    """
+    """Give long flags two dashes, drop glog's flags, and insert the flags of ``--flagfile``."""
     args, rest = _split(args)
     dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in _from_files(args, set()))
     return [arg for arg in dashed if not GLOG.fullmatch(arg)] + rest

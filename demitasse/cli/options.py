@@ -49,12 +49,9 @@ def switch(names: str, help: str, **settings: Any) -> Decorator:
 
 
 def option_group(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Return a decorator that adds options and passes their values as one argument.
+    """Return a decorator that adds options, in the order of the help.
 
-    Args:
-        name: Name of the argument.
-        make: Function of the options' values, by name.
-        options: Decorators of click, in the order of the help.
+    The command gets one argument, ``name``: the result of ``make`` for the values by name.
     """
 
     def decorate(function: Function) -> Function:
@@ -97,11 +94,9 @@ class _File(click.Path):
     """A file; an option with an empty value counts as not given, as in gflags."""
 
     def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
+        self, value: str | os.PathLike[str], param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Return the path, or None."""
         if value == "":
             if isinstance(param, click.Option) and param.required:
@@ -316,10 +311,7 @@ def available_gpus() -> list[int]:
 
 
 def local_gpu(named: Sequence[str], connected: Communicator | None) -> str | None:
-    """Return the GPU of this process: each local rank uses its own GPU.
-
-    ``named`` are the GPUs of a flag, or "cuda" for all GPUs of the machine.
-    """
+    """Return the GPU of this process by its local rank; "cuda" names all GPUs of the machine."""
     if connected is None or connected.size == 1:
         return named[0] if named else None
     if list(named) in (["cuda"], ["gpu"]):

@@ -26,8 +26,7 @@ LOG_INTERVAL = 60.0
 def train_progress(solver: Solver) -> Iterator[None]:
     """Show iteration, loss, learning rate and time left below the log lines; batches in a test.
 
-    Without a terminal on standard error, no bar is shown and rich is not imported. The time left is
-    also logged after each display.
+    Without a terminal, rich is not imported. The time left is also logged after each display.
     """
     began, first = time.monotonic(), solver.iter
 
@@ -46,10 +45,7 @@ def train_progress(solver: Solver) -> Iterator[None]:
 
 
 def log_time_left(began: float, done: int, total: int) -> None:
-    """Log the time left at the speed so far; parsers of Caffe's logs skip the line.
-
-    ``began`` is the start by ``time.monotonic``; ``done`` of ``total`` steps are done, at least 1.
-    """
+    """Log the time left at the speed since ``began``; parsers of Caffe's logs skip the line."""
     left = (time.monotonic() - began) / done * (total - done)
     log.info(
         "    Time remaining: %s (%d of %d done)", seconds_text(left), done, total,

@@ -29,13 +29,8 @@ def table(
     """Return rows under a header, columns aligned, numbers right-aligned.
 
     Floats have four significant digits. In a narrow terminal, cells wrap and names are shortened in
-    the middle; if the columns still do not fit, each row takes several lines.
-
-    Args:
-        header: Names of the columns.
-        rows: The cells.
-        width: Columns of a line; by default the terminal's, without a terminal unlimited.
-        whole: Names of the columns whose words are never shortened.
+    the middle, except in the columns ``whole``; if the columns still do not fit, each row takes
+    several lines. The width is by default the terminal's, without a terminal unlimited.
     """
     from demitasse.pages.page import number_columns
 

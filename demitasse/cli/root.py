@@ -23,7 +23,7 @@ COMMANDS = tuple(name for commands in SECTIONS.values() for name in commands)
 class Root(LazyGroup):
     """The commands of ``demitasse``; tools of Caffe that no section lists are hidden."""
 
-    modules = MODULES
+    modules, listed = MODULES, COMMANDS
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept flags with one dash, too."""
@@ -59,11 +59,6 @@ class Root(LazyGroup):
         """List the commands by section."""
         for title, names in SECTIONS.items():
             self.write_section(ctx, formatter, title, names)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands that ``--help`` lists."""
-        del ctx
-        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; a removed tool of Caffe names the command in its place."""

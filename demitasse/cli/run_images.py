@@ -29,7 +29,6 @@ class ImageInput:
     """An image, or one frame of several.
 
     Attributes:
-        name: Path of the file.
         place: Path relative to the given folder, or the file's name.
         frame: Number of the frame, from 0; None for a single image.
         found: The pixels, uint8, blue first, (C, H, W); or the error of reading them.
@@ -48,11 +47,10 @@ class ImageInput:
 
 
 def read_images(names: Iterable[str], color: Color, every: int = 1) -> Iterator[ImageInput]:
-    """Yield images one after the other, each read on demand.
+    """Yield images, each read on demand, in files, folders and subfolders, sorted by name.
 
-    Names are files; folders, whose images and videos are sorted by name, with subfolders; or "-"
-    for names on standard input, one per line. ``every`` is the step between the frames of videos
-    and animations.
+    The name "-" stands for names on standard input, one per line. ``every`` is the step between the
+    frames of videos and animations.
     """
     for name in names:
         if name == "-":
@@ -65,18 +63,17 @@ def read_images(names: Iterable[str], color: Color, every: int = 1) -> Iterator[
 
 
 def _in_folder(folder: Path, color: Color, every: int) -> Iterator[ImageInput]:
-    found = False
+    fault: DataError | None
+    fault = DataError("the folder has no images and no videos", code=ErrorCode.MISSING)
     try:
         for path in files_in(folder, IMAGES | VIDEOS):
-            found = True
+            fault = None
             yield from _read_frames(path, path.relative_to(folder), color, every)
     except OSError as error:
-        why = DataError(f"{error.filename}: {error.strerror or error}", code=ErrorCode.UNREADABLE)
-        yield ImageInput(str(folder), Path(folder.name), None, why)
-        return
-    if not found:
-        why = DataError("the folder has no images and no videos", code=ErrorCode.MISSING)
-        yield ImageInput(str(folder), Path(folder.name), None, why)
+        why = f"{error.filename}: {error.strerror or error}"
+        fault = DataError(why, code=ErrorCode.UNREADABLE)
+    if fault is not None:
+        yield ImageInput(str(folder), Path(folder.name), None, fault)
 
 
 def _read_frames(path: Path, place: Path, color: Color, every: int) -> Iterator[ImageInput]:

@@ -59,13 +59,6 @@ class RunHistory:
         """Return the iterations and values of a name, in order; empty for an unknown name."""
         return sorted(self.scalars.get(name, {}).items())
 
-    def rewind(self, iteration: float) -> None:
-        """Delete the numbers of this and later iterations: the run was resumed here."""
-        tables: list[dict[float, Any]] = [*self.scalars.values(), *self.histograms.values()]
-        for values in tables:
-            for late in [one for one in values if one >= iteration]:
-                del values[late]
-
 
 def read_run(path: Path) -> RunHistory:
     """Read a run; a file that starts with ``{`` has JSON lines, other files are logs."""
@@ -94,7 +87,12 @@ def _from_json_lines(path: Path, text: str) -> RunHistory:
                 for name, value in values.items() if isinstance(values, dict) else ():
                     run.put(str(name), iteration, _number(value))
             case "begin", dict():
-                run.rewind(iteration)
+                # the run was resumed here: later numbers are of no run
+                tables: list[dict[float, Any]]
+                tables = [*run.scalars.values(), *run.histograms.values()]
+                for table in tables:
+                    for late in [one for one in table if one >= iteration]:
+                        del table[late]
                 run.facts = facts
             case "environment", dict():
                 run.environment = facts

@@ -22,12 +22,8 @@ HANG_UP: int | None = getattr(signal, "SIGHUP", None)  # Windows has none
 class Signals:
     """Context manager that turns signals into requests to a solver.
 
-    The solver handles a request between two iterations. A second "stop" raises KeyboardInterrupt
-    at once.
-
-    Args:
-        request: Function of "stop" or "snapshot"; called by the signal handler, at any point.
-        sigint, sighup, sigterm: Effects of the signals.
+    The handler calls ``request`` with "stop" or "snapshot" at any point; the solver acts between
+    two iterations. A second "stop" raises KeyboardInterrupt at once.
     """
 
     def __init__(

@@ -6,11 +6,11 @@ Source: Caffe, ``tools/caffe.cpp`` (``time``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
-from demitasse.benchmark.measure import peak
+from demitasse.benchmark.measure import peak, seconds_of
 from demitasse.cli.render import table
 from demitasse.core.config import settings
 from demitasse.core.log import get_logger, number
@@ -27,32 +27,29 @@ WARMUP_PASSES_QUEUED = 4
 """Unmeasured passes of a device with a queue; graph capture happens in the last ones."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Timing:
     """Mean times of passes and layers, and the total of all passes, in milliseconds.
 
-    The time of fused layers is at the first of the layers.
-
     Attributes:
+        layers: Each layer with the times of its forward and backward pass; the time of fused layers
+            is at the first of the layers.
         peak: GFLOP/s of a large matrix product on the device.
         capture_status: A sentence on CUDA graph capture; empty for other devices.
     """
 
     iterations: int
-    forward: float = 0.0
-    backward: float | None = None
-    total: float = 0.0
-    layer_forward: list[float] = field(default_factory=list)
-    layer_backward: list[float | None] = field(default_factory=list)
-    layers: list[LayerReport] = field(default_factory=list)
-    peak: float = 0.0
-    capture_status: str = ""
+    forward: float
+    backward: float | None
+    total: float
+    layers: Sequence[tuple[LayerReport, float, float | None]]
+    peak: float
+    capture_status: str
 
     def log(self) -> None:
         """Log the times in Caffe's lines."""
         log.info("Average time per layer: ")
-        times = zip(self.layers, self.layer_forward, self.layer_backward, strict=True)
-        for layer, forward, backward in times:
+        for layer, forward, backward in self.layers:
             log.info("%10s\tforward: %s ms.", layer.name, number(forward))
             if backward is not None:
                 log.info("%10s\tbackward: %s ms.", layer.name, number(backward))
@@ -64,81 +61,57 @@ class Timing:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the times for JSON."""
-        times = zip(self.layers, self.layer_forward, self.layer_backward, strict=True)
         layers = [
             {**asdict(layer), "forward_ms": forward, "backward_ms": backward}
-            for layer, forward, backward in times
+            for layer, forward, backward in self.layers
         ]
         return {
-            "iterations": self.iterations,
-            "forward_ms": self.forward,
-            "backward_ms": self.backward,
-            "total_ms": self.total,
-            "peak_gflops": self.peak,
-            "launching": self.capture_status,
-            "layers": layers,
-        }
+            "iterations": self.iterations, "forward_ms": self.forward,
+            "backward_ms": self.backward, "total_ms": self.total, "peak_gflops": self.peak,
+            "launching": self.capture_status, "layers": layers,
+        }  # fmt: skip
 
 
 def measure_net(net: Net, iterations: int, *, backward: bool = True) -> Timing:
     """Measure passes over a net; gradients start at zero in each pass, as in training."""
-    timing = Timing(iterations)
-    for _ in range(WARMUP_PASSES_QUEUED if net.device.backend.queues else WARMUP_PASSES):
-        _forward(net)
+
+    def run() -> tuple[float, float]:
+        forward_time, backward_time = seconds_of(net, net.forward), 0.0
         if backward:
-            _backward(net)
-    timing.layers, timing.capture_status = report(net.plan), capture_status(net)
-    timing.peak = peak(net.device, net.dtype)
-    begin = perf_counter()
-    forward_time = backward_time = 0.0
+            net.clear_param_diffs()
+            backward_time = seconds_of(net, lambda: net.backward(-1))
+        return 1e3 * forward_time, 1e3 * backward_time
+
+    for _ in range(WARMUP_PASSES_QUEUED if net.device.backend.queues else WARMUP_PASSES):
+        run()
+    layers, status, most = report(net.plan), capture_status(net), peak(net.device, net.dtype)
+    begin, times = perf_counter(), []
     for index in range(iterations):
-        forward_time += (forward := _forward(net))
-        back = _backward(net) if backward else 0.0
-        backward_time += back
+        times.append(run())
         passes = "forward-backward" if backward else "forward"
-        log.info("Iteration: %d %s time: %s ms.", index + 1, passes, number(forward + back))
-    timing.total = 1e3 * (perf_counter() - begin)
-    timing.forward = forward_time / iterations
-    timing.backward = backward_time / iterations if backward else None
+        log.info("Iteration: %d %s time: %s ms.", index + 1, passes, number(sum(times[-1])))
+    total = 1e3 * (perf_counter() - begin)
+    forward_mean, backward_mean = (sum(column) / iterations for column in zip(*times, strict=True))
     with Stopwatch(net.plan, net.synchronize) as watch:
         for _ in range(iterations):
-            _forward(net)
-            if backward:
-                _backward(net)
-    timing.layer_forward = [1e3 * total / iterations for total in watch.forward]
-    timing.layer_backward = [
-        1e3 * total / iterations if backward and need else None
-        for total, need in zip(watch.backward, net.structure.layer_need_backward, strict=True)
+            run()
+    needs = net.structure.layer_need_backward
+    rows = [
+        (layer, 1e3 * there / iterations, 1e3 * back / iterations if backward and need else None)
+        for layer, there, back, need in zip(
+            layers, watch.forward, watch.backward, needs, strict=True
+        )
     ]
-    return timing
-
-
-def _forward(net: Net) -> float:
-    """Return the time of a synchronized forward pass."""
-    net.synchronize()
-    begin = perf_counter()
-    net.forward()
-    net.synchronize()
-    return 1e3 * (perf_counter() - begin)
-
-
-def _backward(net: Net) -> float:
-    net.clear_param_diffs()
-    net.synchronize()
-    begin = perf_counter()
-    net.backward(-1)
-    net.synchronize()
-    return 1e3 * (perf_counter() - begin)
+    return Timing(
+        iterations, forward_mean, backward_mean if backward else None, total, rows, most, status
+    )
 
 
 HEAD = ("layer", "type", "forward runs", "backward runs")
 
 
 def _mark(layer: LayerReport, numbers: dict[str, int]) -> str:
-    """Return the numbers of the reasons why no faster code runs a layer, such as ``[1] [2]``.
-
-    New reasons are added to ``numbers``, which is listed once below the table.
-    """
+    """Return why no faster code runs a layer, as numbers of reasons, such as ``[1] [2]``."""
     alone = f"not fused with the next: {layer.why_not_fused}" if layer.why_not_fused else ""
     reasons = filter(None, (layer.why, alone))
     return " ".join(f"[{numbers.setdefault(reason, len(numbers) + 1)}]" for reason in reasons)
@@ -167,8 +140,7 @@ def timing_table(timing: Timing) -> str:
     head = (*HEAD, "forward", "backward", "of peak", "bytes", "why")
     reasons: dict[str, int] = {}
     rows: list[tuple[object, ...]] = []
-    times = zip(timing.layers, timing.layer_forward, timing.layer_backward, strict=True)
-    for layer, forward, backward in times:
+    for layer, forward, backward in timing.layers:
         if layer.part_of and not backward:
             rows.append((*_code_cells(layer), None, None, "", "", ""))
             continue

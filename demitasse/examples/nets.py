@@ -109,8 +109,7 @@ def net_files(name: str, data: StartData, prefix: str) -> dict[str, str]:
 
 
 def _train_val(name: str, net: StartNet, data: StartData) -> str:
-    mean = net.mean or data.mean
-    values = "".join(f" mean_value: {value:.6g}" for value in mean)
+    values = "".join(f" mean_value: {value:.6g}" for value in net.mean or data.mean)
     scale = "" if net.scale == 1 else f" scale: {net.scale:.7g}"
     batches = {"TRAIN": _train_batch(net, data), "TEST": _test_batches(data)[0]}
     text = [f'name: "{name}"\n']

@@ -176,7 +176,7 @@ def picture(blob: Blob) -> tuple[str, str]:
         total, what = channels, "channels of the first item"
     shown = len(tiles)
     about = f"{shown} {what}" if shown == total else f"the first {shown} of {total} {what}"
-    finite = tiles[np.isfinite(tiles)]  # the smallest becomes 0, the largest 255, others 0
+    finite = tiles[np.isfinite(tiles)]  # from 0 to 255; NaN and infinities are 0
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     scaled = (np.nan_to_num(tiles, nan=low, posinf=low, neginf=low) - low) / (high - low or 1.0)
     pixels = _mosaic(np.asarray(np.round(255 * scaled), dtype=np.uint8))

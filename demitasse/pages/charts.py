@@ -84,9 +84,7 @@ class Chart:
     of values from 0 on does not run below 0.
 
     Attributes:
-        curves: The curves.
         y_label: Title of the y axis, above the axis.
-        x_label: Title of the x axis.
         scale: Scale of the y axis.
         places: Labels along the x axis for x = 0, 1, ...; empty for numbers.
         limit: Value of a dotted horizontal line, or None.
@@ -150,9 +148,11 @@ class Chart:
     def _plot(self, axes: Axes, curve: Curve, number: int) -> Line2D:
         color = number if curve.color is None else curve.color
         style = color // len(COLORS) if curve.style is None else curve.style
-        points = [(x, _drawable(y, self.scale)) for x, y in thinned(curve.points)]
+        points = thinned(curve.points)
+        least = 1 / LARGEST if self.scale == "log" else -LARGEST
+        ys = [y if least < y < LARGEST else math.nan for _, y in points]
         [line] = axes.plot(
-            [x for x, _ in points], [y for _, y in points], color=COLORS[color % len(COLORS)],
+            [x for x, _ in points], ys, color=COLORS[color % len(COLORS)],
             linestyle=STYLES[style % len(STYLES)], linewidth=1.2,
             marker="o" if len(points) < 40 else None, markersize=3, clip_on=False,
         )  # fmt: skip
@@ -272,8 +272,3 @@ def thinned(points: Sequence[Point]) -> list[Point]:
         ends = {min(segment, key=height), max(segment, key=height)} if segment else set()
         found += sorted(ends) or [points[begin]]
     return found
-
-
-def _drawable(value: float, scale: str) -> float:
-    drawn = abs(value) < LARGEST and (scale == "linear" or value > 1 / LARGEST)
-    return value if drawn else math.nan

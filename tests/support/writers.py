@@ -319,7 +319,7 @@ def _results() -> None:
 
     def write() -> None:
         files.write_results(Path("out/results.json"), results)
-        files.draw_rates(results, Path("out/results.svg"))
+        files.rates_chart(results).save(Path("out/results.svg"))
         files.write_page(results, Path("out/results.html"), None, {})
 
     _as_a_script(write)

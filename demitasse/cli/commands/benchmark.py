@@ -34,7 +34,7 @@ from demitasse.cli.render import print_json, show, table
 from demitasse.core.text import bytes_text
 
 if TYPE_CHECKING:
-    from demitasse.benchmark import Case, LargestBatch
+    from demitasse.benchmark import Case
 
 
 def _iterations(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -178,8 +178,8 @@ def bench_command(
     from demitasse.benchmark.measure import machine
     from demitasse.benchmark.peers import installed_peers, peer_versions
     from demitasse.benchmark.results import (
-        draw_rates,
         notes,
+        rates_chart,
         results_table,
         slowest_layers,
         write_page,
@@ -216,7 +216,7 @@ def bench_command(
     if save is not None:
         write_results(save, results, about)
     if chart is not None:
-        draw_rates(results, chart)
+        rates_chart(results).save(chart)
     if html is not None:
         write_page(results, html, slower, about)
     if slower or any(result.error for result in results):
@@ -282,11 +282,7 @@ def largest_batch_command(net: Path, keep_blobs: str, as_json: bool, **how: Any)
         about = {"net": str(net), **asdict(found)}
         about["use"]["total"] = found.use.total
         print_json(about)
-    else:
-        show(_largest_batch_text(found))
-
-
-def _largest_batch_text(found: LargestBatch) -> str:
+        return
     what = f"phase {found.phase}" + (f", updated by {found.solver}" if found.solver else "")
     rows = [(name.replace("_", " "), bytes_text(size)) for name, size in asdict(found.use).items()]
     rows.append(("total", bytes_text(found.use.total)))
@@ -296,7 +292,7 @@ def _largest_batch_text(found: LargestBatch) -> str:
         tried = "no larger batch was tried"
     else:
         tried = "it was not run"
-    return (
+    show(
         f"a batch of {found.batch:,} fits in {bytes_text(found.limit)} on {found.device}, {what}\n"
         f"computed: {found.computed:,}; {tried}\n\n"
         f"{table(('at that batch', 'takes'), rows)}\n\n"

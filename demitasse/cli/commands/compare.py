@@ -212,14 +212,19 @@ def diff_command(
     """
     from demitasse.cli.comparison import ComparisonReport
     from demitasse.cli.evaluation import load_weights_into
+    from demitasse.io.weights.formats import read_weights
     from demitasse.net import Net
+    from demitasse.testing.compare_models import compare_weights
 
     if other_weights and other.suffix != ".prototxt":
         fail(f"--other_weights needs a prototxt as OTHER, got {other}")
     with Net(net, phase, device=device, seed=seed, **state) as made:
         load_weights_into(made, weights)
         if other.suffix in WEIGHT_FILES:
-            found = _with_weights(made, other, bool(weights))
+            found = compare_weights(made, other.name, read_weights(other), values=bool(weights))
+            if not weights:
+                note = "without --weights, only names and shapes of parameters are compared"
+                found.notes.append(note)
         elif other.suffix == ".prototxt":
             with Net(other, phase, device=made.device, seed=seed, **state) as second:
                 load_weights_into(second, other_weights)
@@ -232,16 +237,6 @@ def diff_command(
             title="Comparison", missing=found.missing, notes=found.notes,
         )  # fmt: skip
     options.show(ctx, result)
-
-
-def _with_weights(net: Net, other: Path, loaded: bool) -> ModelComparison:
-    from demitasse.io.weights.formats import read_weights
-    from demitasse.testing.compare_models import compare_weights
-
-    found = compare_weights(net, other.name, read_weights(other), values=loaded)
-    if not loaded:
-        found.notes.append("without --weights, only names and shapes of parameters are compared")
-    return found
 
 
 def _with_net(net: Net, second: Net, path: Path, arrays: dict[str, Any]) -> ModelComparison:

@@ -35,7 +35,7 @@ from demitasse.core.paths import regular_file
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.interop import Exported, Preprocess, TorchExported
+    from demitasse.interop import Exported, TorchExported
 
 Check = tuple[Path | None, int]
 """Inputs and seed of a check."""
@@ -117,14 +117,17 @@ def export_command(
     inputs, losses and metrics are dropped. Exits with 1 if --check finds a difference above --rtol.
     """
     from demitasse.core.paths import check_exists
-    from demitasse.interop import export_onnx, export_torch
+    from demitasse.interop import Preprocess, export_onnx, export_torch
 
     check_exists(net)
     done: Exported | TorchExported
     if _framework(ctx, out, kind) == "torch":
         done = export_torch(net, weights, out, outputs=outputs, **settings, **state)
     else:
-        preprocess = _preprocess(mean, scale, bgr=bgr, uint8=uint8)
+        preprocess = None
+        if mean is not None or scale != 1 or bgr or uint8:
+            values = _mean(mean) if mean else None
+            preprocess = Preprocess(mean=values, scale=scale, bgr=bgr, uint8=uint8)
         done = export_onnx(
             net, weights, out, outputs=outputs, any_size=any_size, opset=opset, float16=float16,
             preprocess=preprocess, **settings, **state,
@@ -173,14 +176,6 @@ def _framework(ctx: click.Context, out: Path, kind: str | None) -> str:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         fail(f"{flags}: for ONNX files only")
     return found
-
-
-def _preprocess(mean: str | None, scale: float, *, bgr: bool, uint8: bool) -> Preprocess | None:
-    from demitasse.interop import Preprocess
-
-    if mean is None and scale == 1 and not bgr and not uint8:
-        return None
-    return Preprocess(mean=_mean(mean) if mean else None, scale=scale, bgr=bgr, uint8=uint8)
 
 
 def _mean(text: str) -> np.ndarray:

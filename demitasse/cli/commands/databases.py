@@ -6,7 +6,6 @@ Source: Caffe, ``tools``, ``examples/mnist``, ``examples/siamese`` and ``example
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -304,7 +303,10 @@ def extract_features_command(
     from demitasse.core.log import get_logger
     from demitasse.net import Net
 
-    with Net(model, "TEST", device=device or _caffe_device(mode, gpu), keep_blobs=names) as net:
+    if mode is not None and not device:
+        number = gpu_numbers(gpu.removeprefix("DEVICE_ID="))[0]
+        device = f"cuda:{number}" if mode == "GPU" else "cpu"
+    with Net(model, "TEST", device=device, keep_blobs=names) as net:
         get_logger(__name__).info("Use %s.", net.device)
         load_weights_into(net, [weights])
         outputs = dict(zip(names, paths, strict=True))
@@ -313,10 +315,3 @@ def extract_features_command(
                 net, outputs, batches, backend, overwrite=overwrite, progress=progress
             )
     print_record_counts(written, as_json=as_json)
-
-
-def _caffe_device(mode: str | None, gpu: str) -> str | None:
-    if mode is None:
-        return None
-    number = gpu_numbers(re.sub(r"^DEVICE_ID=", "", gpu))[0]
-    return f"cuda:{number}" if mode == "GPU" else "cpu"

@@ -160,11 +160,8 @@ def environment() -> dict[str, Any]:
         "libraries": {name: _version(names) for name, names in LIBRARIES.items()},
         "blas": blas(),
         "onednn": asdict(onednn_status()),
-        "kernels": {
-            **asdict(kernels),
-            "processor": kernels.processor,
-            "folder": str(folder() or ""),
-        },
+        "kernels": asdict(kernels)
+        | {"processor": kernels.processor, "folder": str(folder() or "")},
     }
 
 
@@ -181,11 +178,8 @@ def blas() -> dict[str, str | None]:
 
     built: Any = np.show_config(mode="dicts")
     about = built.get("Build Dependencies", {}).get("blas", {})
-    return {
-        "name": about.get("name"),
-        "version": about.get("version"),
-        "kernel": _openblas(Path(np.__file__).parent),
-    }
+    kernel = _openblas(Path(np.__file__).parent)
+    return {"name": about.get("name"), "version": about.get("version"), "kernel": kernel}
 
 
 def _openblas(numpy: Path) -> str | None:

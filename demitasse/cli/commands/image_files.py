@@ -6,8 +6,6 @@ Source: SSD (weiliu89/caffe), ``tools/get_image_size.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import click
@@ -43,6 +41,8 @@ def resize_and_crop_images_command(
     The shorter side is resized to --output_side_length, and the longer side is cropped. Unreadable
     images are skipped with a warning.
     """
+    from demitasse.core.atomic import atomic_write
+    from demitasse.core.extras import lacks_extra
     from demitasse.core.log import get_logger
     from demitasse.core.paths import read_text
     from demitasse.io.data.threads import THREADS, map_ahead
@@ -57,31 +57,24 @@ def resize_and_crop_images_command(
         line.strip().removeprefix(prefix).split()[0].lstrip("/") for line in lines if line.strip()
     ]
     make = _as_pil if image_lib == "PIL" else _as_opencv
-    work = partial(_write_square, input_folder, output_folder, partial(make, side))
-    faults = [fault for fault in map_ahead(work, names, num_clients or THREADS) if fault]
+
+    def write(name: str) -> DataError | None:
+        try:
+            content = make(side, input_folder / name)
+        except DataError as error:
+            if lacks_extra(error):
+                raise
+            return error
+        target = output_folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(target) as file:
+            file.write(content)
+        return None
+
+    faults = [fault for fault in map_ahead(write, names, num_clients or THREADS) if fault]
     for fault in faults:
         get_logger(__name__).warning("Left out: %s", fault)
     echo(f"{output_folder}: {len(names) - len(faults)} images written")
-
-
-def _write_square(
-    source: Path, out: Path, make: Callable[[Path], bytes], name: str
-) -> DataError | None:
-    """Write the square of an image; return the error of an unreadable image."""
-    from demitasse.core.atomic import atomic_write
-    from demitasse.core.extras import lacks_extra
-
-    try:
-        content = make(source / name)
-    except DataError as error:
-        if lacks_extra(error):
-            raise
-        return error
-    target = out / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(target) as file:
-        file.write(content)
-    return None
 
 
 def _as_opencv(side: int, path: Path) -> bytes:
@@ -100,9 +93,8 @@ def _as_pil(side: int, path: Path) -> bytes:
     try:
         return averaged_center_crop(read_bytes(path), side)
     except OSError as error:
-        raise DataError(
-            error.strerror or str(error), str(path), code=ErrorCode.UNREADABLE
-        ) from error
+        reason = error.strerror or str(error)
+        raise DataError(reason, str(path), code=ErrorCode.UNREADABLE) from error
     except DataError as error:
         raise located(error, str(path)) from error
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -26,9 +26,6 @@ from demitasse.cli.options import (
     threads_option,
 )
 from demitasse.cli.render import print_json
-
-if TYPE_CHECKING:
-    from demitasse.examples.nets import StartData
 
 replace_option = switch("--overwrite", "Replace existing files.")
 
@@ -125,12 +122,18 @@ def new_command(
     """
     from demitasse.core.atomic import atomic_write
     from demitasse.examples.nets import NETS, StartData, default_net, net_files
+    from demitasse.io.data.dataset import read_dataset
 
     prefix = "" if out == Path() else f"{out.as_posix()}/"
     if data is not None:
         if size is not None or gray:
             fail("--size and --gray are for nets without --data; the data has its own")
-        start = _start_data(data, classes)
+        found = read_dataset(data)
+        if classes is not None and classes != len(found.labels):
+            fail(f"got --classes {classes}, but {data} has {len(found.labels)}; omit the flag")
+        sources = ((data / "train_lmdb").as_posix(), (data / "test_lmdb").as_posix())
+        mean = tuple(round(value, 2) for value in found.mean)
+        start = StartData(len(found.labels), found.shape, mean, sources, found.train, found.test)
     elif classes is None:
         fail("give the folder of `demitasse dataset` by --data, or a number by --classes")
     else:
@@ -149,18 +152,6 @@ def new_command(
          f"{start.classes} classes, images of {'x'.join(map(str, start.shape))}")  # fmt: skip
     weights = " --weights squeezenet_v1.1.caffemodel" if chosen == "squeezenet" else ""
     echo(f"Next: demitasse train --solver {quote(str(out / 'solver.prototxt'))}{weights}")
-
-
-def _start_data(folder: Path, classes: int | None) -> StartData:
-    from demitasse.examples.nets import StartData
-    from demitasse.io.data.dataset import read_dataset
-
-    found = read_dataset(folder)
-    if classes is not None and classes != len(found.labels):
-        fail(f"got --classes {classes}, but {folder} has {len(found.labels)}; omit the flag")
-    sources = ((folder / "train_lmdb").as_posix(), (folder / "test_lmdb").as_posix())
-    mean = tuple(round(value, 2) for value in found.mean)
-    return StartData(len(found.labels), found.shape, mean, sources, found.train, found.test)
 
 
 def _need_new(files: list[Path], *, overwrite: bool) -> None:

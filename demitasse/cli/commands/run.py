@@ -332,11 +332,9 @@ def card_command(
         if ready.card is not None and not known:  # a training net defines most of it
             how = ready.card.preprocess
             derived: dict[str, object] = {
-                "task": ready.card.task,
-                "channels": how.channels,
-                "output": ready.card.outputs,
+                "task": ready.card.task, "channels": how.channels, "output": ready.card.outputs,
                 "size": ",".join(map(str, how.size)),
-            }
+            }  # fmt: skip
             flags = derived | {key: value for key, value in flags.items() if value}
             train = train or net
         request = CardRequest(

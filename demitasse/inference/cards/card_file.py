@@ -112,10 +112,7 @@ def _read_bounded(path: Path, most: int, what: str) -> bytes:
 def card_from_table(
     table: Table, folder: Path, overrides: FileOverrides, *, labels_optional: bool = False
 ) -> Card:
-    """Return the card in a table, whose files are in ``folder``.
-
-    With ``labels_optional``, a missing file of labels is a warning instead of an error.
-    """
+    """Return the card in a table; a missing file of labels may only be a warning."""
     table.integer("format", FORMAT, FORMAT, FORMAT)
     model, preprocess, classify, detect, image = (
         table.table(name) for name in ("model", "preprocess", "classify", "detect", "image")
@@ -255,10 +252,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def format_card(card: Card, folder: Path, labels: Path | None = None) -> str:
-    """Return a card as TOML text, for its folder, which contains all its files.
-
-    Without a file of labels, the labels are written into the card.
-    """
+    """Return a card as TOML text, for the folder of its files; without a file, with its labels."""
     how, detect = card.preprocess, card.detect
     mean = _file(how.mean, folder) if isinstance(how.mean, Path) else _one_or_all(how.mean)
     tables: dict[str, dict[str, object]] = {
@@ -318,8 +312,7 @@ def _one_or_all(values: Sequence[object]) -> object:
 def safe_path(folder: Path, name: str) -> Path:
     """Return the path of a file in a card's folder or below.
 
-    A card may come from another person, so it must not reach other files of the user, not even by
-    a symbolic link.
+    A card of another person must not reach other files of the user, not even by a symbolic link.
     """
     try:
         path = folder / name
@@ -340,12 +333,7 @@ def safe_path(folder: Path, name: str) -> Path:
 
 
 class Table:
-    """A table of a card, whose entries are read one by one; ``close`` refuses unread entries.
-
-    Args:
-        values: Raw entries.
-        place: Name of the table in messages.
-    """
+    """A table of a card, whose entries are read one by one; ``place`` is its name in messages."""
 
     def __init__(self, values: Mapping[str, object], place: str) -> None:
         self._values, self._place = values, place

@@ -82,7 +82,16 @@ def find_card(
         if card:
             message = f"{path} has its own card; omit the published card {card!r}"
             raise ConfigError(message, code=ErrorCode.CONFLICT, field="card", got=card)
-        return read_card(_card_in(path) if is_folder(path) else path, overrides)
+        file = path / CARD if is_folder(path) else path
+        if file != path and not is_file(file):
+            others = sorted(one.name for one in path.glob("*.toml"))[:5]
+            there = f"; it contains the cards {', '.join(others)}" if others else ""
+            message = (
+                f"{path} contains no card {CARD}{there}. Name a card, or write one: demitasse card "
+                "NET WEIGHTS"
+            )
+            raise ConfigError(message, code=ErrorCode.NOT_FOUND, file=str(file))
+        return read_card(file, overrides)
     if path.suffix == ONNX:
         return _onnx_card(path, card, overrides)
     if path.suffix in WEIGHTS:
@@ -163,19 +172,6 @@ def _onnx_card(model: Path, card: str, overrides: FileOverrides) -> Card:
     raise ConfigError(message, code=ErrorCode.MISSING, field="card")
 
 
-def _card_in(folder: Path) -> Path:
-    path = folder / CARD
-    if not is_file(path):
-        others = sorted(one.name for one in folder.glob("*.toml"))[:5]
-        there = f"; it contains the cards {', '.join(others)}" if others else ""
-        message = (
-            f"{folder} contains no card {CARD}{there}. Name a card, or write one: demitasse card "
-            "NET WEIGHTS"
-        )
-        raise ConfigError(message, code=ErrorCode.NOT_FOUND, file=str(path))
-    return path
-
-
 def _net_beside(weights: Path) -> Path:
     """Return the one prototxt in the folder of the weights that belongs to them."""
     names = ["deploy.prototxt", f"{weights.stem}.prototxt", f"{weights.stem}_deploy.prototxt"]
@@ -193,10 +189,7 @@ def _net_beside(weights: Path) -> Path:
 
 
 class LoadedModel:
-    """A net of phase TEST with its weights, and the predictor of its card, or None.
-
-    ``outputs`` are the names of the returned blobs; by default those of the card or of the net.
-    """
+    """A net of phase TEST with its weights, names of outputs, and its card's predictor or None."""
 
     def __init__(self, files: ModelFiles, device: str | None, outputs: Sequence[str] = ()) -> None:
         self.predictor: Predictor | None = None

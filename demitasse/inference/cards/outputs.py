@@ -168,7 +168,7 @@ def _images(values: np.ndarray, views: Sequence[View], card: Card) -> list[Predi
 
 
 def _image(values: np.ndarray, view: View, card: Card) -> Image:
-    """Return an image in pixels: as large as the net makes it of the whole image.
+    """Return an image, of the size that the net makes of the whole image.
 
     Shapes: values (C, h, w), in units of pixels, or of Lab.
     """

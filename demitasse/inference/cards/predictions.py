@@ -194,7 +194,10 @@ def draw_prediction(image: np.ndarray, prediction: Prediction) -> np.ndarray:
     colored = np.repeat(image, 3, axis=0) if len(image) == 1 else image
     pixels = colored[::-1].transpose(1, 2, 0)  # (H, W, 3), RGB
     if isinstance(prediction, Segments):
-        pixels = _blended(pixels, prediction.mask)
+        mask = prediction.mask  # classes are blended in, except 0, the background
+        colors = np.array([_color(index) for index in range(int(mask.max(initial=0)) + 1)])
+        mixed = pixels * (1 - OPACITY) + colors[mask] * OPACITY
+        pixels = np.where((mask > 0)[:, :, None], mixed, pixels).astype(np.uint8)
     picture = PIL.Image.fromarray(np.ascontiguousarray(pixels))
     draw = PIL.ImageDraw.Draw(picture)
     if isinstance(prediction, Boxes):
@@ -207,13 +210,6 @@ def draw_prediction(image: np.ndarray, prediction: Prediction) -> np.ndarray:
         for label, score in prediction.top(1):
             _write(draw, f"{label} {score:.2f}", (0, 0), _color(0))
     return np.asarray(picture).transpose(2, 0, 1)[::-1]
-
-
-def _blended(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Blend the colors of classes into an image, except class 0, the background."""
-    colors = np.array([_color(index) for index in range(int(mask.max(initial=0)) + 1)])
-    mixed = pixels * (1 - OPACITY) + colors[mask] * OPACITY
-    return np.where((mask > 0)[:, :, None], mixed, pixels).astype(np.uint8)
 
 
 def _color(index: int) -> Color:

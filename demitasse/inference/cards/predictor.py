@@ -88,7 +88,13 @@ class Predictor:
         if card.net is None or not card.weights:
             message = "the card names no net or no weights; a predictor needs both"
             raise ConfigError(message, code=ErrorCode.MISSING)
-        check_inputs(card.net, card.weights)
+        if not has_inputs(card.net):
+            files = "".join(f" --weights {one}" for one in card.weights)
+            message = (
+                f"got {card.net}, which reads its data itself, expected a net with inputs; write "
+                f"its deploy net and card by: demitasse deploy {card.net}{files}"
+            )
+            raise ConfigError(message, code=ErrorCode.MISSING, field="input")
         self.card = card
         self._arguments = (None if device is None else str(device), threshold)
         detect = card.detect
@@ -231,18 +237,6 @@ def has_inputs(net: Path) -> bool:
     message = read_net(net).message
     tested, _ = filter_phase(message, "TEST", message.state.level, ())
     return any(layer.type == "Input" for layer in tested.layer)
-
-
-def check_inputs(net: Path, weights: Sequence[Path]) -> None:
-    """Refuse a training net, which has no inputs in phase TEST."""
-    if has_inputs(net):
-        return
-    files = "".join(f" --weights {one}" for one in weights)
-    text = (
-        f"got {net}, which reads its data itself, expected a net with inputs; write its deploy "
-        f"net and card by: demitasse deploy {net}{files}"
-    )
-    raise ConfigError(text, code=ErrorCode.MISSING, field="input")
 
 
 def _input(net: Net, name: str) -> str:

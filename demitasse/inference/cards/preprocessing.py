@@ -204,10 +204,7 @@ class TrainingPreprocess:
 
 
 def training_preprocess(net: Path) -> TrainingPreprocess | None:
-    """Return the preprocessing of a training net's data layer, preferably that of phase TEST.
-
-    None means that no layer reads images.
-    """
+    """Return the preprocessing of a net's data layer, preferably of phase TEST, or None."""
     message = read_net(net).message
     tested, _ = filter_phase(message, "TEST", message.state.level, ())
     for layer in (*tested.layer, *message.layer):

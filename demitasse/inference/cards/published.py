@@ -134,21 +134,19 @@ def similar_cards(net: Path) -> list[PublishedCard]:
     sizes = [tuple(shape.dim[2:]) for layer in inputs for shape in layer.input_param.shape]
     name = message.name.casefold()
     called = [one for one in published_cards() if name in {net.casefold() for net in one.nets}]
-    return [one for one in called if _input_size(one) in {(), *sizes}]
-
-
-def _input_size(one: PublishedCard) -> tuple[int, ...]:
-    """Return height and width of a card's input; empty if variable."""
-    table = parse_card(ZOO / f"{one.key}.toml").table("preprocess")
-    sides = table.sides("crop") or table.sides("size")
-    return sides * 2 if len(sides) == 1 else sides
+    similar = []
+    for one in called:
+        table = parse_card(ZOO / f"{one.key}.toml").table("preprocess")
+        sides = table.sides("crop") or table.sides("size")  # none if variable
+        if (sides * 2 if len(sides) == 1 else sides) in {(), *sizes}:
+            similar.append(one)
+    return similar
 
 
 def file_hashes(path: Path) -> tuple[str, str]:
-    """Return SHA-1 and SHA-256 of a file, in hexadecimal digits.
+    """Return SHA-1, which Caffe's Model Zoo gives, and SHA-256 of a file, in hexadecimal digits.
 
-    The pages of Caffe's Model Zoo give SHA-1. It identifies files; nothing relies on its collision
-    resistance.
+    SHA-1 identifies files; nothing relies on its collision resistance.
     """
     old, new = hashlib.sha1(usedforsecurity=False), hashlib.sha256()
     try:
