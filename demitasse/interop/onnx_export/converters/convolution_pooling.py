@@ -16,8 +16,7 @@ import numpy as np
 
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.export.layer_facts import pads_to_fit
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import LayerNode, Value, pads_to_fit
 from demitasse.interop.export.sizes import SymbolicSize
 from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
 from demitasse.io.proto import PoolingParameter

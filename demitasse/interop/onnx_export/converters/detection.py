@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from demitasse.interop.export.layer_facts import prior_boxes
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import LayerNode, Value, prior_boxes
 from demitasse.interop.export.sizes import Size
 from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Operand, Result
 from demitasse.io.proto import LayerParameter

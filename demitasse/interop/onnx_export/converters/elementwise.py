@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from demitasse.interop.export.layer_facts import constant_power
-from demitasse.interop.export.layer_graph import LayerNode
+from demitasse.interop.export.layer_graph import LayerNode, constant_power
 from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
 from demitasse.layers.activations import Rectifier
 from demitasse.layers.dropout import Dropout

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from demitasse.backends.windows import Window
-from demitasse.interop.export.layer_facts import batch_norm_parameters, channel_shape
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import (
+    LayerNode,
+    Value,
+    batch_norm_parameters,
+    channel_shape,
+)
 from demitasse.interop.onnx_export.converters.convolution_pooling import Fit, average
 from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
 from demitasse.layers.batch_norm import BatchNorm

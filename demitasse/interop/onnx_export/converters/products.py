@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from operator import add, mul
 
-from demitasse.interop.export.layer_facts import broadcast_sizes
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import LayerNode, Value, broadcast_sizes
 from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
 from demitasse.layers.eltwise import Eltwise
 from demitasse.layers.inner_product import InnerProduct

@@ -6,8 +6,13 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 
-from demitasse.interop.export.layer_facts import crop_offsets, reorg_blocks, tile_repeats
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import (
+    LayerNode,
+    Value,
+    crop_offsets,
+    reorg_blocks,
+    tile_repeats,
+)
 from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
 from demitasse.layers.argmax import ArgMax
 from demitasse.layers.concat import Concat

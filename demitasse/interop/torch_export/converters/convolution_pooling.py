@@ -7,8 +7,7 @@ from functools import partial
 
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.export.layer_facts import pads_to_fit
-from demitasse.interop.export.layer_graph import LayerNode
+from demitasse.interop.export.layer_graph import LayerNode, pads_to_fit
 from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, size_options, sizes
 from demitasse.io.proto import PoolingParameter
 from demitasse.layers.convolution import ConvolutionBase

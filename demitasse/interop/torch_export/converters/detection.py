@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from demitasse.interop.export.layer_facts import prior_boxes
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import LayerNode, Value, prior_boxes
 from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, literal
 from demitasse.layers.detection.boxes import just_below
 from demitasse.layers.detection.cascade import BoxGroupOutput, DecodeBBox

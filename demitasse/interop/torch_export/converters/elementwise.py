@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from demitasse.interop.export.layer_facts import constant_power
-from demitasse.interop.export.layer_graph import LayerNode
+from demitasse.interop.export.layer_graph import LayerNode, constant_power
 from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, number
 from demitasse.layers.activations import Rectifier
 from demitasse.layers.dropout import Dropout

@@ -7,8 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.interop.export.layer_facts import batch_norm_parameters, channel_shape
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import (
+    LayerNode,
+    Value,
+    batch_norm_parameters,
+    channel_shape,
+)
 from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, number
 from demitasse.layers.batch_norm import BatchNorm
 from demitasse.layers.bn import BN, EPS, SegNetBN

@@ -7,8 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from demitasse.interop.export.layer_facts import broadcast_sizes
-from demitasse.interop.export.layer_graph import LayerNode
+from demitasse.interop.export.layer_graph import LayerNode, broadcast_sizes
 from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, number
 from demitasse.layers.eltwise import Eltwise
 from demitasse.layers.inner_product import InnerProduct

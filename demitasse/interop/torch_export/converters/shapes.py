@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from demitasse.interop.export.layer_facts import crop_offsets, reorg_blocks, tile_repeats
-from demitasse.interop.export.layer_graph import LayerNode
+from demitasse.interop.export.layer_graph import LayerNode, crop_offsets, reorg_blocks, tile_repeats
 from demitasse.interop.torch_export.code import Converter, ModuleCode, Result
 from demitasse.layers.argmax import ArgMax
 from demitasse.layers.concat import Concat
