@@ -190,6 +190,12 @@ class NetBuilder:
         back = [order.index(one) for one in range(len(order))]
         return found if axis == 0 else self.permute(found, back)
 
+    def concat(self, blobs: Sequence[str], axis: int, shape: Shape) -> str:
+        """Add a Concat of several blobs."""
+        if len(blobs) == 1:
+            return blobs[0]
+        return self.add("Concat", blobs, shape, concat_param={"axis": axis})
+
     def permute(self, x: str, order: Sequence[int]) -> str:
         """Add a Permute."""
         have = self.shapes[x]

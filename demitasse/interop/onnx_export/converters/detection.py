@@ -363,7 +363,7 @@ def _box_group_output(node: LayerNode, graph: GraphBuilder) -> Result:
     layer = node.layer_as(BoxGroupOutput)
     p, scores = layer.param.box_group_output_param, node.bottoms[::2]
     maps = zip(scores, node.bottoms[1::2], layer.fields, layer.strides, strict=True)
-    boxes, score = _joined(graph, [_group(graph, layer, *one) for one in maps])
+    boxes, score = _concatenated(graph, [_group(graph, layer, *one) for one in maps])
     count = sum(
         len(fields) * math.prod(one.shape[2:])
         for one, fields in zip(scores, layer.fields, strict=True)
@@ -385,7 +385,7 @@ def _box_group_output(node: LayerNode, graph: GraphBuilder) -> Result:
     return results
 
 
-def _joined(graph: GraphBuilder, parts: Sequence[tuple[Array, ...]]) -> list[Array]:
+def _concatenated(graph: GraphBuilder, parts: Sequence[tuple[Array, ...]]) -> list[Array]:
     """Add the concatenations of the values of several maps along axis 1."""
     return [
         graph.add("Concat", *one, axis=1) if len(one) > 1 else one[0]
@@ -430,7 +430,7 @@ def _yolo_output(node: LayerNode, graph: GraphBuilder) -> Result:
     for x, anchors, unit in zip(node.bottoms, layer.anchors, units, strict=True):
         parts.append(_yolo_map(graph, layer, x, anchors / unit, best_only=best_only))
         count += len(anchors) * math.prod(x.shape[2:]) * (1 if best_only else layer.classes)
-    boxes, score, kind = _joined(graph, parts)
+    boxes, score, kind = _concatenated(graph, parts)
     selected = graph.non_max_suppression(
         boxes,
         graph.add("Unsqueeze", score, [1]),

@@ -21,14 +21,12 @@ def _plain(kind: str) -> Converter:
     return lambda node, net: net.same(kind, net.blob(node.x))
 
 
-def _with_alpha(kind: str, message: str, field: str, default: float) -> Converter:
-    """Return a converter to a layer with one field, the attribute ``alpha``."""
-
-    def convert(node: Node, net: NetBuilder) -> Result:
-        fields: dict[str, Any] = {message: {field: node.attributes.get("alpha", default)}}
-        return net.add(kind, [net.blob(node.x)], node.y.shape, **fields)
-
-    return convert
+def _with_alpha(
+    node: Node, net: NetBuilder, kind: str, message: str, field: str, default: float
+) -> str:
+    """Add a layer with one field, the attribute ``alpha``."""
+    fields: dict[str, Any] = {message: {field: node.attributes.get("alpha", default)}}
+    return net.add(kind, [net.blob(node.x)], node.y.shape, **fields)
 
 
 def _power(power: float = 1, scale: float = 1) -> Converter:
@@ -52,8 +50,7 @@ def _prelu(node: Node, net: NetBuilder) -> Result:
 
 def _selu(node: Node, net: NetBuilder) -> Result:
     """Add ELU and its factor."""
-    alpha = node.attributes.get("alpha", SELU_ALPHA)
-    inner = net.add("ELU", [net.blob(node.x)], node.y.shape, elu_param={"alpha": alpha})
+    inner = _with_alpha(node, net, "ELU", "elu_param", "alpha", SELU_ALPHA)
     return net.power(inner, scale=node.attributes.get("gamma", SELU_GAMMA))
 
 
@@ -94,7 +91,7 @@ def _gated(node: Node, net: NetBuilder, gate: Callable[[str], str]) -> Result:
 def _gelu(node: Node, net: NetBuilder) -> Result:
     if node.attributes.get("approximate", b"none") != b"none":
         refuse("the GELU layer has no tanh approximation")
-    return net.add("GELU", [net.blob(node.x)], node.y.shape)
+    return net.same("GELU", net.blob(node.x))
 
 
 def _greater(node: Node, net: NetBuilder) -> Result:
@@ -133,7 +130,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "Cast": _cast,
     "Clip": _clip,
     "Dropout": _dropout,
-    "Elu": _with_alpha("ELU", "elu_param", "alpha", 1.0),
+    "Elu": lambda node, net: _with_alpha(node, net, "ELU", "elu_param", "alpha", 1.0),
     "Exp": _plain("Exp"),
     "Gelu": _gelu,
     "Greater": _greater,
@@ -142,7 +139,9 @@ CONVERTERS: Mapping[str, Converter] = {
         node, net, lambda x: _add_clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
     ),
     "Identity": lambda node, net: net.blob(node.x),
-    "LeakyRelu": _with_alpha("ReLU", "relu_param", "negative_slope", 0.01),
+    "LeakyRelu": lambda node, net: _with_alpha(
+        node, net, "ReLU", "relu_param", "negative_slope", 0.01
+    ),
     "Log": _plain("Log"),
     "Mish": lambda node, net: _gated(node, net, lambda x: net.same("TanH", net.same("BNLL", x))),
     "Neg": _power(scale=-1),
@@ -156,7 +155,7 @@ CONVERTERS: Mapping[str, Converter] = {
         node, net, lambda x: net.power(net.same("AbsVal", x), power=-1, shift=1)
     ),
     "Sqrt": _power(0.5),
-    "Swish": _with_alpha("Swish", "swish_param", "beta", 1.0),
+    "Swish": lambda node, net: _with_alpha(node, net, "Swish", "swish_param", "beta", 1.0),
     "Tanh": _plain("TanH"),
 }
 

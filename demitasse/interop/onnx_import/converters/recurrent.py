@@ -29,11 +29,7 @@ def _lstm(node: Node, net: NetBuilder) -> Result:
         axis, shape = 1 if output == 0 else 0, list(value.shape)
         shape[axis] = 1
         parts = [net.reshape(one[output], tuple(shape)) for one in done]
-        joined = {"axis": axis}
-        several = len(parts) > 1
-        results.append(
-            net.add("Concat", parts, value.shape, concat_param=joined) if several else parts[0]
-        )
+        results.append(net.concat(parts, axis, value.shape))
     net.notes.append(
         f"{node.label} takes sequences of {node.x.shape[0]} steps, {node.x.shape[1]} per batch"
     )

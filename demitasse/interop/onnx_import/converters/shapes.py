@@ -23,9 +23,7 @@ def _reshape(node: Node, net: NetBuilder) -> Result:
 
 def _concat(node: Node, net: NetBuilder) -> Result:
     blobs = [net.blob(one) for one in node.inputs if one is not None]
-    if len(blobs) == 1:
-        return blobs[0]
-    return net.add("Concat", blobs, node.y.shape, concat_param={"axis": node.axis(1)})
+    return net.concat(blobs, node.axis(1), node.y.shape)
 
 
 def _split(node: Node, net: NetBuilder) -> Result:
@@ -81,15 +79,6 @@ def _transpose(node: Node, net: NetBuilder) -> Result:
     if order == list(axes):
         return x
     return net.permute(x, order)
-
-
-def _expand(node: Node, net: NetBuilder) -> Result:
-    return net.expand(net.blob(node.x), node.y.shape)
-
-
-def _tile(node: Node, net: NetBuilder) -> Result:
-    repeats = [int(count) for count in node.array(1, "repeats")]
-    return net.tile(net.blob(node.x), repeats)
 
 
 def _pad(node: Node, net: NetBuilder) -> Result:
@@ -150,25 +139,19 @@ def _constant_pad(
     return add(net, x, frame, out)
 
 
-def _depth_to_space(node: Node, net: NetBuilder) -> Result:
-    """Add Permute of blocks of channels."""
+def _blocks_moved(node: Node, net: NetBuilder) -> Result:
+    """Add Permute of blocks of channels (DepthToSpace) or of pixels (SpaceToDepth)."""
     (n, c, h, w), s = node.x.shape, node.attributes["blocksize"]
-    less = c // (s * s)
-    if node.attributes.get("mode", b"DCR") == b"CRD":
+    crd, less = node.attributes.get("mode", b"DCR") == b"CRD", c // (s * s)
+    if node.op == "SpaceToDepth":
+        blocks, order = (n, c, h // s, s, w // s, s), [0, 3, 5, 1, 2, 4]
+        order = [0, 1, 3, 5, 2, 4] if crd else order
+    elif crd:
         blocks, order = (n, less, s, s, h, w), [0, 1, 4, 2, 5, 3]
     else:
         blocks, order = (n, s, s, less, h, w), [0, 3, 4, 1, 5, 2]
     turned = net.permute(net.reshape(net.blob(node.x), blocks), order)
     return net.reshape(turned, node.y.shape)
-
-
-def _space_to_depth(node: Node, net: NetBuilder) -> Result:
-    """Add Permute of blocks of pixels."""
-    (n, c, h, w), s = node.x.shape, node.attributes["blocksize"]
-    blocks = net.reshape(net.blob(node.x), (n, c, h // s, s, w // s, s))
-    crd = node.attributes.get("mode", b"DCR") == b"CRD"
-    order = [0, 1, 3, 5, 2, 4] if crd else [0, 3, 5, 1, 2, 4]
-    return net.reshape(net.permute(blocks, order), node.y.shape)
 
 
 # -- resizing ----------------------------------------------------------------------------------
@@ -293,17 +276,19 @@ def _nearest(positions: np.ndarray, size: int, rounding: str) -> np.ndarray:
 
 CONVERTERS: Mapping[str, Converter] = {
     "Concat": _concat,
-    "DepthToSpace": _depth_to_space,
-    "Expand": _expand,
+    "DepthToSpace": _blocks_moved,
+    "Expand": lambda node, net: net.expand(net.blob(node.x), node.y.shape),
     "Flatten": _reshape,
     "Pad": _pad,
     "Reshape": _reshape,
     "Resize": _resize,
     "Slice": _slice,
-    "SpaceToDepth": _space_to_depth,
+    "SpaceToDepth": _blocks_moved,
     "Split": _split,
     "Squeeze": _reshape,
-    "Tile": _tile,
+    "Tile": lambda node, net: net.tile(
+        net.blob(node.x), [int(count) for count in node.array(1, "repeats")]
+    ),
     "Transpose": _transpose,
     "Unsqueeze": _reshape,
     "Upsample": _resize,
