@@ -56,6 +56,8 @@ OneStep = Callable[[Sequence[Array], Array, Array], list[Array]]
 class GraphBuilder:
     """Nodes and constants of an ONNX graph.
 
+    Converters add nodes with new values; ``assign`` names a result after a top.
+
     Attributes:
         nodes: The nodes, in order.
         constants: Name -> array.
@@ -69,6 +71,8 @@ class GraphBuilder:
         self._onnx = library("onnx")
         self._values, self._nodes = set(names), set[str]()
         self._layer = ""
+        self._writers: dict[str, Any] = {}  # value of the present layer -> its node
+        self._start = 0  # index of the layer's first node
         self._stored: dict[tuple[Any, ...], Array] = {}  # shared parameters, equal constants, sizes
         self._sources: dict[str, tuple[str, int]] = {}  # symbol -> value and axis
 
@@ -77,7 +81,8 @@ class GraphBuilder:
     @contextmanager
     def layer(self, name: str) -> Iterator[None]:
         """Prefix the names of nodes and values in a block with a layer's name."""
-        self._layer = name
+        self._layer, self._start = name, len(self.nodes)
+        self._writers.clear()
         try:
             yield
         finally:
@@ -98,36 +103,44 @@ class GraphBuilder:
 
     # -- nodes ---------------------------------------------------------------------------------
 
-    def add(
-        self, operator: str, *inputs: Operand, to: Value | None = None, **attributes: Any
-    ) -> Array:
-        """Add a node with one output.
-
-        Args:
-            operator: ONNX operator.
-            inputs: Values to read.
-            to: Output value; None for a new one. A node that writes a top has the layer's name.
-            attributes: Attributes; None omits one. ``to_`` is the attribute ``to``.
-        """
-        return self.add_several(operator, *inputs, to=[to or operator], **attributes)[0]
+    def add(self, operator: str, *inputs: Operand, **attributes: Any) -> Array:
+        """Add a node with one output; attributes that are None are omitted."""
+        return self.add_several(operator, *inputs, names=[operator], **attributes)[0]
 
     def add_several(
-        self, operator: str, *inputs: Operand, to: Sequence[str | Value | Array], **attributes: Any
+        self, operator: str, *inputs: Operand, names: Sequence[str], **attributes: Any
     ) -> list[Array]:
-        """Add a node with several outputs; text is the name of a new value. See ``add``."""
-        outputs = [self._new(one) if isinstance(one, str) else Array(self, one.name) for one in to]
-        makes_top = self._layer and any(isinstance(one, Value) for one in to)
-        name = self._layer if makes_top else outputs[0].name
-        given = {key.rstrip("_"): one for key, one in attributes.items() if one is not None}
+        """Add a node with several outputs, with names for new values; see ``add``."""
+        outputs = [self._new(name) for name in names]
         node = self._onnx.helper.make_node(
             operator,
             [self._input(one) for one in inputs],
             [one.name for one in outputs],
-            name=self._unique(name, self._nodes),
-            **given,
+            name=self._unique(outputs[0].name, self._nodes),
+            **{key: one for key, one in attributes.items() if one is not None},
         )
         self.nodes.append(node)
+        self._writers |= {one.name: node for one in outputs}
         return outputs
+
+    def assign(self, result: Array | Value, top: Value) -> None:
+        """Name a value of the present layer after a top, and its node after the layer.
+
+        Another value, such as a constant or a bottom, is copied.
+        """
+        if result.name not in self._writers:
+            result = self.add("Identity", result)
+        node = self._writers.pop(result.name)
+        self._values.discard(result.name)
+        for one in self.nodes[self._start :]:
+            one.input[:] = [top.name if name == result.name else name for name in one.input]
+        node.output[:] = [top.name if name == result.name else name for name in node.output]
+        self._nodes.discard(node.name)
+        node.name = self._unique(self._layer or top.name, self._nodes)
+
+    def array(self, value: Value) -> Array:
+        """Return a value for arithmetic."""
+        return Array(self, value.name)
 
     def _input(self, given: Operand) -> str:
         match given:
@@ -140,32 +153,28 @@ class GraphBuilder:
         return self.ints(given).name
 
     def reduce(
-        self, operator: str, x: Array | Value, axes: Sequence[int], *, keep: bool = True,
-        to: Value | None = None,
-    ) -> Array:  # fmt: skip
+        self, operator: str, x: Array | Value, axes: Sequence[int], *, keep: bool = True
+    ) -> Array:
         """Add a reduction over axes."""
         if self.opset >= AXES_AS_INPUT or operator == "ReduceSum":
-            return self.add(operator, x, axes, to=to, keepdims=int(keep))
-        return self.add(operator, x, to=to, axes=list(axes), keepdims=int(keep))
+            return self.add(operator, x, axes, keepdims=int(keep))
+        return self.add(operator, x, axes=list(axes), keepdims=int(keep))
 
-    def to_float(self, x: Array, *, to: Value | None = None) -> Array:
+    def to_float(self, x: Array) -> Array:
         """Add a conversion to the model's float type."""
-        return self.add("Cast", x, to=to, to_=self._onnx.TensorProto.FLOAT)
+        return self.add("Cast", x, to=self._onnx.TensorProto.FLOAT)
 
     def to_int(self, x: Array | Value) -> Array:
         """Add a conversion to int64."""
-        return self.add("Cast", x, to_=self._onnx.TensorProto.INT64)
+        return self.add("Cast", x, to=self._onnx.TensorProto.INT64)
 
     def to_double(self, x: Array | Value) -> Array:
         """Add a conversion to float64."""
-        return self.add("Cast", x, to_=self._onnx.TensorProto.DOUBLE)
+        return self.add("Cast", x, to=self._onnx.TensorProto.DOUBLE)
 
-    def slice(
-        self, x: Array | Value, axis: int, start: int, end: int, *, step: int = 1,
-        to: Value | None = None,
-    ) -> Array:  # fmt: skip
+    def slice(self, x: Array | Value, axis: int, start: int, end: int, step: int = 1) -> Array:
         """Add a slice along one axis."""
-        return self.add("Slice", x, [start], [end], [axis], [step], to=to)
+        return self.add("Slice", x, [start], [end], [axis], [step])
 
     def non_max_suppression(
         self, boxes: Array, scores: Array, *, keep: int, overlap: float, above: float
@@ -200,8 +209,9 @@ class GraphBuilder:
             self.nodes = outside
         ends = [f"end_{i}" for i in range(len(begin))]
         *last, every = self.add_several(
-            "Scan", *begin, *over, to=[*ends, "every_state"], body=body, num_scan_inputs=len(over)
-        )
+            "Scan", *begin, *over, names=[*ends, "every_state"], body=body,
+            num_scan_inputs=len(over),
+        )  # fmt: skip
         return [every, *last]
 
     # -- constants -----------------------------------------------------------------------------
@@ -283,14 +293,17 @@ class GraphBuilder:
             found *= [size.factor]
         return found + [size.extra] if size.extra else found  # noqa: RUF005 - an array, not a list
 
-    def reshape(self, x: Array | Value, sizes: Sequence[Size], *, to: Value | None = None) -> Array:
+    def reshape(self, x: Array | Value, sizes: Sequence[Size]) -> Array:
         """Add a Reshape; one size can be -1, and ONNX infers a single symbolic size."""
         free = [size for size in sizes if isinstance(size, SymbolicSize)]
         if len(free) == 1 and 0 not in sizes:
             shape = self.ints([size if isinstance(size, int) else -1 for size in sizes])
         else:
             shape = self.sizes(sizes)
-        return self.add("Reshape", x, shape, to=to, allowzero=1 if 0 in sizes else None)
+        return self.add("Reshape", x, shape, allowzero=1 if 0 in sizes else None)
 
 
-Converter = Callable[[LayerNode, GraphBuilder], object]
+Result = Array | Value | Sequence[Array | Value]
+"""Value of a layer's first top, or of each top."""
+
+Converter = Callable[[LayerNode, GraphBuilder], Result]

@@ -108,14 +108,16 @@ def build_model(
         bottoms = tuple(prepared.get(value, value) for value in node.bottoms)
         with graph.layer(node.layer.name):
             try:
-                CONVERTERS[node.layer.type](replace(node, bottoms=bottoms), graph)
+                found = CONVERTERS[node.layer.type](replace(node, bottoms=bottoms), graph)
             except DemitasseError as error:
                 raise error.at(node.label, layer=node.layer.name) from None
-        for top in node.tops:
-            graph.record_sizes(top)
+            results = [found] if isinstance(found, Array | Value) else found
+            for result, top in zip(results, node.tops, strict=False):
+                graph.assign(result, top)
+                graph.record_sizes(top)
     for output, value in layers.outputs.items():
         if output != value.name:
-            graph.add("Identity", prepared.get(value, value), to=replace(value, name=output))
+            graph.assign(prepared.get(value, value), replace(value, name=output))
     uint8 = image if preprocess is not None and preprocess.uint8 else None
     inputs = [_value_info(value, value.name, uint8=value is uint8) for value in layers.inputs]
     outputs = [_value_info(value, output) for output, value in layers.outputs.items()]

@@ -176,7 +176,11 @@ def _build(model: Model) -> NetBuilder:
             last = next((one.name for one in reversed(node.outputs) if one is not None), "")
             builder.begin(node.name, last)
             try:
-                CONVERTERS[node.op](node, builder)
+                found = CONVERTERS[node.op](node, builder)
+                blobs = [found] if isinstance(found, str) else found
+                for blob, output in zip(blobs, node.outputs, strict=False):
+                    if output is not None:
+                        builder.assign(blob, output)
                 continue
             except NetError as error:
                 fault = error.message
@@ -199,7 +203,7 @@ def _build(model: Model) -> NetBuilder:
         builder.begin(name, name)
         blob = builder.blob(result)
         if blob != name:
-            builder.power(blob, to=result)
+            builder.assign(builder.power(blob), result)
     return builder
 
 

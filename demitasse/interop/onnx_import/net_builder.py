@@ -34,7 +34,8 @@ class NetBuilder:
         self.shapes: dict[str, Shape] = {}
         self.notes: list[str] = []
         self._taken, self._layers = set(taken), set[str]()
-        self._node, self._last = "", ""
+        self._node, self._last, self._start = "", "", 0
+        self._writers: dict[str, LayerParameter] = {}  # unnamed blob of the node -> its layer
 
     def input(self, value: Tensor) -> None:
         """Add an Input layer."""
@@ -49,52 +50,64 @@ class NetBuilder:
 
     def begin(self, name: str, last: str) -> None:
         """Name the next layers after a node; the layer of value ``last`` has its name."""
-        self._node, self._last = name, last
+        self._node, self._last, self._start = name, last, len(self.message.layer)
+        self._writers.clear()
 
     # -- layers ----------------------------------------------------------------------------------
 
     def add(
-        self, kind: str, bottoms: Sequence[str], shape: Shape, *, to: Tensor | None = None,
+        self, kind: str, bottoms: Sequence[str], shape: Shape, *,
         weights: Sequence[np.ndarray] = (), **fields: Any,
     ) -> str:  # fmt: skip
-        """Add a layer with one top; return the top's name.
+        """Add a layer with one top of a shape; return the top's name.
 
-        Args:
-            kind: Layer type.
-            bottoms: Names of the bottoms.
-            shape: Shape of the top.
-            to: Value of the model that the top is; None for an intermediate result.
-            weights: Parameters.
-            **fields: Fields of the layer, such as ``relu_param``.
+        ``fields`` are those of the layer, such as ``relu_param``.
         """
-        return self.add_several(kind, bottoms, [shape], to=[to], weights=weights, **fields)[0]
+        return self.add_several(kind, bottoms, [shape], weights=weights, **fields)[0]
 
     def add_several(
         self, kind: str, bottoms: Sequence[str], shapes: Sequence[Shape], *,
-        to: Sequence[Tensor | None], weights: Sequence[np.ndarray] = (), **fields: Any,
+        weights: Sequence[np.ndarray] = (), **fields: Any,
     ) -> list[str]:  # fmt: skip
         """Add a layer with several tops; see ``add``."""
-        final = any(one is not None and one.name == self._last for one in to)
-        name = _unique(self._node if final else f"{self._node}/{kind}", self._layers)
-        names = [name] if len(to) == 1 else [f"{name}/{number}" for number in range(len(to))]
-        tops = [
-            _unique(own, self._taken) if one is None else one.name
-            for own, one in zip(names, to, strict=True)
-        ]
-        self.message.layer.append(
-            LayerParameter(name=name, type=kind, bottom=bottoms, top=tops, **fields)
-        )
+        name = _unique(f"{self._node}/{kind}", self._layers)
+        names = [name] if len(shapes) == 1 else [f"{name}/{i}" for i in range(len(shapes))]
+        tops = [_unique(own, self._taken) for own in names]
+        self.message.layer.add(name=name, type=kind, bottom=bottoms, top=tops, **fields)
         if weights:
             self.weights[name] = [np.asarray(one, np.float32, order="C") for one in weights]
-        for one, top, shape in zip(to, tops, shapes, strict=True):
-            self.shapes[top] = tuple(shape)
-            if one is not None:
-                self.blobs[one.name] = top
+        self.shapes |= {top: tuple(shape) for top, shape in zip(tops, shapes, strict=True)}
+        self._writers |= dict.fromkeys(tops, self.message.layer[-1])
         return tops
 
-    def same(self, kind: str, x: str, *, to: Tensor | None = None) -> str:
+    def assign(self, blob: str, value: Tensor) -> None:
+        """Name a blob of the present node after a value; another blob is the value's alias."""
+        layer = self._writers.pop(blob, None)
+        if layer is None:
+            self.blobs[value.name] = blob
+            return
+        self.blobs[value.name] = value.name
+        self._rename(blob, value.name)
+        if value.name == self._last:
+            old, layer.name = layer.name, self._node
+            self._layers.discard(old)
+            layer.name = _unique(self._node, self._layers)
+            if old in self.weights:
+                self.weights[layer.name] = self.weights.pop(old)
+            for top in layer.top:  # unused ones
+                if top.startswith(f"{old}/"):
+                    self._rename(top, _unique(layer.name + top.removeprefix(old), self._taken))
+
+    def _rename(self, blob: str, name: str) -> None:
+        self._taken.discard(blob)
+        self.shapes[name] = self.shapes.pop(blob)
+        for one in self.message.layer[self._start :]:
+            one.bottom[:] = [name if bottom == blob else bottom for bottom in one.bottom]
+            one.top[:] = [name if top == blob else top for top in one.top]
+
+    def same(self, kind: str, x: str) -> str:
         """Add a layer without fields whose top has the shape of the bottom."""
-        return self.add(kind, [x], self.shapes[x], to=to)
+        return self.add(kind, [x], self.shapes[x])
 
     def silence(self, blobs: Sequence[str]) -> None:
         """Add a Silence layer for unused blobs, which would be outputs of the net."""
@@ -110,82 +123,63 @@ class NetBuilder:
             if value.array is None:
                 message = f"no node computes {value.name!r}"
                 raise NetError(message, code=ErrorCode.MISSING, value=value.name)
-            self.blobs[value.name] = self.constant(value.array, value)
+            self.assign(self.constant(value.array), value)
         return self.blobs[value.name]
 
-    def constant(self, array: np.ndarray, value: Tensor | None = None) -> str:
+    def constant(self, array: np.ndarray) -> str:
         """Return the blob of a constant."""
         return self.add(
-            "Parameter", [], array.shape, to=value, weights=[as_float32(array)],
+            "Parameter", [], array.shape, weights=[as_float32(array)],
             parameter_param={"shape": {"dim": array.shape}},
         )  # fmt: skip
 
-    def alias(self, value: Tensor, source: str) -> None:
-        """Record that a value equals a blob."""
-        self.blobs[value.name] = source
-
     # -- operations of several converters -------------------------------------------------------
 
-    def reshape(self, x: str, shape: Shape, *, to: Tensor | None = None) -> str:
-        """Add a Reshape, with dim 0 for an unchanged first axis."""
+    def reshape(self, x: str, shape: Shape) -> str:
+        """Add a Reshape to another shape, with dim 0 for an unchanged first axis."""
         have = self.shapes[x]
-        if to is None and have == shape:
+        if have == shape:
             return x
         keep = bool(shape) and bool(have) and shape[0] == have[0]
         dims = [0, *shape[1:]] if keep else [*shape]
-        return self.add("Reshape", [x], shape, to=to, reshape_param={"shape": {"dim": dims}})
+        return self.add("Reshape", [x], shape, reshape_param={"shape": {"dim": dims}})
 
-    def power(
-        self, x: str, *, power: float = 1, scale: float = 1, shift: float = 0,
-        to: Tensor | None = None,
-    ) -> str:  # fmt: skip
+    def power(self, x: str, *, power: float = 1, scale: float = 1, shift: float = 0) -> str:
         """Add (shift + scale x) ** power."""
         given = {"power": (power, 1), "scale": (scale, 1), "shift": (shift, 0)}
         fields = {name: value for name, (value, usual) in given.items() if value != usual}
-        return self.add("Power", [x], self.shapes[x], to=to, power_param=fields)
+        return self.add("Power", [x], self.shapes[x], power_param=fields)
 
-    def expand(self, x: str, shape: Shape, *, to: Tensor | None = None) -> str:
+    def expand(self, x: str, shape: Shape) -> str:
         """Add Tile layers along the axes of 1 that grow."""
         have = self.shapes[x]
         full = (*(1,) * (len(shape) - len(have)), *have)
-        if full == shape:
-            return self.reshape(x, shape, to=to) if have != shape else self._as(x, to)
         factors = [b if a != b else 1 for a, b in zip(full, shape, strict=True)]
-        return self.tile(self.reshape(x, full), factors, to=to)
+        return self.tile(self.reshape(x, full), factors)
 
-    def tile(self, x: str, repeats: Sequence[int], *, to: Tensor | None = None) -> str:
+    def tile(self, x: str, repeats: Sequence[int]) -> str:
         """Add a Tile along each repeated axis."""
         shape = list(self.shapes[x])
-        axes = [axis for axis, count in enumerate(repeats) if count != 1]
-        for axis in axes:
-            shape[axis] *= repeats[axis]
-            how = {"axis": axis, "tiles": repeats[axis]}
-            last = to if axis == axes[-1] else None
-            x = self.add("Tile", [x], tuple(shape), to=last, tile_param=how)
+        for axis, count in enumerate(repeats):
+            shape[axis] *= count
+            if count != 1:
+                how = {"axis": axis, "tiles": count}
+                x = self.add("Tile", [x], tuple(shape), tile_param=how)
         return x
 
-    def _as(self, x: str, to: Tensor | None) -> str:
-        if to is not None:
-            self.alias(to, x)
-        return x
-
-    def slice(self, x: str, axis: int, start: int, stop: int, *, to: Tensor | None = None) -> str:
+    def slice(self, x: str, axis: int, start: int, stop: int) -> str:
         """Add a Slice along one axis, and a Silence for the rest."""
         have = self.shapes[x]
         size = have[axis]
         if (start, stop) == (0, size):
-            return self._as(x, to)
+            return x
         points = [point for point in (start, stop) if 0 < point < size]
-        ends = [0, *points, size]
-        middle = 1 if start else 0
-        shapes = [(*have[:axis], b - a, *have[axis + 1 :]) for a, b in pairwise(ends)]
-        tops = self.add_several(
-            "Slice", [x], shapes,
-            to=[to if number == middle else None for number in range(len(shapes))],
-            slice_param={"axis": axis, "slice_point": points},
-        )  # fmt: skip
-        self.silence([top for number, top in enumerate(tops) if number != middle])
-        return tops[middle]
+        shapes = [(*have[:axis], b - a, *have[axis + 1 :]) for a, b in pairwise([0, *points, size])]
+        how = {"axis": axis, "slice_point": points}
+        tops = self.add_several("Slice", [x], shapes, slice_param=how)
+        middle = tops.pop(1 if start else 0)
+        self.silence(tops)
+        return middle
 
     def gather(self, x: str, axis: int, indices: np.ndarray) -> str:
         """Add a BatchReindex along an axis, between two Permutes unless the axis is first."""
@@ -196,21 +190,24 @@ class NetBuilder:
         back = [order.index(one) for one in range(len(order))]
         return found if axis == 0 else self.permute(found, back)
 
-    def permute(self, x: str, order: Sequence[int], *, to: Tensor | None = None) -> str:
+    def concat(self, blobs: Sequence[str], axis: int, shape: Shape) -> str:
+        """Add a Concat of several blobs."""
+        if len(blobs) == 1:
+            return blobs[0]
+        return self.add("Concat", blobs, shape, concat_param={"axis": axis})
+
+    def permute(self, x: str, order: Sequence[int]) -> str:
         """Add a Permute."""
         have = self.shapes[x]
         shape = tuple(have[axis] for axis in order)
-        return self.add("Permute", [x], shape, to=to, permute_param={"order": order})
+        return self.add("Permute", [x], shape, permute_param={"order": order})
 
-    def eltwise(
-        self, operation: str, blobs: Sequence[str], *, factors: Sequence[float] = (),
-        to: Tensor | None = None,
-    ) -> str:  # fmt: skip
+    def eltwise(self, operation: str, blobs: Sequence[str], factors: Sequence[float] = ()) -> str:
         """Add an Eltwise of blobs with equal shapes."""
         fields: dict[str, Any] = {"operation": operation}
         if factors and set(factors) != {1.0}:
             fields["coeff"] = factors
-        return self.add("Eltwise", blobs, self.shapes[blobs[0]], to=to, eltwise_param=fields)
+        return self.add("Eltwise", blobs, self.shapes[blobs[0]], eltwise_param=fields)
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
@@ -235,5 +232,8 @@ def _unique(wish: str, taken: set[str]) -> str:
     return name
 
 
-Converter = Callable[[Node, NetBuilder], object]
+Result = str | Sequence[str]
+"""Blob of a node's first output, or of each output."""
+
+Converter = Callable[[Node, NetBuilder], Result]
 """Function that adds the layers of a node, or raises a NetError with the reason."""

@@ -101,10 +101,6 @@ class ModuleCode:
             return self.variable(given)
         return number(given) if isinstance(given, float) else str(given)
 
-    def apply_function(self, node: LayerNode, name: str, *more: object, **options: object) -> None:
-        """Add a call with the bottoms and more arguments whose result is the first top."""
-        self.let(self.call(name, *node.bottoms, *more, **options), node.tops[0])
-
     def record_sizes(self, value: Value) -> None:
         """Record which symbolic sizes a value's shape determines."""
         name = self.variable(value)
@@ -171,10 +167,10 @@ class ModuleCode:
         self.attributes.append(f"self.{name} = {made if first == name else f'self.{first}'}")
         return f"self.{name}"
 
-    def apply(self, node: LayerNode, made: str, **arrays: np.ndarray | None) -> None:
-        """Add a PyTorch module from the only bottom of a layer to its top; see ``module``."""
+    def apply(self, node: LayerNode, made: str, **arrays: np.ndarray | None) -> str:
+        """Add a PyTorch module and return its call with a layer's first bottom; see ``module``."""
         module = self.module(node, made, **arrays)
-        self.let(f"{module}({self.variable(node.bottoms[0])})", node.tops[0])
+        return f"{module}({self.variable(node.bottoms[0])})"
 
     def parameters(self, node: LayerNode, **arrays: np.ndarray | None) -> str:
         """Add the parameters of a layer without a PyTorch module, as a ParameterDict."""
@@ -197,7 +193,10 @@ def _shape(array: np.ndarray) -> str:
     return ", ".join(map(str, array.shape)) if array.ndim else "()"
 
 
-Converter = Callable[[LayerNode, ModuleCode], object]
+Result = str | Sequence[str]
+"""Expression of a layer's first top, or of each top that the converter has not assigned."""
+
+Converter = Callable[[LayerNode, ModuleCode], Result]
 
 
 LONGEST = 60

@@ -49,7 +49,10 @@ def build_module(layers: LayerGraph, name: str, origin: str) -> Module:
     code, faults = ModuleCode(layers.inputs), []
     for node in layers.nodes:
         try:
-            CONVERTERS[node.layer.type](node, code)
+            found = CONVERTERS[node.layer.type](node, code)
+            results = [found] if isinstance(found, str) else found
+            for expression, top in zip(results, node.tops, strict=False):
+                code.let(expression, top)
         except DemitasseError as error:
             faults.append((node.layer.name, f"{node.label}: {error}"))
             for top in node.tops:

@@ -16,10 +16,9 @@ import numpy as np
 
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.export.layer_facts import pads_to_fit
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import LayerNode, Value, pads_to_fit
 from demitasse.interop.export.sizes import SymbolicSize
-from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder
+from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
 from demitasse.io.proto import PoolingParameter
 from demitasse.layers.convolution import ConvolutionBase
 from demitasse.layers.im2col import Im2col
@@ -32,20 +31,22 @@ LOWEST = float(np.finfo(np.float32).min)
 TINY = float(np.finfo(np.float32).tiny)
 
 
-def _convolution(node: LayerNode, graph: GraphBuilder, operator: str = "Conv") -> None:
+def _convolution(node: LayerNode, graph: GraphBuilder, operator: str = "Conv") -> Result:
     """Add a Conv or ConvTranspose for each bottom, with shared weights."""
     layer = node.layer_as(ConvolutionBase)
+    window, axis, results = layer.window, layer.axis, []
     for x, y in zip(node.bottoms, node.tops, strict=True):
         stored = [graph.param(layer.blobs[0], "weight")]
         if layer.has_bias:
             stored.append(graph.param(layer.blobs[1], "bias"))
-        after: Sequence[int] = layer.window.pad_after
+        after: Sequence[int] = window.pad_after
         if operator == "Conv":
-            after = pads_to_fit(layer.window, x.shape[layer.axis + 1 :], y.shape[layer.axis + 1 :])
-        _windowed(graph, operator, layer.window, layer.axis, x, y, stored, layer.group, after)
+            after = pads_to_fit(window, x.shape[axis + 1 :], y.shape[axis + 1 :])
+        results.append(_windowed(graph, operator, window, axis, x, y, stored, layer.group, after))
+    return results
 
 
-def _im2col(node: LayerNode, graph: GraphBuilder) -> None:
+def _im2col(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add a depthwise Conv with one-hot weights, one for each kernel element."""
     layer, [x], [y] = node.layer_as(Im2col), node.bottoms, node.tops
     window, axis = layer.window, layer.axis
@@ -53,38 +54,36 @@ def _im2col(node: LayerNode, graph: GraphBuilder) -> None:
     channels = x.shape[axis]
     weight = graph.constant(np.tile(taps, (channels, *(1,) * (taps.ndim - 1))), "taps")
     after = pads_to_fit(window, x.shape[axis + 1 :], y.shape[axis + 1 :])
-    _windowed(graph, "Conv", window, axis, x, y, [weight], channels, after)
+    return _windowed(graph, "Conv", window, axis, x, y, [weight], channels, after)
 
 
 def _windowed(
     graph: GraphBuilder, operator: str, window: Window, axis: int, x: Value, y: Value,
     stored: Sequence[Array], group: int, after: Sequence[int],
-) -> None:  # fmt: skip
+) -> Array:  # fmt: skip
     """Add a convolution, with all axes before the channels joined."""
     lead = axis != 1
     maps = graph.add(
         operator, graph.reshape(x, [-1, *x.sizes[axis:]]) if lead else x, *stored,
-        to=None if lead else y, dilations=list(window.dilation), group=group,
-        pads=[*window.pad, *after], **_window(window),
+        dilations=list(window.dilation), group=group, pads=[*window.pad, *after], **_window(window),
     )  # fmt: skip
-    if lead:
-        graph.reshape(maps, y.sizes, to=y)
+    return graph.reshape(maps, y.sizes) if lead else maps
 
 
-def _interp(node: LayerNode, graph: GraphBuilder) -> None:
+def _interp(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add Resize, after a Slice for negative pads."""
     p, x, [y] = node.layer_as(Interp).param.interp_param, node.bottoms[0], node.tops
     image: Value | Array = x
     if p.pad_beg or p.pad_end:
         ends = [size + p.pad_end for size in x.shape[2:]]
         image = graph.add("Slice", x, [-p.pad_beg] * 2, ends, [2, 3])
-    graph.add(
-        "Resize", image, None, None, graph.sizes(y.sizes), to=y, mode="linear",
+    return graph.add(
+        "Resize", image, None, None, graph.sizes(y.sizes), mode="linear",
         coordinate_transformation_mode="align_corners",
     )  # fmt: skip
 
 
-def _upsample(node: LayerNode, graph: GraphBuilder) -> None:
+def _upsample(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add a repetition of pixels, or a scatter to the indices of a mask."""
     layer, x, [y] = node.layer_as(Upsample), node.bottoms[0], node.tops
     lead, (height, width) = x.sizes[:-2], x.shape[-2:]
@@ -92,14 +91,13 @@ def _upsample(node: LayerNode, graph: GraphBuilder) -> None:
         down, right = layer.scale
         blocks = graph.reshape(x, [*lead, height, 1, width, 1])
         repeats = [*[1] * (len(lead) + 1), down, 1, right]
-        graph.reshape(graph.add("Tile", blocks, repeats), y.sizes, to=y)
-        return
+        return graph.reshape(graph.add("Tile", blocks, repeats), y.sizes)
     places = y.shape[-2] * y.shape[-1]
     empty = graph.add("ConstantOfShape", graph.sizes([*lead, places]), value=graph.tensor(0.0))
     values = graph.reshape(x, [*lead, height * width])
     indices = graph.to_int(graph.reshape(node.bottoms[1], [*lead, height * width]))
     filled = graph.add("ScatterElements", empty, indices, values, axis=2)
-    graph.reshape(filled, y.sizes, to=y)
+    return graph.reshape(filled, y.sizes)
 
 
 # -- poolings ----------------------------------------------------------------------------------
@@ -151,30 +149,25 @@ def _fit_of(p: PoolingParameter, spatial: Shape) -> Fit:
     return Fit(window, spatial, out, pooling_method(p)[1])
 
 
-def _pooling(node: LayerNode, graph: GraphBuilder) -> None:
+def _pooling(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add MaxPool or AveragePool of a Pooling layer."""
     p, [x] = node.layer.param.pooling_param, node.bottoms
-    top, *mask = node.tops
     if any(isinstance(size, SymbolicSize) for size in x.sizes[2:]) and not p.global_pooling:
-        _pool_any_size(node, graph, x, p)
-        return
+        return _pool_any_size(node, graph, x, p)
     fit = _fit_of(p, x.shape[2:])
     method, _ = pooling_method(p)
-    if method == "AVE" and p.global_pooling:
-        graph.add("GlobalAveragePool", x, to=top)
-    elif mask and method == "MAX":
-        _max_with_mask(graph, x, fit, top, mask[0])
-    elif method == "MAX" and p.global_pooling:
-        graph.add("GlobalMaxPool", x, to=top)
-    else:
-        POOLS[method](graph, x, fit, to=top)
+    if len(node.tops) > 1 and method == "MAX":
+        return _max_with_mask(graph, x, fit)
+    if p.global_pooling and method != "STOCHASTIC":
+        return graph.add("GlobalMaxPool" if method == "MAX" else "GlobalAveragePool", x)
+    return POOLS[method](graph, x, fit)
 
 
-def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingParameter) -> None:
+def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingParameter) -> Result:
     """Add a pooling for any image size, with ONNX's rounding."""
     window = pooling_window(p, x.shape[2:])
     up = p.round_mode == PoolingParameter.CEIL and set(window.stride) != {1}
-    ends, [top, *mask] = [*window.pad, *window.pad_after], node.tops
+    ends, mask = [*window.pad, *window.pad_after], node.tops[1:]
     method, counts_pads = pooling_method(p)
     gaps = any(s > k for s, k in zip(window.stride, window.kernel, strict=True))
     means = method != "MAX" and counts_pads
@@ -185,78 +178,72 @@ def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingPar
         )
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
 
-    def pool(operator: str, image: Array | Value, to: Value | None = None, **how: Any) -> Array:
-        return graph.add(
-            operator, image, to=to, ceil_mode=int(up), pads=ends, **_window(window), **how
-        )
+    def pool(operator: str, image: Array | Value, **how: Any) -> Array:
+        return graph.add(operator, image, ceil_mode=int(up), pads=ends, **_window(window), **how)
 
     if method == "MAX":
-        pool("MaxPool", x, to=top)
-    elif method == "AVE":
-        pool("AveragePool", x, to=top, count_include_pad=int(counts_pads and not up))
-    else:
-        squares = pool("AveragePool", graph.add("Mul", x, x), count_include_pad=0)
-        mean = pool("AveragePool", x, count_include_pad=0) + TINY
-        graph.add("Div", squares, mean, to=top)
+        return pool("MaxPool", x)
+    if method == "AVE":
+        return pool("AveragePool", x, count_include_pad=int(counts_pads and not up))
+    squares = pool("AveragePool", graph.add("Mul", x, x), count_include_pad=0)
+    return squares / (pool("AveragePool", x, count_include_pad=0) + TINY)
 
 
-def _largest(graph: GraphBuilder, x: Array | Value, fit: Fit, to: Value | None = None) -> Array:
+def _largest(graph: GraphBuilder, x: Array | Value, fit: Fit) -> Array:
     if fit.some_empty:
         x = _padded(graph, x, fit.pads, LOWEST)
-        return graph.add("MaxPool", x, to=to, **_window(fit.window))
-    return graph.add("MaxPool", x, to=to, pads=fit.pads, **_window(fit.window))
+        return graph.add("MaxPool", x, **_window(fit.window))
+    return graph.add("MaxPool", x, pads=fit.pads, **_window(fit.window))
 
 
-def _max_with_mask(graph: GraphBuilder, x: Value, fit: Fit, top: Value, mask: Value) -> None:
+def _max_with_mask(graph: GraphBuilder, x: Value, fit: Fit) -> Result:
     """Add MaxPool, and the index of each maximum in its plane."""
     if fit.some_empty:
         message = "a mask of windows outside of the image has no ONNX form"
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
-    _, indices = graph.add_several(
-        "MaxPool", x, to=[top, "indices"], pads=fit.pads, **_window(fit.window)
+    largest, indices = graph.add_several(
+        "MaxPool", x, names=["largest", "indices"], pads=fit.pads, **_window(fit.window)
     )
-    graph.to_float(graph.add("Mod", indices, [math.prod(x.shape[2:])]), to=mask)
+    return largest, graph.to_float(graph.add("Mod", indices, [math.prod(x.shape[2:])]))
 
 
-def average(graph: GraphBuilder, x: Array | Value, fit: Fit, to: Value | None = None) -> Array:
+def average(graph: GraphBuilder, x: Array | Value, fit: Fit) -> Array:
     """Add AveragePool with Caffe's divisors."""
     window = fit.window
     pool = partial(graph.add, "AveragePool", **_window(window))
     if fit.some_empty:
         divisors = window.divisors(fit.size, fit.out, pads=fit.counts_pads)  # NaN for 0
         factors = window.size / divisors.astype(np.float32)[None, None]
-        mean = pool(_padded(graph, x, fit.pads, 0.0))
-        return graph.add("Mul", mean, graph.constant(factors), to=to)
+        return pool(_padded(graph, x, fit.pads, 0.0)) * graph.constant(factors)
     if not fit.counts_pads:
-        return pool(x, to=to, count_include_pad=0, pads=fit.pads)
+        return pool(x, count_include_pad=0, pads=fit.pads)
     pads = [*window.pad, *window.pad_after]
     beyond = [max(0, over - q) for over, q in zip(fit.over, window.pad_after, strict=True)]
     if not any(beyond):
-        return pool(x, to=to, count_include_pad=1, pads=pads)
+        return pool(x, count_include_pad=1, pads=pads)
     if any(pads):
         x = _padded(graph, x, pads, 0.0)
-    return pool(x, to=to, count_include_pad=0, pads=[*(0,) * len(beyond), *beyond])
+    return pool(x, count_include_pad=0, pads=[*(0,) * len(beyond), *beyond])
 
 
-def _stochastic(graph: GraphBuilder, x: Array | Value, fit: Fit, to: Value | None = None) -> Array:
+def _stochastic(graph: GraphBuilder, x: Array | Value, fit: Fit) -> Array:
     """Add the expected value of stochastic pooling: sum of squares over sum."""
     squares = average(graph, graph.add("Mul", x, x), fit)
-    return graph.add("Div", squares, average(graph, x, fit) + TINY, to=to)
+    return squares / (average(graph, x, fit) + TINY)
 
 
 POOLS = {"AVE": average, "MAX": _largest, "STOCHASTIC": _stochastic}
 
 
-def _spp(node: LayerNode, graph: GraphBuilder) -> None:
+def _spp(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add a pooling for each level, and Concat."""
-    layer, [x], [top] = node.layer_as(SPP), node.bottoms, node.tops
+    layer, [x] = node.layer_as(SPP), node.bottoms
     pool = POOLS[PoolingParameter.PoolMethod.Name(layer.param.spp_param.pool)]
     fits = [_fit_of(pool.param.pooling_param, x.shape[2:]) for pool in layer.pools]
     if len(fits) == 1:
-        pool(graph, x, fits[0], to=top)
-        return
+        return pool(graph, x, fits[0])
     levels = [graph.add("Flatten", pool(graph, x, fit), axis=1) for fit in fits]
-    graph.add("Concat", *levels, to=top, axis=1)
+    return graph.add("Concat", *levels, axis=1)
 
 
 def _window(window: Window) -> dict[str, Any]:

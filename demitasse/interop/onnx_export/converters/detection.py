@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from demitasse.interop.export.layer_facts import prior_boxes
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import LayerNode, Value, prior_boxes
 from demitasse.interop.export.sizes import Size
-from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Operand
+from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Operand, Result
 from demitasse.io.proto import LayerParameter
 from demitasse.layers.detection.boxes import just_below
 from demitasse.layers.detection.cascade import NOTHING, BoxGroupOutput, DecodeBBox
@@ -33,7 +32,7 @@ def detection_unsupported(param: LayerParameter) -> str:
     return ""
 
 
-def _detection_output(node: LayerNode, graph: GraphBuilder) -> None:
+def _detection_output(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add decoding, non-maximum suppression for each class, and the top boxes of each image."""
     layer, (location, scores, priors) = node.layer_as(DetectionOutput), node.bottoms[:3]
     detector = layer.detector
@@ -50,7 +49,7 @@ def _detection_output(node: LayerNode, graph: GraphBuilder) -> None:
     score = graph.add("Transpose", score, perm=[0, 2, 1])
     score = graph.add("Gather", score, labels, axis=1)  # (N, K, P)
     top_k = min(detector.top_k, count) if detector.top_k > -1 else count
-    best, index = graph.add_several("TopK", score, [top_k], to=["scores", "order"], axis=2)
+    best, index = graph.add_several("TopK", score, [top_k], names=["scores", "order"], axis=2)
     kinds = len(labels)
     if layer.boxes == 1:
         rows = graph.reshape(index, [n, kinds * top_k, 1])
@@ -85,7 +84,7 @@ def _detection_output(node: LayerNode, graph: GraphBuilder) -> None:
         graph.reshape(graph.add("GatherND", best, which), [-1, 1]),
         graph.add("GatherND", graph.reshape(candidates, [n, kinds, top_k, 4]), which),
     ]
-    _rows_or_empty(node, graph, graph.add("Concat", *head, axis=1), n)
+    return _rows_or_empty(graph, graph.add("Concat", *head, axis=1), n)
 
 
 def _decode(graph: GraphBuilder, detector: Detector, code: Array, priors: Array) -> Array:
@@ -118,12 +117,12 @@ def _selection_mask(graph: GraphBuilder, selected: Array, like: Array) -> Array:
 def _top_of_image(graph: GraphBuilder, kept: Array, score: Array, count: int) -> Array:
     """Add 1 for the kept boxes with the highest scores, 0 for others. Shapes: (N, boxes)."""
     counted = graph.add("Where", graph.add("Greater", kept, 0), score, LOWEST)
-    _, index = graph.add_several("TopK", counted, [count], to=["best_scores", "best"], axis=1)
+    _, index = graph.add_several("TopK", counted, [count], names=["best_scores", "best"], axis=1)
     ones = graph.to_float(graph.add("Equal", index, index))
     return graph.add("ScatterElements", kept * 0, index, ones, axis=1)
 
 
-def _rows_or_empty(node: LayerNode, graph: GraphBuilder, rows: Array, n: Size) -> None:
+def _rows_or_empty(graph: GraphBuilder, rows: Array, n: Size) -> Array:
     """Add the rows; without any row, one row of image index and -1 for each image."""
     images = graph.reshape(graph.sizes([n]), [])
     numbers = graph.add("Range", graph.int_scalar(0), images, graph.int_scalar(1))
@@ -134,10 +133,10 @@ def _rows_or_empty(node: LayerNode, graph: GraphBuilder, rows: Array, n: Size) -
     every = graph.add("Concat", rows, nothing, axis=0)
     count = graph.add("Gather", graph.add("Shape", rows), [0])
     end = graph.add("Where", graph.add("Greater", count, [0]), count, graph.sizes([n]))
-    graph.reshape(graph.add("Slice", every, [0], end, [0]), [1, 1, -1, 7], to=node.tops[0])
+    return graph.reshape(graph.add("Slice", every, [0], end, [0]), [1, 1, -1, 7])
 
 
-def _proposal(node: LayerNode, graph: GraphBuilder) -> None:
+def _proposal(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add the regions: moved anchors after non-maximum suppression."""
     proposer, (scores, deltas, images) = node.layer_as(Proposal).proposer, node.bottoms
     n, anchors = scores.sizes[0], len(proposer.anchors)
@@ -158,9 +157,8 @@ def _proposal(node: LayerNode, graph: GraphBuilder) -> None:
         graph, boxes, score, count, smallest=graph.reshape(least, [n, 1]),
         candidates=proposer.looked_at, keep=proposer.keep, overlap=proposer.overlap, above=LOWEST,
     )  # fmt: skip
-    graph.add("Concat", image, regions, to=node.tops[0], axis=1)
-    if len(node.tops) > 1:
-        graph.reshape(found, [-1, 1], to=node.tops[1])
+    rows = graph.add("Concat", image, regions, axis=1)
+    return [rows, graph.reshape(found, [-1, 1])] if len(node.tops) > 1 else rows
 
 
 def _best_regions(
@@ -178,7 +176,7 @@ def _best_regions(
     shortest = graph.reduce("ReduceMin", size, [2], keep=False)
     score = graph.add("Where", graph.add("GreaterOrEqual", shortest, smallest), score, LOWEST)
     top_k = min(candidates or count, count)
-    best, index = graph.add_several("TopK", score, [top_k], to=["scores", "order"], axis=1)
+    best, index = graph.add_several("TopK", score, [top_k], names=["scores", "order"], axis=1)
     some = graph.add("GatherND", boxes, graph.add("Unsqueeze", index, [2]), batch_dims=1)
     behind = graph.constant(np.array([0, 0, 1, 1], np.float32), "behind_the_last_pixel")
     selected = graph.non_max_suppression(
@@ -207,11 +205,11 @@ def _move_anchors(graph: GraphBuilder, anchors: np.ndarray, code: Array) -> Arra
 # -- regions -----------------------------------------------------------------------------------
 
 
-def _roi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
-    p, (x, rois), [y] = node.layer.param.roi_pooling_param, node.bottoms, node.tops
+def _roi_pooling(node: LayerNode, graph: GraphBuilder) -> Result:
+    p, (x, rois) = node.layer.param.roi_pooling_param, node.bottoms
     regions = _widened_regions(graph, rois, p.pad_ratio)
     size = [p.pooled_h, p.pooled_w]
-    graph.add("MaxRoiPool", x, regions, to=y, pooled_shape=size, spatial_scale=p.spatial_scale)
+    return graph.add("MaxRoiPool", x, regions, pooled_shape=size, spatial_scale=p.spatial_scale)
 
 
 def _widened_regions(graph: GraphBuilder, rois: Value, ratio: float) -> Array | Value:
@@ -229,12 +227,12 @@ def _widened_regions(graph: GraphBuilder, rois: Value, ratio: float) -> Array | 
     return graph.add("Gemm", regions, *weights)
 
 
-def _psroi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
+def _psroi_pooling(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add the means of bins by integral images.
 
     Sums are float64, as sums of whole maps are large compared with those of bins.
     """
-    p, (x, rois), [y] = node.layer.param.psroi_pooling_param, node.bottoms, node.tops
+    p, (x, rois) = node.layer.param.psroi_pooling_param, node.bottoms
     g, (height, width) = p.group_size, x.shape[2:]
     regions = _widened_regions(graph, rois, 0)
     corners = graph.slice(regions, 1, 1, 5)
@@ -269,7 +267,7 @@ def _psroi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
     area = graph.add("Unsqueeze", (bottom - top) * (last - first), [3])
     divisor = graph.to_double(graph.add("Max", area, [1]))
     means = graph.to_float(sums / divisor)  # the sum of an empty bin is 0
-    graph.add("Transpose", means, perm=[0, 3, 1, 2], to=y)
+    return graph.add("Transpose", means, perm=[0, 3, 1, 2])
 
 
 def _gather_at(graph: GraphBuilder, x: Array, index: Sequence[Array], shape: Array) -> Array:
@@ -297,9 +295,9 @@ def _bins(
     return graph.to_int(low), graph.to_int(graph.add("Max", low, high))
 
 
-def _roi_align(node: LayerNode, graph: GraphBuilder) -> None:
+def _roi_align(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add four gathers of pixels, weighted; ONNX's RoiAlign has other rules at the edges."""
-    layer, (x, rois), [y] = node.layer_as(ROIAlign), node.bottoms, node.tops
+    layer, (x, rois) = node.layer_as(ROIAlign), node.bottoms
     regions = _widened_regions(graph, rois, layer.pad_ratio)
     corners = graph.slice(regions, 1, 1, 5) * layer.scale - 0.5
     low, high = graph.slice(corners, 1, 0, 2), graph.slice(corners, 1, 2, 4)
@@ -337,12 +335,12 @@ def _roi_align(node: LayerNode, graph: GraphBuilder) -> None:
             value = _gather_at(graph, pixels, [item, row, column], grid)
             value *= row_weight * column_weight
             total = total + value if total else value
-    graph.add("Transpose", total, perm=[0, 3, 1, 2], to=y)
+    return graph.add("Transpose", total, perm=[0, 3, 1, 2])
 
 
-def _decode_bbox(node: LayerNode, graph: GraphBuilder) -> None:
+def _decode_bbox(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add the moved regions."""
-    layer, (codes, rois), [y] = node.layer_as(DecodeBBox), node.bottoms[:2], node.tops
+    layer, (codes, rois) = node.layer_as(DecodeBBox), node.bottoms[:2]
     code = _normalized(graph, layer, graph.slice(graph.reshape(codes, [-1, 8]), 1, 4, 8))
     regions = graph.reshape(rois, [-1, 5])
     low, high = graph.slice(regions, 1, 1, 3), graph.slice(regions, 1, 3, 5)
@@ -351,7 +349,7 @@ def _decode_bbox(node: LayerNode, graph: GraphBuilder) -> None:
     reach = size * graph.add("Exp", graph.slice(code, 1, 2, 4)) - 1
     first = centre - reach * 0.5
     rows = graph.add("Concat", graph.slice(regions, 1, 0, 1), first, first + reach, axis=1)
-    graph.reshape(rows, [-1, 5, 1, 1], to=y)
+    return graph.reshape(rows, [-1, 5, 1, 1])
 
 
 def _normalized(graph: GraphBuilder, layer: DecodeBBox | BoxGroupOutput, code: Array) -> Array:
@@ -360,12 +358,12 @@ def _normalized(graph: GraphBuilder, layer: DecodeBBox | BoxGroupOutput, code: A
     return scaled + graph.constant(layer.mean.astype(np.float32), "mean")
 
 
-def _box_group_output(node: LayerNode, graph: GraphBuilder) -> None:
+def _box_group_output(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add the regions of all maps after non-maximum suppression."""
     layer = node.layer_as(BoxGroupOutput)
     p, scores = layer.param.box_group_output_param, node.bottoms[::2]
     maps = zip(scores, node.bottoms[1::2], layer.fields, layer.strides, strict=True)
-    boxes, score = _joined(graph, [_group(graph, layer, *one) for one in maps])
+    boxes, score = _concatenated(graph, [_group(graph, layer, *one) for one in maps])
     count = sum(
         len(fields) * math.prod(one.shape[2:])
         for one, fields in zip(scores, layer.fields, strict=True)
@@ -377,15 +375,17 @@ def _box_group_output(node: LayerNode, graph: GraphBuilder) -> None:
     regions = graph.add("Concat", image, regions, axis=1)
     scored = graph.add("Concat", regions, graph.reshape(found, [-1, 1]), axis=1)
     nothing = [np.array([NOTHING], np.float32), np.zeros((1, 6), np.float32)]
-    for top, rows, row in zip(node.tops, (regions, scored), nothing, strict=False):
+    results = []
+    for _, rows, row in zip(node.tops, (regions, scored), nothing, strict=False):
         # without any row, one row of defaults
         every = graph.add("Concat", rows, graph.constant(row, "nothing"), axis=0)
         count_of_rows = graph.add("Gather", graph.add("Shape", rows), [0])
         filled = graph.add("Slice", every, [0], graph.add("Max", count_of_rows, [1]), [0])
-        graph.reshape(filled, [-1, row.shape[1], 1, 1], to=top)
+        results.append(graph.reshape(filled, [-1, row.shape[1], 1, 1]))
+    return results
 
 
-def _joined(graph: GraphBuilder, parts: Sequence[tuple[Array, ...]]) -> list[Array]:
+def _concatenated(graph: GraphBuilder, parts: Sequence[tuple[Array, ...]]) -> list[Array]:
     """Add the concatenations of the values of several maps along axis 1."""
     return [
         graph.add("Concat", *one, axis=1) if len(one) > 1 else one[0]
@@ -421,7 +421,7 @@ def _group(
 # -- YOLO --------------------------------------------------------------------------------------
 
 
-def _yolo_output(node: LayerNode, graph: GraphBuilder) -> None:
+def _yolo_output(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add decoding, and non-maximum suppression across classes."""
     layer = node.layer_as(YoloOutput)
     best_only = isinstance(layer, YoloDetectionOutput)
@@ -430,7 +430,7 @@ def _yolo_output(node: LayerNode, graph: GraphBuilder) -> None:
     for x, anchors, unit in zip(node.bottoms, layer.anchors, units, strict=True):
         parts.append(_yolo_map(graph, layer, x, anchors / unit, best_only=best_only))
         count += len(anchors) * math.prod(x.shape[2:]) * (1 if best_only else layer.classes)
-    boxes, score, kind = _joined(graph, parts)
+    boxes, score, kind = _concatenated(graph, parts)
     selected = graph.non_max_suppression(
         boxes,
         graph.add("Unsqueeze", score, [1]),
@@ -445,7 +445,7 @@ def _yolo_output(node: LayerNode, graph: GraphBuilder) -> None:
         graph.reshape(graph.add("GatherND", score, which), [-1, 1]),
         graph.add("GatherND", boxes, which),
     ]
-    _rows_or_empty(node, graph, graph.add("Concat", *columns, axis=1), n)
+    return _rows_or_empty(graph, graph.add("Concat", *columns, axis=1), n)
 
 
 def _yolo_map(
@@ -488,9 +488,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "DecodeBBox": _decode_bbox,
     "DetectionOutput": _detection_output,
     "PSROIPooling": _psroi_pooling,
-    "PriorBox": lambda node, graph: graph.add(
-        "Identity", graph.constant(prior_boxes(node), "priors"), to=node.tops[0]
-    ),
+    "PriorBox": lambda node, graph: graph.constant(prior_boxes(node), "priors"),
     "Proposal": _proposal,
     "ROIAlign": _roi_align,
     "ROIPooling": _roi_pooling,

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from demitasse.backends.windows import Window
-from demitasse.interop.export.layer_facts import batch_norm_parameters, channel_shape
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_graph import (
+    LayerNode,
+    Value,
+    batch_norm_parameters,
+    channel_shape,
+)
 from demitasse.interop.onnx_export.converters.convolution_pooling import Fit, average
-from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder
+from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
 from demitasse.layers.batch_norm import BatchNorm
 from demitasse.layers.bn import BN, EPS, SegNetBN
 from demitasse.layers.lrn import LRN
@@ -18,26 +22,21 @@ STORED = ("scale", "shift", "mean", "variance")
 """Inputs of BatchNormalization."""
 
 
-def _batch_norm(node: LayerNode, graph: GraphBuilder) -> None:
+def _batch_norm(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add BatchNormalization with the folded Scale, or normalization by batch statistics."""
     layer, [x], [y] = node.layer_as(BatchNorm), node.bottoms, node.tops
     numbers, flat = batch_norm_parameters(node), len(x.shape) == 1
     rows: Array | Value = graph.reshape(x, [-1, 1]) if flat else x
     if layer.use_global_stats:
         stored = [graph.constant(getattr(numbers, what), what) for what in STORED]
-        found = graph.add(
-            "BatchNormalization", rows, *stored, to=None if flat else y, epsilon=layer.eps
-        )
-        if not flat:
-            return
-    else:
-        axes = max(2, len(x.shape))
-        centred, variance = _centre(graph, rows, [axis for axis in range(axes) if axis != 1])
-        unit = centred / graph.add("Sqrt", variance + layer.eps)
-        shape = (-1, *(1,) * (axes - 2))
-        found = unit * graph.constant(numbers.scale.reshape(shape), "scale")
-        found += graph.constant(numbers.shift.reshape(shape), "shift")
-    graph.reshape(found, y.sizes, to=y)
+        found = graph.add("BatchNormalization", rows, *stored, epsilon=layer.eps)
+        return graph.reshape(found, y.sizes) if flat else found
+    axes = max(2, len(x.shape))
+    centred, variance = _centre(graph, rows, [axis for axis in range(axes) if axis != 1])
+    unit = centred / graph.add("Sqrt", variance + layer.eps)
+    shape = (-1, *(1,) * (axes - 2))
+    scaled = unit * graph.constant(numbers.scale.reshape(shape), "scale")
+    return graph.reshape(scaled + graph.constant(numbers.shift.reshape(shape), "shift"), y.sizes)
 
 
 def _centre(graph: GraphBuilder, x: Array | Value, axes: list[int]) -> tuple[Array, Array]:
@@ -46,68 +45,69 @@ def _centre(graph: GraphBuilder, x: Array | Value, axes: list[int]) -> tuple[Arr
     return centred, graph.reduce("ReduceMean", centred * centred, axes)
 
 
-def _bn(node: LayerNode, graph: GraphBuilder) -> None:
+def _bn(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add BN of PSPNet or of SegNet."""
     if isinstance(node.layer, SegNetBN):
-        _segnet(node, node.layer, graph)
-        return
-    layer, [x], [y] = node.layer_as(BN), node.bottoms, node.tops
+        return _segnet(node, node.layer, graph)
+    layer, [x] = node.layer_as(BN), node.bottoms
     stored = [
         graph.param(blob, name, (blob.count,))
         for blob, name in zip(layer.blobs, STORED, strict=True)
     ]
-    graph.add("BatchNormalization", x, *stored, to=y, epsilon=layer.eps)
+    return graph.add("BatchNormalization", x, *stored, epsilon=layer.eps)
 
 
-def _segnet(node: LayerNode, layer: SegNetBN, graph: GraphBuilder) -> None:
-    [x], y = node.bottoms, node.tops[0]
+def _segnet(node: LayerNode, layer: SegNetBN, graph: GraphBuilder) -> Result:
+    [x], statistics = node.bottoms, list[Array]()
     unit: Array | Value = x
     if layer.learns:
         axes = [axis for axis in range(len(x.shape)) if axis != 1]
         mean = graph.reduce("ReduceMean", x, axes)
         centred, variance = _centre(graph, x, axes)
-        for found, top in zip((mean, variance), node.tops[1:], strict=False):
-            graph.reshape(found, top.sizes, to=top)
+        statistics = [
+            graph.reshape(found, top.sizes)
+            for found, top in zip((mean, variance), node.tops[1:], strict=False)
+        ]
         unit = centred / graph.add("Sqrt", variance + EPS)
     scale, shift = (
         graph.param(blob, name, channel_shape(blob.count, x))
         for blob, name in zip(layer.blobs, ("scale", "shift"), strict=True)
     )
-    graph.add("Add", graph.add("Mul", unit, scale), shift, to=y)
+    return [graph.add("Mul", unit, scale) + shift, *statistics]
 
 
-def _lrn(node: LayerNode, graph: GraphBuilder) -> None:
+def _lrn(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add LRN; within channels, its formula."""
-    layer, [x], [y] = node.layer_as(LRN), node.bottoms, node.tops
+    layer, [x] = node.layer_as(LRN), node.bottoms
     if layer.across:
-        graph.add("LRN", x, to=y, size=layer.size, alpha=layer.alpha, beta=layer.beta, bias=layer.k)
-        return
+        return graph.add(
+            "LRN", x, size=layer.size, alpha=layer.alpha, beta=layer.beta, bias=layer.k
+        )
     pad, size = layer.size // 2, x.shape[2:]
     window = Window((layer.size,) * 2, (1, 1), (pad, pad), (1, 1))
     mean = average(graph, graph.add("Mul", x, x), Fit(window, size, size))
-    graph.add("Mul", x, graph.add("Pow", mean * layer.alpha + 1, -layer.beta), to=y)
+    return graph.add("Mul", x, graph.add("Pow", mean * layer.alpha + 1, -layer.beta))
 
 
-def _mvn(node: LayerNode, graph: GraphBuilder) -> None:
+def _mvn(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add the difference from the mean, divided by the deviation plus ``eps``."""
     p, [x], [y] = node.layer.param.mvn_param, node.bottoms, node.tops
     image = x if len(x.shape) == 4 else graph.reshape(x, y.sizes)
     axes = list(range(1 if p.across_channels else 2, 4))
     if not p.normalize_variance:
-        graph.add("Sub", image, graph.reduce("ReduceMean", image, axes), to=y)
-        return
+        return graph.add("Sub", image, graph.reduce("ReduceMean", image, axes))
     centred, variance = _centre(graph, image, axes)
-    graph.add("Div", centred, graph.add("Sqrt", variance) + p.eps, to=y)
+    return centred / (graph.add("Sqrt", variance) + p.eps)
 
 
-def _normalize(node: LayerNode, graph: GraphBuilder) -> None:
+def _normalize(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add the division by the L2 norm, and the scale."""
-    p, [x], [y], blob = node.layer.param.norm_param, node.bottoms, node.tops, node.layer.blobs[0]
+    p, [x], blob = node.layer.param.norm_param, node.bottoms, node.layer.blobs[0]
     axes = list(range(1, len(x.shape))) if p.across_spatial else [1]
     squares = graph.reduce("ReduceSum", graph.add("Mul", x, x), axes)
     length = graph.add("Sqrt", squares + p.eps)
     scale = graph.param(blob, "scale", channel_shape(blob.count, x))
-    graph.add("Mul", graph.add("Div", x, length), scale, to=y)
+    return graph.add("Div", x, length) * scale
 
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -117,6 +117,6 @@ CONVERTERS: Mapping[str, Converter] = {
     "MVN": _mvn,
     "Normalize": _normalize,
     "Softmax": lambda node, graph: graph.add(
-        "Softmax", node.bottoms[0], to=node.tops[0], axis=node.layer_as(Softmax).axis
+        "Softmax", node.bottoms[0], axis=node.layer_as(Softmax).axis
     ),
 }

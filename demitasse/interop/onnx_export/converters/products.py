@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import add, mul
 
-from demitasse.interop.export.layer_facts import broadcast_sizes
-from demitasse.interop.export.layer_graph import LayerNode, Value
-from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder
+from demitasse.interop.export.layer_graph import LayerNode, Value, broadcast_sizes
+from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, Result
 from demitasse.layers.eltwise import Eltwise
 from demitasse.layers.inner_product import InnerProduct
 from demitasse.layers.reduction import Reduction
@@ -15,7 +16,7 @@ REDUCTIONS = {"SUM": "ReduceSum", "MEAN": "ReduceMean", "ASUM": "ReduceL1",
               "SUMSQ": "ReduceSumSquare"}  # fmt: skip
 
 
-def _inner_product(node: LayerNode, graph: GraphBuilder) -> None:
+def _inner_product(node: LayerNode, graph: GraphBuilder) -> Result:
     layer, [x], [y] = node.layer_as(InnerProduct), node.bottoms, node.tops
     stored = [graph.param(layer.blobs[0], "weight")]
     if layer.has_bias:
@@ -24,39 +25,30 @@ def _inner_product(node: LayerNode, graph: GraphBuilder) -> None:
     plain = len(y.shape) == 2
     if len(x.shape) != 2 or not plain:
         rows = graph.add("Flatten", x, axis=1) if plain else graph.reshape(x, [-1, layer.k])
-    transposed = None if layer.transpose else 1
-    found = graph.add("Gemm", rows, *stored, to=y if plain else None, transB=transposed)
-    if not plain:
-        graph.reshape(found, y.sizes, to=y)
+    found = graph.add("Gemm", rows, *stored, transB=None if layer.transpose else 1)
+    return found if plain else graph.reshape(found, y.sizes)
 
 
-def _embed(node: LayerNode, graph: GraphBuilder) -> None:
+def _embed(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add Gather of the table's rows, and the bias."""
-    blobs, [x], [y] = node.layer.blobs, node.bottoms, node.tops
-    words = graph.to_int(x)
-    table = graph.param(blobs[0], "table")
-    if len(blobs) == 1:
-        graph.add("Gather", table, words, to=y, axis=0)
-    else:
-        rows = graph.add("Gather", table, words, axis=0)
-        graph.add("Add", rows, graph.param(blobs[1], "bias"), to=y)
+    table, *bias = node.layer.blobs
+    words = graph.to_int(node.bottoms[0])
+    rows = graph.add("Gather", graph.param(table, "table"), words, axis=0)
+    return rows + graph.param(bias[0], "bias") if bias else rows
 
 
-def _scale(node: LayerNode, graph: GraphBuilder) -> None:
+def _scale(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add Mul, and Add with a bias."""
-    layer, x, [y] = node.layer, node.bottoms[0], node.tops
-    p = layer.param.scale_param
+    p = node.layer.param.scale_param
     factor = _operand(node, graph, "scale", p.axis)
-    if not p.bias_term:
-        graph.add("Mul", x, factor, to=y)
-        return
-    shift = _parameter(node, graph, -1, "bias", p.axis)
-    graph.add("Add", graph.add("Mul", x, factor), shift, to=y)
+    shift = _parameter(node, graph, -1, "bias", p.axis) if p.bias_term else None
+    scaled = graph.add("Mul", node.bottoms[0], factor)
+    return scaled + shift if shift else scaled
 
 
-def _bias(node: LayerNode, graph: GraphBuilder) -> None:
+def _bias(node: LayerNode, graph: GraphBuilder) -> Result:
     shift = _operand(node, graph, "bias", node.layer.param.bias_param.axis)
-    graph.add("Add", node.bottoms[0], shift, to=node.tops[0])
+    return graph.add("Add", node.bottoms[0], shift)
 
 
 def _operand(node: LayerNode, graph: GraphBuilder, what: str, axis: int) -> Array | Value:
@@ -73,42 +65,33 @@ def _parameter(node: LayerNode, graph: GraphBuilder, number: int, what: str, axi
     return graph.param(blob, what, broadcast_sizes(node.bottoms[0], blob.shape, axis))
 
 
-def _eltwise(node: LayerNode, graph: GraphBuilder) -> None:
+def _eltwise(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add a sum of multiples, a product or a maximum."""
-    layer, [y] = node.layer_as(Eltwise), node.tops
-    terms: list[Array | Value] = [*node.bottoms]
+    layer = node.layer_as(Eltwise)
+    terms = [graph.array(bottom) for bottom in node.bottoms]
     if layer.operation == "MAX":
-        graph.add("Max", *terms, to=y)
-        return
-    if layer.operation == "SUM":
-        terms = [
-            term if factor == 1 else graph.add("Mul", term, factor)
-            for term, factor in zip(terms, layer.coefficients, strict=True)
-        ]
-    operator = "Add" if layer.operation == "SUM" else "Mul"
-    total, *others, last = terms
-    for term in others:
-        total = graph.add(operator, total, term)
-    graph.add(operator, total, last, to=y)
+        return graph.add("Max", *terms)
+    if layer.operation == "PROD":
+        return reduce(mul, terms)
+    factors = zip(terms, layer.coefficients, strict=True)
+    return reduce(add, [term if factor == 1 else term * factor for term, factor in factors])
 
 
-def _axpy(node: LayerNode, graph: GraphBuilder) -> None:
+def _axpy(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add a product with one factor per channel, and a sum."""
     factors, x, shortcut = node.bottoms
     one_each: Array | Value = factors
     if len(factors.shape) != len(x.shape):
         one_each = graph.reshape(factors, [*x.sizes[:2], *(1,) * (len(x.shape) - 2)])
-    graph.add("Add", graph.add("Mul", x, one_each), shortcut, to=node.tops[0])
+    return graph.add("Mul", x, one_each) + shortcut
 
 
-def _reduction(node: LayerNode, graph: GraphBuilder) -> None:
+def _reduction(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add a reduction of the last axes, and the coefficient."""
     layer, [x], [y] = node.layer_as(Reduction), node.bottoms, node.tops
     coefficient, axes = layer.param.reduction_param.coeff, range(len(y.shape), len(x.shape))
-    to = y if coefficient == 1 else None
-    found = graph.reduce(REDUCTIONS[layer.operation], x, axes, keep=False, to=to)
-    if coefficient != 1:
-        graph.add("Mul", found, coefficient, to=y)
+    found = graph.reduce(REDUCTIONS[layer.operation], x, axes, keep=False)
+    return found if coefficient == 1 else found * coefficient
 
 
 CONVERTERS: Mapping[str, Converter] = {

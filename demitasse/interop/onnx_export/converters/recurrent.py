@@ -6,14 +6,14 @@ pass. The exported model does not keep states between passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from demitasse.interop.export.layer_graph import LayerNode, Value
-from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, OneStep
+from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, OneStep, Result
 from demitasse.layers.recurrent import LSTM, RNN, LSTMUnit, RecurrentLayer
 
 
-def _lstm(node: LayerNode, graph: GraphBuilder) -> None:
+def _lstm(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add a Scan with hidden state and cell state."""
     layer = node.layer_as(LSTM)
 
@@ -25,9 +25,11 @@ def _lstm(node: LayerNode, graph: GraphBuilder) -> None:
         return [h, c]
 
     [hidden, *states] = _scan(node, layer, graph, one)
-    graph.add("Identity", hidden, to=node.tops[0])
-    for state, top in zip(states, node.tops[1:], strict=False):
-        graph.reshape(state, top.sizes, to=top)
+    return [graph.add("Identity", hidden), *_shaped(graph, states, node.tops[1:])]
+
+
+def _shaped(graph: GraphBuilder, states: Iterable[Array], tops: Iterable[Value]) -> list[Array]:
+    return [graph.reshape(state, top.sizes) for state, top in zip(states, tops, strict=False)]
 
 
 def _lstm_step(
@@ -38,14 +40,14 @@ def _lstm_step(
     Shapes: inputs of the gates i, f, o and g (N, 4 size), cells (N, size), cont (N, 1)
     -> twice (N, size).
     """
-    gates = graph.add_several("Split", inputs, [size] * 4, to=["i", "f", "o", "g"], axis=1)
+    gates = graph.add_several("Split", inputs, [size] * 4, names=["i", "f", "o", "g"], axis=1)
     i, f, o = (graph.add("Sigmoid", gate) for gate in gates[:3])
     g = graph.add("Tanh", gates[3])
     c = cont * f * cells + i * g
     return c, o * graph.add("Tanh", c)
 
 
-def _rnn(node: LayerNode, graph: GraphBuilder) -> None:
+def _rnn(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add a Scan with the hidden state, and the output layer."""
     layer = node.layer_as(RNN)
 
@@ -56,9 +58,8 @@ def _rnn(node: LayerNode, graph: GraphBuilder) -> None:
     [hidden, *states] = _scan(node, layer, graph, one)
     weight = graph.param(layer.blobs[layer.output_index], "output_weight", transpose=True)
     bias = graph.param(layer.blobs[layer.output_index + 1], "output_bias")
-    graph.add("Tanh", graph.add("MatMul", hidden, weight) + bias, to=node.tops[0])
-    for state, top in zip(states, node.tops[1:], strict=False):
-        graph.reshape(state, top.sizes, to=top)
+    y = graph.add("Tanh", graph.add("MatMul", hidden, weight) + bias)
+    return [y, *_shaped(graph, states, node.tops[1:])]
 
 
 def _hidden_weight(layer: RecurrentLayer, graph: GraphBuilder) -> Array:
@@ -92,15 +93,13 @@ def _scan(node: LayerNode, layer: RecurrentLayer, graph: GraphBuilder, one: OneS
     return graph.scan(one, begin, [z, marks])
 
 
-def _lstm_unit(node: LayerNode, graph: GraphBuilder) -> None:
+def _lstm_unit(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add one step of an LSTM."""
     layer, (cells, gates, cont) = node.layer_as(LSTMUnit), node.bottoms
     n = cells.sizes[1]
     inputs = graph.reshape(gates, [n, 4 * layer.h])
     before, goes_on = graph.reshape(cells, [n, layer.h]), graph.reshape(cont, [n, 1])
-    found = _lstm_step(graph, inputs, before, goes_on, layer.h)
-    for state, top in zip(found, node.tops, strict=True):
-        graph.reshape(state, top.sizes, to=top)
+    return _shaped(graph, _lstm_step(graph, inputs, before, goes_on, layer.h), node.tops)
 
 
 CONVERTERS: Mapping[str, Converter] = {"LSTM": _lstm, "LSTMUnit": _lstm_unit, "RNN": _rnn}

@@ -16,7 +16,7 @@ import numpy as np
 
 from demitasse.backends.windows import Window
 from demitasse.interop.onnx_import.model import Node, Shape, refuse
-from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
+from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 MOST_CUT = 64
 """Largest number of additional windows before the first one."""
@@ -46,7 +46,7 @@ def _window_of(node: Node, kernel: Shape, spatial: Shape) -> Window:
     return Window(kernel, stride, pads[:axes], dilation, pads[axes:])
 
 
-def _convolution(node: Node, net: NetBuilder) -> None:
+def _convolution(node: Node, net: NetBuilder) -> Result:
     """Add Convolution, and Slice layers for unequal pads."""
     x, weight, y = node.x, node.array(1, "weight"), node.y
     window = _window_of(node, weight.shape[2:], x.shape[2:])
@@ -68,10 +68,10 @@ def _convolution(node: Node, net: NetBuilder) -> None:
         skipped.append(number)
     window = _grown(window, skipped)
     made = window.convolved(x.shape[2:])
-    _weighted(net, "Convolution", node, weight, weight.shape[0], window, made, skipped)
+    return _weighted(net, "Convolution", node, weight, weight.shape[0], window, made, skipped)
 
 
-def _transposed(node: Node, net: NetBuilder) -> None:
+def _transposed(node: Node, net: NetBuilder) -> Result:
     """Add Deconvolution, with larger windows for outputs beyond the last window."""
     x, weight, out = node.x, node.array(1, "weight"), node.y.shape[2:]
     attributes = dict(node.attributes)
@@ -97,7 +97,7 @@ def _transposed(node: Node, net: NetBuilder) -> None:
     made = tuple(a - 2 * b for a, b in zip(full, pad, strict=True))
     outputs = weight.shape[1] * node.attributes.get("group", 1)
     window = replace(window, pad=pad, after=None)
-    _weighted(net, "Deconvolution", node, weight, outputs, window, made, skipped)
+    return _weighted(net, "Deconvolution", node, weight, outputs, window, made, skipped)
 
 
 def _covered(window: Window, shape: Shape) -> list[int]:
@@ -119,7 +119,7 @@ def _grown(window: Window, skipped: Sequence[int]) -> Window:
 def _weighted(
     net: NetBuilder, kind: str, node: Node, weight: np.ndarray, outputs: int, window: Window,
     made: Shape, skipped: Sequence[int],
-) -> None:  # fmt: skip
+) -> str:  # fmt: skip
     """Add a layer with weights, and crop its top of size ``made`` to the node's output."""
     weights, has_bias = [weight], node.optional_input(2) is not None
     if has_bias:
@@ -134,25 +134,18 @@ def _weighted(
         fields["group"] = group
     if not has_bias:
         fields["bias_term"] = False
-    full = made == node.y.shape[2:]
     top = net.add(
-        kind, [net.blob(node.x)], (*node.y.shape[:2], *made), to=node.y if full else None,
-        weights=weights, convolution_param=fields,
+        kind, [net.blob(node.x)], (*node.y.shape[:2], *made), weights=weights,
+        convolution_param=fields,
     )  # fmt: skip
-    _crop_to(net, top, skipped, node)
+    return _cropped(net, top, skipped, node.y.shape[2:])
 
 
-def _crop_to(net: NetBuilder, x: str, skipped: Sequence[int], node: Node) -> None:
-    """Crop a blob to the size of a node's output, from ``skipped``."""
-    out = node.y.shape[2:]
-    axes = [
-        axis for axis, (first, size) in enumerate(zip(skipped, out, strict=True))
-        if (first, size) != (0, net.shapes[x][axis + 2])
-    ]  # fmt: skip
-    for axis in axes:
-        first = skipped[axis]
-        to = node.y if axis == axes[-1] else None
-        x = net.slice(x, axis + 2, first, first + out[axis], to=to)
+def _cropped(net: NetBuilder, x: str, skipped: Sequence[int], out: Shape) -> str:
+    """Crop the spatial axes of a blob to a size, from ``skipped``."""
+    for axis, (first, size) in enumerate(zip(skipped, out, strict=True), start=2):
+        x = net.slice(x, axis, first, first + size)
+    return x
 
 
 def _shortest(values: Shape) -> list[int]:
@@ -169,27 +162,23 @@ IMAGE = 2
 """Number of axes of an image; a row is read as an image of one row."""
 
 
-def _global_pool(node: Node, net: NetBuilder, method: str) -> None:
+def _global_pool(node: Node, net: NetBuilder, method: str) -> Result:
     """Add global Pooling."""
     shape, x = node.x.shape, net.blob(node.x)
-    flat = len(shape) == IMAGE + 2
-    if not flat:
+    if len(shape) != IMAGE + 2:
         x = net.reshape(x, (*shape[:2], 1, math.prod(shape[2:])))
     fields = {"pool": method, "global_pooling": True}
-    out = (*shape[:2], 1, 1)
-    found = net.add("Pooling", [x], out, to=node.y if flat else None, pooling_param=fields)
-    if not flat:
-        net.reshape(found, node.y.shape, to=node.y)
+    found = net.add("Pooling", [x], (*shape[:2], 1, 1), pooling_param=fields)
+    return net.reshape(found, node.y.shape)
 
 
-def _pool(node: Node, net: NetBuilder, method: str) -> None:
+def _pool(node: Node, net: NetBuilder, method: str) -> Result:
     """Add Pooling, and for means a factor for each window with another divisor in Caffe."""
     x, spatial, out = net.blob(node.x), node.x.shape[2:], node.y.shape[2:]
     given = _window_of(node, tuple(node.attributes["kernel_shape"]), spatial)
-    flat = len(spatial) >= IMAGE
     if set(given.dilation) != {1}:
         refuse(f"got dilations {list(given.dilation)}, which Pooling does not support")
-    if not flat:
+    if len(spatial) < IMAGE:
         x = net.reshape(x, (*node.x.shape[:2], 1, *spatial))
         given = Window((1, *given.kernel), (1, *given.stride), (0, *given.pad),
                        (1, *given.dilation), (0, *given.pad_after))  # fmt: skip
@@ -197,29 +186,19 @@ def _pool(node: Node, net: NetBuilder, method: str) -> None:
     skipped, rounding = _plan_windows(given, spatial, out)
     window = _grown(given, skipped)
     made = window.pooled(spatial, ceil=rounding == "CEIL")
+    fields = _fields(method, window, rounding)
+    found = net.add("Pooling", [x], (*node.y.shape[:2], *made), pooling_param=fields)
+    found = _cropped(net, found, skipped, out)
     factors = _factors(node, given, spatial, out, window.pad) if method == "AVE" else None
-    plain = flat and factors is None
-    last = plain and made == out
-    found = net.add(
-        "Pooling", [x], (*node.y.shape[:2], *made), to=node.y if last else None,
-        pooling_param=_fields(method, window, rounding),
-    )  # fmt: skip
-    if plain:
-        _crop_to(net, found, skipped, node)
-        return
-    for axis, (first, size) in enumerate(zip(skipped, out, strict=True)):
-        found = net.slice(found, axis + 2, first, first + size)
     if factors is not None:
-        fields = {"axis": 2, "num_axes": len(out)}
-        found = net.add("Scale", [found], net.shapes[found], to=node.y if flat else None,
-                        weights=[factors], scale_param=fields)  # fmt: skip
-    if not flat:
-        net.reshape(found, node.y.shape, to=node.y)
+        how = {"axis": 2, "num_axes": len(out)}
+        found = net.add("Scale", [found], net.shapes[found], weights=[factors], scale_param=how)
+    return net.reshape(found, node.y.shape)
 
 
-def _max_pool(node: Node, net: NetBuilder) -> None:
+def _max_pool(node: Node, net: NetBuilder) -> Result:
     node.refuse_outputs(1)
-    _pool(node, net, "MAX")
+    return _pool(node, net, "MAX")
 
 
 def _fields(method: str, window: Window, rounding: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.interop.onnx_import.converters.arithmetic import multiply
 from demitasse.interop.onnx_import.model import Model, Node, Tensor, refuse
-from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
+from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 LARGEST = float(np.finfo(np.float32).max)
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
@@ -18,47 +18,43 @@ SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 def _plain(kind: str) -> Converter:
     """Return a converter to a layer without fields."""
-    return lambda node, net: net.same(kind, net.blob(node.x), to=node.y)
+    return lambda node, net: net.same(kind, net.blob(node.x))
 
 
-def _with_alpha(kind: str, message: str, field: str, default: float) -> Converter:
-    """Return a converter to a layer with one field, the attribute ``alpha``."""
-
-    def convert(node: Node, net: NetBuilder) -> None:
-        fields: dict[str, Any] = {message: {field: node.attributes.get("alpha", default)}}
-        net.add(kind, [net.blob(node.x)], node.y.shape, to=node.y, **fields)
-
-    return convert
+def _with_alpha(
+    node: Node, net: NetBuilder, kind: str, message: str, field: str, default: float
+) -> str:
+    """Add a layer with one field, the attribute ``alpha``."""
+    fields: dict[str, Any] = {message: {field: node.attributes.get("alpha", default)}}
+    return net.add(kind, [net.blob(node.x)], node.y.shape, **fields)
 
 
 def _power(power: float = 1, scale: float = 1) -> Converter:
     """Return a converter to a Power layer."""
-    return lambda node, net: net.power(net.blob(node.x), power=power, scale=scale, to=node.y)
+    return lambda node, net: net.power(net.blob(node.x), power=power, scale=scale)
 
 
-def _prelu(node: Node, net: NetBuilder) -> None:
+def _prelu(node: Node, net: NetBuilder) -> Result:
     """Add PReLU; for slopes that are neither per channel nor shared, add two ReLUs."""
     slopes, shape = node.array(1, "slope"), node.x.shape
     x, full = net.blob(node.x), (*(1,) * (len(shape) - slopes.ndim), *slopes.shape)
     if slopes.size == 1 and len(shape) > 1:
-        net.add("PReLU", [x], shape, to=node.y, weights=[slopes.reshape(())],
-                prelu_param={"channel_shared": True})  # fmt: skip
-    elif len(shape) > 1 and full == (1, shape[1], *(1,) * (len(shape) - 2)):
-        net.add("PReLU", [x], shape, to=node.y, weights=[slopes.reshape(-1)])
-    else:
-        below = net.add("ReLU", [net.power(x, scale=-1)], shape)
-        scaled = multiply(net, below, -slopes, shape)
-        net.eltwise("SUM", [net.same("ReLU", x), scaled], to=node.y)
+        how = {"channel_shared": True}
+        return net.add("PReLU", [x], shape, weights=[slopes.reshape(())], prelu_param=how)
+    if len(shape) > 1 and full == (1, shape[1], *(1,) * (len(shape) - 2)):
+        return net.add("PReLU", [x], shape, weights=[slopes.reshape(-1)])
+    below = net.add("ReLU", [net.power(x, scale=-1)], shape)
+    scaled = multiply(net, below, -slopes, shape)
+    return net.eltwise("SUM", [net.same("ReLU", x), scaled])
 
 
-def _selu(node: Node, net: NetBuilder) -> None:
+def _selu(node: Node, net: NetBuilder) -> Result:
     """Add ELU and its factor."""
-    alpha = node.attributes.get("alpha", SELU_ALPHA)
-    inner = net.add("ELU", [net.blob(node.x)], node.y.shape, elu_param={"alpha": alpha})
-    net.power(inner, scale=node.attributes.get("gamma", SELU_GAMMA), to=node.y)
+    inner = _with_alpha(node, net, "ELU", "elu_param", "alpha", SELU_ALPHA)
+    return net.power(inner, scale=node.attributes.get("gamma", SELU_GAMMA))
 
 
-def _clip(node: Node, net: NetBuilder) -> None:
+def _clip(node: Node, net: NetBuilder) -> Result:
     """Add Clip, ReLU or ReLU6."""
     low, high = (
         default if found is None else float(found.reshape(()))
@@ -67,59 +63,58 @@ def _clip(node: Node, net: NetBuilder) -> None:
             (node.attribute_or_input("max", 2), LARGEST),
         )
     )
-    x, y = net.blob(node.x), node.y
+    x = net.blob(node.x)
     if (low, high) == (0, 6):
-        net.same("ReLU6", x, to=y)
-    elif low == 0 and high >= LARGEST:
-        net.same("ReLU", x, to=y)
-    else:
-        _add_clip(net, x, min(low, high), high, node)  # in ONNX the upper limit has priority
+        return net.same("ReLU6", x)
+    if low == 0 and high >= LARGEST:
+        return net.same("ReLU", x)
+    return _add_clip(net, x, min(low, high), high)  # in ONNX the upper limit has priority
 
 
-def _add_clip(net: NetBuilder, x: str, low: float, high: float, node: Node | None = None) -> str:
+def _add_clip(net: NetBuilder, x: str, low: float, high: float) -> str:
     limits = {"min": max(low, -LARGEST), "max": min(high, LARGEST)}
-    return net.add("Clip", [x], net.shapes[x], to=node.y if node else None, clip_param=limits)
+    return net.add("Clip", [x], net.shapes[x], clip_param=limits)
 
 
-def _hard_sigmoid(node: Node, net: NetBuilder) -> None:
+def _hard_sigmoid(node: Node, net: NetBuilder) -> Result:
     """Add Power and Clip."""
     scale, shift = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
-    _add_clip(net, net.power(net.blob(node.x), scale=scale, shift=shift), 0, 1, node)
+    return _add_clip(net, net.power(net.blob(node.x), scale=scale, shift=shift), 0, 1)
 
 
-def _gated(node: Node, net: NetBuilder, gate: Callable[[str], str]) -> None:
+def _gated(node: Node, net: NetBuilder, gate: Callable[[str], str]) -> Result:
     """Add the product of the input with a function of the input."""
     x = net.blob(node.x)
-    net.eltwise("PROD", [x, gate(x)], to=node.y)
+    return net.eltwise("PROD", [x, gate(x)])
 
 
-def _gelu(node: Node, net: NetBuilder) -> None:
+def _gelu(node: Node, net: NetBuilder) -> Result:
     if node.attributes.get("approximate", b"none") != b"none":
         refuse("the GELU layer has no tanh approximation")
-    net.add("GELU", [net.blob(node.x)], node.y.shape, to=node.y)
+    return net.same("GELU", net.blob(node.x))
 
 
-def _greater(node: Node, net: NetBuilder) -> None:
+def _greater(node: Node, net: NetBuilder) -> Result:
     """Add Threshold, of a difference unless the limit is a constant scalar."""
     other, shape = node.input(1), node.y.shape
     x, limit = net.expand(net.blob(node.x), shape), 0.0
     if other.array is not None and other.array.size == 1:
         limit = float(other.array.reshape(()))
     else:
-        x = net.eltwise("SUM", [x, net.expand(net.blob(other), shape)], factors=[1, -1])
-    net.add("Threshold", [x], shape, to=node.y, threshold_param={"threshold": limit})
+        x = net.eltwise("SUM", [x, net.expand(net.blob(other), shape)], [1, -1])
+    return net.add("Threshold", [x], shape, threshold_param={"threshold": limit})
 
 
-def _dropout(node: Node, net: NetBuilder) -> None:
+def _dropout(node: Node, net: NetBuilder) -> Result:
     """Record an alias, as dropout is the identity in phase TEST."""
     node.refuse_outputs(1)
     training = node.optional_input(2)
     if training is not None and bool(node.array(2, "training_mode")):
         refuse("training_mode draws new random numbers in each run")
-    net.alias(node.y, net.blob(node.x))
+    return net.blob(node.x)
 
 
-def _cast(node: Node, net: NetBuilder) -> None:
+def _cast(node: Node, net: NetBuilder) -> Result:
     """Record an alias if the conversion changes no value."""
     have, want = node.x.dtype, node.y.dtype
     wide = want in {"int32", "int64"} or np.can_cast(have, want)
@@ -127,7 +122,7 @@ def _cast(node: Node, net: NetBuilder) -> None:
         have != want and want in {"bfloat16", "bool"}
     ):
         refuse(f"no layer converts {have} to {want}")
-    net.alias(node.y, net.blob(node.x))
+    return net.blob(node.x)
 
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -135,7 +130,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "Cast": _cast,
     "Clip": _clip,
     "Dropout": _dropout,
-    "Elu": _with_alpha("ELU", "elu_param", "alpha", 1.0),
+    "Elu": lambda node, net: _with_alpha(node, net, "ELU", "elu_param", "alpha", 1.0),
     "Exp": _plain("Exp"),
     "Gelu": _gelu,
     "Greater": _greater,
@@ -143,8 +138,10 @@ CONVERTERS: Mapping[str, Converter] = {
     "HardSwish": lambda node, net: _gated(
         node, net, lambda x: _add_clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
     ),
-    "Identity": lambda node, net: net.alias(node.y, net.blob(node.x)),
-    "LeakyRelu": _with_alpha("ReLU", "relu_param", "negative_slope", 0.01),
+    "Identity": lambda node, net: net.blob(node.x),
+    "LeakyRelu": lambda node, net: _with_alpha(
+        node, net, "ReLU", "relu_param", "negative_slope", 0.01
+    ),
     "Log": _plain("Log"),
     "Mish": lambda node, net: _gated(node, net, lambda x: net.same("TanH", net.same("BNLL", x))),
     "Neg": _power(scale=-1),
@@ -158,7 +155,7 @@ CONVERTERS: Mapping[str, Converter] = {
         node, net, lambda x: net.power(net.same("AbsVal", x), power=-1, shift=1)
     ),
     "Sqrt": _power(0.5),
-    "Swish": _with_alpha("Swish", "swish_param", "beta", 1.0),
+    "Swish": lambda node, net: _with_alpha(node, net, "Swish", "swish_param", "beta", 1.0),
     "Tanh": _plain("TanH"),
 }
 

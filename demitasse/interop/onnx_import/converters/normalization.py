@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from demitasse.interop.onnx_import.converters.arithmetic import add, multiply
-from demitasse.interop.onnx_import.model import Node, Tensor, refuse
-from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
+from demitasse.interop.onnx_import.model import Node, refuse
+from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 SAME_AXES = 13
 """First opset whose Softmax is along one axis; earlier ones join all axes from one on."""
 
 
-def _batch_normalization(node: Node, net: NetBuilder) -> None:
+def _batch_normalization(node: Node, net: NetBuilder) -> Result:
     """Add BatchNorm, and Scale unless scale and shift are trivial."""
     node.refuse_outputs(1, 2, 3, 4)
     if node.attributes.get("training_mode") or node.attributes.get("is_test", 1) == 0:
@@ -27,16 +27,16 @@ def _batch_normalization(node: Node, net: NetBuilder) -> None:
     )
     plain = bool(np.all(scale == 1) and np.all(shift == 0))
     blob = net.add(
-        "BatchNorm", [net.blob(node.x)], node.x.shape, to=node.y if plain else None,
+        "BatchNorm", [net.blob(node.x)], node.x.shape,
         weights=[mean, variance, np.ones(1, np.float32)],
         batch_norm_param={"eps": node.attributes.get("epsilon", 1e-5)},
     )  # fmt: skip
-    if not plain:
-        _scale(net, blob, scale, shift, node.y)
+    return blob if plain else _scale(net, blob, scale, shift)
 
 
-def _scale(net: NetBuilder, x: str, scale: np.ndarray, shift: np.ndarray, to: Tensor) -> None:
-    net.add("Scale", [x], to.shape, to=to, weights=[scale, shift], scale_param={"bias_term": True})
+def _scale(net: NetBuilder, x: str, scale: np.ndarray, shift: np.ndarray) -> str:
+    fields = {"bias_term": True}
+    return net.add("Scale", [x], net.shapes[x], weights=[scale, shift], scale_param=fields)
 
 
 def _normalized(node: Node, net: NetBuilder, count: int) -> str:
@@ -52,62 +52,58 @@ def _normalized(node: Node, net: NetBuilder, count: int) -> str:
     return net.reshape(unit, shape)
 
 
-def _instance_normalization(node: Node, net: NetBuilder) -> None:
+def _instance_normalization(node: Node, net: NetBuilder) -> Result:
     """Add BatchNorm for each channel of each item, and Scale."""
     unit = _normalized(node, net, math.prod(node.x.shape[:2]))
-    _scale(net, unit, node.array(1, "scale"), node.array(2, "shift"), node.y)
+    return _scale(net, unit, node.array(1, "scale"), node.array(2, "shift"))
 
 
-def _group_normalization(node: Node, net: NetBuilder) -> None:
+def _group_normalization(node: Node, net: NetBuilder) -> Result:
     """Add BatchNorm for each group of each item, and Scale."""
     scale, shift = node.array(1, "scale"), node.array(2, "shift")
     if scale.size != node.x.shape[1]:
         refuse("its scale is not per channel")
     unit = _normalized(node, net, node.x.shape[0] * node.attributes["num_groups"])
-    _scale(net, unit, scale, shift, node.y)
+    return _scale(net, unit, scale, shift)
 
 
-def _layer_normalization(node: Node, net: NetBuilder) -> None:
+def _layer_normalization(node: Node, net: NetBuilder) -> Result:
     """Add BatchNorm for each row, and its scale and shift."""
     node.refuse_outputs(1, 2)
     shape = node.x.shape
     unit = _normalized(node, net, math.prod(shape[: node.axis(-1)]))
-    last = node.optional_input(2) is None
-    scaled = multiply(net, unit, node.array(1, "scale"), shape, to=node.y if last else None)
-    if not last:
-        add(net, scaled, node.array(2, "shift"), shape, to=node.y)
+    scaled = multiply(net, unit, node.array(1, "scale"), shape)
+    if node.optional_input(2) is None:
+        return scaled
+    return add(net, scaled, node.array(2, "shift"), shape)
 
 
-def _lrn(node: Node, net: NetBuilder) -> None:
+def _lrn(node: Node, net: NetBuilder) -> Result:
     """Add LRN across channels."""
     at = node.attributes
     if at["size"] % 2 == 0:
         refuse(f"got an LRN window of size {at['size']}, expected an odd size", got=at["size"])
     fields = {"local_size": at["size"], "alpha": at.get("alpha", 1e-4),
               "beta": at.get("beta", 0.75), "k": at.get("bias", 1.0)}  # fmt: skip
-    net.add("LRN", [net.blob(node.x)], node.y.shape, to=node.y, lrn_param=fields)
+    return net.add("LRN", [net.blob(node.x)], node.y.shape, lrn_param=fields)
 
 
-def _softmax(node: Node, net: NetBuilder) -> None:
-    _add_softmax(node, net, node.y)
-
-
-def _log_softmax(node: Node, net: NetBuilder) -> None:
-    """Add Softmax and Log."""
-    net.add("Log", [_add_softmax(node, net, None)], node.y.shape, to=node.y)
-    net.notes.append(f"{node.label} becomes Softmax and Log: values below -87 are inexact or -inf")
-
-
-def _add_softmax(node: Node, net: NetBuilder, to: Tensor | None) -> str:
+def _softmax(node: Node, net: NetBuilder) -> str:
+    """Add Softmax."""
     shape, x = node.x.shape, net.blob(node.x)
     joint = node.opset < SAME_AXES
     axis = node.axis(1 if joint else -1)
     fields: dict[str, Any] = {} if axis == 1 else {"axis": axis}
-    if not joint or all(size == 1 for size in shape[axis + 1 :]):
-        return net.add("Softmax", [x], shape, to=to, softmax_param=fields)
-    rows = net.reshape(x, (*shape[:axis], math.prod(shape[axis:])))
-    found = net.add("Softmax", [rows], net.shapes[rows], softmax_param=fields)
-    return net.reshape(found, shape, to=to)
+    if joint and any(size != 1 for size in shape[axis + 1 :]):
+        x = net.reshape(x, (*shape[:axis], math.prod(shape[axis:])))
+    found = net.add("Softmax", [x], net.shapes[x], softmax_param=fields)
+    return net.reshape(found, shape)
+
+
+def _log_softmax(node: Node, net: NetBuilder) -> Result:
+    """Add Softmax and Log."""
+    net.notes.append(f"{node.label} becomes Softmax and Log: values below -87 are inexact or -inf")
+    return net.same("Log", _softmax(node, net))
 
 
 CONVERTERS: Mapping[str, Converter] = {

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from demitasse.interop.onnx_import.converters.arithmetic import add
-from demitasse.interop.onnx_import.model import Node, Tensor, refuse
-from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
+from demitasse.interop.onnx_import.model import Node, Shape, Tensor, refuse
+from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 
-def _gemm(node: Node, net: NetBuilder) -> None:
+def _gemm(node: Node, net: NetBuilder) -> Result:
     at, weight = node.attributes, node.array(1, "weight")
     x, bias = net.blob(node.x), node.optional_input(2)
     if at.get("transA"):
@@ -21,41 +21,33 @@ def _gemm(node: Node, net: NetBuilder) -> None:
     rows = weight if at.get("transB") else weight.T
     rows = rows * np.float32(at.get("alpha", 1.0))
     outputs = rows.shape[0]
-    plain = bias is None or (bias.array is not None and bias.shape in {(outputs,), (1, outputs)})
-    one = bias is not None and bias.array is not None and bias.array.size == 1
     factor = np.float32(at.get("beta", 1.0))
-    if plain or one:
-        given = None if bias is None or bias.array is None else bias.array
-        vector = None if given is None else np.broadcast_to(given.reshape(-1), outputs) * factor
-        _inner_product(net, x, rows, vector, 1, to=node.y)
-        return
-    found = _inner_product(net, x, rows, None, 1, to=None)
-    if bias is not None and bias.array is not None:
-        add(net, found, bias.array * factor, node.y.shape, to=node.y)
-    elif bias is not None:
-        other = net.blob(bias)
-        other = other if factor == 1 else net.power(other, scale=float(factor))
-        add(net, found, other, node.y.shape, to=node.y)
+    if bias is None:
+        return _inner_product(net, x, rows, None, 1)
+    plain = bias.shape in {(outputs,), (1, outputs)} or math.prod(bias.shape) == 1
+    if bias.array is not None and plain:
+        vector = np.broadcast_to(bias.array.reshape(-1), outputs) * factor
+        return _inner_product(net, x, rows, vector, 1)
+    found = _inner_product(net, x, rows, None, 1)
+    if bias.array is not None:
+        return add(net, found, bias.array * factor, node.y.shape)
+    other = net.blob(bias)
+    other = other if factor == 1 else net.power(other, scale=float(factor))
+    return add(net, found, other, node.y.shape)
 
 
-def _matmul(node: Node, net: NetBuilder) -> None:
+def _matmul(node: Node, net: NetBuilder) -> Result:
     """Add InnerProduct along the last axis."""
     if node.x.array is not None or node.input(1).array is None:
         refuse("expected a computed left operand and a constant right one (InnerProduct)")
     weight, shape = node.array(1, "weight"), node.x.shape
     if weight.ndim != 2 or len(shape) < 2:
         refuse(f"got operands of shapes {shape} and {weight.shape}, expected rows and a matrix")
-    _inner_product(net, net.blob(node.x), weight.T, None, len(shape) - 1, to=node.y)
+    return _inner_product(net, net.blob(node.x), weight.T, None, len(shape) - 1)
 
 
 def _inner_product(
-    net: NetBuilder,
-    x: str,
-    rows: np.ndarray,
-    bias: np.ndarray | None,
-    axis: int,
-    *,
-    to: Tensor | None,
+    net: NetBuilder, x: str, rows: np.ndarray, bias: np.ndarray | None, axis: int
 ) -> str:
     fields: dict[str, Any] = {"num_output": rows.shape[0]}
     weights = [rows]
@@ -66,15 +58,14 @@ def _inner_product(
     else:
         weights.append(bias)
     shape = (*net.shapes[x][:axis], rows.shape[0])
-    return net.add("InnerProduct", [x], shape, to=to, weights=weights, inner_product_param=fields)
+    return net.add("InnerProduct", [x], shape, weights=weights, inner_product_param=fields)
 
 
-def _gather(node: Node, net: NetBuilder) -> None:
+def _gather(node: Node, net: NetBuilder) -> Result:
     """Add Embed for rows of a constant, Slice for consecutive indices, or BatchReindex."""
     x, indices, axis = node.x, node.input(1), node.axis(0)
     if x.array is not None:
-        _embed(node, net, x.array, indices, axis)
-        return
+        return _embed(net, x.array, indices, axis, node.y.shape)
     if indices.array is None:
         refuse("values and indices are both computed")
     size = x.shape[axis]
@@ -84,63 +75,49 @@ def _gather(node: Node, net: NetBuilder) -> None:
         blob = net.slice(blob, axis, first, first + chosen.size)
     else:
         blob = net.gather(blob, axis, chosen)
-    net.reshape(blob, node.y.shape, to=node.y)
+    return net.reshape(blob, node.y.shape)
 
 
-def _embed(node: Node, net: NetBuilder, table: np.ndarray, indices: Tensor, axis: int) -> None:
+def _embed(net: NetBuilder, table: np.ndarray, indices: Tensor, axis: int, shape: Shape) -> str:
     if table.ndim != 2 or axis != 0:
         refuse(f"got axis {axis} of a constant {table.shape}, expected rows of a matrix (Embed)")
     fields = {"num_output": table.shape[1], "input_dim": table.shape[0], "bias_term": False}
-    net.add("Embed", [net.blob(indices)], node.y.shape, to=node.y, weights=[table],
-            embed_param=fields)  # fmt: skip
+    return net.add("Embed", [net.blob(indices)], shape, weights=[table], embed_param=fields)
 
 
 def _reduction(operation: str, power: float = 1, sign: float = 1) -> Converter:
-    """Return a converter of a reduction."""
+    """Return a converter of a reduction of multiples, MAX or one of Reduction, and a power."""
 
-    def convert(node: Node, net: NetBuilder) -> None:
+    def convert(node: Node, net: NetBuilder) -> Result:
         axes = _axes(node)
         x = net.blob(node.x)
         if not axes:
-            net.alias(node.y, x)
-            return
+            return x
         x = x if sign == 1 else net.power(x, scale=sign)
-        found = _reduced(net, x, axes, operation, node, last=power == sign == 1)
-        if power != 1:
-            found = net.power(found, power=power, to=node.y)
-        elif sign != 1:
-            net.power(found, scale=sign, to=node.y)
+        found = net.reshape(_reduced(net, x, axes, operation), node.y.shape)
+        return found if power == sign == 1 else net.power(found, power=power, scale=sign)
 
     return convert
 
 
-def _reduced(
-    net: NetBuilder, x: str, axes: Sequence[int], operation: str, node: Node, *, last: bool
-) -> str:
-    """Add a reduction over axes, and a Reshape to the node's output."""
-    shape, to = net.shapes[x], node.y if last else None
+def _reduced(net: NetBuilder, x: str, axes: Sequence[int], operation: str) -> str:
+    """Add a reduction over axes, which are removed or have size 1."""
+    shape = net.shapes[x]
     kept = [axis for axis in range(len(shape)) if axis not in axes]
-    fields: dict[str, Any]
     image = len(shape) == 4 and list(axes) == [2, 3]
     if image and operation in {"MEAN", "MAX"}:
-        fields = {"pool": "AVE" if operation == "MEAN" else "MAX", "global_pooling": True}
-        small = (*shape[:2], 1, 1)
-        same = last and node.y.shape == small
-        x = net.add("Pooling", [x], small, to=to if same else None, pooling_param=fields)
-        return x if same else net.reshape(x, node.y.shape, to=to)
+        pool = {"pool": "AVE" if operation == "MEAN" else "MAX", "global_pooling": True}
+        return net.add("Pooling", [x], (*shape[:2], 1, 1), pooling_param=pool)
     if [*kept, *axes] != list(range(len(shape))):
         x = net.permute(x, [*kept, *axes])
     out = tuple(shape[axis] for axis in kept)
     if operation == "MAX":
         lead = out or (1,)
         x = net.reshape(x, (*lead, math.prod(shape[axis] for axis in axes)))
-        x = net.add("ArgMax", [x], (*lead, 1),
-                    argmax_param={"axis": len(lead), "out_max_val": True})  # fmt: skip
-        return net.reshape(x, node.y.shape, to=to)
-    same = last and node.y.shape == out
+        largest = {"axis": len(lead), "out_max_val": True}
+        return net.add("ArgMax", [x], (*lead, 1), argmax_param=largest)
     fields = {"axis": len(out), "operation": operation}
-    x = net.add("Reduction", [x], out, to=to if same else None, reduction_param=fields)
-    return x if same else net.reshape(x, node.y.shape, to=to)
+    return net.add("Reduction", [x], out, reduction_param=fields)
 
 
 def _axes(node: Node) -> list[int]:
@@ -153,20 +130,18 @@ def _axes(node: Node) -> list[int]:
     return sorted(int(axis) % len(node.x.shape) for axis in given.reshape(-1))
 
 
-def _argmax(node: Node, net: NetBuilder) -> None:
+def _argmax(node: Node, net: NetBuilder) -> Result:
     """Add ArgMax along an axis, of reversed values if ONNX selects the first of equal ones."""
     shape, axis = node.x.shape, node.axis(0)
     x, size = net.blob(node.x), shape[axis]
-    kept, fields = (*shape[:axis], 1, *shape[axis + 1 :]), {"axis": axis}
+    kept = (*shape[:axis], 1, *shape[axis + 1 :])
     last = bool(node.attributes.get("select_last_index", 0))
     if not last:
         x = net.gather(x, axis, np.arange(size)[::-1])
-    to = node.y if node.y.shape == kept else None
-    x = net.add("ArgMax", [x], kept, to=to if last else None, argmax_param=fields)
+    x = net.add("ArgMax", [x], kept, argmax_param={"axis": axis})
     if not last:
-        x = net.power(x, scale=-1, shift=size - 1, to=to)
-    if to is None:
-        net.reshape(x, node.y.shape, to=node.y)
+        x = net.power(x, scale=-1, shift=size - 1)
+    return net.reshape(x, node.y.shape)
 
 
 CONVERTERS: Mapping[str, Converter] = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from demitasse.interop.onnx_import.model import Node, Tensor, refuse
-from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
+from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 GATES = [0, 2, 1, 3]
 """Caffe's gates i, f, o, g as indices of ONNX's gates i, o, f, g."""
@@ -15,27 +15,25 @@ GATES = [0, 2, 1, 3]
 USUAL = [b"Sigmoid", b"Tanh", b"Tanh"]
 
 
-def _lstm(node: Node, net: NetBuilder) -> None:
+def _lstm(node: Node, net: NetBuilder) -> Result:
     """Add one LSTM for each direction, with sequences that start in the first step."""
     _check_options(node)
     ways = {b"forward": [False], b"reverse": [True], b"bidirectional": [False, True]}
     backwards = ways[node.attributes.get("direction", b"forward")]
     done = [_one_way(node, net, number, back) for number, back in enumerate(backwards)]
-    for output, value in enumerate([*node.outputs, None, None][:3]):
+    results = []
+    for output, value in enumerate(node.outputs):
         if value is None:
+            results.append("")
             continue
-        parts = [one[output] for one in done]
-        shape = list(value.shape)
-        axis = 1 if output == 0 else 0
+        axis, shape = 1 if output == 0 else 0, list(value.shape)
         shape[axis] = 1
-        parts = [net.reshape(part, tuple(shape)) for part in parts]
-        if len(parts) > 1:
-            net.add("Concat", parts, value.shape, to=value, concat_param={"axis": axis})
-        else:
-            net.alias(value, parts[0])
+        parts = [net.reshape(one[output], tuple(shape)) for one in done]
+        results.append(net.concat(parts, axis, value.shape))
     net.notes.append(
         f"{node.label} takes sequences of {node.x.shape[0]} steps, {node.x.shape[1]} per batch"
     )
+    return results
 
 
 def _one_way(node: Node, net: NetBuilder, number: int, back: bool) -> list[str]:
@@ -63,8 +61,7 @@ def _one_way(node: Node, net: NetBuilder, number: int, back: bool) -> list[str]:
         ]
         shapes += [state, state]
     fields = {"num_output": hidden, "expose_hidden": exposed}
-    tops = net.add_several("LSTM", bottoms, shapes, to=[None] * len(shapes), weights=weights,
-                           recurrent_param=fields)  # fmt: skip
+    tops = net.add_several("LSTM", bottoms, shapes, weights=weights, recurrent_param=fields)
     if exposed:
         ends = tops[1:]
         net.silence([top for top, want in zip(tops, wanted, strict=True) if not want])

@@ -9,28 +9,24 @@ import numpy as np
 
 from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converters.arithmetic import add
-from demitasse.interop.onnx_import.model import Node, refuse
-from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
+from demitasse.interop.onnx_import.model import Node, Shape, refuse
+from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 
-def _reshape(node: Node, net: NetBuilder) -> None:
+def _reshape(node: Node, net: NetBuilder) -> Result:
     """Add Flatten or Reshape."""
     x, y, have = net.blob(node.x), node.y, node.x.shape
     if len(y.shape) == 2 and len(have) > 2 and have[0] == y.shape[0]:
-        net.add("Flatten", [x], y.shape, to=y)
-    else:
-        net.reshape(x, y.shape, to=y)
+        return net.add("Flatten", [x], y.shape)
+    return net.reshape(x, y.shape)
 
 
-def _concat(node: Node, net: NetBuilder) -> None:
+def _concat(node: Node, net: NetBuilder) -> Result:
     blobs = [net.blob(one) for one in node.inputs if one is not None]
-    if len(blobs) == 1:
-        net.alias(node.y, blobs[0])
-        return
-    net.add("Concat", blobs, node.y.shape, to=node.y, concat_param={"axis": node.axis(1)})
+    return net.concat(blobs, node.axis(1), node.y.shape)
 
 
-def _split(node: Node, net: NetBuilder) -> None:
+def _split(node: Node, net: NetBuilder) -> Result:
     """Add Slice, and a Silence for unused parts."""
     axis = node.axis(0)
     size, count = node.x.shape[axis], len(node.outputs)
@@ -44,17 +40,16 @@ def _split(node: Node, net: NetBuilder) -> None:
         refuse(f"got parts of sizes {sizes}, expected sizes above 0")
     x, shape = net.blob(node.x), node.x.shape
     if count == 1:
-        net.alias(node.y, x)
-        return
+        return x
     tops = net.add_several(
         "Slice", [x], [(*shape[:axis], part, *shape[axis + 1 :]) for part in sizes],
-        to=list(node.outputs),
         slice_param={"axis": axis, "slice_point": list(accumulate(sizes))[:-1]},
     )  # fmt: skip
     net.silence([top for top, one in zip(tops, node.outputs, strict=True) if one is None])
+    return tops
 
 
-def _slice(node: Node, net: NetBuilder) -> None:
+def _slice(node: Node, net: NetBuilder) -> Result:
     """Add Slice along each axis, or BatchReindex for steps other than 1."""
     shape = node.x.shape
     starts, ends = node.attribute_or_input("starts", 1), node.attribute_or_input("ends", 2)
@@ -72,33 +67,21 @@ def _slice(node: Node, net: NetBuilder) -> None:
     parts = {axis: one for axis, one in chosen_by.items() if len(one) < shape[axis] or one[0] > 0}
     for axis, one in parts.items():
         if np.array_equal(one, one[0] + np.arange(len(one))):
-            to = node.y if axis == list(parts)[-1] else None
-            x = net.slice(x, axis, int(one[0]), int(one[-1]) + 1, to=to)
+            x = net.slice(x, axis, int(one[0]), int(one[-1]) + 1)
         else:
             x = net.gather(x, axis, one)
-    if node.y.name not in net.blobs:
-        net.alias(node.y, x)
+    return x
 
 
-def _transpose(node: Node, net: NetBuilder) -> None:
+def _transpose(node: Node, net: NetBuilder) -> Result:
     axes = range(len(node.x.shape))
     order, x = list(node.attributes.get("perm") or axes[::-1]), net.blob(node.x)
     if order == list(axes):
-        net.alias(node.y, x)
-    else:
-        net.permute(x, order, to=node.y)
+        return x
+    return net.permute(x, order)
 
 
-def _expand(node: Node, net: NetBuilder) -> None:
-    net.alias(node.y, net.expand(net.blob(node.x), node.y.shape, to=node.y))
-
-
-def _tile(node: Node, net: NetBuilder) -> None:
-    repeats = [int(count) for count in node.array(1, "repeats")]
-    net.alias(node.y, net.tile(net.blob(node.x), repeats, to=node.y))
-
-
-def _pad(node: Node, net: NetBuilder) -> None:
+def _pad(node: Node, net: NetBuilder) -> Result:
     """Add a Convolution for constant pads, BatchReindex for others, and Slice for negative pads."""
     before, after = _pads(node)
     x, mode = net.blob(node.x), node.attributes.get("mode", b"constant").decode()
@@ -108,15 +91,14 @@ def _pad(node: Node, net: NetBuilder) -> None:
     if mode == "constant" and any((*low, *high)):
         given = node.attribute_or_input("value", 2)
         value = 0.0 if given is None or not given.size else float(given.reshape(()))
-        _constant_pad(net, x, low, high, value, node)
-        return
+        return _constant_pad(net, x, low, high, value, node.y.shape)
     if mode not in {"constant", "edge", "reflect", "wrap"}:
         refuse(f"no layer pads by mode {mode!r}")
     for axis, (first, last) in enumerate(zip(low, high, strict=True)):
         if first or last:
             places = np.arange(net.shapes[x][axis])
             x = net.gather(x, axis, np.pad(places, (first, last), mode=mode))
-    net.alias(node.y, x)
+    return x
 
 
 def _pads(node: Node) -> tuple[list[int], list[int]]:
@@ -134,10 +116,10 @@ def _pads(node: Node) -> tuple[list[int], list[int]]:
 
 
 def _constant_pad(
-    net: NetBuilder, x: str, low: list[int], high: list[int], value: float, node: Node
-) -> None:
+    net: NetBuilder, x: str, low: list[int], high: list[int], value: float, out: Shape
+) -> str:
     """Add an identity Convolution with pads, and a Bias for a pad value other than 0."""
-    shape, out, axes = net.shapes[x], node.y.shape, len(low)
+    shape, axes = net.shapes[x], len(low)
     if axes < 3 or any((*low[:2], *high[:2])):
         refuse("got pads along batch or channels, expected pads of images only")
     both = [max(pair) for pair in zip(low, high, strict=True)]
@@ -145,40 +127,31 @@ def _constant_pad(
     whole = tuple(size + 2 * more for size, more in zip(shape, both, strict=True))
     fields = {"num_output": channels, "group": channels, "bias_term": False,
               "kernel_size": ones, "pad": both[2:]}  # fmt: skip
-    cuts = [axis for axis in range(axes) if whole[axis] != out[axis]]
-    x = net.add("Convolution", [x], whole, to=None if cuts or value else node.y,
-                weights=[np.ones((channels, 1, *ones))], convolution_param=fields)  # fmt: skip
-    for axis in cuts:
+    weights = [np.ones((channels, 1, *ones))]
+    x = net.add("Convolution", [x], whole, weights=weights, convolution_param=fields)
+    for axis in range(axes):
         first = both[axis] - low[axis]
-        to = node.y if axis == cuts[-1] and not value else None
-        x = net.slice(x, axis, first, first + out[axis], to=to)
-    if value:
-        inside = tuple(slice(first, first + size)
-                       for first, size in zip(low[2:], shape[2:], strict=True))  # fmt: skip
-        frame = np.full(out[2:], value, np.float32)
-        frame[inside] = 0
-        add(net, x, frame, out, to=node.y)
+        x = net.slice(x, axis, first, first + out[axis])
+    if not value:
+        return x
+    frame = np.full(out[2:], value, np.float32)
+    frame[tuple(slice(a, a + b) for a, b in zip(low[2:], shape[2:], strict=True))] = 0
+    return add(net, x, frame, out)
 
 
-def _depth_to_space(node: Node, net: NetBuilder) -> None:
-    """Add Permute of blocks of channels."""
+def _blocks_moved(node: Node, net: NetBuilder) -> Result:
+    """Add Permute of blocks of channels (DepthToSpace) or of pixels (SpaceToDepth)."""
     (n, c, h, w), s = node.x.shape, node.attributes["blocksize"]
-    less = c // (s * s)
-    if node.attributes.get("mode", b"DCR") == b"CRD":
+    crd, less = node.attributes.get("mode", b"DCR") == b"CRD", c // (s * s)
+    if node.op == "SpaceToDepth":
+        blocks, order = (n, c, h // s, s, w // s, s), [0, 3, 5, 1, 2, 4]
+        order = [0, 1, 3, 5, 2, 4] if crd else order
+    elif crd:
         blocks, order = (n, less, s, s, h, w), [0, 1, 4, 2, 5, 3]
     else:
         blocks, order = (n, s, s, less, h, w), [0, 3, 4, 1, 5, 2]
     turned = net.permute(net.reshape(net.blob(node.x), blocks), order)
-    net.reshape(turned, node.y.shape, to=node.y)
-
-
-def _space_to_depth(node: Node, net: NetBuilder) -> None:
-    """Add Permute of blocks of pixels."""
-    (n, c, h, w), s = node.x.shape, node.attributes["blocksize"]
-    blocks = net.reshape(net.blob(node.x), (n, c, h // s, s, w // s, s))
-    crd = node.attributes.get("mode", b"DCR") == b"CRD"
-    order = [0, 1, 3, 5, 2, 4] if crd else [0, 3, 5, 1, 2, 4]
-    net.reshape(net.permute(blocks, order), node.y.shape, to=node.y)
+    return net.reshape(turned, node.y.shape)
 
 
 # -- resizing ----------------------------------------------------------------------------------
@@ -198,9 +171,9 @@ INTEGER_TOLERANCE = 1e-4
 """Largest distance of a size from an integer, in pixels."""
 
 
-def _resize(node: Node, net: NetBuilder) -> None:
+def _resize(node: Node, net: NetBuilder) -> Result:
     """Add Upsample, Interp, or an InnerProduct with a resizing matrix for each axis."""
-    shape, out, y, at = node.x.shape, node.y.shape, node.y, node.attributes
+    shape, out, at = node.x.shape, node.y.shape, node.attributes
     mode = at.get("mode", b"nearest").decode().replace("bilinear", "linear")
     how = at.get("coordinate_transformation_mode", b"half_pixel").decode()
     rounding = at.get("nearest_mode", b"round_prefer_floor").decode()
@@ -212,8 +185,7 @@ def _resize(node: Node, net: NetBuilder) -> None:
         refuse("no layer supports antialias or keep_aspect_ratio_policy")
     x = net.blob(node.x)
     if shape == out:
-        net.alias(y, x)
-        return
+        return x
     scales = _scales(node)
     sizes = [size * scale for size, scale in zip(shape, scales, strict=True)]
     if how == "align_corners" and any(
@@ -226,8 +198,7 @@ def _resize(node: Node, net: NetBuilder) -> None:
     positions = [_positions(shape[axis], out[axis], scales[axis], how) for axis in (2, 3)]
     (n, c, h, w), (down, right) = shape, (out[2] // shape[2], out[3] // shape[3])
     if mode == "linear" and how == "align_corners":
-        net.add("Interp", [x], out, to=y, interp_param={"height": out[2], "width": out[3]})
-        return
+        return net.add("Interp", [x], out, interp_param={"height": out[2], "width": out[3]})
     if mode == "linear":
         rows, columns = _linear(positions[0], h), _linear(positions[1], w)
     else:
@@ -241,21 +212,20 @@ def _resize(node: Node, net: NetBuilder) -> None:
             )
         )
         if repeats and down == right:
-            net.add("Upsample", [x], out, to=y, upsample_param={"scale": down})
-            return
+            return net.add("Upsample", [x], out, upsample_param={"scale": down})
         if repeats:
             blocks = net.expand(net.reshape(x, (n, c, h, 1, w, 1)), (n, c, h, down, w, right))
-            net.reshape(blocks, out, to=y)
-            return
+            return net.reshape(blocks, out)
         rows, columns = (
             np.eye(size, dtype=np.float32)[chosen]
             for size, chosen in zip((h, w), nearest, strict=True)
         )
-    for matrix, last in ((columns, None), (rows, y)):
+    for matrix in (columns, rows):
         between = (*net.shapes[x][:3], len(matrix))
         fields = {"num_output": len(matrix), "axis": 3, "bias_term": False}
         x = net.add("InnerProduct", [x], between, weights=[matrix], inner_product_param=fields)
-        x = net.permute(x, [0, 1, 3, 2], to=last)
+        x = net.permute(x, [0, 1, 3, 2])
+    return x
 
 
 def _scales(node: Node) -> list[float]:
@@ -306,17 +276,19 @@ def _nearest(positions: np.ndarray, size: int, rounding: str) -> np.ndarray:
 
 CONVERTERS: Mapping[str, Converter] = {
     "Concat": _concat,
-    "DepthToSpace": _depth_to_space,
-    "Expand": _expand,
+    "DepthToSpace": _blocks_moved,
+    "Expand": lambda node, net: net.expand(net.blob(node.x), node.y.shape),
     "Flatten": _reshape,
     "Pad": _pad,
     "Reshape": _reshape,
     "Resize": _resize,
     "Slice": _slice,
-    "SpaceToDepth": _space_to_depth,
+    "SpaceToDepth": _blocks_moved,
     "Split": _split,
     "Squeeze": _reshape,
-    "Tile": _tile,
+    "Tile": lambda node, net: net.tile(
+        net.blob(node.x), [int(count) for count in node.array(1, "repeats")]
+    ),
     "Transpose": _transpose,
     "Unsqueeze": _reshape,
     "Upsample": _resize,

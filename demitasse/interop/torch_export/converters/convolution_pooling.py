@@ -7,9 +7,8 @@ from functools import partial
 
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.export.layer_facts import pads_to_fit
-from demitasse.interop.export.layer_graph import LayerNode
-from demitasse.interop.torch_export.code import Converter, ModuleCode, size_options, sizes
+from demitasse.interop.export.layer_graph import LayerNode, pads_to_fit
+from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, size_options, sizes
 from demitasse.io.proto import PoolingParameter
 from demitasse.layers.convolution import ConvolutionBase
 from demitasse.layers.im2col import Im2col
@@ -19,7 +18,7 @@ from demitasse.layers.spp import SPP
 from demitasse.layers.upsample import Upsample
 
 
-def _convolution(node: LayerNode, code: ModuleCode, kind: str = "Conv") -> None:
+def _convolution(node: LayerNode, code: ModuleCode, kind: str = "Conv") -> Result:
     """Add a convolution, or with ConvTranspose a transposed one: one module for all bottoms."""
     layer = node.layer_as(ConvolutionBase)
     window, x, axis = layer.window, node.bottoms[0], layer.axis
@@ -41,7 +40,7 @@ def _convolution(node: LayerNode, code: ModuleCode, kind: str = "Conv") -> None:
         weight=layer.blobs[0].cpu_data(),
         bias=layer.blobs[1].cpu_data() if layer.has_bias else None,
     )
-    lead = axis != 1  # all axes before the channels are joined
+    lead, results = axis != 1, []  # all axes before the channels are joined
     for bottom, top in zip(node.bottoms, node.tops, strict=True):
         image = code.variable(bottom)
         if lead:
@@ -51,7 +50,8 @@ def _convolution(node: LayerNode, code: ModuleCode, kind: str = "Conv") -> None:
         maps = f"{module}({image})"
         if kind == "ConvTranspose":
             maps += _crop_index(window)
-        code.let(code.reshaped(maps, top.sizes) if lead else maps, top)
+        results.append(code.reshaped(maps, top.sizes) if lead else maps)
+    return results
 
 
 def _padded(image: str, window: Window, size: Shape, out: Shape) -> str:
@@ -79,7 +79,7 @@ def _sides(pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     return tuple(int(side) for pair in reversed([*pairs]) for side in pair)
 
 
-def _im2col(node: LayerNode, code: ModuleCode) -> None:
+def _im2col(node: LayerNode, code: ModuleCode) -> Result:
     layer, [x], [y] = node.layer_as(Im2col), node.bottoms, node.tops
     window, axis = layer.window, layer.axis
     if len(window.kernel) != 2:
@@ -95,35 +95,33 @@ def _im2col(node: LayerNode, code: ModuleCode) -> None:
         stride=(window.stride, 1),
     )
     columns = f"F.unfold({', '.join([images, sizes(window.kernel), *options])})"
-    code.let(code.reshaped(columns, y.sizes), y)
+    return code.reshaped(columns, y.sizes)
 
 
-def _interp(node: LayerNode, code: ModuleCode) -> None:
+def _interp(node: LayerNode, code: ModuleCode) -> Result:
     """Add interpolate with aligned corners, after negative pads."""
     p, x, [y] = node.layer_as(Interp).param.interp_param, node.bottoms[0], node.tops
     image = code.variable(x)
     if p.pad_beg or p.pad_end:
         image = code.let(f"F.pad({image}, {(p.pad_beg, p.pad_end) * 2})", "cut")
     height, width = (code.size(size) for size in y.sizes[2:])
-    call = f'F.interpolate({image}, ({height}, {width}), mode="bilinear", align_corners=True)'
-    code.let(call, y)
+    return f'F.interpolate({image}, ({height}, {width}), mode="bilinear", align_corners=True)'
 
 
-def _upsample(node: LayerNode, code: ModuleCode) -> None:
+def _upsample(node: LayerNode, code: ModuleCode) -> Result:
     """Add a repetition of pixels, or a scatter to the indices of a mask."""
     layer, (image, *mask), [y] = node.layer_as(Upsample), node.bottoms, node.tops
     if mask:
-        code.apply_function(node, "unpool", *y.shape[-2:])
-    else:
-        down, right = layer.scale
-        repeated = f"repeat_interleave({down}, -2).repeat_interleave({right}, -1)"
-        code.let(f"{code.variable(image)}.{repeated}", y)
+        return code.call("unpool", *node.bottoms, *y.shape[-2:])
+    down, right = layer.scale
+    repeated = f"repeat_interleave({down}, -2).repeat_interleave({right}, -1)"
+    return f"{code.variable(image)}.{repeated}"
 
 
 # -- pooling -----------------------------------------------------------------------------------
 
 
-def _pooling(node: LayerNode, code: ModuleCode) -> None:
+def _pooling(node: LayerNode, code: ModuleCode) -> Result:
     """Add a PyTorch pooling if its windows equal Caffe's, else a call of ``caffe_pool``."""
     p, [x] = node.layer.param.pooling_param, node.bottoms
     image, [top, *mask] = code.variable(x), node.tops
@@ -144,14 +142,14 @@ def _pooling(node: LayerNode, code: ModuleCode) -> None:
         module = code.module(node, _module(p, window, mask=True))
         places = code.let_several(f"{module}({image})", [top, "places"])[1]
         code.let(f"{places}.to({code.variable(top)}.dtype)", mask[0])
-    elif p.global_pooling and not random:
-        code.apply(node, f"nn.Adaptive{kind}Pool{axes}d(1)")
-    elif same and not random:
-        code.apply(node, _module(p, window))
-    elif not random and (axes != 2 or window.after is not None or not counts_pads):
-        code.let(_padded_pool(code, image, p, window, x.shape[2:], top.shape[2:]), top)
-    else:
-        code.let(_caffe_pool(code, image, p.pool, window, _rounds_up(p)), top)
+        return []
+    if p.global_pooling and not random:
+        return code.apply(node, f"nn.Adaptive{kind}Pool{axes}d(1)")
+    if same and not random:
+        return code.apply(node, _module(p, window))
+    if not random and (axes != 2 or window.after is not None or not counts_pads):
+        return _padded_pool(code, image, p, window, x.shape[2:], top.shape[2:])
+    return _caffe_pool(code, image, p.pool, window, _rounds_up(p))
 
 
 def _rounds_up(p: PoolingParameter) -> bool:
@@ -216,19 +214,18 @@ def _integers(*shapes: Shape) -> list[tuple[int, ...]]:
     return [tuple(map(int, shape)) for shape in shapes]
 
 
-def _spp(node: LayerNode, code: ModuleCode) -> None:
+def _spp(node: LayerNode, code: ModuleCode) -> Result:
     """Add a pooling for each level, and cat."""
-    layer, [x], [top] = node.layer_as(SPP), node.bottoms, node.tops
+    layer, [x] = node.layer_as(SPP), node.bottoms
     levels = []
     for pool in layer.pools:
         p = pool.param.pooling_param
         window = pooling_window(p, x.shape[2:])
         levels.append(_caffe_pool(code, code.variable(x), p.pool, window, _rounds_up(p)))
     if len(levels) == 1:
-        code.let(levels[0], top)
-        return
+        return levels[0]
     flat = [f"{code.let(level, 'level')}.flatten(1)" for level in levels]
-    code.let(f"torch.cat([{', '.join(flat)}], 1)", top)
+    return f"torch.cat([{', '.join(flat)}], 1)"
 
 
 CONVERTERS: Mapping[str, Converter] = {

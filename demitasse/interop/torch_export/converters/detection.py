@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from demitasse.interop.export.layer_facts import prior_boxes
-from demitasse.interop.export.layer_graph import LayerNode, Value
-from demitasse.interop.torch_export.code import Converter, ModuleCode, literal
+from demitasse.interop.export.layer_graph import LayerNode, Value, prior_boxes
+from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, literal
 from demitasse.layers.detection.boxes import just_below
 from demitasse.layers.detection.cascade import BoxGroupOutput, DecodeBBox
 from demitasse.layers.detection.detection_output import DetectionOutput
@@ -16,10 +15,10 @@ from demitasse.layers.detection.yolo_output import YoloDetectionOutput, YoloOutp
 from demitasse.layers.region_pooling import ROIAlign
 
 
-def _detection_output(node: LayerNode, code: ModuleCode) -> None:
+def _detection_output(node: LayerNode, code: ModuleCode) -> Result:
     layer = node.layer_as(DetectionOutput)
     detector = layer.detector
-    found = code.call(
+    return code.call(
         "detection_output",
         *node.bottoms[:3],
         classes=detector.classes,
@@ -33,10 +32,9 @@ def _detection_output(node: LayerNode, code: ModuleCode) -> None:
         top_k=detector.top_k,
         keep=detector.keep,
     )
-    code.let(found, node.tops[0])
 
 
-def _proposal(node: LayerNode, code: ModuleCode) -> None:
+def _proposal(node: LayerNode, code: ModuleCode) -> Result:
     proposer = node.layer_as(Proposal).proposer
     anchors = code.buffer(node, proposer.anchors)
     found = code.call(
@@ -49,39 +47,40 @@ def _proposal(node: LayerNode, code: ModuleCode) -> None:
         post_nms_top_n=proposer.keep,
         overlap=float(proposer.overlap),
     )
-    _let_two(node, code, found)
+    return _let_two(node, code, found)
 
 
-def _let_two(node: LayerNode, code: ModuleCode, pair: str) -> None:
+def _let_two(node: LayerNode, code: ModuleCode, pair: str) -> Result:
     """Add an assignment of two values, the second to a top or a variable that is not read."""
     names: list[Value | str] = [*node.tops, "unused"]
     code.let_several(pair, names[:2])
+    return []
 
 
-def _roi_pooling(node: LayerNode, code: ModuleCode) -> None:
+def _roi_pooling(node: LayerNode, code: ModuleCode) -> Result:
     p = node.layer.param.roi_pooling_param
     ratio = [p.pad_ratio] if p.pad_ratio else []
-    code.apply_function(node, "roi_pool", (p.pooled_h, p.pooled_w), p.spatial_scale, *ratio)
+    return code.call("roi_pool", *node.bottoms, (p.pooled_h, p.pooled_w), p.spatial_scale, *ratio)
 
 
-def _roi_align(node: LayerNode, code: ModuleCode) -> None:
+def _roi_align(node: LayerNode, code: ModuleCode) -> Result:
     layer = node.layer_as(ROIAlign)
     how = tuple(layer.pooled), float(layer.scale), float(layer.pad_ratio)
-    code.apply_function(node, "roi_align", *how)
+    return code.call("roi_align", *node.bottoms, *how)
 
 
-def _psroi_pooling(node: LayerNode, code: ModuleCode) -> None:
+def _psroi_pooling(node: LayerNode, code: ModuleCode) -> Result:
     p = node.layer.param.psroi_pooling_param
-    code.apply_function(node, "psroi_pool", p.output_dim, p.group_size, p.spatial_scale)
+    return code.call("psroi_pool", *node.bottoms, p.output_dim, p.group_size, p.spatial_scale)
 
 
-def _decode_bbox(node: LayerNode, code: ModuleCode) -> None:
+def _decode_bbox(node: LayerNode, code: ModuleCode) -> Result:
     layer = node.layer_as(DecodeBBox)
     statistics = [code.buffer(node, one) for one in (layer.mean, layer.std)]
-    code.let(code.call("decode_regions", *node.bottoms[:2], *statistics), node.tops[0])
+    return code.call("decode_regions", *node.bottoms[:2], *statistics)
 
 
-def _box_group_output(node: LayerNode, code: ModuleCode) -> None:
+def _box_group_output(node: LayerNode, code: ModuleCode) -> Result:
     layer, bottoms = node.layer_as(BoxGroupOutput), node.bottoms
     p = layer.param.box_group_output_param
     statistics = [code.buffer(node, one) for one in (layer.mean, layer.std)]
@@ -98,10 +97,10 @@ def _box_group_output(node: LayerNode, code: ModuleCode) -> None:
         "collect_regions", f"[{', '.join(maps)}]", score=p.fg_thr, overlap=p.iou_thr,
         min_size=float(p.min_size), pre_nms_top_n=p.max_nms_num, post_nms_top_n=p.max_post_nms_num,
     )  # fmt: skip
-    _let_two(node, code, found)
+    return _let_two(node, code, found)
 
 
-def _yolo_output(node: LayerNode, code: ModuleCode) -> None:
+def _yolo_output(node: LayerNode, code: ModuleCode) -> Result:
     layer = node.layer_as(YoloOutput)
     best_only = isinstance(layer, YoloDetectionOutput)
     units = layer.units(list(node.place.bottom))
@@ -111,7 +110,7 @@ def _yolo_output(node: LayerNode, code: ModuleCode) -> None:
         maps.append(code.call("yolo_map", x, scaled, layer.classes, best_only=best_only))
     above = just_below(layer.confidence) if best_only else layer.confidence
     how = {"above": float(above), "overlap": float(just_below(layer.overlap))}
-    code.let(code.call("yolo_output", f"[{', '.join(maps)}]", **how), node.tops[0])
+    return code.call("yolo_output", f"[{', '.join(maps)}]", **how)
 
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -119,7 +118,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "DecodeBBox": _decode_bbox,
     "DetectionOutput": _detection_output,
     "PSROIPooling": _psroi_pooling,
-    "PriorBox": lambda node, code: code.let(code.buffer(node, prior_boxes(node)), node.tops[0]),
+    "PriorBox": lambda node, code: code.buffer(node, prior_boxes(node)),
     "Proposal": _proposal,
     "ROIAlign": _roi_align,
     "ROIPooling": _roi_pooling,

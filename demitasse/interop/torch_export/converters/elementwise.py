@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from demitasse.interop.export.layer_facts import constant_power
-from demitasse.interop.export.layer_graph import LayerNode
-from demitasse.interop.torch_export.code import Converter, ModuleCode, number
+from demitasse.interop.export.layer_graph import LayerNode, constant_power
+from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, number
 from demitasse.layers.activations import Rectifier
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Exp, Log, Power
@@ -19,48 +18,49 @@ def _plain(made: str) -> Converter:
 
 def _function(name: str) -> Converter:
     """Return a converter to a function without options."""
-    return lambda node, code: _let(node, code, f"{name}({{x}})")
+    return lambda node, code: _formula(node, code, f"{name}({{x}})")
 
 
-def _let(node: LayerNode, code: ModuleCode, expression: str, *numbers: float) -> None:
-    """Add an assignment of an expression of the bottom, ``{x}``, and numbers to the top."""
+def _formula(node: LayerNode, code: ModuleCode, expression: str, *numbers: float) -> Result:
+    """Return an expression of the bottom, ``{x}``, and numbers."""
     x = code.variable(node.bottoms[0])
-    code.let(expression.format(*map(number, numbers), x=x), node.tops[0])
+    return expression.format(*map(number, numbers), x=x)
 
 
-def _relu(node: LayerNode, code: ModuleCode) -> None:
+def _relu(node: LayerNode, code: ModuleCode) -> Result:
     """Add ReLU or ReLU6; LeakyReLU or a formula with ``negative_slope``."""
     layer = node.layer_as(Rectifier)
     slope = layer.slope
     if not layer.limited:
-        code.apply(node, f"nn.LeakyReLU({number(slope)})" if slope else "nn.ReLU()")
-    elif slope:
-        _let(node, code, f"F.leaky_relu({{x}}, {number(slope)}).clamp(max=6)")
-    else:
-        code.apply(node, "nn.ReLU6()")
+        return code.apply(node, f"nn.LeakyReLU({number(slope)})" if slope else "nn.ReLU()")
+    if slope:
+        return _formula(node, code, "F.leaky_relu({x}, {0}).clamp(max=6)", slope)
+    return code.apply(node, "nn.ReLU6()")
 
 
-def _power(node: LayerNode, code: ModuleCode) -> None:
-    """Add scale, shift and power, without identities."""
-    layer = node.layer_as(Power)
-    inner = _linear("{x}", layer.scale, layer.shift)
+def _power(node: LayerNode, code: ModuleCode) -> Result:
+    """Return scale, shift and power, without identities."""
+    layer, x = node.layer_as(Power), code.variable(node.bottoms[0])
+    inner = _linear(x, layer.scale, layer.shift)
     if layer.slope == 0:
-        _let(node, code, f"torch.full_like({{x}}, {number(constant_power(layer))})")
-    elif layer.power == 1:
-        _let(node, code, inner)
-    elif layer.power in {0.5, 2}:
-        _let(node, code, f"torch.{'square' if layer.power == 2 else 'sqrt'}({inner})")
-    else:
-        _let(node, code, f"torch.pow({inner}, {number(layer.power)})")
+        return f"torch.full_like({x}, {number(constant_power(layer))})"
+    if layer.power in {0.5, 2}:
+        return f"torch.{'square' if layer.power == 2 else 'sqrt'}({inner})"
+    return inner if layer.power == 1 else f"torch.pow({inner}, {number(layer.power)})"
 
 
-def _scaled(node: LayerNode, code: ModuleCode, function: str, layer: Exp | Log) -> None:
-    """Add a multiple of a function of a linear function."""
-    if isinstance(layer, Exp):
-        inner = _linear("{x}", layer.inner)
-    else:
-        inner = _linear("{x}", layer.scale, layer.shift)
-    _let(node, code, _linear(f"torch.{function}({inner})", layer.outer))
+def _exp(node: LayerNode, code: ModuleCode) -> Result:
+    """Return a multiple of exp of a multiple."""
+    layer = node.layer_as(Exp)
+    inner = _linear(code.variable(node.bottoms[0]), layer.inner)
+    return _linear(f"torch.exp({inner})", layer.outer)
+
+
+def _log(node: LayerNode, code: ModuleCode) -> Result:
+    """Return a multiple of log of a linear function."""
+    layer = node.layer_as(Log)
+    inner = _linear(code.variable(node.bottoms[0]), layer.scale, layer.shift)
+    return _linear(f"torch.log({inner})", layer.outer)
 
 
 def _linear(x: str, scale: float, shift: float = 0) -> str:
@@ -70,30 +70,29 @@ def _linear(x: str, scale: float, shift: float = 0) -> str:
     return text
 
 
-def _swish(node: LayerNode, code: ModuleCode) -> None:
+def _swish(node: LayerNode, code: ModuleCode) -> Result:
     """Add SiLU, or its formula for another ``beta`` than 1."""
     beta = node.layer.param.swish_param.beta
     if beta == 1:
-        code.apply(node, "nn.SiLU()")
-    else:
-        _let(node, code, f"{{x}} * torch.sigmoid({{x}} * {number(beta)})")
+        return code.apply(node, "nn.SiLU()")
+    return _formula(node, code, "{x} * torch.sigmoid({x} * {0})", beta)
 
 
 CONVERTERS: Mapping[str, Converter] = {
     "AbsVal": _function("torch.abs"),
     "BNLL": _function("F.softplus"),
-    "Clip": lambda node, code: _let(
+    "Clip": lambda node, code: _formula(
         node, code, "{x}.clamp({0}, {1})", node.layer.param.clip_param.min,
         node.layer.param.clip_param.max,
     ),
-    "Dropout": lambda node, code: _let(node, code, "{x} * {0}", node.layer_as(Dropout).factor),
+    "Dropout": lambda node, code: _formula(node, code, "{x} * {0}", node.layer_as(Dropout).factor),
     "ELU": lambda node, code: code.apply(
         node, f"nn.ELU({number(node.layer.param.elu_param.alpha)})"
     ),
-    "Exp": lambda node, code: _scaled(node, code, "exp", node.layer_as(Exp)),
+    "Exp": _exp,
     "GELU": _plain("nn.GELU()"),
     "HardSwish": _plain("nn.Hardswish()"),
-    "Log": lambda node, code: _scaled(node, code, "log", node.layer_as(Log)),
+    "Log": _log,
     "PReLU": lambda node, code: code.apply(
         node,
         f"nn.PReLU({node.layer.blobs[0].count})",
@@ -105,7 +104,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "Sigmoid": _plain("nn.Sigmoid()"),
     "Swish": _swish,
     "TanH": _plain("nn.Tanh()"),
-    "Threshold": lambda node, code: _let(
+    "Threshold": lambda node, code: _formula(
         node, code, "({x} > {0}).to({x}.dtype)", node.layer.param.threshold_param.threshold
     ),
 }  # fmt: skip

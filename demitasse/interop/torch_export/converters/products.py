@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 import numpy as np
 
-from demitasse.interop.export.layer_facts import broadcast_sizes
-from demitasse.interop.export.layer_graph import LayerNode
-from demitasse.interop.torch_export.code import Converter, ModuleCode, number
+from demitasse.interop.export.layer_graph import LayerNode, broadcast_sizes
+from demitasse.interop.torch_export.code import Converter, ModuleCode, Result, number
 from demitasse.layers.eltwise import Eltwise
 from demitasse.layers.inner_product import InnerProduct
 from demitasse.layers.reduction import Reduction
@@ -21,7 +21,7 @@ REDUCTIONS = {
 }
 
 
-def _inner_product(node: LayerNode, code: ModuleCode) -> None:
+def _inner_product(node: LayerNode, code: ModuleCode) -> Result:
     layer, [x], [y] = node.layer_as(InnerProduct), node.bottoms, node.tops
     weight = layer.blobs[0].cpu_data().reshape(layer.blobs[0].shape)
     module = code.module(
@@ -34,24 +34,22 @@ def _inner_product(node: LayerNode, code: ModuleCode) -> None:
     if len(x.shape) != 2 or not plain:
         rows = f"{rows}.flatten(1)" if plain else code.reshaped(rows, [-1, layer.k])
     found = f"{module}({rows})"
-    code.let(found if plain else code.reshaped(found, y.sizes), y)
+    return found if plain else code.reshaped(found, y.sizes)
 
 
-def _embed(node: LayerNode, code: ModuleCode) -> None:
+def _embed(node: LayerNode, code: ModuleCode) -> Result:
     """Add Embedding, and the bias."""
-    blobs, [x], [y] = node.layer.blobs, node.bottoms, node.tops
-    words = f"{code.variable(x)}.long()"
+    blobs, words = node.layer.blobs, f"{code.variable(node.bottoms[0])}.long()"
     count, size = blobs[0].shape
     if len(blobs) == 1:
         module = code.module(node, f"nn.Embedding({count}, {size})", weight=blobs[0].cpu_data())
-        code.let(f"{module}({words})", y)
-        return
+        return f"{module}({words})"
     weights = code.parameters(node, table=blobs[0].cpu_data(), bias=blobs[1].cpu_data())
     rows = f'F.embedding({words}, {weights}["table"])'
-    code.let(code.call("affine", rows, weights), y)
+    return code.call("affine", rows, weights)
 
 
-def _scale(node: LayerNode, code: ModuleCode) -> None:
+def _scale(node: LayerNode, code: ModuleCode) -> Result:
     """Add a product, and a sum with a bias."""
     p, own_weight = node.layer.param.scale_param, len(node.bottoms) == 1
     image = code.variable(node.bottoms[0])
@@ -64,16 +62,15 @@ def _scale(node: LayerNode, code: ModuleCode) -> None:
             bias=_parameter(node, -1, p.axis) if p.bias_term else None,
         )
         image = code.call("affine", image, weights)
-    code.let(image, node.tops[0])
+    return image
 
 
-def _bias(node: LayerNode, code: ModuleCode) -> None:
-    axis, x = node.layer.param.bias_param.axis, node.bottoms[0]
+def _bias(node: LayerNode, code: ModuleCode) -> Result:
+    axis = node.layer.param.bias_param.axis
     if len(node.bottoms) == 1:
         weights = code.parameters(node, bias=_parameter(node, 0, axis))
-        code.apply_function(node, "affine", weights)
-    else:
-        code.let(f"{code.variable(x)} + {_operand(node, code, axis)}", node.tops[0])
+        return code.call("affine", *node.bottoms, weights)
+    return f"{code.variable(node.bottoms[0])} + {_operand(node, code, axis)}"
 
 
 def _operand(node: LayerNode, code: ModuleCode, axis: int) -> str:
@@ -89,39 +86,33 @@ def _parameter(node: LayerNode, number: int, axis: int) -> np.ndarray:
     return blob.cpu_data().reshape(broadcast_sizes(node.bottoms[0], blob.shape, axis))
 
 
-def _eltwise(node: LayerNode, code: ModuleCode) -> None:
-    """Add a sum of multiples, a product or a maximum."""
-    layer, [y] = node.layer_as(Eltwise), node.tops
+def _eltwise(node: LayerNode, code: ModuleCode) -> Result:
+    """Return a sum of multiples, a product or a maximum."""
+    layer = node.layer_as(Eltwise)
     terms = [code.variable(one) for one in node.bottoms]
     if layer.operation == "MAX":
-        largest = terms[0]
-        for term in terms[1:]:
-            largest = f"torch.maximum({largest}, {term})"
-        code.let(largest, y)
-        return
-    if layer.operation == "SUM":
-        terms = [
-            term if factor == 1 else f"{term} * {number(factor)}"
-            for term, factor in zip(terms, layer.coefficients, strict=True)
-        ]
-    code.let((" + " if layer.operation == "SUM" else " * ").join(terms), y)
+        return reduce("torch.maximum({}, {})".format, terms)
+    if layer.operation == "PROD":
+        return " * ".join(terms)
+    factors = zip(terms, layer.coefficients, strict=True)
+    return " + ".join(term if one == 1 else f"{term} * {number(one)}" for term, one in factors)
 
 
-def _axpy(node: LayerNode, code: ModuleCode) -> None:
+def _axpy(node: LayerNode, code: ModuleCode) -> Result:
     """Add a product with one factor per channel, and a sum."""
     factors, x, shortcut = node.bottoms
     one_each = code.variable(factors)
     if len(factors.shape) != len(x.shape):
         one_each = code.reshaped(one_each, [*x.sizes[:2], *(1,) * (len(x.shape) - 2)])
-    code.let(f"{one_each} * {code.variable(x)} + {code.variable(shortcut)}", node.tops[0])
+    return f"{one_each} * {code.variable(x)} + {code.variable(shortcut)}"
 
 
-def _reduction(node: LayerNode, code: ModuleCode) -> None:
+def _reduction(node: LayerNode, code: ModuleCode) -> Result:
     """Add a reduction of the last axes, and the coefficient."""
     layer, [x], [y] = node.layer_as(Reduction), node.bottoms, node.tops
     coefficient, axes = layer.param.reduction_param.coeff, list(range(len(y.shape), len(x.shape)))
     found = REDUCTIONS[layer.operation].format(x=code.variable(x), axes=axes)
-    code.let(found if coefficient == 1 else f"{found} * {number(coefficient)}", y)
+    return found if coefficient == 1 else f"{found} * {number(coefficient)}"
 
 
 CONVERTERS: Mapping[str, Converter] = {

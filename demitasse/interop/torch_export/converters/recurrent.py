@@ -11,27 +11,27 @@ from collections.abc import Mapping
 import numpy as np
 
 from demitasse.interop.export.layer_graph import LayerNode, Value
-from demitasse.interop.torch_export.code import Converter, ModuleCode
+from demitasse.interop.torch_export.code import Converter, ModuleCode, Result
 from demitasse.layers.recurrent import LSTM, RNN, LSTMUnit, RecurrentLayer
 
 
-def _lstm(node: LayerNode, code: ModuleCode) -> None:
-    _loop(node, code, node.layer_as(LSTM), "lstm", {}, 3)
+def _lstm(node: LayerNode, code: ModuleCode) -> Result:
+    return _loop(node, code, node.layer_as(LSTM), "lstm", {}, 3)
 
 
-def _rnn(node: LayerNode, code: ModuleCode) -> None:
+def _rnn(node: LayerNode, code: ModuleCode) -> Result:
     layer = node.layer_as(RNN)
     more = {
         "output_weight": layer.blobs[layer.output_index].cpu_data(),
         "output_bias": layer.blobs[layer.output_index + 1].cpu_data(),
     }
-    _loop(node, code, layer, "rnn", more, 2)
+    return _loop(node, code, layer, "rnn", more, 2)
 
 
 def _loop(
     node: LayerNode, code: ModuleCode, layer: RecurrentLayer, name: str,
     more: Mapping[str, np.ndarray], results: int,
-) -> None:  # fmt: skip
+) -> Result:  # fmt: skip
     blobs = layer.blobs
     weights = code.parameters(
         node,
@@ -45,9 +45,10 @@ def _loop(
     static = [] if layer.has_static or not others else ["None"]
     names: list[Value | str] = [*node.tops, *["unused"] * results]
     code.let_several(code.call(name, x, cont, weights, *static, *others), names[:results])
+    return []
 
 
-def _lstm_unit(node: LayerNode, code: ModuleCode) -> None:
+def _lstm_unit(node: LayerNode, code: ModuleCode) -> Result:
     """Add one step of an LSTM."""
     layer, (cells, gates, cont) = node.layer_as(LSTMUnit), node.bottoms
     n = cells.sizes[1]
@@ -58,8 +59,7 @@ def _lstm_unit(node: LayerNode, code: ModuleCode) -> None:
         code.reshaped(cont, [n, 1]),
     )
     states = code.let_several(found, ["cells", "hidden"])
-    for state, top in zip(states, node.tops, strict=True):
-        code.let(code.reshaped(state, top.sizes), top)
+    return [code.reshaped(state, top.sizes) for state, top in zip(states, node.tops, strict=True)]
 
 
 CONVERTERS: Mapping[str, Converter] = {"LSTM": _lstm, "LSTMUnit": _lstm_unit, "RNN": _rnn}

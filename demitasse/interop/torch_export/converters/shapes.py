@@ -5,55 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from demitasse.interop.export.layer_facts import crop_offsets, reorg_blocks, tile_repeats
-from demitasse.interop.export.layer_graph import LayerNode
-from demitasse.interop.torch_export.code import Converter, ModuleCode
+from demitasse.interop.export.layer_graph import LayerNode, crop_offsets, reorg_blocks, tile_repeats
+from demitasse.interop.torch_export.code import Converter, ModuleCode, Result
 from demitasse.layers.argmax import ArgMax
 from demitasse.layers.concat import Concat
 from demitasse.layers.permute import Permute
 from demitasse.layers.slice import Slice
 
 
-def _reshape(node: LayerNode, code: ModuleCode) -> None:
+def _reshape(node: LayerNode, code: ModuleCode) -> Result:
     """Add flatten or reshape."""
     [x], [y] = node.bottoms, node.tops
     image = code.variable(x)
     if x.sizes == y.sizes:
-        code.let(image, y)
-    elif len(y.shape) == 2 and len(x.shape) > 2 and x.sizes[0] == y.sizes[0]:
-        code.let(f"{image}.flatten(1)", y)
-    else:
-        code.let(code.reshaped(image, y.sizes), y)
+        return image
+    if len(y.shape) == 2 and len(x.shape) > 2 and x.sizes[0] == y.sizes[0]:
+        return f"{image}.flatten(1)"
+    return code.reshaped(image, y.sizes)
 
 
-def _method(node: LayerNode, code: ModuleCode, name: str, numbers: Iterable[int]) -> None:
-    """Add a call of a method of the bottom."""
+def _method(node: LayerNode, code: ModuleCode, name: str, numbers: Iterable[int]) -> Result:
+    """Return a call of a method of the bottom."""
     arguments = ", ".join(map(str, numbers))
-    code.let(f"{code.variable(node.bottoms[0])}.{name}({arguments})", node.tops[0])
+    return f"{code.variable(node.bottoms[0])}.{name}({arguments})"
 
 
-def _concat(node: LayerNode, code: ModuleCode) -> None:
+def _concat(node: LayerNode, code: ModuleCode) -> Result:
     parts = ", ".join(map(code.variable, node.bottoms))
-    code.let(f"torch.cat([{parts}], {node.layer_as(Concat).axis})", node.tops[0])
+    return f"torch.cat([{parts}], {node.layer_as(Concat).axis})"
 
 
-def _slice(node: LayerNode, code: ModuleCode) -> None:
+def _slice(node: LayerNode, code: ModuleCode) -> Result:
     """Add split or chunk."""
     layer, [x], tops = node.layer_as(Slice), node.bottoms, node.tops
     image = code.variable(x)
     if len(tops) == 1:
-        code.let(image, tops[0])
-    elif isinstance(x.sizes[layer.axis], int):
-        parts = [last - first for first, last in pairwise(layer.ends)]
-        code.let_several(f"torch.split({image}, {parts}, {layer.axis})", tops)
+        return image
+    how = f"tensor_split({image}, {list(layer.ends[1:-1])}"
+    if isinstance(x.sizes[layer.axis], int):
+        how = f"split({image}, {[last - first for first, last in pairwise(layer.ends)]}"
     elif not layer.param.slice_param.slice_point:
-        code.let_several(f"torch.chunk({image}, {len(tops)}, {layer.axis})", tops)
-    else:
-        points = list(layer.ends[1:-1])
-        code.let_several(f"torch.tensor_split({image}, {points}, {layer.axis})", tops)
+        how = f"chunk({image}, {len(tops)}"
+    code.let_several(f"torch.{how}, {layer.axis})", tops)
+    return []
 
 
-def _crop(node: LayerNode, code: ModuleCode) -> None:
+def _crop(node: LayerNode, code: ModuleCode) -> Result:
     """Add a slice."""
     [x, _], [y], (axis, offsets) = node.bottoms, node.tops, crop_offsets(node)
     index = [":"] * axis
@@ -63,49 +60,47 @@ def _crop(node: LayerNode, code: ModuleCode) -> None:
         else:
             length = code.size(size)
             index.append(f"{offset} : {offset} + {length}" if offset else f": {length}")
-    code.let(f"{code.variable(x)}[{', '.join(index)}]", y)
+    return f"{code.variable(x)}[{', '.join(index)}]"
 
 
-def _shuffle_channel(node: LayerNode, code: ModuleCode) -> None:
+def _shuffle_channel(node: LayerNode, code: ModuleCode) -> Result:
     """Add a transposition of the groups and their channels."""
-    [x], [y], group = node.bottoms, node.tops, node.layer.param.shuffle_channel_param.group
+    [x], group = node.bottoms, node.layer.param.shuffle_channel_param.group
     groups = f"{code.variable(x)}.unflatten(1, ({group}, {x.shape[1] // group}))"
-    code.let(f"{groups}.transpose(1, 2).flatten(1, 2)", y)
+    return f"{groups}.transpose(1, 2).flatten(1, 2)"
 
 
-def _reorg(node: LayerNode, code: ModuleCode) -> None:
+def _reorg(node: LayerNode, code: ModuleCode) -> Result:
     [x], [y], (sizes, order) = node.bottoms, node.tops, reorg_blocks(node)
     places = ", ".join(map(str, order))
     turned = code.let(f"{code.reshaped(x, sizes)}.permute({places})", "blocks")
-    code.let(code.reshaped(turned, y.sizes), y)
+    return code.reshaped(turned, y.sizes)
 
 
-def _argmax(node: LayerNode, code: ModuleCode) -> None:
+def _argmax(node: LayerNode, code: ModuleCode) -> Result:
     layer, [x], [y] = node.layer_as(ArgMax), node.bottoms, node.tops
     axis, rows = 1 if layer.axis is None else layer.axis, code.variable(x)
     if layer.axis is None and len(x.shape) != 2:
         rows += ".flatten(1)"
     call = code.call("last_largest", rows, layer.k, axis)
     if layer.axis is not None:
-        code.let(f"{call}[{0 if layer.values else 1}]", y)
-    elif layer.values:
-        values, index = code.let_several(call, ["values", "index"])
-        code.let(code.reshaped(f"torch.stack([{index}, {values}], 1)", y.sizes), y)
-    else:
-        code.let(code.reshaped(f"{call}[1]", y.sizes), y)
+        return f"{call}[{0 if layer.values else 1}]"
+    if not layer.values:
+        return code.reshaped(f"{call}[1]", y.sizes)
+    values, index = code.let_several(call, ["values", "index"])
+    return code.reshaped(f"torch.stack([{index}, {values}], 1)", y.sizes)
 
 
-def _batch_reindex(node: LayerNode, code: ModuleCode) -> None:
+def _batch_reindex(node: LayerNode, code: ModuleCode) -> Result:
     x, indices = map(code.variable, node.bottoms)
-    code.let(f"{x}[{indices}.long()]", node.tops[0])
+    return f"{x}[{indices}.long()]"
 
 
-def _filter(node: LayerNode, code: ModuleCode) -> None:
+def _filter(node: LayerNode, code: ModuleCode) -> Result:
     """Add an index of the items with a selector other than 0."""
     *sources, selector = map(code.variable, node.bottoms)
     chosen = code.let(f"{selector}.flatten() != 0", "chosen")
-    for source, top in zip(sources, node.tops, strict=True):
-        code.let(f"{source}[{chosen}]", top)
+    return [f"{source}[{chosen}]" for source in sources]
 
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -115,8 +110,8 @@ CONVERTERS: Mapping[str, Converter] = {
     "Concat": _concat,
     "Crop": _crop,
     "Filter": _filter,
-    "Parameter": lambda node, code: code.let(
-        f'{code.parameters(node, value=node.layer.blobs[0].cpu_data())}["value"]', node.tops[0]
+    "Parameter": lambda node, code: (
+        f'{code.parameters(node, value=node.layer.blobs[0].cpu_data())}["value"]'
     ),
     "Permute": lambda node, code: _method(node, code, "permute", node.layer_as(Permute).order),
     "Reorg": _reorg,
