@@ -27,7 +27,7 @@ from demitasse.memory import SyncedMemory, transfers
 from demitasse.memory.sides import any_live_view, viewed_memories
 from demitasse.memory.transfers import Guard, current_guard, transfer_mode
 from demitasse.net.build import initialize_parameters
-from demitasse.net.debug import DebugInfo
+from demitasse.net.debug import log_backward, log_forward, log_totals
 from demitasse.net.graph_capture import CapturablePasses, count_sources, layer_blocker
 from demitasse.net.labels import LabelCheck
 from demitasse.net.memory_usage import suggest_batch_size
@@ -61,7 +61,6 @@ class ExclusiveLock:
             raise NetError(message, code=ErrorCode.BAD_STATE, net=self._name)
 
     def __exit__(self, *exception: object) -> None:
-        """Release the lock."""
         self._release()
 
 
@@ -236,7 +235,7 @@ class Passes:
             self.gradients_valid = False
             raise
         if self.debug_info:
-            DebugInfo(self._structure).totals()
+            log_totals(self._structure)
 
     @property
     def _has_callbacks(self) -> bool:
@@ -252,7 +251,7 @@ class Passes:
             self._call(self.before_forward, index)
             terms += self.plan.forward(index, index)
             if self.debug_info:
-                DebugInfo(self._structure).forward(index)
+                log_forward(self._structure, index)
             self._call(self.after_forward, index)
         return terms
 
@@ -264,7 +263,7 @@ class Passes:
             self._call(self.before_backward, index)
             self.plan.backward(index, index)
             if self.debug_info and self._structure.needs.layers[index]:
-                DebugInfo(self._structure).backward(index)
+                log_backward(self._structure, index)
             self._call(self.after_backward, index)
 
     def _call(self, callbacks: Sequence[Callback], index: int) -> None:

@@ -520,7 +520,7 @@ class Net:
     def exclusive(self, doing: str) -> AbstractContextManager[None]:
         """Return a context for work on the net's blobs: the lock, and the device made current.
 
-        Errors name the work.
+        ``doing`` names the work in errors.
 
         Raises:
             NetError: Another thread uses the net.

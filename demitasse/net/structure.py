@@ -45,26 +45,21 @@ class ReadOnlyMapping(Mapping[str, V]):
             raise KeyError(message) from None
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names, in order."""
         return iter(self._items)
 
     def __len__(self) -> int:
-        """Return the number of names."""
         return len(self._items)
 
     def __setitem__(self, name: str, value: object) -> NoReturn:
-        """Refuse the assignment."""
         del value
         message = f"{self._what}[{name!r}] cannot be replaced; {self._instead.format(name)}"
         raise TypeError(message)
 
     def __delitem__(self, name: str) -> NoReturn:
-        """Refuse the deletion."""
         message = f"{self._what}[{name!r}] cannot be removed from its net"
         raise TypeError(message)
 
     def __repr__(self) -> str:
-        """Return the names and their values."""
         return f"{self._what} {self._items!r}"
 
     def _repr_html_(self) -> str:
@@ -198,11 +193,6 @@ class Structure:
     def layer_need_backward(self) -> list[bool]:
         """For each layer, whether its backward runs."""
         return list(self.needs.layers)
-
-    @property
-    def bottom_need_backward(self) -> list[list[bool]]:
-        """For each layer and bottom, whether that gradient is computed."""
-        return [list(flags) for flags in self.needs.bottoms]
 
     def layer_messages(self) -> list[LayerParameter]:
         """Return the messages of the layers as built, without parameters."""

@@ -38,12 +38,20 @@ class LayerArray(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Largest differences of one layer on each device; None where there is none of a kind."""
+    """Largest differences of one layer on each device; None where there is none of a kind.
+
+    Attributes:
+        layer: Name of the layer.
+        type: Type of the layer.
+        data: Device -> difference of the layer's tops.
+        gradients: Device -> difference of the gradients that the layer computed.
+        parameters: Device -> difference of the layer's parameters.
+    """
 
     layer: str
     type: str
-    data: Mapping[str, Difference | None]  # of the layer's tops
-    gradients: Mapping[str, Difference | None]  # that the layer computed
+    data: Mapping[str, Difference | None]
+    gradients: Mapping[str, Difference | None]
     parameters: Mapping[str, Difference | None]
 
     of = deprecated_attribute("Row", "of", "by_kind")

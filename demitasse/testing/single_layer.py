@@ -35,7 +35,7 @@ class SingleLayer:
 
     def __init__(
         self, layer: Layer, bottom: list[Blob], top: list[Blob],
-        propagate_down: Sequence[bool] | None, *, optimize: bool,
+        propagate_down: Sequence[bool] | None = None, *, optimize: bool = True,
     ) -> None:  # fmt: skip
         self.layer, self.bottom, self.top = layer, bottom, top
         self._optimize = optimize

@@ -86,7 +86,11 @@ class Epoch:
             layer.begin_epoch()
 
     def last_batch(self) -> tuple[int, bool]:
-        """Return the number of records of the last batch, and whether it ended the epoch."""
+        """Return the number of records of the last batch, and whether it ended the epoch.
+
+        Raises:
+            ConfigError: Data layers of the net have read unequal numbers of records.
+        """
         batches = {(layer.batch_records, layer.epoch_ended) for layer in self._sources}
         if len(batches) != 1:
             counts = ", ".join(f"{layer.name!r} {layer.batch_records}" for layer in self._sources)

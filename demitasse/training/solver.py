@@ -215,7 +215,9 @@ class Solver:
     # -- training ------------------------------------------------------------------------------
 
     def step(self, iterations: int = 1) -> float:
-        """Make so many updates, with tests, display and snapshots; return ``smoothed_loss``.
+        """Make so many updates, with tests, display and snapshots as the fields say.
+
+        Returned is ``smoothed_loss``: the loss, or its mean over ``average_loss`` iterations.
 
         Raises:
             NetError: Another thread uses the net.

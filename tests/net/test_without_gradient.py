@@ -173,7 +173,7 @@ def test_labels_that_a_trained_layer_chooses_get_no_gradient(backend):
     net = build(text, backend)
 
     assert gradients(net)[0].any()
-    assert net.structure.bottom_need_backward[-1] == [True, False]
+    assert net.structure.needs.bottoms[-1] == [True, False]
 
 
 # -- asked for by force_backward ---------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_gradient_of_regions_is_asked_for_in_vain(kind, propose, backend):
 
     assert gradients(net)[0].any()
     assert not net.blobs["rois"].diff.any()
-    assert net.structure.bottom_need_backward[net.layer_number("pool")] == [True, False]
+    assert net.structure.needs.bottoms[net.layer_number("pool")] == [True, False]
 
 
 @pytest.mark.parametrize(
