@@ -472,12 +472,10 @@ def proto(session: nox.Session) -> None:
 def _proto(session: nox.Session) -> None:
     made = Path(session.create_tmp(), "proto")
     made.mkdir(exist_ok=True)
-    session.run("python", "-m", "demitasse.io.proto.generate", str(made))
+    session.run("python", "packaging/generate_proto.py", str(made))
     for file in sorted(made.iterdir()):
         if file.read_bytes() != (ROOT / "demitasse/io/proto" / file.name).read_bytes():
-            session.error(
-                f"{file.name} differs: run python -m demitasse.io.proto.generate and commit"
-            )
+            session.error(f"{file.name} differs: run python packaging/generate_proto.py and commit")
 
 
 @nox.session

@@ -5,6 +5,8 @@
     python bench/serving_soak.py --minutes 0 --net squeezenet # 1, 8 and 64 clients alone
     python bench/serving_soak.py --results bench/results/serving_DATE.json
 
+Needs the packages onnx, onnxruntime and uvicorn, of which the server beside ours is made.
+
 First each server answers 1, 8 and 64 clients alone, in turns. Then `demitasse serve` answers all
 connections for nine tenths of the rest of the time, and ONNX Runtime for one, in ten turns each.
 Printed are answers per second, the server's processor time per answer and percentiles of the

@@ -61,54 +61,15 @@ if TYPE_CHECKING:
     from demitasse.training import EarlyStopping, Solver
 
 __all__ = [
-    "Blob",
-    "ConfigError",
-    "DataError",
-    "DemitasseError",
-    "Device",
-    "DeviceError",
-    "EarlyStopping",
-    "ErrorCode",
-    "Layer",
-    "LostProcessError",
-    "Net",
-    "NetError",
-    "NetSpec",
-    "OutOfMemoryError",
-    "ParallelError",
-    "Predictor",
-    "Preprocess",
-    "PrototxtError",
-    "ShapeError",
-    "SnapshotError",
-    "Solver",
-    "WeightsError",
-    "__version__",
-    "compare",
-    "current_device",
-    "cvdnn",
-    "data",
-    "devices",
-    "export_onnx",
-    "export_torch",
-    "import_onnx",
-    "largest_batch",
-    "layers",
-    "lint",
-    "load_model",
-    "load_weights",
-    "memory_info",
-    "proto",
-    "pycaffe",
-    "register_backend",
-    "register_layer",
-    "seed",
-    "set_device",
-    "settings",
-    "testing",
-    "transfer_guard",
-    "use_device",
-]
+    "Blob", "ConfigError", "DataError", "DemitasseError", "Device", "DeviceError",
+    "EarlyStopping", "ErrorCode", "Layer", "LostProcessError", "Net", "NetError", "NetSpec",
+    "OutOfMemoryError", "ParallelError", "Predictor", "Preprocess", "PrototxtError", "ShapeError",
+    "SnapshotError", "Solver", "WeightsError", "__version__", "compare", "current_device",
+    "cvdnn", "data", "devices", "export_onnx", "export_torch", "import_onnx", "largest_batch",
+    "layers", "lint", "load_model", "load_weights", "memory_info", "proto", "pycaffe",
+    "register_backend", "register_layer", "seed", "set_device", "settings", "testing",
+    "transfer_guard", "use_device",
+]  # fmt: skip
 
 _PACKAGES = {
     "demitasse.benchmark": ["largest_batch"],
@@ -117,12 +78,7 @@ _PACKAGES = {
     "demitasse.compat.pycaffe.net_spec": ["NetSpec"],
     "demitasse.core.config": ["seed", "settings"],
     "demitasse.core.device": [
-        "Device",
-        "current_device",
-        "devices",
-        "memory_info",
-        "set_device",
-        "use_device",
+        "Device", "current_device", "devices", "memory_info", "set_device", "use_device",
     ],
     "demitasse.errors": ["ErrorCode", *(name for name in __all__ if name.endswith("Error"))],
     "demitasse.interop.onnx_export": ["Preprocess", "export_onnx"],
@@ -135,7 +91,7 @@ _PACKAGES = {
     "demitasse.net": ["Net"],
     "demitasse.testing": ["compare"],
     "demitasse.training": ["EarlyStopping", "Solver"],
-}
+}  # fmt: skip
 _HOME = {name: (package, name) for package, names in _PACKAGES.items() for name in names}
 _MODULES = {
     "cvdnn": "demitasse.compat.cvdnn",
@@ -148,7 +104,6 @@ _MODULES = {
 }
 _HOME["register_backend"] = ("demitasse.backends", "register")
 _OLD = {"register": "register_layer"}
-
 
 _set_renderer("demitasse.notebook", "html_of")
 _install_old_module_names()

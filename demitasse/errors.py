@@ -28,20 +28,10 @@ from typing import Self
 from demitasse.core.text import escaped
 
 __all__ = [
-    "ConfigError",
-    "DataError",
-    "DemitasseError",
-    "DeviceError",
-    "ErrorCode",
-    "LostProcessError",
-    "NetError",
-    "OutOfMemoryError",
-    "ParallelError",
-    "PrototxtError",
-    "ShapeError",
-    "SnapshotError",
-    "WeightsError",
-]
+    "ConfigError", "DataError", "DemitasseError", "DeviceError", "ErrorCode", "LostProcessError",
+    "NetError", "OutOfMemoryError", "ParallelError", "PrototxtError", "ShapeError",
+    "SnapshotError", "WeightsError",
+]  # fmt: skip
 
 LONGEST, LONGEST_PLACE = 8000, 2000
 """Characters of a message, and of a place, that are shown."""
@@ -170,19 +160,17 @@ class ConfigError(DemitasseError):
     """A setting, an argument or a field of a layer has a value it cannot have.
 
     Attributes:
-        fields: The fields of a solver that it is about, where it is, the one at fault first.
+        fields: The fields of a solver that the error is about, the one at fault first; by default
+            the ``field`` of the details.
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        fields: tuple[str, ...] = (),
-        code: ErrorCode | None = None,
+        self, message: str, *, fields: tuple[str, ...] = (), code: ErrorCode | None = None,
         **details: object,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(message, code=code, **details)
-        self.fields = fields
+        field = details.get("field")
+        self.fields = fields or (() if field is None else (str(field),))
 
 
 class PrototxtError(DemitasseError):
@@ -195,15 +183,9 @@ class PrototxtError(DemitasseError):
     """
 
     def __init__(
-        self,
-        message: str,
-        source: str | None = None,
-        line: int | None = None,
-        column: int | None = None,
-        *,
-        code: ErrorCode | None = None,
-        **details: object,
-    ) -> None:
+        self, message: str, source: str | None = None, line: int | None = None,
+        column: int | None = None, *, code: ErrorCode | None = None, **details: object,
+    ) -> None:  # fmt: skip
         super().__init__(message, code=code, **details)
         self.source, self.line, self.column = source, line, column
         spot = [str(part) for part in (source, line, column) if part is not None]
@@ -232,14 +214,9 @@ class DataError(DemitasseError):
     """
 
     def __init__(
-        self,
-        message: str,
-        source: str | None = None,
-        key: str | None = None,
-        *,
-        code: ErrorCode | None = None,
-        **details: object,
-    ) -> None:
+        self, message: str, source: str | None = None, key: str | None = None, *,
+        code: ErrorCode | None = None, **details: object,
+    ) -> None:  # fmt: skip
         super().__init__(message, code=code, **details)
         self.source, self.key = source, key
         if source is not None:

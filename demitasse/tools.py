@@ -46,14 +46,10 @@ class _Tools(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        del path, target
         package, _, tool = name.rpartition(".")
         if package != __name__ or tool not in NAMES:
             return None
         return ModuleSpec(name, self, origin=f"{tool}.py")
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None
 
     def exec_module(self, module: ModuleType) -> None:
         exec(self.get_code(module.__name__), module.__dict__)

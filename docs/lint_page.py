@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from demitasse.lint.examples import EXAMPLES, Example
-from demitasse.lint.findings import CODES, Code
+from demitasse.lint.findings import CODES
 
 PAGE = "reference/lint_codes.md"
 HEAD = """\
@@ -34,11 +34,11 @@ def _lines() -> Iterator[str]:
             yield from _example(code, example)
 
 
-def _severities(code: Code) -> str:
+def _severities(code: str) -> str:
     return " or ".join(dict.fromkeys(example.severity for example in EXAMPLES[code]))
 
 
-def _example(code: Code, example: Example) -> Iterator[str]:
+def _example(code: str, example: Example) -> Iterator[str]:
     kind = f" ({example.severity})" if len(EXAMPLES[code]) > 1 else ""
     for title, text in (("Found", example.wrong), ("Not found", example.right)):
         shown = f":\n\n```protobuf\n{text}\n```\n" if text else ": where nothing is written.\n"

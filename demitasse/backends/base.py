@@ -35,7 +35,6 @@ _OLD_NAMES = {
     "follow": "order_after",
     "here": "device_scope",
     "hold": "begin_batch",
-    "join_gradients": "fuse_gradients",
     "pack_away": "pack_and_release",
     "prepared": "after_first_run",
     "settle": "flush",
@@ -463,20 +462,4 @@ class Backend(ABC):
             Declined: There is none; each operation runs by itself then.
         """
         del chain, at, steps
-        raise Declined
-
-    def fuse_gradients(self, steps: Sequence[AnyStep | None]) -> AnyStep:
-        """Return one Step for the gradients of several layers, ready to run backward.
-
-        It writes the same values as their own Steps, except in memories that are not persistent.
-        A pass over some of the layers runs their own Steps.
-
-        Args:
-            steps: Prepared Steps of the layers; each is the only reader of the single top of the
-                one before.
-
-        Raises:
-            Declined: There is none; each gradient is computed by itself then.
-        """
-        del steps
         raise Declined

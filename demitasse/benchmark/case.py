@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from demitasse.errors import DataError, DemitasseError, ErrorCode, NetError
-from demitasse.io.proto import NetParameter, read_net
+from demitasse.io.proto import NetParameter, SolverParameter, read_net
 from demitasse.net import Net
-
-__all__ = ["Case", "deploy_nets", "with_batch"]
+from demitasse.training import Solver
 
 WEIGHTS = (".caffemodel", ".caffemodel.h5")
 
@@ -41,29 +41,18 @@ def with_batch(path: Path, phase: str, batch: int) -> NetParameter:
     """Return a net with inputs of a batch size, from host memory.
 
     Inputs of the same shapes replace data layers, so that no data are read while times are
-    measured. The data must exist, as they give the shapes.
-
-    Args:
-        path: The net's prototxt.
-        phase: Phase of the net.
-        batch: New first axis of every input whose first axis equals that of the first input.
-
-    Raises:
-        NetError: The net has no inputs.
-        DemitasseError: The net cannot be made.
+    measured. The data must exist, as they give the shapes. ``batch`` is the new first axis of every
+    input whose first axis equals that of the first input.
     """
     with Net(path, phase, device="numpy") as net:
-        inputs = {
-            net.blob_names[top]: net.structure.blob_list[top].shape
-            for index, layer in enumerate(net.layers)
-            if not net.structure.bottom_ids(index) and not layer.blobs
-            for top in net.structure.top_ids(index)
-        }
+        structure = net.structure
         sources = {
-            layer.name
+            layer.name: structure.top_ids(index)
             for index, layer in enumerate(net.layers)
-            if not net.structure.bottom_ids(index) and not layer.blobs
+            if not structure.bottom_ids(index) and not layer.blobs
         }
+        tops = [top for tops in sources.values() for top in tops]
+        inputs = {net.blob_names[top]: structure.blob_list[top].shape for top in tops}
     if not inputs:
         message = f"{path} has no inputs, and so no batch size"
         raise NetError(message, code=ErrorCode.MISSING, field="input")
@@ -78,6 +67,17 @@ def with_batch(path: Path, phase: str, batch: int) -> NetParameter:
         layer.input_param.shape.add(dim=[batch, *shape[1:]] if grows else shape)
     param.layer.extend(layers)
     return param
+
+
+def idle_solver(net: NetParameter, type: str = "SGD", **options: Any) -> Solver:
+    """Return a solver that runs the whole update, with a rate that leaves the weights unchanged."""
+    fields = SolverParameter(
+        type=type, base_lr=1e-12, lr_policy="fixed", snapshot_after_train=False
+    )
+    if type not in {"AdaGrad", "RMSProp"}:  # these types have no momentum
+        fields.momentum = 0.9
+    fields.net_param.CopyFrom(net)
+    return Solver(fields, seed=1, **options)
 
 
 def deploy_nets(folder: Path) -> list[Path]:

@@ -14,24 +14,23 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from demitasse import errors
-from demitasse.benchmark.case import with_batch
+from demitasse.benchmark.case import idle_solver, with_batch
 from demitasse.core.config import settings
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device, choose_device
 from demitasse.core.host import host_memory, limited_to, process_peak
 from demitasse.core.text import bytes_text, read_size
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError, OutOfMemoryError
-from demitasse.io.proto import NetParameter, SolverParameter, read_solver_params
+from demitasse.io.proto import NetParameter, read_solver_params
 from demitasse.net import Net
 from demitasse.net.memory_usage import MemoryUse, memory_held
 from demitasse.plan.liveness import Keep
 from demitasse.testing.comparison import random_inputs
-from demitasse.training import Solver
 from demitasse.training.update_rules import RULES
 
 SMALL = (8, 16)
@@ -121,20 +120,15 @@ def largest_batch(
     """
     where = choose_device(device)[0]
     path, phase = Path(net), phase.upper()
+    keep = keep_blobs if keep_blobs is None or isinstance(keep_blobs, str) else tuple(keep_blobs)
     trial = Trial(
-        net=with_batch(path, phase, 1),
-        grows=_batch_inputs(path, phase),
-        phase=phase,
-        device=where.name,
-        keep=keep_blobs if keep_blobs is None or isinstance(keep_blobs, str) else tuple(keep_blobs),
-        solver=_solver_type(solver),
-        base_dir=str(path.parent.absolute()),
-    )
+        with_batch(path, phase, 1), _batch_inputs(path, phase), phase, where.name, keep,
+        _solver_type(solver), str(path.parent.absolute()),
+    )  # fmt: skip
     if trial.solver and phase != "TRAIN":
         message = f"got phase {phase} with a solver, expected TRAIN"
-        raise ConfigError(
-            message, code=ErrorCode.CONFLICT, field="phase", got=phase, expected="TRAIN"
-        )
+        code = ErrorCode.CONFLICT
+        raise ConfigError(message, code=code, field="phase", got=phase, expected="TRAIN")
     search = _Search(trial, *_limits(where, limit), max_batch, on_trial)
     line = search.line()
     computed = max(0, min(max_batch, line.batch_within(search.limit)))
@@ -154,18 +148,9 @@ def largest_batch(
             raise OutOfMemoryError(message)
         batch, use = computed, line.at(computed)
     return LargestBatch(
-        batch=batch,
-        computed=computed,
-        confirmed=search.confirmed,
-        refused=search.refused,
-        why=search.why,
-        use=use,
-        per_item=line.per_item,
-        limit=search.limit,
-        device=where.name,
-        phase=phase,
-        solver=trial.solver,
-    )
+        batch, computed, search.confirmed, search.refused, search.why, use, line.per_item,
+        search.limit, where.name, phase, trial.solver,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -183,16 +168,10 @@ class _MemoryModel:
 
     def at(self, batch: int) -> MemoryUse:
         """Return the memory of a batch size."""
-        steps = self.sizes[1] - self.sizes[0]
-        few, many = asdict(self.few), asdict(self.many)
-        return MemoryUse(
-            **{
-                name: max(
-                    0, few[name] + (many[name] - few[name]) * (batch - self.sizes[0]) // steps
-                )
-                for name in few
-            }
-        )
+        steps, more = self.sizes[1] - self.sizes[0], batch - self.sizes[0]
+        pairs = zip(asdict(self.few).items(), asdict(self.many).values(), strict=True)
+        sizes = {name: few + (many - few) * more // steps for (name, few), many in pairs}
+        return MemoryUse(**{name: max(0, size) for name, size in sizes.items()})
 
     def batch_within(self, limit: int) -> int:
         """Return the largest batch size within a limit."""
@@ -203,28 +182,14 @@ class _MemoryModel:
 class _Search:
     """Search for the largest batch size by trials.
 
-    Args:
-        trial: The trial.
-        limit: Memory limit of the net.
-        free: Memory that trials can use without harm to other processes; None if unknown.
-        max_batch: Limit of the batch size.
-        on_trial: Called with each batch size before its trial.
-
-    Attributes:
-        fits: Result of the largest batch that fitted, or None.
-        refused: Smallest batch size that did not fit, or None.
-        why: Why ``refused`` did not fit.
-        confirmed: True after the search.
+    ``free`` is the memory that trials can use without harm to other processes, if known. ``fits``
+    is the result of the largest batch that fitted, ``refused`` the smallest batch that did not.
     """
 
     def __init__(
-        self,
-        trial: Trial,
-        limit: int,
-        free: int | None,
-        max_batch: int,
+        self, trial: Trial, limit: int, free: int | None, max_batch: int,
         on_trial: Callable[[int], object],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.trial, self.limit, self.max_batch = trial, limit, max_batch
         self._free, self._on_trial = free, on_trial
         self._known: list[TrialResult] = []
@@ -243,10 +208,8 @@ class _Search:
                 self._known = answers
                 return _MemoryModel((few, many), *uses)
             if few == 1:
-                message = (
-                    f"a batch of {many} does not fit in {bytes_text(self.limit)}: "
-                    f"{answers[-1].lacks}"
-                )
+                lacks = answers[-1].lacks
+                message = f"a batch of {many} does not fit in {bytes_text(self.limit)}: {lacks}"
                 raise OutOfMemoryError(message)
             few, many = few // 2, many // 2
 
@@ -264,7 +227,14 @@ class _Search:
             if answer.use is not None:
                 low, self.fits, back = batch, answer, PRECISION
                 self._known = [self._known[-1], answer]
-                batch = min(self._expected(), FARTHER * low)
+                # the size at the limit, on the line through the last two fitting trials
+                before, last = self._known
+                more, grown = last.batch - before.batch, last.peak - before.peak
+                if more > 0 and grown > 0:
+                    expected = last.batch + (self.limit - last.peak) * more // grown
+                    batch = min(expected, FARTHER * low)
+                else:
+                    batch = FARTHER * low
             else:
                 high, self.refused, self.why = batch, batch, answer.lacks
                 batch, back = high - max(1, high // back), max(2, back // 2)
@@ -275,14 +245,6 @@ class _Search:
             batch = batch if batch < high else (low + high) // 2
         self.confirmed = True
 
-    def _expected(self) -> int:
-        """Return the batch size at the limit, on the line through the last two fitting trials."""
-        before, last = self._known
-        more, grown = last.batch - before.batch, last.peak - before.peak
-        if more <= 0 or grown <= 0:
-            return last.batch * FARTHER
-        return last.batch + (self.limit - last.peak) * more // grown
-
     def _run(self, *batches: int) -> list[TrialResult]:
         self._on_trial(batches[-1])
         most = self.limit if self._free is None else min(self.limit, self._free)
@@ -291,28 +253,22 @@ class _Search:
 
 def _batch_inputs(path: Path, phase: str) -> tuple[str, ...]:
     """Return the inputs with the batch as first axis."""
-    one, two = (_shapes(with_batch(path, phase, batch)) for batch in (1, 2))
-    grows = tuple(name for name, shape in two.items() if shape != one[name])
+    pairs = zip(with_batch(path, phase, 1).layer, with_batch(path, phase, 2).layer, strict=True)
+    grows = tuple(one.top[0] for one, two in pairs if one.input_param != two.input_param)
     if not grows:
         message = f"{path} has a fixed batch size: no input has the batch as first axis"
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
     return grows
 
 
-def _shapes(net: NetParameter) -> dict[str, list[int]]:
-    inputs = (layer for layer in net.layer if layer.type == "Input")
-    return {layer.top[0]: list(layer.input_param.shape[0].dim) for layer in inputs}
-
-
 def _solver_type(solver: str | os.PathLike[str] | None) -> str:
-    """Return the type of a solver, given by name or prototxt."""
     if solver is None:
         return ""
     known = {name.lower(): name for name in RULES}
     name = os.fspath(solver)
     if name.lower() in known:
         return known[name.lower()]
-    param: SolverParameter = read_solver_params(name)
+    param = read_solver_params(name)
     if param.type not in RULES:
         message = f"{name} has the unknown type {param.type!r}; the types are {', '.join(RULES)}"
         raise ConfigError(message, code=ErrorCode.UNKNOWN, field="type", got=param.type)
@@ -320,11 +276,7 @@ def _solver_type(solver: str | os.PathLike[str] | None) -> str:
 
 
 def _limits(device: Device, limit: int | str | None) -> tuple[int, int | None]:
-    """Return the memory limit, and the memory for trials.
-
-    Raises:
-        ConfigError: The limit is invalid; or there is no limit and the free memory is unknown.
-    """
+    """Return the memory limit, and the memory for trials, or None where it is unknown."""
     info = device.memory_info()
     free = None if info.free is None else int(MARGIN * info.free)
     if limit is not None:
@@ -351,7 +303,6 @@ class TrialResult:
     """Result of one batch size.
 
     Attributes:
-        batch: The batch size.
         lacks: Why the batch did not fit; empty if it fitted.
         use: Memory of the net, by part; None if the batch did not fit.
         peak: Peak memory of the net with temporary arrays, in bytes; where the peak is unknown, the
@@ -371,8 +322,6 @@ class Trial:
     Attributes:
         net: The net, with batch size 1, without data layers.
         grows: Inputs with the batch as first axis.
-        phase: "TRAIN" runs forward and backward, "TEST" forward.
-        device: Name of the device.
         keep: Blobs to keep, as in ``Net``.
         solver: Type of the solver that updates the parameters; empty for none.
         base_dir: Folder of relative file names in the net.
@@ -387,30 +336,22 @@ class Trial:
     base_dir: str = "."
 
     def run(self, batches: Sequence[int], limit: int) -> list[TrialResult]:
-        """Run batch sizes one after the other, up to the first that does not fit.
-
-        Args:
-            batches: The batch sizes.
-            limit: Memory limit of the net, in bytes.
-
-        Raises:
-            DemitasseError: A run fails for another reason than lack of memory.
-        """
+        """Run batch sizes, within a limit of the net's bytes, up to the first that does not fit."""
+        found_settings = ((name, settings.find(name)) for name in settings.names())
         ask = {
-            **{name: value for name, value in vars(self).items() if name != "net"},
+            **vars(self),
             "net": b64encode(self.net.SerializeToString()).decode(),
             "batches": list(batches),
             "limit": limit,
-            "settings": _settings_of_program(),
+            "settings": {
+                name: one.value for name, one in found_settings if one.where == "set by the program"
+            },
         }
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(
-            [sys.executable, "-P", "-c", CHILD],
-            input=json.dumps(ask),
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+            [sys.executable, "-P", "-c", CHILD], input=json.dumps(ask), capture_output=True,
+            text=True, check=False, env=environment,
+        )  # fmt: skip
         answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         found = [_parse_result(one) for one in answers]
         if len(found) < len(batches) and not (found and found[-1].lacks):
@@ -423,19 +364,10 @@ class Trial:
         return found
 
 
-def _settings_of_program() -> dict[str, Any]:
-    """Return the settings of this program, for the child process."""
-    found = {name: settings.find(name) for name in settings.names()}
-    return {name: one.value for name, one in found.items() if one.where == "set by the program"}
-
-
 def _parse_result(line: dict[str, Any]) -> TrialResult:
     if "error" in line:
         raise getattr(errors, line["kind"], DemitasseError)(line["error"])
-    use = line["use"]
-    if use is None:
-        return TrialResult(line["batch"], line["lacks"])
-    return TrialResult(line["batch"], "", MemoryUse(**use), line["peak"])
+    return TrialResult(**line | {"use": MemoryUse(**line["use"]) if line["use"] else None})
 
 
 # -- in the child ----------------------------------------------------------------------------------
@@ -463,13 +395,13 @@ def _run_batches(ask: dict[str, Any]) -> None:
                     limits.enter_context(running.limited(ask["limit"]))
                 running.run(batch)
                 use = running.use()
-                _print_json({"batch": batch, "use": asdict(use), "peak": running.peak(use)})
+                _print_json(asdict(TrialResult(batch, "", use, running.peak(use))))
         except (OutOfMemoryError, MemoryError, OSError) as error:
             limits.close()
             if isinstance(error, OutOfMemoryError):
                 error.advice = ""  # no advice: the search is computing it
             lacks = str(error) or type(error).__name__
-            _print_json({"batch": max(batch, ask["batches"][0]), "lacks": lacks, "use": None})
+            _print_json(asdict(TrialResult(max(batch, ask["batches"][0]), lacks)))
 
 
 def _print_json(line: dict[str, Any]) -> None:
@@ -477,38 +409,20 @@ def _print_json(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-@dataclass
 class _TrialRun:
     """A net, or a solver with its net, of a request."""
 
-    ask: dict[str, Any]
-    solver: Solver | None = field(init=False, default=None)
-    net: Net = field(init=False)
-    rest: int | None = field(init=False, default=None)
-    """Memory of the process besides the net; None where it does not matter."""
-
-    def __post_init__(self) -> None:
-        ask = self.ask
+    def __init__(self, ask: dict[str, Any]) -> None:
+        self.ask, self.solver = ask, None
+        self.rest: int | None = None
+        """Memory of the process besides the net; None where it does not matter."""
         param = NetParameter.FromString(b64decode(ask["net"]))
-        keep = ask["keep"]
-        options = {
-            "device": ask["device"],
-            "base_dir": ask["base_dir"],
-            "seed": 1,
-            "keep_blobs": keep,
-        }
+        options = {"device": ask["device"], "base_dir": ask["base_dir"], "keep_blobs": ask["keep"]}
         if ask["solver"]:
-            # a learning rate that leaves weights unchanged but runs the whole update
-            fields = SolverParameter(
-                type=ask["solver"], base_lr=1e-12, lr_policy="fixed", snapshot_after_train=False
-            )
-            if ask["solver"] not in {"AdaGrad", "RMSProp"}:  # these types have no momentum
-                fields.momentum = 0.9
-            fields.net_param.CopyFrom(param)
-            self.solver = Solver(fields, **options)
+            self.solver = idle_solver(param, ask["solver"], **options)
             self.net = self.solver.net
         else:
-            self.net = Net(param, ask["phase"], **options)
+            self.net = Net(param, ask["phase"], seed=1, **options)
         self.samples = random_inputs(self.net, seed=0)
 
     def limited(self, limit: int) -> Any:

@@ -13,25 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from time import perf_counter
-from typing import Protocol
 
 from demitasse.backends.kernels.language.target import processor_name
-from demitasse.benchmark.case import Case, with_batch
+from demitasse.benchmark.case import Case, idle_solver, with_batch
 from demitasse.benchmark.peers import PEERS, PeerCase
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device
 from demitasse.core.host import cores
 from demitasse.errors import ErrorCode, NetError
-from demitasse.io.proto import (
-    DataParameter,
-    LayerParameter,
-    NetParameter,
-    SolverParameter,
-    parse_text,
-    read_net,
-)
+from demitasse.io.proto import DataParameter, LayerParameter, NetParameter, parse_text, read_net
 from demitasse.memory.transfers import transfers
 from demitasse.net import Net
 from demitasse.net.memory_usage import memory_held
@@ -105,19 +96,10 @@ class Result:
 
 
 def _make_net(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
-    """Return the net of a case, and its solver in phase TRAIN.
-
-    Raises:
-        NetError: The net has no loss.
-    """
+    """Return the net of a case, and its solver in phase TRAIN."""
     if case.phase != "TRAIN":
         return Net(param, "TEST", device=case.device, seed=1, keep_blobs="outputs"), None
-    # a learning rate that leaves weights unchanged but runs the whole update
-    fields = SolverParameter(
-        base_lr=1e-12, lr_policy="fixed", momentum=0.9, snapshot_after_train=False
-    )
-    fields.net_param.CopyFrom(param)
-    solver = Solver(fields, device=case.device, seed=1)
+    solver = idle_solver(param, device=case.device)
     if not any(solver.net.structure.blob_loss_weights):
         message = "the net has no loss to train by"
         raise NetError(message, code=ErrorCode.MISSING, field="loss")
@@ -151,9 +133,9 @@ class _TimedCase:
     def look(self, *, layers: bool) -> None:
         """Measure memory, traffic, work and peak, and the times of layers if requested."""
         net, result = self.net, self.result
-        before = _bytes_moved()
+        before = transfers.bytes_to_device + transfers.bytes_to_host
         self.once()
-        result.moved = _bytes_moved() - before
+        result.moved = transfers.bytes_to_device + transfers.bytes_to_host - before
         history = self._solver.history.memories if self._solver is not None else ()
         result.memory = memory_held(net, history).total
         for layer in report(net.plan):
@@ -161,17 +143,14 @@ class _TimedCase:
             if self._solver is not None:
                 result.multiply_adds += layer.backward_multiply_adds
         result.peak = peak(net.device, net.dtype)
-        if layers:
-            passes = [self._times_of_layers() for _ in range(LAYER_PASSES)]
-            for name, *times in zip(net.layer_names, *passes, strict=True):
-                if any(times):
-                    result.layers[name] = 1e3 * statistics.median(times)
-
-    def _times_of_layers(self) -> list[float]:
-        """Return the seconds of each layer in one pass, forward plus backward."""
-        with Stopwatch(self.net.plan, self.net.synchronize) as watch:
-            self.once()
-        return [watch.forward[i] + watch.backward[i] for i in range(len(self.net.layer_names))]
+        passes = []
+        for _ in range(LAYER_PASSES if layers else 0):
+            with Stopwatch(net.plan, net.synchronize) as watch:
+                self.once()
+            passes.append([sum(both) for both in zip(watch.forward, watch.backward, strict=True)])
+        for name, *times in zip(net.layer_names, *passes, strict=True):
+            if any(times):
+                result.layers[name] = 1e3 * statistics.median(times)
 
     def close(self) -> None:
         """Close the net and the solver."""
@@ -180,14 +159,9 @@ class _TimedCase:
 
 @renamed_arguments(tell="on_case")
 def measure(
-    cases: Sequence[Case],
-    *,
-    rounds: int = 10,
-    seconds: float = 0.2,
-    layers: bool = False,
-    reading: bool = False,
-    on_case: Callable[[Case], object] = lambda case: None,
-) -> list[Result]:
+    cases: Sequence[Case], *, rounds: int = 10, seconds: float = 0.2, layers: bool = False,
+    reading: bool = False, on_case: Callable[[Case], object] = lambda case: None,
+) -> list[Result]:  # fmt: skip
     """Measure cases side by side.
 
     All cases are in memory at the same time, and run in turn in each round. A case that fails, for
@@ -215,11 +189,11 @@ def measure(
         for result, _ in running if reading else ():
             if result.case.device not in PEERS:
                 _measure_reading(result, rounds * seconds)
-        best: dict[str, float] = {}  # of all measurements on a device
-        for result in results:
-            best[result.case.device] = max(best.get(result.case.device, 0.0), result.peak)
-        for result in results:
-            result.peak = best[result.case.device]
+        for device in {result.case.device for result in results}:
+            alike = [result for result in results if result.case.device == device]
+            best = max(result.peak for result in alike)
+            for result in alike:
+                result.peak = best
     finally:
         for _, work in running:
             work.close()
@@ -227,11 +201,7 @@ def measure(
 
 
 def machine(devices: Sequence[str]) -> dict[str, str]:
-    """Return what throughput depends on besides the nets: processor, cores, load, versions, date.
-
-    Args:
-        devices: Names of the measured devices, whose libraries and settings are included.
-    """
+    """Return what throughput depends on: processor, cores, load, date, versions, settings."""
     found = {"processor": processor_name() or platform.processor() or platform.machine()}
     found["cores"] = f"{cores()} of {os.cpu_count()}"
     if hasattr(os, "getloadavg"):
@@ -246,10 +216,17 @@ def machine(devices: Sequence[str]) -> dict[str, str]:
 def _measure_reading(result: Result, seconds: float) -> None:
     """Measure a net with its data layers; not interleaved, as they prefetch during pauses."""
     case = result.case
-    param = with_own_data(case.net, case.batch)
-    if not reads_data(param):
+    param = NetParameter()
+    param.CopyFrom(read_net(case.net).message)
+    sources = NetParameter(name=param.name)
+    for layer in param.layer:
+        if messages := _with_batches(layer):
+            for message in messages:
+                message.batch_size = case.batch
+            sources.layer.append(layer)
+    if not sources.layer:
         return
-    with Net(data_layers_only(param), case.phase, device=case.device, seed=1) as net:
+    with Net(sources, case.phase, device=case.device, seed=1) as net:
         result.read = streaming_rate(net.forward, net, case.batch, seconds)
     net, solver = _make_net(param, case)
     with solver or net:
@@ -257,31 +234,16 @@ def _measure_reading(result: Result, seconds: float) -> None:
         result.reading = streaming_rate(work, net, case.batch, seconds)
 
 
-def _bytes_moved() -> int:
-    return transfers.bytes_to_device + transfers.bytes_to_host
-
-
-class _Work(Protocol):
-    """A prepared case: passes of a net, or of a peer on its export."""
-
-    def once(self) -> float:
-        """Return the seconds of one pass."""
-
-    def close(self) -> None:
-        """Release memory."""
+_Work = _TimedCase | PeerCase
 
 
 def _prepare(case: Case, *, layers: bool) -> tuple[Result, _Work | None]:
     result = Result(case)
     try:
-        work: _Work
-        if case.device in PEERS:
-            work = PeerCase(case)
-            _warm_up(work)
-        else:
-            work = timed = _TimedCase(result)
-            _warm_up(work)
-            timed.look(layers=layers)
+        work = PeerCase(case) if case.device in PEERS else _TimedCase(result)
+        _warm_up(work)
+        if isinstance(work, _TimedCase):
+            work.look(layers=layers)
     except Exception as error:  # a failing case must not end the others
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return Result(case, error=reason[:300]), None
@@ -336,42 +298,8 @@ DRAIN_PASSES = 8
 """Unmeasured passes, more than the prefetched batches."""
 
 
-def with_own_data(path: Path, batch: int) -> NetParameter:
-    """Return a net with its data layers, for another batch size.
-
-    Args:
-        path: The net's prototxt.
-        batch: Batch size of every data layer.
-    """
-    param = NetParameter()
-    param.CopyFrom(read_net(path).message)
-    for layer in param.layer:
-        for message in _with_batches(layer):
-            message.batch_size = batch
-    return param
-
-
-def reads_data(param: NetParameter) -> bool:
-    """Return True if a net has data layers."""
-    return any(_with_batches(layer) for layer in param.layer)
-
-
-def data_layers_only(param: NetParameter) -> NetParameter:
-    """Return a net of the data layers only."""
-    found = NetParameter(name=param.name)
-    found.layer.extend(layer for layer in param.layer if _with_batches(layer))
-    return found
-
-
 def streaming_rate(work: Callable[[], object], net: Net, batch: int, seconds: float) -> float:
-    """Return images per second of consecutive passes.
-
-    Args:
-        work: Function of one pass.
-        net: The net with data layers.
-        batch: Images of a pass.
-        seconds: Least time of the measurement.
-    """
+    """Return images per second of consecutive passes, ``batch`` images each."""
 
     def once() -> None:
         work()

@@ -24,8 +24,6 @@ from demitasse.net import Net
 from demitasse.testing.comparison import random_inputs
 from demitasse.testing.error_stats import error_stats
 
-__all__ = ["PEERS", "PeerCase", "installed_peers", "peer_versions"]
-
 TOLERANCE = 1e-3
 """Largest accepted difference of results, relative to the largest value of an output."""
 
@@ -74,21 +72,13 @@ the next pass.
 
 
 def installed_peers() -> list[str]:
-    """Return the names of the peers that are installed.
-
-    Raises:
-        ConfigError: None is installed.
-    """
+    """Return the names of the peers that are installed, at least one."""
     found = [name for name in PEERS if find_spec(name)]
     if not found:
         raise missing_extra(
-            ConfigError,
-            "comparing with peers",
-            "ONNX Runtime",
-            "onnx",
-            instead="install openvino",
-            field="peers",
-        )
+            ConfigError, "comparing with peers", "ONNX Runtime", "onnx",
+            instead="install openvino", field="peers",
+        )  # fmt: skip
     return found
 
 
@@ -98,14 +88,7 @@ def peer_versions(names: list[str]) -> dict[str, str]:
 
 
 class PeerCase:
-    """A case of phase TEST on a peer, whose name stands in place of the device's.
-
-    Args:
-        case: The case.
-
-    Raises:
-        NetError: The peer computes other results, or the net has no ONNX form.
-    """
+    """A case of phase TEST on a peer, whose name stands in place of the device's."""
 
     def __init__(self, case: Case) -> None:
         param = with_batch(case.net, case.phase, case.batch)
@@ -134,11 +117,7 @@ class PeerCase:
 
 
 def _check(found: Mapping[str, np.ndarray], expected: Inputs, peer: str) -> None:
-    """Compare the results of a peer with those of the net.
-
-    Raises:
-        NetError: They differ, or no output has the name of one of the net's.
-    """
+    """Compare the results of a peer with those of the net, by the names of the outputs."""
     names = [name for name in expected if name in found]
     for name in names:
         want = expected[name]

@@ -24,8 +24,6 @@ RESULT_COLUMNS = ("images/s", "ms", "spread", "memory", "moved", "of peak")
 PEER_COLUMNS = ("of best peer",)
 READING_COLUMNS = ("read/s", "reading, images/s")
 
-RATE_LABEL = "images per second"
-
 
 def results_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and the rows of a table; unmeasured quantities have no column."""
@@ -49,16 +47,12 @@ def _case_cells(result: Result) -> tuple[str, ...]:
     about = (case.phase, case.device, str(case.batch))
     if result.error:
         return (*about, *("-" for _ in RESULT_COLUMNS))
-    measured = bool(result.memory)  # of a peer, time alone
-    return (
-        *about,
-        rate(result.images_per_second),
-        f"{1e3 * result.median:.4g}",
-        f"{result.spread:.1%}" if len(result.seconds) > 1 else "-",
-        _mebibytes(result.memory) if measured else "-",
-        _mebibytes(result.moved) if measured else "-",
-        f"{result.share_of_peak:.0%}" if measured else "-",
-    )
+    spread = f"{result.spread:.1%}" if len(result.seconds) > 1 else "-"
+    times = (rate(result.images_per_second), f"{1e3 * result.median:.4g}", spread)
+    if not result.memory:  # of a peer, time alone
+        return (*about, *times, "-", "-", "-")
+    sizes = (f"{size / 2**20:.1f} MiB" for size in (result.memory, result.moved))
+    return (*about, *times, *sizes, f"{result.share_of_peak:.0%}")
 
 
 def _against_peers(result: Result, results: Sequence[Result]) -> str:
@@ -93,37 +87,18 @@ def slowest_layers(result: Result, most: int) -> list[tuple[str, str, str]]:
     return [(name, f"{time:.3f}", f"{time / total:.1%}") for name, time in longest]
 
 
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB"
-
-
 def draw_rates(results: Sequence[Result], path: Path) -> None:
-    """Draw images per second over batch sizes; the file's extension sets the format.
-
-    Raises:
-        DemitasseError: Matplotlib is not installed, or has no such format.
-        OSError: The file cannot be written.
-    """
+    """Draw images per second over batch sizes; the file's extension sets the format."""
     _chart(results).save(path)
 
 
 def write_page(
-    results: Sequence[Result],
-    path: Path,
-    slower: Sequence[Regression] | None,
+    results: Sequence[Result], path: Path, slower: Sequence[Regression] | None,
     about: Mapping[str, str],
-) -> None:
-    """Write a page: a chart, the table, the slowest layers, and the regressions.
+) -> None:  # fmt: skip
+    """Write a page: a chart, the table, the machine, and the slowest layers.
 
-    Args:
-        results: The measurements.
-        path: The file.
-        about: The machine, by name.
-        slower: Regressions from a saved run; None without a saved run.
-
-    Raises:
-        DemitasseError: Matplotlib is not installed.
-        OSError: The page cannot be written.
+    ``slower`` are regressions from a saved run; None without a saved run.
     """
     page = Page("Throughput")
     caption = "Images per second over batch sizes, a line for each net, phase and device"
@@ -149,9 +124,12 @@ def write_page(
         page.table(("not measured", "reason"), failed)
     if slower is not None:
         page.heading("Comparison with the saved run")
-        found = [(one.name, _ms(one.before), _ms(one.now), f"{one.factor:.2f}") for one in slower]
-        if found:
+        if slower:
             columns = ("case", "before, ms", "now, ms", "times as long")
+            found = [
+                (one.name, f"{1e3 * one.before:.4g}", f"{1e3 * one.now:.4g}", f"{one.factor:.2f}")
+                for one in slower
+            ]
             page.table(columns, found, numbers=(1, 2, 3), bad=range(len(found)))
         else:
             page.text("No case is slower than the tolerance.")
@@ -161,10 +139,6 @@ def write_page(
     page.write(path)
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.4g}"
-
-
 def _chart(results: Sequence[Result]) -> Chart:
     """Return a curve for each net, phase and device; phases of a net and device share a colour."""
     colors = list(dict.fromkeys((one.case.net, one.case.device) for one in results))
@@ -172,13 +146,14 @@ def _chart(results: Sequence[Result]) -> Chart:
     batches = sorted({one.case.batch for one in results})
     rates: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
     for one in sorted(results, key=lambda one: one.case.batch):
+        if one.error:
+            continue
         case = one.case
         name = f"{case.net.stem} {case.phase} {case.device}"
         key = (name, colors.index((case.net, case.device)), styles.index(case.phase))
-        if not one.error:
-            rates.setdefault(key, []).append((batches.index(case.batch), one.images_per_second))
+        rates.setdefault(key, []).append((batches.index(case.batch), one.images_per_second))
     curves = [Curve(name, points, color, style) for (name, color, style), points in rates.items()]
-    return Chart(curves, RATE_LABEL, "batch", "log", [str(batch) for batch in batches])
+    return Chart(curves, "images per second", "batch", "log", [str(batch) for batch in batches])
 
 
 @dataclass(frozen=True)
@@ -246,18 +221,14 @@ def _entry(result: Result) -> dict[str, Any]:
         "params": {"device": case.device, "batch": case.batch, "phase": case.phase},
         "param": f"{case.device}-{case.batch}-{case.phase.lower()}",
         "extra_info": {
-            "images_per_second": result.images_per_second,
-            "memory": result.memory,
-            "bytes_moved": result.moved,
-            "share_of_peak": result.share_of_peak,
-            "peak_gflops": result.peak,
-            "layers_ms": result.layers,
-            "images_read_per_second": result.read,
-            "images_per_second_reading": result.reading,
+            "images_per_second": result.images_per_second, "memory": result.memory,
+            "bytes_moved": result.moved, "share_of_peak": result.share_of_peak,
+            "peak_gflops": result.peak, "layers_ms": result.layers,
+            "images_read_per_second": result.read, "images_per_second_reading": result.reading,
         },
         "options": {"disable_gc": False, "timer": "perf_counter", "warmup": True},
         "stats": {**stats.as_dict(), "data": result.seconds, "iterations": 1},
-    }
+    }  # fmt: skip
 
 
 def read_results(path: Path) -> dict[str, float]:

@@ -21,21 +21,13 @@ from demitasse.core.guesses import attribute_error
 from demitasse.core.text import html_of
 from demitasse.errors import DeviceError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import BlobProto, BlobShape, floats, set_floats, stored_shape
+from demitasse.io.proto.zero_copy import StoredArray
 from demitasse.memory import Head, SyncedMemory
 
-PART = 1 << 20
-"""Elements copied at a time from values that may be in a file."""
+PART = 1 << 20  # elements copied at a time from values that may be in a file
 
 
-class Values(Protocol):
-    """Numbers in memory or in a file."""
-
-    @property
-    def size(self) -> int:
-        """Number of values."""
-
-    def __getitem__(self, part: slice, /) -> np.ndarray:
-        """Return some values."""
+Values = np.ndarray | StoredArray  # numbers in memory or in a file
 
 
 _numbers = itertools.count(1)
@@ -44,11 +36,8 @@ _numbers = itertools.count(1)
 class VersionCounter:
     """Number of the last change of shape or memory of a net's blobs.
 
-    A plan compares one integer to detect changes since its preparation.
-
-    Attributes:
-        number: Number of the last change. No number occurs twice in a process, so no change is
-            lost when threads note changes at the same time.
+    A plan compares one integer to detect changes since its preparation. No number occurs twice in a
+    process, so no change is lost when threads note changes at the same time.
     """
 
     __slots__ = ("number",)
@@ -62,13 +51,7 @@ class VersionCounter:
 
 
 class LearningFactors(Protocol):
-    """Factors of a parameter's updates.
-
-    Attributes:
-        lr_mult: Factor of the learning rate.
-        decay_mult: Factor of the weight decay.
-        frozen: True if updates leave the parameter unchanged, momentum included.
-    """
+    """Factors of a parameter's updates; ``frozen`` parameters stay unchanged, momentum included."""
 
     lr_mult: float
     decay_mult: float
@@ -139,7 +122,9 @@ class Blob(Axes):
         """
         if len(shape) == 1 and type(shape[0]) is tuple and shape[0] == self._shape:
             return  # the usual case in a pass
-        new = checked_shape(_dims(shape))
+        if len(shape) == 1 and isinstance(shape[0], BlobShape):
+            shape = tuple(shape[0].dim)
+        new = checked_shape(flat_list(shape))
         if new == self._shape:
             return
         count, data, diff = math.prod(new), self._data, self._diff
@@ -174,8 +159,7 @@ class Blob(Axes):
             ShapeError: The counts differ.
             DeviceError: The blobs are on devices that do not share memory.
         """
-        self._check_same_count(other)
-        self._check_same_place(other)
+        self._check_sharing(other)
         if self._data is not other._data:
             self._note()
             self._data.shared = other._data.shared = True
@@ -183,8 +167,7 @@ class Blob(Axes):
 
     def share_diff(self, other: Blob) -> None:
         """Share the gradient memory of ``other``; raises the errors of ``share_data``."""
-        self._check_same_count(other)
-        self._check_same_place(other)
+        self._check_sharing(other)
         if self._diff is not other._diff:
             self._note()
             self._diff.shared = other._diff.shared = True
@@ -205,18 +188,13 @@ class Blob(Axes):
         self._adopt(array, Head.HEAD_AT_GPU)
 
     def _adopt(self, array: Array, side: Head) -> None:
-        if math.prod(array.shape) != self._count:
+        got = tuple(array.shape)
+        if math.prod(got) != self._count:
             message = (
-                f"got an array of shape {tuple(array.shape)} as the data of {self._label()} "
-                f"{self.shape_string}; the counts must be equal"
+                f"got an array of shape {got} as the data of {self._label()} {self.shape_string}; "
+                "the counts must be equal"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                blob=self.name,
-                got=tuple(array.shape),
-                expected=self._shape,
-            )
+            raise self._misfit(message, ErrorCode.COUNT_MISMATCH, got, self._shape)
         if self._data.size != self._count:  # both memories are replaced, as in Caffe
             data, diff = self._new_memories(self._count)
             self._note()
@@ -390,13 +368,8 @@ class Blob(Axes):
     def _check_shape(self, array: Array) -> None:
         if tuple(array.shape) != self._shape:
             message = f"got an array of shape {array.shape} for {self._label()} of {self._shape}"
-            raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                blob=self.name,
-                got=tuple(array.shape),
-                expected=self._shape,
-            )
+            got = tuple(array.shape)
+            raise self._misfit(message, ErrorCode.SHAPE_MISMATCH, got, self._shape)
 
     # -- arithmetic ----------------------------------------------------------------------------
 
@@ -480,13 +453,7 @@ class Blob(Axes):
                     f"got a blob of shape {source.shape_string} to copy into {self._label()} "
                     f"{self.shape_string}; pass reshape=True to change the shape"
                 )
-                raise ShapeError(
-                    message,
-                    code=ErrorCode.SHAPE_MISMATCH,
-                    blob=self.name,
-                    got=source.shape,
-                    expected=self._shape,
-                )
+                raise self._misfit(message, ErrorCode.SHAPE_MISMATCH, source.shape, self._shape)
             self.reshape_like(source)
         mine, theirs = (self._diff, source._diff) if copy_diff else (self._data, source._data)
         if mine is theirs:
@@ -520,25 +487,16 @@ class Blob(Axes):
         if reshape:
             self.reshape(stored_shape(proto))
         elif not self.shape_equals(proto):
+            got = stored_shape(proto)
             message = (
-                f"got a message of shape {shape_string(stored_shape(proto))} for {self._label()} "
+                f"got a message of shape {shape_string(got)} for {self._label()} "
                 f"{self.shape_string}"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                blob=self.name,
-                got=stored_shape(proto),
-                expected=self._shape,
-            )
+            raise self._misfit(message, ErrorCode.SHAPE_MISMATCH, got, self._shape)
         self.set_floats(floats(proto), floats(proto, diff=True))
 
     def set_floats(self, data: Values, diff: Values) -> None:
         """Copy the data and, unless it is empty, the gradient, in parts. Shapes: (count,).
-
-        Args:
-            data: The data.
-            diff: The gradient.
 
         Raises:
             ShapeError: The number of values is not the blob's count.
@@ -560,13 +518,7 @@ class Blob(Axes):
     def _fill(self, memory: SyncedMemory, values: Values, what: str) -> None:
         if values.size != self._count:
             message = f"got {values.size} {what} for {self._label()} {self.shape_string}"
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                blob=self.name,
-                got=values.size,
-                expected=self._count,
-            )
+            raise self._misfit(message, ErrorCode.COUNT_MISMATCH, values.size, self._count)
         host = memory.mutable_cpu_data(discard=True)[: self._count]
         for first in range(0, self._count, PART):
             host[first : first + PART] = values[first : first + PART]
@@ -576,22 +528,17 @@ class Blob(Axes):
     def _view(self, flat: Array) -> Array:
         return self.device.backend.view(flat, self._shape, self._count)
 
-    def _check_same_count(self, other: Blob) -> None:
+    def _misfit(self, message: str, code: ErrorCode, got: object, expected: object) -> ShapeError:
+        return ShapeError(message, code=code, blob=self.name, got=got, expected=expected)
+
+    def _check_sharing(self, other: Blob) -> None:
+        """Check that both blobs have one count, and are on one device or on the host."""
         if other.count != self._count:
             message = (
                 f"{self._label()} {self.shape_string} cannot share the memory of "
                 f"{other._label()} {other.shape_string}; the counts must be equal"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                blob=self.name,
-                got=other.count,
-                expected=self._count,
-            )
-
-    def _check_same_place(self, other: Blob) -> None:
-        """Check that both memories are on one device, or on the host."""
+            raise self._misfit(message, ErrorCode.COUNT_MISMATCH, other.count, self._count)
         if other.device is not self.device and not (
             other.device.shares_host and self.device.shares_host
         ):
@@ -659,34 +606,19 @@ class Blob(Axes):
         return html_of(self)
 
 
-def _dims(given: tuple[Any, ...]) -> list[int]:
-    if len(given) == 1 and isinstance(given[0], BlobShape):
-        return list(given[0].dim)
-    return flat_list(given)
-
-
 HOST_KINDS = {1, 3}
 """DLPack's numbers of devices whose memory the host reads: host and pinned memory."""
 
 
 def is_on(array: Any, device: Device) -> bool:
-    """Return whether an array is on this device, if the device has a memory of its own."""
+    """Return True if an array is on this device, and the device has a memory of its own."""
     if device.shares_host or isinstance(array, np.ndarray):
         return False
     return device.backend.holds(array)
 
 
 def host_array(array: Any, what: str, device: Device) -> np.ndarray:
-    """Return an array on the host, from an array, a number or lists.
-
-    Args:
-        array: The array.
-        what: Name of its use in messages.
-        device: Its destination.
-
-    Raises:
-        DeviceError: The array is on a device.
-    """
+    """Return an array on the host, of an array, a number or lists; refuse one on another device."""
     if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
         return np.asarray(array)
     why: Exception | None = None

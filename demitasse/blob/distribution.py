@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +11,10 @@ import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.blob.blob import Blob
-from demitasse.memory import Head, SyncedMemory
+from demitasse.memory import Head
 
-BINS = 30
-"""Bars of a histogram."""
-
-MOST_SAMPLED = 1 << 16
-"""Largest sample of a histogram; larger blobs are sampled at equal distances."""
+BINS = 30  # bars of a histogram
+MOST_SAMPLED = 1 << 16  # largest sample of a histogram; larger blobs are sampled at equal distances
 
 
 @dataclass(frozen=True)
@@ -26,15 +22,11 @@ class Distribution:
     """Distribution of values.
 
     Attributes:
-        count: Number of values.
         sampled: Number of values in the histogram.
         low: The smallest value; NaN if a value is NaN.
-        high: The largest value.
-        mean: Mean of the values.
         norm: Square root of the sum of squares.
         nonfinite: Number of sampled values that are NaN or infinite.
         edges: Edges of the histogram's bars, rising; one more than bars.
-        counts: Number of sampled values in each bar.
     """
 
     count: int
@@ -57,12 +49,16 @@ def distribution(blob: Blob, *, diff: bool = False) -> Distribution | None:
     memory = blob.diff_memory if diff else blob.data_memory
     if memory.cleared or not blob.count:
         return None
-    with _newest_values(blob, memory) as (xp, flat):
+    backend = blob.device.backend
+    on_host = blob.device.shares_host or memory.head is Head.HEAD_AT_CPU
+    with nullcontext() if on_host else backend.device_scope():
+        xp: Any = np if on_host else backend.xp
+        flat = (memory.cpu_data() if on_host else memory.gpu_data())[: blob.count]
         step = math.ceil(blob.count / MOST_SAMPLED)
         sample = flat[::step]
         numbers = _numbers(xp, flat) if blob.dtype.startswith("float") else None
-        if xp is not np:
-            sample = blob.device.backend.to_host(sample)
+        if not on_host:
+            sample = backend.to_host(sample)
     values = np.asarray(sample, dtype=np.float64)
     low, high, mean, norm = numbers or _numbers(np, values)
     finite = values[np.isfinite(values)]
@@ -78,17 +74,6 @@ def distribution(blob: Blob, *, diff: bool = False) -> Distribution | None:
         edges=tuple(edges.tolist()),
         counts=tuple(counts.tolist()),
     )
-
-
-@contextmanager
-def _newest_values(blob: Blob, memory: SyncedMemory) -> Iterator[tuple[Any, Array]]:
-    """Yield a namespace and the values on the newest side. Shape: (count,)."""
-    if blob.device.shares_host or memory.head is Head.HEAD_AT_CPU:
-        yield np, memory.cpu_data()[: blob.count]
-        return
-    backend = blob.device.backend
-    with backend.device_scope():
-        yield backend.xp, memory.gpu_data()[: blob.count]
 
 
 def _numbers(xp: Any, flat: Array) -> tuple[float, float, float, float]:

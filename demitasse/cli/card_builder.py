@@ -10,7 +10,7 @@ from demitasse.core.paths import is_file, resolve_path
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.card_file import FileOverrides, Table, card_from_table
-from demitasse.inference.cards.preprocessing import TrainingPreprocess, training_preprocess
+from demitasse.inference.cards.preprocessing import training_preprocess
 from demitasse.inference.cards.published import published_card, recognize, zoo_labels
 from demitasse.io.proto import NetParameter, read_net
 
@@ -22,13 +22,9 @@ class CardRequest:
     """Flags of the command ``card``.
 
     Attributes:
-        net: The prototxt.
-        weights: The files of weights.
         known: Name of a published card to start from, or an empty text.
         train: The prototxt of the training.
-        labels: The file with the class names.
         mean: A file; or a text: numbers, the name of a file, or "none".
-        softmax: Whether softmax turns scores into probabilities.
         flags: The other flags by name; None if not given.
     """
 
@@ -43,11 +39,7 @@ class CardRequest:
 
 
 def build_card(request: CardRequest) -> tuple[Card, Path | None]:
-    """Return the card, and the file of its labels; None if the card lists the labels.
-
-    Raises:
-        ConfigError: A required value is missing, or a value is invalid; the message names it.
-    """
+    """Return the card, and the file of its labels; None if the card lists the labels."""
     message = read_net(request.net).message
     published = published_card(request.known) if request.known else recognize(request.weights)
     tables = published.values() if published else _guess(message)
@@ -59,7 +51,9 @@ def build_card(request: CardRequest) -> tuple[Card, Path | None]:
     if request.flags.get("input_"):
         model["input"] = request.flags["input_"]
     if request.flags.get("output"):
-        model["output"] = list(_as_texts(request.flags["output"]))
+        output = request.flags["output"]
+        names = output if isinstance(output, tuple | list) else [output]
+        model["output"] = [str(name) for name in names]
     if request.softmax:
         _subtable(tables, "classify")["softmax"] = True
     mean_file = _fill_preprocessing(request, how)
@@ -78,13 +72,11 @@ def build_card(request: CardRequest) -> tuple[Card, Path | None]:
 
 def _fill_preprocessing(request: CardRequest, how: Values) -> Path | None:
     """Fill in the preprocessing of images; return the file of a mean image."""
-    mean_file = None
-    if request.train is not None:
-        mean_file = _apply_training(request, how)
+    mean_file = None if request.train is None else _apply_training(request, request.train, how)
     how |= _given_flags(request.flags, ("channels", "resize"))
     for key in ("size", "crop"):
         if request.flags.get(key):
-            how[key] = _pixels(key, str(request.flags[key]))
+            how[key] = _numbers(key, str(request.flags[key]), pixels=True)
     if request.flags.get("scale"):
         how["scale"] = _numbers("scale", str(request.flags["scale"]))
     if request.mean is None:
@@ -95,15 +87,12 @@ def _fill_preprocessing(request: CardRequest, how: Values) -> Path | None:
     return None
 
 
-def _apply_training(request: CardRequest, how: Values) -> Path | None:
+def _apply_training(request: CardRequest, train: Path, how: Values) -> Path | None:
     """Fill in the training net's preprocessing; return the file of its mean image."""
-    assert request.train is not None
-    trained = training_preprocess(request.train)
+    trained = training_preprocess(train)
     if trained is None:
-        message = f"{request.train} has no data layer with a transform_param"
-        raise ConfigError(
-            message, code=ErrorCode.MISSING, file=str(request.train), field="transform_param"
-        )
+        message = f"{train} has no data layer with a transform_param"
+        raise ConfigError(message, code=ErrorCode.MISSING, file=str(train), field="transform_param")
     how["mean"] = list(trained.mean)
     for key, value in (("crop", trained.crop), ("size", trained.size)):
         if value:
@@ -112,19 +101,14 @@ def _apply_training(request: CardRequest, how: Values) -> Path | None:
         how["scale"] = trained.scale
     if trained.channels:
         how["channels"] = trained.channels
-    return _mean_file(request, trained)
-
-
-def _mean_file(request: CardRequest, trained: TrainingPreprocess) -> Path | None:
     if not trained.mean_file or request.mean is not None:
         return None
-    assert request.train is not None
-    here = request.train.parent / Path(trained.mean_file).name
-    found = here if is_file(here) else resolve_path(trained.mean_file, request.train.parent)
+    here = train.parent / Path(trained.mean_file).name
+    found = here if is_file(here) else resolve_path(trained.mean_file, train.parent)
     if not is_file(found):
         message = (
-            f"cannot find the mean image {trained.mean_file} of {request.train}; give the file, or "
-            "values, with --mean"
+            f"cannot find the mean image {trained.mean_file} of {train}; give the file, or values, "
+            "with --mean"
         )
         raise ConfigError(message, code=ErrorCode.NOT_FOUND, file=trained.mean_file, flag="--mean")
     return found
@@ -147,27 +131,23 @@ def _guess(net: NetParameter) -> Values:
 
 def _check_complete(model: Values, how: Values) -> None:
     """Raise an error that names all missing flags of an unpublished net."""
-    missing = []
+    missing = {}
     if "task" not in model:
-        missing.append("--task: the task of the net")
+        missing["--task"] = "the task of the net"
     if "channels" not in how:
-        missing.append("--channels: bgr (as in databases of Caffe's tools), rgb or gray")
+        missing["--channels"] = "bgr (as in databases of Caffe's tools), rgb or gray"
     if "mean" not in how:
-        missing.append(
-            "--mean: the mean that training subtracted, a number for each channel, a file or none; "
+        missing["--mean"] = (
+            "the mean that training subtracted, a number for each channel, a file or none; "
             "or --train: the prototxt of the training"
         )
     if missing:
-        message = "the net's files do not define its preprocessing; give " + "; ".join(missing)
-        raise ConfigError(
-            message,
-            code=ErrorCode.MISSING,
-            flags=["--" + text.partition(":")[0].removeprefix("--") for text in missing],
-        )
+        texts = "; ".join(f"{flag}: {text}" for flag, text in missing.items())
+        message = f"the net's files do not define its preprocessing; give {texts}"
+        raise ConfigError(message, code=ErrorCode.MISSING, flags=list(missing))
 
 
 def _subtable(tables: Values, name: str) -> Values:
-    """Return a table; add an empty one if missing."""
     found = tables.setdefault(name, {})
     assert isinstance(found, dict)
     return found
@@ -177,23 +157,13 @@ def _given_flags(flags: Mapping[str, object], names: Sequence[str]) -> Values:
     return {name: flags[name] for name in names if flags.get(name)}
 
 
-def _as_texts(value: object) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, tuple | list) else [str(value)]
-
-
-def _pixels(flag: str, text: str) -> object:
+def _numbers(flag: str, text: str, *, pixels: bool = False) -> object:
+    """Return one number or several; pixels are integers, and may have an x between."""
     try:
-        values = [int(part) for part in text.replace("x", ",").split(",")]
+        parts = (text.replace("x", ",") if pixels else text).split(",")
+        values = [int(part) if pixels else float(part) for part in parts]
     except ValueError:
-        message = f"--{flag} takes pixels, or height,width; got {text!r}"
-        raise ConfigError(message, code=ErrorCode.INVALID, flag=f"--{flag}", got=text) from None
-    return values[0] if len(values) == 1 else values
-
-
-def _numbers(flag: str, text: str) -> object:
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        message = f"--{flag} takes numbers with commas between, or a file; got {text!r}"
+        wanted = "pixels, or height,width" if pixels else "numbers with commas between, or a file"
+        message = f"--{flag} takes {wanted}; got {text!r}"
         raise ConfigError(message, code=ErrorCode.INVALID, flag=f"--{flag}", got=text) from None
     return values[0] if len(values) == 1 else values

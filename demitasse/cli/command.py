@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from importlib import import_module
@@ -40,13 +40,10 @@ DEVICES = re.compile(r"\w+(:\w+)?(,\w+(:\w+)?)*")
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used.
-
-    Attributes:
-        modules: Command -> its module in ``demitasse.cli.commands``.
-    """
+    """A group whose commands are imported when they are used."""
 
     modules: ClassVar[Mapping[str, str]] = {}
+    """Command -> its module in ``demitasse.cli.commands``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -91,47 +88,45 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command: log to standard error, turn exceptions into exit codes."""
-        names = ("log_level", "log_format", "log_dir", "minloglevel", "plugins")
+        names = ("log_level", "log_format", "log_dir", "minloglevel")
         options = {name: ctx.params.pop(name) for name in names}
+        plugins = ctx.params.pop("plugins")
         with handle_errors(), ExitStack() as stack:
             check_memory_limits()
-            modules = options.pop("plugins")
+            from demitasse.core.config import settings
+            from demitasse.core.plugins import import_plugins
+
             _start_logging(stack, **options, as_caffe=ctx.info_name in CAFFE)
             for warning in ctx.meta.get(OLD_FLAGS, ()):
                 logging.getLogger(__name__).warning(warning)
-            _import_plugins(stack, modules)
+            import_plugins()  # of the settings, then of the flag
+            if plugins:
+                stack.enter_context(settings.override(plugins=plugins))
+                import_plugins()
             with handle_errors():  # the stack resets the log level, which decides on tracebacks
                 return super().invoke(ctx)
 
 
 def given_flags(ctx: click.Context, leave_out: Collection[str] = ()) -> list[str]:
-    """Return the flags of a command line as words, e.g. to repeat them in another command.
-
-    Args:
-        ctx: The context of the command.
-        leave_out: Names of parameters that are not returned.
-    """
+    """Return the flags of a command line as words, e.g. to repeat them in another command."""
     args = expand_switches(ctx.meta[ARGUMENTS], _switches(ctx.command))
     found, _, _ = ctx.command.make_parser(ctx).parse_args(args)
     words: list[str] = []
     for param in ctx.command.params:
         if not isinstance(param, click.Option) or param.name in {None, *leave_out}:
             continue
-        values = found.get(param.name, [])
+        flag, values = param.opts[0], found.get(param.name, [])
         for value in values if isinstance(values, list) else [values]:
-            words += _flag_words(param, value)
+            if param.is_flag:
+                words.append(flag)
+            elif str(value).startswith("-") or not value:
+                words.append(f"{flag}={value}")
+            else:
+                words += [flag, str(value)]
     return words
 
 
-def _flag_words(option: click.Option, value: object) -> list[str]:
-    flag = option.opts[0]
-    if option.is_flag:
-        return [flag]
-    return [f"{flag}={value}"] if str(value).startswith("-") or not value else [flag, str(value)]
-
-
 def _switches(command: click.Command) -> list[str]:
-    """Return the names of the switches of a command."""
     return [
         normalize_name(name.removeprefix("--"))
         for one in command.params
@@ -141,13 +136,10 @@ def _switches(command: click.Command) -> list[str]:
 
 
 class MultiValueCommand(Command):
-    """A command with flags that take several words: ``--devices cpu numpy``.
-
-    Attributes:
-        multi_value: Flag -> pattern of its words; the first word without a match ends the list.
-    """
+    """A command with flags that take several words: ``--devices cpu numpy``."""
 
     multi_value: ClassVar[dict[str, re.Pattern[str]]] = {"--devices": DEVICES}
+    """Flag -> pattern of its words; the first word without a match ends the list."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join the words of each list by commas."""
@@ -169,51 +161,29 @@ def _shared_options() -> list[click.Parameter]:
     return [
         click.Option(["--log_level"], type=levels, help="Log messages of this level and above."),
         click.Option(
-            ["--log_format"],
-            type=click.Choice(["glog", "text", "json"]),
-            default="glog",
-            show_default=True,
+            ["--log_format"], type=click.Choice(["glog", "text", "json"]), default="glog",
             help="Format of log lines on standard error; Caffe's log parsers read glog.",
+            show_default=True,
         ),
         click.Option(
-            ["--log_dir"],
-            type=click.Path(path_type=Path, file_okay=False),
+            ["--log_dir"], type=click.Path(path_type=Path, file_okay=False),
             help="Also write a log file to this folder.",
         ),
         click.Option(["--minloglevel"], type=click.IntRange(0, 3), hidden=True),
         RenamedOption(
-            ["--plugins"],
-            old="--import",
-            multiple=True,
-            metavar="MODULE|FILE.py",
+            ["--plugins"], old="--import", multiple=True, metavar="MODULE|FILE.py",
             help="Module or file that adds layers and backends; repeat the flag for several.",
         ),
-    ]
-
-
-def _import_plugins(stack: ExitStack, modules: Sequence[str]) -> None:
-    """Import the modules that the flag and the settings name, to register their layers."""
-    from demitasse.core.config import settings
-    from demitasse.core.plugins import import_plugins
-
-    import_plugins()
-    if modules:
-        stack.enter_context(settings.override(plugins=modules))
-        import_plugins()
+    ]  # fmt: skip
 
 
 # -- logging -----------------------------------------------------------------------------------
 
 
 def _start_logging(
-    stack: ExitStack,
-    log_level: str | None,
-    log_format: str,
-    log_dir: Path | None,
-    minloglevel: int | None,
-    as_caffe: bool,
-) -> None:
-    """Log until the stack is closed."""
+    stack: ExitStack, log_level: str | None, log_format: str, log_dir: Path | None,
+    minloglevel: int | None, as_caffe: bool,
+) -> None:  # fmt: skip
     from demitasse.core.config import settings
     from demitasse.core.log import start_logging, stop_logging
     from demitasse.errors import ConfigError
@@ -266,29 +236,24 @@ class LogFile(logging.FileHandler):
 
 
 def open_log(log_dir: Path | None, as_caffe: bool) -> LogFile | None:
-    """Open the log file of a command, in addition to standard error.
+    """Open the log file of a command, in addition to standard error; None without a folder.
 
-    Args:
-        log_dir: The folder of ``--log_dir``; created if missing.
-        as_caffe: Use ``GLOG_log_dir`` where there is no ``--log_dir``. The file then has glog's
-            name, and the link ``caffe.INFO`` names the newest.
-
-    Returns:
-        The file; None if no folder is given, or if glog's file cannot be written.
-
-    Raises:
-        OSError: The file in ``log_dir`` cannot be written.
+    A file in ``GLOG_log_dir``, which only Caffe's commands read, has glog's name, and the link
+    ``caffe.INFO`` names the newest. Such a file that cannot be written is a warning.
     """
+    now = datetime.now()
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
-        return LogFile(log_dir / f"demitasse.{_now():%Y%m%d-%H%M%S.%f}.log", encoding="utf-8")
+        return LogFile(log_dir / f"demitasse.{now:%Y%m%d-%H%M%S.%f}.log", encoding="utf-8")
     glog_dir = os.environ.get("GLOG_log_dir")  # noqa: SIM112 - glog's own spelling
-    return _open_as_caffe(Path(glog_dir)) if glog_dir and as_caffe else None
-
-
-def _open_as_caffe(folder: Path) -> LogFile | None:
-    owner = f"{socket.gethostname()}.{_user()}"
-    name = f"caffe.{owner}.log.INFO.{_now():%Y%m%d-%H%M%S}.{os.getpid()}"
+    if not glog_dir or not as_caffe:
+        return None
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user number without a name, as in containers
+        user = "invalid-user"
+    folder = Path(glog_dir)
+    name = f"caffe.{socket.gethostname()}.{user}.log.INFO.{now:%Y%m%d-%H%M%S}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = LogFile(folder / name, encoding="utf-8")
@@ -300,14 +265,3 @@ def _open_as_caffe(folder: Path) -> LogFile | None:
         newest.unlink(missing_ok=True)
         newest.symlink_to(name)
     return file
-
-
-def _now() -> datetime:
-    return datetime.now()
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user number without a name, as in containers
-        return "invalid-user"

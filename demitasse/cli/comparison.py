@@ -26,39 +26,27 @@ class ComparisonReport:
 
     Args:
         net: Name of the compared file.
-        found: The comparison.
         steps: Losses and parameters of training, if compared.
-        dtype: The net's element type.
         rtol: Tolerance, relative to the largest value of an array; larger for layers that lose
             digits. None for the default of ``dtype``.
-        title: Title of the page and the report.
         missing: Messages on layers and parameters that one side lacks, or on wrong Steps; each is
             a difference.
         notes: Further messages, e.g. on arrays that were not compared.
     """
 
     def __init__(
-        self,
-        net: str,
-        found: Comparison,
-        steps: Sequence[TrainingStep],
-        dtype: str,
-        rtol: float | None,
-        *,
-        title: str = "Consistency",
-        missing: Sequence[str] = (),
+        self, net: str, found: Comparison, steps: Sequence[TrainingStep], dtype: str,
+        rtol: float | None, *, title: str = "Consistency", missing: Sequence[str] = (),
         notes: Sequence[str] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.net, self.found, self.steps = net, found, steps
         self.title, self.missing, self.notes = f"{title} of {net}", missing, notes
         self._dtype, self._rtol = dtype, rtol
         self.rtol = tolerance(dtype, rtol=rtol)
         self.mismatches = [one for one in found.all if self._differs(one)]
-
-    @property
-    def agree(self) -> bool:
-        """True if no difference is above its tolerance, and nothing is missing."""
-        return not self.mismatches and not self.missing
+        self.agree = not self.mismatches and not self.missing
+        self._kinds = [kind for kind in KINDS if any(d.kind == kind for d in found.differences)]
+        self._columns = [(device, kind) for device in found.devices for kind in self._kinds]
 
     def _differs(self, one: Difference) -> bool:
         return not one.relative <= tolerance(self._dtype, one.type, self._rtol)
@@ -67,7 +55,9 @@ class ComparisonReport:
 
     def text(self, *, worst_first: bool = False, details: bool = False) -> str:
         """Return a table, with a row for each layer and a column for each device, and a verdict."""
-        parts = [self._details() if details else self._rows(worst_first)] if self.found.all else []
+        parts = []
+        if self.found.all:
+            parts.append(self._details() if details else self._rows(worst_first))
         if self.steps:
             parts.append(table(STEP_HEAD, [_step_cells(step) for step in self.steps]))
         if self.notes:
@@ -88,29 +78,17 @@ class ComparisonReport:
         return "\n".join(lines)
 
     def _rows(self, worst_first: bool) -> str:
-        rows = self.rows(worst_first=worst_first)
-        head = self._head()
+        rows, head = self.found.rows(), self._head()
+        if worst_first:
+            rows = sorted(rows, key=lambda row: -row.worst)
         return table(head, [self._cells(row) for row in rows], whole=head[:2])
 
-    def rows(self, *, worst_first: bool = False) -> list[Row]:
-        """Return the layers that were compared."""
-        rows = self.found.rows()
-        return sorted(rows, key=lambda row: -row.worst) if worst_first else rows
-
     def _head(self) -> list[str]:
-        names = [
-            device if kind == "data" else f"{kind}s"
-            for device in self.found.devices
-            for kind in self._kinds()
-        ]
+        names = [device if kind == "data" else f"{kind}s" for device, kind in self._columns]
         return [f"against {self.found.reference}:", "", *names, ""]
 
-    def _kinds(self) -> list[str]:
-        """Return the kinds of compared arrays; each has a column for each device."""
-        return [kind for kind in KINDS if any(d.kind == kind for d in self.found.differences)]
-
     def _cells(self, row: Row) -> list[str]:
-        found = [row.by_kind(kind)[d] for d in self.found.devices for kind in self._kinds()]
+        found = [row.by_kind(kind)[device] for device, kind in self._columns]
         bad = any(one is not None and self._differs(one) for one in found)
         cells = ["-" if one is None else f"{one.relative:.1e}" for one in found]
         return [row.layer, row.type, *cells, "DIFFERS" if bad else ""]
@@ -148,11 +126,7 @@ class ComparisonReport:
         }  # fmt: skip
 
     def write_junit(self, path: Path) -> None:
-        """Write a test case for each layer and device as JUnit's XML, for build servers.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write a test case for each layer and device as JUnit's XML, for build servers."""
         suite = ElementTree.Element("testsuite", name=_xml(self.title))
         for device in self.found.devices:
             for row in self.found.rows():
@@ -172,25 +146,19 @@ class ComparisonReport:
             ElementTree.ElementTree(suite).write(file, encoding="utf-8", xml_declaration=True)
 
     def write_page(self, path: Path) -> None:
-        """Write a page: a chart of all layers on a log scale, the verdict, the table.
-
-        Raises:
-            DemitasseError: Matplotlib is not installed.
-            OSError: The page cannot be written.
-        """
+        """Write a page: a chart of all layers on a log scale, the verdict, the table."""
         rows = self.found.rows()
         names = [row.layer for row in rows]
         curves = []
         for color, device in enumerate(self.found.devices):
-            for style, kind in enumerate(self._kinds()):
-                points = [(i, _value(row.by_kind(kind)[device])) for i, row in enumerate(rows)]
+            for style, kind in enumerate(self._kinds):
+                found = [row.by_kind(kind)[device] for row in rows]
+                points = [(i, math.nan if d is None else d.relative) for i, d in enumerate(found)]
                 name = device if kind == "data" else f"{device}, {kind}s"
                 curves.append(Curve(name, points, color, style))
         page = Page(self.title)
         page.text(f"{', '.join(self.found.devices)} against {self.found.reference}.")
-        for line in self.verdict().splitlines():
-            page.text(line)
-        for line in self.notes:
+        for line in (*self.verdict().splitlines(), *self.notes):
             page.text(line)
         if rows:
             chart = Chart(curves, "largest difference, relative", scale="log", places=names,
@@ -226,10 +194,6 @@ def _plain(one: Difference) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _value(one: Difference | None) -> float:
-    return math.nan if one is None else one.relative
-
-
 def _xml(text: str) -> str:
     """Escape the control characters that XML does not allow."""
     return escaped(text, one_line=True)
@@ -244,13 +208,11 @@ class ArrayDifference:
     """Difference of one parameter in two files.
 
     Attributes:
-        layer: Name of the layer.
         index: Number of the parameter within the layer.
         absolute: Largest absolute difference; inf if one value is not finite and the values differ.
         relative: ``absolute`` over the largest absolute value of both arrays.
         place: Index of the largest difference.
-        first: Value of the first file at ``place``.
-        second: Value of the second file at ``place``.
+        first, second: Values of the files at ``place``.
     """
 
     layer: str
@@ -267,8 +229,7 @@ class WeightsDifference:
     """Differences of two files of weights.
 
     Attributes:
-        only_first: Layers that only the first file has.
-        only_second: Layers that only the second file has.
+        only_first, only_second: Layers that only one of the files has.
         shapes: (layer, index, first shape, second shape) of shapes that differ in more than leading
             axes of 1; None for a missing parameter.
         arrays: All pairs of equal shape, the largest relative difference first.
@@ -291,37 +252,26 @@ def weights_difference(first: Weights, second: Weights) -> WeightsDifference:
         only_first=[name for name in first if name not in second],
         only_second=[name for name in second if name not in first],
     )
-    for layer in first:
-        if layer not in second:
-            continue
+    for layer in (name for name in first if name in second):
         for index, (a, b) in enumerate(zip_longest(first[layer], second[layer])):
-            if (
-                a is None
-                or b is None
-                or _without_leading_ones(a).shape != _without_leading_ones(b).shape
-            ):
+            if a is None or b is None or _short_shape(a) != _short_shape(b):
                 shapes = [None if array is None else array.shape for array in (a, b)]
                 result.shapes.append((layer, index, shapes[0], shapes[1]))
             elif a.size:
-                short = a if a.ndim < b.ndim else b
-                pair = a.reshape(short.shape), b.reshape(short.shape)
-                result.arrays.append(_compare_arrays(layer, index, *pair))
+                shape = min(a.shape, b.shape, key=len)
+                stats = error_stats(a.reshape(shape), b.reshape(shape))
+                scale = max(_largest(a), _largest(b))
+                relative = stats.absolute / scale if scale else stats.absolute
+                values = (stats.absolute, relative, stats.index, stats.got, stats.expected)
+                result.arrays.append(ArrayDifference(layer, index, *values))
     result.arrays.sort(key=lambda array: array.relative, reverse=True)
     return result
 
 
-def _without_leading_ones(array: np.ndarray) -> np.ndarray:
-    """Return an array without leading axes of 1: old files have four axes for every parameter."""
+def _short_shape(array: np.ndarray) -> tuple[int, ...]:
+    """Return a shape without leading axes of 1: old files have four axes for every parameter."""
     first = next((axis for axis, size in enumerate(array.shape) if size != 1), array.ndim)
-    return array.reshape(array.shape[first:])
-
-
-def _compare_arrays(layer: str, index: int, a: np.ndarray, b: np.ndarray) -> ArrayDifference:
-    found = error_stats(a, b)
-    scale = max(_largest(a), _largest(b))
-    relative = found.absolute / scale if scale else found.absolute
-    values = (found.index, found.got, found.expected)
-    return ArrayDifference(layer, index, found.absolute, relative, *values)
+    return array.shape[first:]
 
 
 def _largest(array: np.ndarray) -> float:

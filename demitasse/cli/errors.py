@@ -11,27 +11,14 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import click
 
+from demitasse import errors
 from demitasse.core.extras import lacks_extra
 from demitasse.core.text import escaped
-from demitasse.errors import (
-    ConfigError,
-    DataError,
-    DemitasseError,
-    DeviceError,
-    ErrorCode,
-    LostProcessError,
-    NetError,
-    OutOfMemoryError,
-    ParallelError,
-    PrototxtError,
-    ShapeError,
-    SnapshotError,
-    WeightsError,
-)
+from demitasse.errors import ConfigError, DataError, DemitasseError, DeviceError, ErrorCode
 
 LEAST_MEMORY = (("RLIMIT_AS", "ulimit -v", 256 << 20), ("RLIMIT_DATA", "ulimit -d", 128 << 20))
 """Limits of the process, and bytes that Python, NumPy and a small net take."""
@@ -39,27 +26,17 @@ LEAST_MEMORY = (("RLIMIT_AS", "ulimit -v", 256 << 20), ("RLIMIT_DATA", "ulimit -
 FAILED, MODEL_OR_DATA, DEVICE, INTERRUPTED = 1, 3, 4, 130
 
 EXIT_CODES: dict[type[BaseException], int] = {
-    KeyboardInterrupt: INTERRUPTED,
-    OutOfMemoryError: DEVICE,
-    DeviceError: DEVICE,
-    ConfigError: MODEL_OR_DATA,
-    DataError: MODEL_OR_DATA,
-    NetError: MODEL_OR_DATA,
-    LostProcessError: FAILED,
-    ParallelError: FAILED,
-    PrototxtError: MODEL_OR_DATA,
-    ShapeError: MODEL_OR_DATA,
-    SnapshotError: MODEL_OR_DATA,
-    WeightsError: MODEL_OR_DATA,
-    DemitasseError: FAILED,
-    OSError: FAILED,
-    MemoryError: DEVICE,
-}
+    KeyboardInterrupt: INTERRUPTED, DeviceError: DEVICE, errors.OutOfMemoryError: DEVICE,
+    ConfigError: MODEL_OR_DATA, DataError: MODEL_OR_DATA, errors.NetError: MODEL_OR_DATA,
+    errors.PrototxtError: MODEL_OR_DATA, errors.ShapeError: MODEL_OR_DATA,
+    errors.SnapshotError: MODEL_OR_DATA, errors.WeightsError: MODEL_OR_DATA,
+    errors.LostProcessError: FAILED, errors.ParallelError: FAILED, DemitasseError: FAILED,
+    OSError: FAILED, MemoryError: DEVICE,
+}  # fmt: skip
 """Exception -> exit code; the first match counts. Wrong usage is click's own 2."""
 
 CAUGHT: tuple[type[BaseException], ...] = (*EXIT_CODES, RuntimeError)
 """Exceptions that may have a message; libraries raise RuntimeErrors for lack of threads."""
-
 
 _broken: list[str] = []
 """Parts of the command line that contain line breaks, longest first."""
@@ -91,7 +68,7 @@ def echo(text: str) -> None:
 class CliError(click.ClickException):
     """Exit with a message and a code, without a traceback."""
 
-    def __init__(self, message: str, code: int = FAILED) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance, too
 
@@ -102,6 +79,11 @@ class CliError(click.ClickException):
             click.echo(f"error: {printable(self.format_message())}", err=True)
         except OSError:
             discard_stream("stderr")
+
+
+def fail(message: str) -> NoReturn:
+    """Exit with an error about the usage of a command."""
+    raise click.UsageError(message)
 
 
 def exit_code(error: BaseException) -> int:
@@ -138,20 +120,38 @@ def handle_errors() -> Iterator[None]:
             raise
         if logging.getLogger("demitasse").isEnabledFor(logging.DEBUG):
             traceback.print_exception(error)
-        from demitasse.cli.excerpts import with_excerpts
-        from demitasse.core.config.files import working_folder
-
-        text = "interrupted" if isinstance(error, KeyboardInterrupt) else with_excerpts(error)
-        if isinstance(error, OSError):
-            text = error_text(error)
-        if isinstance(error, FileNotFoundError) and error.filename is None and not working_folder():
-            text += ": the working directory has been deleted; change to another one"
-        if stdout_failed(error):
-            text = stdout_message(error)
-        if isinstance(error, MemoryError) and not text:
-            text = "the host has no memory left"
-        message = _as_flags(text + _named_limit(error))
+        message = _as_flags(_message(error) + _named_limit(error))
         raise CliError(message or type(error).__name__, exit_code(error)) from error
+
+
+def _message(error: BaseException) -> str:
+    from demitasse.cli.excerpts import with_excerpts
+    from demitasse.core.config.files import working_folder
+
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if stdout_failed(error):
+        return stdout_message(error)
+    if isinstance(error, OSError):
+        deleted = isinstance(error, FileNotFoundError) and error.filename is None
+        if deleted and not working_folder():
+            return f"{error}: the working directory has been deleted; change to another one"
+        return error_text(error)
+    text = with_excerpts(error)
+    return "the host has no memory left" if isinstance(error, MemoryError) and not text else text
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Turn errors of files and values into DataError and ConfigError: they are wrong input."""
+    from demitasse.core.paths import code_of
+
+    try:
+        yield
+    except OSError as error:
+        raise DataError(error_text(error), code=code_of(error)) from error
+    except (ValueError, ImportError) as error:
+        raise ConfigError(str(error), code=ErrorCode.INVALID) from error
 
 
 def error_text(error: OSError) -> str:
@@ -182,9 +182,6 @@ def check_memory_limits() -> None:
     """Check that the process may use the memory that Python's libraries need.
 
     With less, libraries end the process without an error.
-
-    Raises:
-        DeviceError: A limit of the process is too small.
     """
     try:
         import resource
@@ -221,7 +218,7 @@ def as_run_failures() -> Iterator[None]:
     """
     try:
         yield
-    except (NetError, SnapshotError) as error:
+    except (errors.NetError, errors.SnapshotError) as error:
         raise DemitasseError(str(error), code=error.code, **error.details) from error
 
 

@@ -7,15 +7,16 @@ Source: Caffe, ``tools/extract_features.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse.blob import Blob
 from demitasse.core.log import get_logger, number
+from demitasse.core.paths import check_exists
+from demitasse.inference.cards.card_file import ONNX
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import Records, new_database
 from demitasse.io.weights.load import OnMismatch, load_files
@@ -27,40 +28,28 @@ log = get_logger(__name__)
 
 
 class Scores:
-    """Sums of a net's outputs, each batch weighted by its number of records.
-
-    Attributes:
-        batches: Number of batches run.
-        weight: Sum of the weights.
-    """
+    """Sums of a net's outputs, each batch weighted by its number of records."""
 
     def __init__(self) -> None:
         self.batches, self.weight, self._loss = 0, 0.0, 0.0
         self._sums: dict[str, np.ndarray] = {}
         self._weights: dict[str, float] = {}
 
-    def run(
-        self, net: Net, batches: int | None, progress: Callable[[int, int], None] | None = None
-    ) -> None:
+    def run(self, net: Net, batches: int | None, progress: Callable[[int, int], None]) -> None:
         """Run batches through a net and sum the outputs.
 
-        Args:
-            net: The net.
-            batches: Number of batches; None for an epoch, in which each record counts once.
-            progress: Called after each batch with the batches done and their number; never in an
-                epoch, whose number of batches the data decides.
-
-        Raises:
-            ConfigError: ``batches`` is None, and no layer of the net reads records.
+        None is an epoch, in which each record counts once. ``progress`` gets the batches done and
+        their number; it is not called in an epoch, whose number of batches the data decides.
         """
         self._weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
-        for weight, loss in Epoch(net).batches() if batches is None else _iterate(net, batches):
+        one_each = ((1, net.forward()) for _ in range(batches or 0))
+        for weight, loss in Epoch(net).batches() if batches is None else one_each:
             self._loss += weight * loss
             for name in net.outputs:
                 self._add(name, net.blob_by_name(name).cpu_data(), weight)
             self.batches += 1
             self.weight += weight
-            if progress is not None and batches is not None:
+            if batches is not None:
                 progress(self.batches, batches)
 
     def _add(self, name: str, values: np.ndarray, weight: float) -> None:
@@ -99,12 +88,14 @@ class Scores:
         return {"batches": self.batches, "loss": self.loss, "outputs": outputs}
 
 
-def _iterate(net: Net, count: int) -> Iterator[tuple[int, float]]:
-    for _ in range(count):
-        yield 1, net.forward()
+def open_net(path: Path, phase: str, *, device: str | None, **options: Any) -> Net:
+    """Return the net in a prototxt, with options of ``Net``; or in an ONNX file, of phase TEST."""
+    if path.suffix != ONNX:
+        return Net(path, phase, device=device, **options)
+    from demitasse.interop.onnx_import import import_onnx
 
-
-log = get_logger(__name__)
+    check_exists(path)
+    return import_onnx(path, device=device).net
 
 
 def load_weights_into(
@@ -115,34 +106,13 @@ def load_weights_into(
         log.warning("No file has weights for layer %s; the initial weights stay", layer)
 
 
-log = get_logger(__name__)
-
-
 def write_features(
-    net: Net,
-    outputs: dict[str, Path],
-    batches: int,
-    backend: str,
-    *,
-    overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[Path, int]:
-    """Run a net and write blobs as databases, a record for each item.
+    net: Net, outputs: dict[str, Path], batches: int, backend: str, *, overwrite: bool,
+    progress: Callable[[int, int], None],
+) -> dict[Path, int]:  # fmt: skip
+    """Run a net and write blobs as databases, a record for each item; count the records.
 
-    Args:
-        net: The net, with data layers.
-        outputs: Blob -> path of its database; all databases appear when all are complete.
-        batches: Number of forward passes.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Replace existing databases.
-        progress: Called after each batch with the batches done and their number.
-
-    Returns:
-        The number of records of each database.
-
-    Raises:
-        DataError: The path of a database exists.
-        ShapeError: A blob has more than the four axes of a record.
+    ``outputs`` are the databases by blob; all of them appear when all are complete.
     """
     blobs = {name: net.blob_by_name(name) for name in outputs}
     with ExitStack() as stack:
@@ -153,20 +123,15 @@ def write_features(
         for done in range(1, batches + 1):
             net.forward()
             for name, records in written.items():
-                _add_records(blobs[name], name, records)
-            if progress is not None:
-                progress(done, batches)
+                N, C, H, W = (blobs[name].legacy_shape(axis) for axis in range(4))
+                for item in blobs[name].cpu_data().reshape(N, C, H, W):
+                    if records.add(b"%010d" % records.count, array_to_datum(item)):
+                        _log_count(name, records)
+            progress(done, batches)
         for name, records in written.items():
             records.commit()
             _log_count(name, records)
     return {outputs[name]: records.count for name, records in written.items()}
-
-
-def _add_records(blob: Blob, name: str, records: Records) -> None:
-    N, C, H, W = (blob.legacy_shape(axis) for axis in range(4))
-    for item in blob.cpu_data().reshape(N, C, H, W):
-        if records.add(b"%010d" % records.count, array_to_datum(item)):
-            _log_count(name, records)
 
 
 def _log_count(name: str, records: Records) -> None:

@@ -25,7 +25,6 @@ PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?(?=$|: )")
 NAMED = re.compile(r"'([^']+)'|\b([a-z]+(?:_[a-z]+)+)\b")
 """Quoted names in a message, and names of fields: words with underscores."""
 
-
 ENDINGS = {".prototxt", ".pbtxt", ".textproto"}
 """Extensions of files whose lines are shown: a solver could name a secret file as its net."""
 
@@ -54,12 +53,7 @@ def with_excerpts(error: BaseException) -> str:
 
 
 def excerpt_of(where: str, message: str) -> list[str]:
-    """Return the prototxt line of a finding, with a mark.
-
-    Args:
-        where: File and line, optionally column and part, with colons between.
-        message: The message of the finding.
-    """
+    """Return the prototxt line of a finding, with a mark; ``where`` is "FILE:LINE[:COLUMN]"."""
     at = PLACE.match(where)
     if at is None:
         return []

@@ -22,7 +22,6 @@ GLOG = re.compile(
 )
 """Flags that set where glog writes; logs here always go to standard error."""
 
-
 FLAG_FILE = re.compile(r"--?flagfile(?:=(.*))?")
 LARGEST_FILE = 1 << 20
 """Limit of bytes of a file of flags."""
@@ -33,16 +32,19 @@ TRUE, FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 def double_dashes(args: Sequence[str]) -> list[str]:
     """Give long flags two dashes, drop glog's flags, and insert the flags of ``--flagfile``.
 
-    Arguments after a lone ``--`` are not changed.
-
     Raises:
         OSError: A file of flags cannot be read.
         ValueError: A file of flags is named twice, is too large or is not text.
     """
+    args, rest = _split(args)
+    dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in _from_files(args, set()))
+    return [arg for arg in dashed if not GLOG.fullmatch(arg)] + rest
+
+
+def _split(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return arguments, and those from a lone ``--`` on, which are never changed."""
     end = list(args).index("--") if "--" in args else len(args)
-    flags = _from_files(args[:end], set())
-    dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in flags)
-    return [arg for arg in dashed if not GLOG.fullmatch(arg)] + list(args[end:])
+    return list(args[:end]), list(args[end:])
 
 
 def _from_files(args: Sequence[str], met: set[Path]) -> Iterator[str]:
@@ -71,18 +73,12 @@ def expand_switches(args: Sequence[str], switches: Collection[str]) -> list[str]
     """Spell switches for click, where a switch is given or not.
 
     ``--shuffle=true``, ``--noshuffle`` and so on become ``--shuffle`` or nothing; the last counts.
-
-    Args:
-        args: Arguments, flags with two dashes.
-        switches: Names of the switches, with underscores and without dashes.
-
-    Returns:
-        The switches that are on, and the other arguments.
+    The names of the switches have underscores, and no dashes.
     """
-    end = list(args).index("--") if "--" in args else len(args)
+    args, rest = _split(args)
     on: dict[str, bool] = {}
     others = []
-    for arg in args[:end]:
+    for arg in args:
         flag, _, value = arg.partition("=")
         name = normalize_name(flag.removeprefix("--")) if flag.startswith("--") else ""
         value = value.lower() if "=" in arg else "true"
@@ -92,7 +88,7 @@ def expand_switches(args: Sequence[str], switches: Collection[str]) -> list[str]
             on[name.removeprefix("no")] = False
         else:
             others.append(arg)
-    return [f"--{name}" for name, wanted in on.items() if wanted] + others + list(args[end:])
+    return [f"--{name}" for name, wanted in on.items() if wanted] + others + rest
 
 
 def normalize_name(name: str) -> str:
@@ -104,12 +100,7 @@ def normalize_name(name: str) -> str:
 
 
 class RenamedOption(click.Option):
-    """Option with an old flag, or old values, which work but are not in the help.
-
-    Args:
-        old: The old flag, e.g. "--survive".
-        old_values: New value of each old value.
-    """
+    """Option with an old flag, or old values and their new ones; they work, without help."""
 
     def __init__(
         self, *args: Any, old: str = "", old_values: Mapping[str, str] | None = None, **kwargs: Any
@@ -121,22 +112,14 @@ class RenamedOption(click.Option):
 def current_flags(
     params: Sequence[click.Parameter], args: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Replace old flags and old values by the present ones.
-
-    Args:
-        params: Parameters of the command.
-        args: Arguments, flags with two dashes; arguments after a lone ``--`` are not changed.
-
-    Returns:
-        The arguments, and a warning for each old flag or value.
-    """
+    """Replace old flags and old values by the present ones; return a warning for each, too."""
     renamed = [one for one in params if isinstance(one, RenamedOption)]
     options = {normalize_name(flag[2:]): one for one in renamed for flag in (one.old, *one.opts)}
-    end = list(args).index("--") if "--" in args else len(args)
+    args, rest = _split(args)
     out: list[str] = []
     warnings: list[str] = []
     before: RenamedOption | None = None
-    for arg in args[:end]:
+    for arg in args:
         flag, equals, value = arg.partition("=")
         name = normalize_name(flag[2:]) if flag.startswith("--") else ""
         option = options.get(name) if name else None
@@ -150,15 +133,13 @@ def current_flags(
             flag = new
         out.append(f"{flag}={_current_value(option, value, warnings)}" if equals else flag)
         before = None if equals else option
-    return out + list(args[end:]), warnings
+    return out + rest, warnings
 
 
 def _current_value(option: RenamedOption, value: str, warnings: list[str]) -> str:
-    new = option.old_values.get(value)
+    new, flag = option.old_values.get(value), option.opts[0]
     if new is None:
         return value
-    flag = option.opts[0]
-    warnings.append(
-        f"{flag} {value} is deprecated and goes with the next release; use {flag} {new}"
-    )
+    old = f"{flag} {value}"
+    warnings.append(f"{old} is deprecated and goes with the next release; use {flag} {new}")
     return new

@@ -1,10 +1,10 @@
-"""Flags that several commands share, and their completion in a shell."""
+"""Options and flags that several commands share, and their completion in a shell."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from demitasse.cli.errors import fail
 from demitasse.cli.gflags import RenamedOption
 
 if TYPE_CHECKING:
@@ -21,67 +22,30 @@ Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 
 
-class Float(click.types.FloatParamType):
-    """A finite number: click accepts ``nan`` and ``inf``, also within any bounds."""
+def option(
+    names: str, help: str, type: Any = None, default: Any = None, **settings: Any
+) -> Decorator:
+    """Return the decorator that adds an option.
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the number."""
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number.", param, ctx)
-        return number
-
-
-class FloatRange(Float, click.FloatRange):
-    """A finite number within bounds."""
-
-
-FLOAT = Float()
-
-
-def complete_devices(
-    context: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a device, the last in a comma-separated list."""
-    from demitasse.core.device import available_devices
-
-    del context, param
-    before, comma, last = incomplete.rpartition(",")
-    return _matching(last, available_devices(), before + comma)
+    Args:
+        names: Flags, and the name of the parameter if it differs, separated by spaces.
+        help: Text of the help.
+        type: Type of click; a list for a choice of words.
+        default: The default, which the help shows; or its text does, as "[default: ...]".
+        settings: Further arguments of ``click.option`` and ``RenamedOption``.
+    """
+    if isinstance(type, list):
+        type = click.Choice(type)
+    if default is not None:
+        settings = {"default": default, "show_default": "[default: " not in help, **settings}
+    if "old" in settings or "old_values" in settings:
+        settings["cls"] = RenamedOption
+    return click.option(*names.split(), type=type, help=help, **settings)
 
 
-def complete_files(
-    context: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a file, by the shell."""
-    del context, param
-    return [CompletionItem(incomplete, type="file")]
-
-
-def complete_codes(
-    context: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a code of ``lint``."""
-    from demitasse.lint.findings import CODES
-
-    del context, param
-    return _matching(incomplete, list(CODES))
-
-
-def complete_loggers(
-    context: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a kind of logger, with its colon."""
-    from demitasse.training.tracking.logger import KINDS
-
-    del context, param
-    return _matching(incomplete, [f"{kind}:" for kind in KINDS])
-
-
-def _matching(incomplete: str, names: Sequence[str], before: str = "") -> list[CompletionItem]:
-    return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]
+def switch(names: str, help: str, **settings: Any) -> Decorator:
+    """Return the decorator that adds an option without a value; see ``option``."""
+    return option(names, help, is_flag=True, **settings)
 
 
 def option_group(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
@@ -109,6 +73,26 @@ def option_group(name: str, make: Callable[..., Any], *options: Decorator) -> De
     return decorate
 
 
+# -- types -------------------------------------------------------------------------------------
+
+
+class Float(click.types.FloatParamType):
+    """A finite number: click accepts ``nan`` and ``inf``, also within any bounds."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+class FloatRange(Float, click.FloatRange):
+    """A finite number within bounds."""
+
+
 class _File(click.Path):
     """A file; an option with an empty value counts as not given, as in gflags."""
 
@@ -128,6 +112,10 @@ class _File(click.Path):
         return super().convert(value, param, ctx)
 
 
+FLOAT = Float()
+
+POSITIVE = click.IntRange(min=1)
+
 FILE = _File(path_type=Path)
 """A file; click does not check it, because the readers' errors say more."""
 
@@ -136,39 +124,148 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 BACKEND = click.Choice(["LMDB", "LEVELDB"], case_sensitive=False)
 """Kinds of databases, as in ``data_param``; flags may use lower case."""
 
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing database.")
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
+def split_names(*lists: str) -> list[str]:
+    """Return the names in comma-separated lists."""
+    return [name.strip() for one in lists for name in one.split(",") if name.strip()]
 
 
-mismatch_option = click.option(
+def split_values(_ctx: click.Context, _param: click.Parameter, lists: Sequence[str]) -> list[str]:
+    """Return the names in the values of a flag; a callback of click."""
+    return split_names(*lists)
+
+
+def _shapes(
+    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Return shapes by input; a text is e.g. "data=1,3,224,224"."""
+    found = {}
+    for text in texts:
+        name, _, sizes = text.rpartition("=")
+        parts = [part.strip() for part in sizes.split(",")]
+        if not name or not all(part.isdigit() for part in parts):
+            message = f"got {text!r}, expected a name and sizes, such as data=1,3,224,224"
+            raise click.BadParameter(message)
+        found[name] = tuple(map(int, parts))
+    return found
+
+
+# -- completion --------------------------------------------------------------------------------
+
+
+def _completion(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+    """Return the completion of a name, or of the last name in a list with commas."""
+
+    def complete(
+        _context: click.Context, _param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + name) for name in names() if name.startswith(last)]
+
+    return complete
+
+
+@_completion
+def complete_devices() -> Iterable[str]:
+    """Return the names of the devices."""
+    from demitasse.core.device import available_devices
+
+    return available_devices()
+
+
+@_completion
+def complete_codes() -> Iterable[str]:
+    """Return the codes of ``lint``."""
+    from demitasse.lint.findings import CODES
+
+    return CODES
+
+
+@_completion
+def complete_loggers() -> Iterable[str]:
+    """Return the kinds of loggers, with their colons."""
+    from demitasse.training.tracking.logger import KINDS
+
+    return [f"{kind}:" for kind in KINDS]
+
+
+def _complete_files(
+    _context: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a file, by the shell."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+# -- shared options ----------------------------------------------------------------------------
+
+overwrite_option = switch("--overwrite", "Replace an existing database.")
+
+json_option = switch("--json as_json", "Print JSON on standard output.")
+
+labels_option = option("--labels", "File of class names, one per line.", FILE)
+
+threads_option = option(
+    "--threads", "Number of decoder threads. [default: number of CPUs]", POSITIVE
+)
+
+mismatch_option = option(
     "--on_mismatch",
-    cls=RenamedOption,
+    "Raise an error for layers of --weights whose shapes differ, or skip these layers.",
+    ["raise", "skip"],
+    "raise",
     old_values={"error": "raise"},
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="Raise an error for layers of --weights whose shapes differ, or skip these layers.",
 )
 
 
 def device_option(help: str = "Device to run on: cpu, cuda:0, numpy, ...") -> Decorator:
     """Add ``--device`` alone."""
-    return click.option("--device", metavar="DEVICE", shell_complete=complete_devices, help=help)
+    return option("--device", help, metavar="DEVICE", shell_complete=complete_devices)
 
 
 def weights_option(help: str, name: str = "--weights", *, required: bool = False) -> Decorator:
-    """Add a flag for one or more files of weights; see ``split_names``."""
-    return click.option(
-        name, multiple=True, required=required, metavar="FILE[,FILE]",
-        shell_complete=complete_files, help=help,
+    """Add a flag for one or more files of weights; the command gets a list of names."""
+    return option(
+        name, help, multiple=True, required=required, metavar="FILE[,FILE]",
+        shell_complete=_complete_files, callback=split_values,
     )  # fmt: skip
+
+
+def phase_option(default: str) -> Decorator:
+    """Add ``--phase``."""
+    phases = click.Choice(["TRAIN", "TEST"], case_sensitive=False)
+    return option("--phase", "Phase of the net's state.", phases, default)
+
+
+def backend_option(default: str = "LMDB", help: str = "Kind of database.") -> Decorator:
+    """Add ``--backend``."""
+    return option("--backend", help, BACKEND, default)
+
+
+def shape_option(help: str, metavar: str = "BLOB=N,C,H,W") -> Decorator:
+    """Add ``--shape``; the command gets ``shapes``, by input."""
+    return option("--shape shapes", help, callback=_shapes, multiple=True, metavar=metavar)
+
+
+STATE_FLAGS = (
+    option("--level", "Level of the net's state.", int),
+    option(
+        "--stage stages", "Stages of the net's state.",
+        multiple=True, metavar="STAGE[,STAGE]", callback=split_values,
+    ),
+)  # fmt: skip
+
+
+def _state(level: int | None, stages: list[str]) -> dict[str, Any]:
+    return {"level": level or 0, "stages": stages}
+
+
+state_options = option_group("state", _state, *STATE_FLAGS)
+"""Adds ``--level`` and ``--stage``; the command gets ``state``, arguments of ``Net``."""
 
 
 def _devices(device: str | None, gpu: str | None) -> list[str]:
     if gpu and device is not None:
-        message = "got --device and --gpu, expected one of them"
-        raise click.UsageError(message)
+        fail("got --device and --gpu, expected one of them")
     if gpu:
         return _gpus(gpu)
     return [] if device is None else [device]
@@ -184,7 +281,7 @@ def _first_device(device: str | None, gpu: str | None) -> str | None:
 
 _device_flags = (
     device_option(),
-    click.option("--gpu", metavar="ID|all", help="GPU to run on, by number, as in Caffe."),
+    option("--gpu", "GPU to run on, by number, as in Caffe.", metavar="ID|all"),
 )
 
 device_options = option_group("device", _first_device, *_device_flags)
@@ -197,89 +294,18 @@ training_device_options = option_group("devices", _devices, *_device_flags)
 """Adds the flags of ``device_options``; the command gets ``devices``, all GPUs of the flag."""
 
 
-def state_options(function: Function) -> Function:
-    """Add ``--level`` and ``--stage``; the command gets ``level``, or None, and ``stages``."""
-    stage = click.option(
-        "--stage",
-        "stages",
-        multiple=True,
-        metavar="STAGE[,STAGE]",
-        callback=lambda _ctx, _param, lists: split_names(lists),
-        help="Stages of the net's state.",
-    )
-    return click.option("--level", type=int, help="Level of the net's state.")(stage(function))
-
-
-def phase_option(default: str) -> Decorator:
-    """Add ``--phase``."""
-    return click.option(
-        "--phase",
-        type=click.Choice(["TRAIN", "TEST"], case_sensitive=False),
-        default=default,
-        show_default=True,
-        help="Phase of the net's state.",
-    )
-
-
-def backend_option(default: str = "LMDB", help: str = "Kind of database.") -> Decorator:
-    """Add ``--backend``."""
-    return click.option("--backend", type=BACKEND, default=default, show_default=True, help=help)
-
-
-def split_names(lists: tuple[str, ...]) -> list[str]:
-    """Return the names in comma-separated lists."""
-    return [name.strip() for one in lists for name in one.split(",") if name.strip()]
-
-
-def parse_shapes(
-    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, tuple[int, ...]]:
-    """Return shapes by input; a text is e.g. "data=1,3,224,224"."""
-    found = {}
-    for text in texts:
-        name, _, sizes = text.rpartition("=")
-        parts = [part.strip() for part in sizes.split(",")]
-        if not name or not all(part.isdigit() for part in parts):
-            message = f"got {text!r}, expected a name and sizes, such as data=1,3,224,224"
-            raise click.BadParameter(message)
-        found[name] = tuple(map(int, parts))
-    return found
-
-
-def shape_option(help_text: str, metavar: str = "BLOB=N,C,H,W") -> Decorator:
-    """Return the flag ``--shape``, whose shapes a command gets as ``shapes``."""
-    return click.option(
-        "--shape",
-        "shapes",
-        callback=parse_shapes,
-        multiple=True,
-        metavar=metavar,
-        help=help_text,
-    )
-
-
 def gpu_numbers(text: str) -> list[int]:
-    """Return the numbers of the GPUs in a flag.
-
-    Raises:
-        DeviceError: The flag is ``all``, and the machine has no GPU.
-        click.UsageError: The flag is neither numbers nor ``all``.
-    """
+    """Return the numbers of the GPUs in a flag: numbers with commas between, or ``all``."""
     if text == "all":
         return available_gpus()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        message = f"--gpu takes numbers of GPUs with commas between, or all; got {text!r}"
-        raise click.UsageError(message)
+        fail(f"--gpu takes numbers of GPUs with commas between, or all; got {text!r}")
     return list(dict.fromkeys(map(int, parts)))
 
 
 def available_gpus() -> list[int]:
-    """Return the numbers of the GPUs of this machine.
-
-    Raises:
-        DeviceError: The machine has no GPU; the message says why.
-    """
+    """Return the numbers of the GPUs of this machine; without a GPU, an error says why."""
     from demitasse.backends import backend_class
     from demitasse.errors import DeviceError, ErrorCode
 
@@ -292,9 +318,7 @@ def available_gpus() -> list[int]:
 def local_gpu(named: Sequence[str], connected: Communicator | None) -> str | None:
     """Return the GPU of this process: each local rank uses its own GPU.
 
-    Args:
-        named: The GPUs of a flag, or "cuda" for all GPUs of the machine.
-        connected: The group of processes; None for a single process.
+    ``named`` are the GPUs of a flag, or "cuda" for all GPUs of the machine.
     """
     if connected is None or connected.size == 1:
         return named[0] if named else None

@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from demitasse.cli.errors import echo
@@ -22,12 +23,9 @@ def show(text: str) -> None:
 
 
 def table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    width: int | None = None,
+    header: Sequence[str], rows: Sequence[Sequence[object]], *, width: int | None = None,
     whole: Collection[str] = (),
-) -> str:
+) -> str:  # fmt: skip
     """Return rows under a header, columns aligned, numbers right-aligned.
 
     Floats have four significant digits. In a narrow terminal, cells wrap and names are shortened in
@@ -39,10 +37,10 @@ def table(
         width: Columns of a line; by default the terminal's, without a terminal unlimited.
         whole: Names of the columns whose words are never shortened.
     """
-    texts = [list(header), *([_text(cell) for cell in row] for row in rows)]
-    columns = [list(column) for column in zip(*texts, strict=True)]
     from demitasse.pages.page import number_columns
 
+    texts = [list(header), *([_text(cell) for cell in row] for row in rows)]
+    columns = [list(column) for column in zip(*texts, strict=True)]
     numbers = number_columns(rows)
     right = [i in numbers for i in range(len(header))]
     width = terminal_width() if width is None else width
@@ -51,9 +49,12 @@ def table(
         return "\n".join(_line(cells, widths, right) for cells in texts)
     lines: list[str] = []
     least = [_least(column, whole=column[0] in whole) for column in columns]
-    parts = columns_that_fit(least, width)
+    # the fewest lines for a row, filled about evenly
+    fewest = len(_distribute(least, width))
+    evenly = next(w for w in range(1, width + 1) if len(_distribute(least, w)) == fewest)
+    parts = _distribute(least, evenly)
     sizes = [
-        widths_that_fit(
+        _widths_that_fit(
             [columns[i] for i in part], [least[i] for i in part], width - (GAP if n else 0)
         )
         for n, part in enumerate(parts)
@@ -61,19 +62,14 @@ def table(
     for row, cells in enumerate(texts):
         for n, (part, widths) in enumerate(zip(parts, sizes, strict=True)):
             sides = [right[i] for i in part]
-            for line in _wrapped([cells[i] for i in part], widths, header=row == 0):
+            wrapped = [
+                [shortened(line, size) for line in fitted_lines(cells[i], size, at_hyphens=not row)]
+                or [""]
+                for i, size in zip(part, widths, strict=True)
+            ]
+            for line in zip_longest(*wrapped, fillvalue=""):
                 lines.append((("  " if n else "") + _line(line, widths, sides)).rstrip())
     return "\n".join(lines)
-
-
-def _wrapped(cells: Sequence[str], widths: Sequence[int], *, header: bool) -> list[list[str]]:
-    """Return the lines of a row whose wide cells are wrapped."""
-    wrapped = [
-        [shortened(line, width) for line in fitted_lines(cell, width, at_hyphens=header)] or [""]
-        for cell, width in zip(cells, widths, strict=True)
-    ]
-    height = max(map(len, wrapped))
-    return [[cell[n] if n < len(cell) else "" for cell in wrapped] for n in range(height)]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -89,21 +85,14 @@ def _text(cell: object) -> str:
         return "-"
     if isinstance(cell, float):
         return f"{cell:.4g}"
-    return (
-        f"{cell:,}"
-        if isinstance(cell, int) and not isinstance(cell, bool)
-        else escaped(str(cell), one_line=True)
-    )
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return f"{cell:,}"
+    return escaped(str(cell), one_line=True)
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    echo(json_text(value))
-
-
-def json_text(value: Any) -> str:
-    """Return a value as JSON; NaN and infinities become text, tuples become lists."""
-    return json.dumps(json_ready(value), indent=2)
+    """Print a value as JSON; NaN and infinities become text, tuples become lists."""
+    echo(json.dumps(json_ready(value), indent=2))
 
 
 GAP = 2
@@ -135,39 +124,20 @@ def shortened(text: str, most: int) -> str:
 def fitted_lines(text: str, width: int, *, indent: str = "", at_hyphens: bool = False) -> list[str]:
     """Return text in lines of at most ``width`` characters, broken between words.
 
-    Args:
-        text: The text; lines that fit are not changed.
-        width: Characters of a line; a longer word has a line of its own.
-        indent: Start of the further lines of a wrapped line.
-        at_hyphens: Break lines after hyphens, too.
+    Lines that fit are not changed, and a longer word has a line of its own. ``indent`` starts the
+    further lines of a wrapped line; ``at_hyphens`` breaks lines after hyphens, too.
     """
     lines = []
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=at_hyphens
+    )
     for line in text.split("\n"):
-        if len(line) <= width:
-            lines.append(line)
-            continue
-        lines += textwrap.wrap(
-            line,
-            width,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=at_hyphens,
-        )
+        lines += [line] if len(line) <= width else wrapper.wrap(line)
     return lines
 
 
-def columns_that_fit(least: Sequence[int], width: int) -> list[list[int]]:
-    """Distribute the columns of a table over the fewest lines, at their least widths.
-
-    Returns:
-        The indices of the columns of each line; all lines have about the same width.
-    """
-    fewest = len(_distribute(least, width))
-    evenly = next(w for w in range(1, width + 1) if len(_distribute(least, w)) == fewest)
-    return _distribute(least, evenly)
-
-
 def _distribute(least: Sequence[int], width: int) -> list[list[int]]:
+    """Return the indices of the columns on each line, at their least widths."""
     lines: list[list[int]] = [[]]
     used = 0
     for index, size in enumerate(least):
@@ -179,7 +149,7 @@ def _distribute(least: Sequence[int], width: int) -> list[list[int]]:
     return lines
 
 
-def widths_that_fit(
+def _widths_that_fit(
     columns: Sequence[Sequence[str]], least: Sequence[int], width: int
 ) -> list[int]:
     """Return the widths of columns on one line; the widest columns of names shrink first."""
@@ -189,8 +159,7 @@ def widths_that_fit(
         broad = [i for i in range(len(widths)) if widths[i] > least[i]]
         if not broad:
             break
-        widest = max(broad, key=lambda i: widths[i])
-        widths[widest] -= 1
+        widths[max(broad, key=lambda i: widths[i])] -= 1
     return widths
 
 

@@ -9,18 +9,9 @@ from typing import Any, NoReturn
 import click
 
 from demitasse import __version__
+from demitasse.cli import errors
 from demitasse.cli.command import LazyGroup
 from demitasse.cli.commands import MODULES, SECTIONS
-from demitasse.cli.errors import (
-    FAILED,
-    discard_stream,
-    handle_errors,
-    note_arguments,
-    print_stderr,
-    printable,
-    stdout_failed,
-    stdout_message,
-)
 from demitasse.cli.gflags import double_dashes, normalize_name
 from demitasse.core.paths import reason_of
 from demitasse.core.text import nearest
@@ -48,7 +39,7 @@ class Root(LazyGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            with handle_errors():
+            with errors.handle_errors():
                 raise
 
     def resolve_command(
@@ -103,27 +94,22 @@ def cli() -> None:
 
 def run(args: Sequence[str] | None) -> NoReturn:
     """Run the command line and exit with its code, even if no stream can be written."""
-    note_arguments(sys.argv[1:] if args is None else args)
+    errors.note_arguments(sys.argv[1:] if args is None else args)
     try:
         code: Any = cli.main(args, standalone_mode=False)
     except click.ClickException as error:
-        _show(error)
+        error.message = errors.printable(error.message)  # type: ignore[misc]  # as printed
+        try:
+            error.show()
+        except OSError:
+            errors.discard_stream("stderr")
         sys.exit(error.exit_code)
     except click.Abort:
-        print_stderr("Aborted!")
-        sys.exit(FAILED)
+        errors.print_stderr("Aborted!")
+        sys.exit(errors.FAILED)
     except OSError as error:  # from --help and --version; commands handle their own errors
-        if not stdout_failed(error):
+        if not errors.stdout_failed(error):
             raise
-        print_stderr(f"error: {stdout_message(error)}")
-        sys.exit(FAILED)
+        errors.print_stderr(f"error: {errors.stdout_message(error)}")
+        sys.exit(errors.FAILED)
     sys.exit(code)
-
-
-def _show(error: click.ClickException) -> None:
-    """Print an error, if standard error can be written."""
-    error.message = printable(error.message)  # type: ignore[misc]  # as printed
-    try:
-        error.show()
-    except OSError:
-        discard_stream("stderr")

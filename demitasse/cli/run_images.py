@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from demitasse.core.extras import lacks_extra, missing_extra
 from demitasse.core.paths import is_folder, read_bytes, regular_file
 from demitasse.core.text import escaped
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.images.codecs import IMAGES, VIDEOS, files_in
+from demitasse.io.data.images.codecs import IMAGES, VIDEOS, decode_frames, files_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,11 +41,7 @@ class ImageInput:
     found: np.ndarray | DataError
 
     def pixels(self) -> np.ndarray:
-        """Return the pixels.
-
-        Raises:
-            DataError: The image could not be read.
-        """
+        """Return the pixels; raise the error of an image that could not be read."""
         if isinstance(self.found, DataError):
             raise self.found
         return self.found
@@ -53,11 +50,9 @@ class ImageInput:
 def read_images(names: Iterable[str], color: Color, every: int = 1) -> Iterator[ImageInput]:
     """Yield images one after the other, each read on demand.
 
-    Args:
-        names: Files; folders, whose images and videos are sorted by name, with subfolders; "-" for
-            names on standard input, one per line.
-        color: Channels to read.
-        every: Step between the frames of videos and animations.
+    Names are files; folders, whose images and videos are sorted by name, with subfolders; or "-"
+    for names on standard input, one per line. ``every`` is the step between the frames of videos
+    and animations.
     """
     for name in names:
         if name == "-":
@@ -85,44 +80,26 @@ def _in_folder(folder: Path, color: Color, every: int) -> Iterator[ImageInput]:
 
 
 def _read_frames(path: Path, place: Path, color: Color, every: int) -> Iterator[ImageInput]:
-    """Yield the frames of a file, or its one image."""
-    from itertools import islice
-
-    name = str(path)
-    frames = _video_frames(path) if path.suffix.lower() in VIDEOS else _image_frames(path, color)
-    held: list[np.ndarray] = []
-    number = 0
+    name, number = str(path), 0
     try:
-        held += islice(frames, 2)
-        single = len(held) == 1
-        if single:
-            yield ImageInput(name, place, None, held.pop())
+        is_video = path.suffix.lower() in VIDEOS
+        frames = _video_frames(path) if is_video else decode_frames(read_bytes(path), color)
+        first, second = next(frames, None), next(frames, None)
+        if first is not None and second is None:
+            yield ImageInput(name, place, None, first)
             return
-        for number, frame in enumerate(_chain(held, frames)):
+        started = (frame for frame in (first, second) if frame is not None)
+        for number, frame in enumerate(chain(started, frames)):
             if number % every == 0:
                 yield ImageInput(name, place, number, frame)
     except OSError as error:
-        yield ImageInput(
-            name, place, None, DataError(error.strerror or str(error), code=ErrorCode.UNREADABLE)
-        )
+        why = DataError(error.strerror or str(error), code=ErrorCode.UNREADABLE)
+        yield ImageInput(name, place, None, why)
     except DataError as error:
         if lacks_extra(error):
             raise
-        yield ImageInput(
-            name, place, number + 1 if number else None, DataError(error.message, code=error.code)
-        )
-
-
-def _chain(held: list[np.ndarray], rest: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    while held:
-        yield held.pop(0)
-    yield from rest
-
-
-def _image_frames(path: Path, color: Color) -> Iterator[np.ndarray]:
-    from demitasse.io.data.images.codecs import decode_frames
-
-    yield from decode_frames(read_bytes(path), color)
+        why = DataError(error.message, code=error.code)
+        yield ImageInput(name, place, number + 1 if number else None, why)
 
 
 def _video_frames(path: Path) -> Iterator[np.ndarray]:
@@ -133,16 +110,13 @@ def _video_frames(path: Path) -> Iterator[np.ndarray]:
         raise missing_extra(DataError, "reading videos", "OpenCV", "video") from None
     capture = cv2.VideoCapture(str(regular_file(path).resolve()))
     try:
-        count = 0
-        while True:
-            good, frame = capture.read()
-            if not good:
-                break
-            count += 1
-            yield frame.transpose(2, 0, 1)
-        if not count:
+        good, frame = capture.read()
+        if not good:
             message = "OpenCV cannot read a frame of this video"
             raise DataError(message, code=ErrorCode.UNREADABLE)
+        while good:
+            yield frame.transpose(2, 0, 1)
+            good, frame = capture.read()
     finally:
         capture.release()
 
@@ -167,19 +141,14 @@ def text_lines(image: ImageInput, answer: Prediction, top: int | None) -> str:
     """Return an image's name, and its prediction below, in lines as wide as the terminal."""
     _, height, width = image.pixels().shape
     frame = "" if image.frame is None else f", frame {image.frame}"
-    lines = [
-        f"{image.name}{frame} ({width} x {height})",
-        *_answer_rows(answer, top or _default_rows(answer)),
-    ]
+    rows = _answer_rows(answer, top or _default_rows(answer))
+    lines = [f"{image.name}{frame} ({width} x {height})", *rows]
     shown = [escaped(line, one_line=True) for line in lines]
-    most = terminal_width()
-    if most is None:
-        return "\n".join(shown)
+    most = terminal_width() or sys.maxsize
     return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in shown)
 
 
 def _default_rows(answer: Prediction) -> int:
-    """Return the default number of rows."""
     from demitasse.inference.cards import Classes
 
     return SHOWN_CLASSES if isinstance(answer, Classes) else sys.maxsize
@@ -214,33 +183,20 @@ def _answer_rows(answer: Prediction, top: int) -> list[str]:
 
 
 class ImageWriter:
-    """Writer of PNG files named like their images.
-
-    Args:
-        folder: The folder; created if missing.
-    """
+    """Writer of PNG files named like their images, in a folder that is created if missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._written: set[Path] = set()
 
     def draw(self, image: ImageInput, answer: Prediction) -> None:
-        """Write an image with a prediction drawn on it.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write an image with a prediction drawn on it."""
         from demitasse.inference.cards.predictions import draw_prediction
 
         self._write(image, draw_prediction(image.pixels(), answer))
 
     def mask(self, image: ImageInput, answer: Prediction) -> None:
-        """Write the class of every pixel.
-
-        Raises:
-            ConfigError: The prediction is not a map of classes, or has classes above 255.
-            OSError: The file cannot be written.
-        """
+        """Write the class of every pixel."""
         import numpy as np
 
         from demitasse.inference.cards import Segments
@@ -257,18 +213,13 @@ class ImageWriter:
         from demitasse.core.atomic import atomic_write
         from demitasse.io.data.images.codecs import encode_image
 
-        path = self._unused_path(image)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(encode_image(pixels, "png"))
-
-    def _unused_path(self, image: ImageInput) -> Path:
-        """Return a file name that is unused in this run: files of two folders can share a name."""
         frame = "" if image.frame is None else f"-{image.frame:06d}"
         place = self._folder / image.place
         path, number = place.with_name(f"{place.stem}{frame}.png"), 2
-        while path in self._written:
+        while path in self._written:  # files of two folders can share a name
             path = place.with_name(f"{place.stem}{frame}-{number}.png")
             number += 1
         self._written.add(path)
-        return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(encode_image(pixels, "png"))

@@ -7,8 +7,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from demitasse.cli.training_log import read_log
 from demitasse.core.paths import read_failure, read_text
@@ -30,14 +31,11 @@ COLUMNS = {"NumIters", "Seconds", "LearningRate"}
 
 @dataclass
 class RunHistory:
-    """Records of a run.
+    """Records of a run; numbers and histograms are stored by name, then by iteration.
 
     Attributes:
-        path: The file it was read from.
-        scalars: Numbers by name, then by iteration.
         facts: Metadata that was logged at the start of the run.
         environment: Versions and settings of the run, as in ``doctor``.
-        histograms: Histograms of parameters and gradients, by name, then by iteration.
         snapshots: File of weights -> its iteration.
         best: The file of weights that ``keep_best`` wrote, or empty.
     """
@@ -51,20 +49,11 @@ class RunHistory:
     best: str = ""
 
     def put(self, name: str, iteration: float, value: float) -> None:
-        """Store a number; a later number of the same iteration replaces it.
-
-        Raises:
-            DataError: There are too many names.
-        """
+        """Store a number; a later number of the same iteration replaces it."""
         if name not in self.scalars and len(self.scalars) == MOST_NAMES:
             message = f"the run has more than {MOST_NAMES} different numbers"
             raise DataError(message, str(self.path), code=ErrorCode.LIMIT, limit=MOST_NAMES)
         self.scalars.setdefault(name, {})[iteration] = value
-
-    def put_histogram(self, name: str, iteration: float, found: Histogram) -> None:
-        """Store a histogram; ignore names above the limit."""
-        if name in self.histograms or len(self.histograms) < MOST_NAMES:
-            self.histograms.setdefault(name, {})[iteration] = found
 
     def points(self, name: str) -> list[tuple[float, float]]:
         """Return the iterations and values of a name, in order; empty for an unknown name."""
@@ -72,19 +61,14 @@ class RunHistory:
 
     def rewind(self, iteration: float) -> None:
         """Delete the numbers of this and later iterations: the run was resumed here."""
-        tables: list[dict[float, float] | dict[float, Histogram]]
-        tables = [*self.scalars.values(), *self.histograms.values()]
+        tables: list[dict[float, Any]] = [*self.scalars.values(), *self.histograms.values()]
         for values in tables:
             for late in [one for one in values if one >= iteration]:
                 del values[late]
 
 
 def read_run(path: Path) -> RunHistory:
-    """Read a run; a file that starts with ``{`` has JSON lines, other files are logs.
-
-    Raises:
-        DataError: The file cannot be read, or has no numbers of a run.
-    """
+    """Read a run; a file that starts with ``{`` has JSON lines, other files are logs."""
     try:
         text = read_text(path, errors="replace")
     except OSError as error:
@@ -116,7 +100,8 @@ def _from_json_lines(path: Path, text: str) -> RunHistory:
                 run.environment = facts
             case "distributions", dict():
                 for name, found in histograms(facts):
-                    run.put_histogram(name, iteration, found)
+                    if name in run.histograms or len(run.histograms) < MOST_NAMES:
+                        run.histograms.setdefault(name, {})[iteration] = found
             case "snapshot", {"weights": str(weights)}:
                 run.snapshots[weights] = iteration
             case "best", {"weights": str(weights)}:
@@ -138,11 +123,10 @@ def _entries(text: str) -> Iterator[tuple[str, int, dict[str, object]]]:
 
 def _from_log(path: Path) -> RunHistory:
     run, log = RunHistory(path), read_log(path)
-    for rows, known in ((log.losses, {"loss": "smoothed_loss"}),
-                        (log.rates, {"LearningRate": "learning_rate"})):  # fmt: skip
-        for row in rows:
-            for column, name in known.items():
-                run.put(name, row["NumIters"], row[column])
+    for row in log.losses:
+        run.put("smoothed_loss", row["NumIters"], row["loss"])
+    for row in log.rates:
+        run.put("learning_rate", row["NumIters"], row["LearningRate"])
     for rows, group in ((log.train, "train"), (log.test, "test0")):
         for row in rows:
             for name in row.keys() - COLUMNS:
@@ -159,12 +143,6 @@ def _number(value: object) -> float:
 
 
 WAITING = "share of time waiting for data"
-
-SPEEDS = {
-    "images per second": ["images_per_second"],
-    WAITING: ["data_wait"],
-}
-"""Titles of charts, and names of their numbers."""
 
 TRAINING = "training"
 
@@ -197,20 +175,17 @@ Groups = dict[str, list[str]]
 
 
 def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
-    """Write a page that compares runs, with one chart for each common quantity.
-
-    Raises:
-        DemitasseError: Matplotlib is not installed.
-        OSError: The page cannot be written.
-    """
-    runs = _by_name(histories)
+    """Write a page that compares runs, with one chart for each common quantity."""
+    stems = [run.path.stem for run in histories]
+    runs = {
+        run.path.stem if stems.count(run.path.stem) == 1 else str(run.path): run
+        for run in histories
+    }
     page = Page(f"Training: {', '.join(runs)}")
     _add_summary(page, runs)
     charts = [_chart(runs, label, groups) for label, groups in _quantities(runs).items()]
     charts = [(chart, about) for chart, about in charts if chart.curves]
-    page.charts(charts[:MOST_CHARTS])
-    if len(charts) > MOST_CHARTS:
-        page.text(f"{len(charts) - MOST_CHARTS} more are not shown.")
+    _add_charts(page, charts)
     for name, run in runs.items():
         title = f"{name}: " if len(runs) > 1 else ""
         _add_details(page, run, title)
@@ -220,14 +195,10 @@ def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
     page.write(path)
 
 
-def _by_name(histories: Sequence[RunHistory]) -> dict[str, RunHistory]:
-    """Return runs by the stems of their files; by whole paths where stems are equal."""
-    named: dict[str, RunHistory] = {}
-    stems = [run.path.stem for run in histories]
-    for run in histories:
-        name = run.path.stem if stems.count(run.path.stem) == 1 else str(run.path)
-        named[name] = run
-    return named
+def _add_charts(page: Page, charts: Sequence[tuple[Chart, str]]) -> None:
+    page.charts(charts[:MOST_CHARTS])
+    if len(charts) > MOST_CHARTS:
+        page.text(f"{len(charts) - MOST_CHARTS} more are not shown.")
 
 
 def _add_summary(page: Page, runs: Runs) -> None:
@@ -245,12 +216,8 @@ def _add_summary(page: Page, runs: Runs) -> None:
         for name, run in runs.items()
     ]
     tests = dict.fromkeys(n for run in runs.values() for n in run.scalars if n.startswith("test"))
-    found = [
-        (name, test, _last(run, (test,)), *_ends(run, test))
-        for name, run in runs.items()
-        for test in tests
-        if run.points(test)
-    ]
+    pairs = [(name, run, test) for name, run in runs.items() for test in tests if run.points(test)]
+    found = [(name, test, _last(run, (test,)), *_ends(run, test)) for name, run, test in pairs]
     page.table(head, rows, numbers=range(3, len(head)))
     if found:
         page.table(("run", "test", "last", "lowest", "highest"), found, numbers=(2, 3, 4))
@@ -263,12 +230,10 @@ def _last(run: RunHistory, names: Sequence[str]) -> str:
 
 def _ends(run: RunHistory, name: str) -> tuple[str, str]:
     """Return the lowest and the highest value, each with its first iteration."""
-    ends = [(value, -at) for at, value in run.points(name) if math.isfinite(value)]
-    if not ends:
-        return "", ""
-    lowest, at = min(((value, -back) for value, back in ends))
-    highest, back = max(ends)
-    return f"{lowest:.4g} at {at:.0f}", f"{highest:.4g} at {-back:.0f}"
+    points = [(at, value) for at, value in run.points(name) if math.isfinite(value)]
+    ends = (choose(points, key=itemgetter(1), default=None) for choose in (min, max))
+    lowest, highest = ("" if end is None else f"{end[1]:.4g} at {end[0]:.0f}" for end in ends)
+    return lowest, highest
 
 
 def _median(run: RunHistory, name: str, form: Callable[[float], str]) -> str:
@@ -299,14 +264,14 @@ def _quantities(runs: Runs) -> dict[str, Groups]:
         "loss" if len(parts) < 2 else "total loss": losses,
         **dict(ordered[: len(tested)]),
         "learning rate": {TRAINING: ["learning_rate"]},
-        **{label: {TRAINING: names} for label, names in SPEEDS.items()},
+        "images per second": {TRAINING: ["images_per_second"]},
+        WAITING: {TRAINING: ["data_wait"]},
         "norm of all gradients": {TRAINING: ["gradient_norm"]},
         **dict(ordered[len(tested) :]),
     }
 
 
 def _chart(runs: Runs, label: str, groups: Groups) -> tuple[Chart, str]:
-    """Return a chart with a curve for each run and group."""
     found = {
         group: {title: points for title, run in runs.items() if (points := _points(run, names))}
         for group, names in groups.items()
@@ -324,9 +289,9 @@ def _chart(runs: Runs, label: str, groups: Groups) -> tuple[Chart, str]:
             else:
                 curve = Curve(f"{title}, {group}", by_run[title], color, number)
             curves.append(curve)
-    scale = _scale([value for curve in curves for _, value in curve.points])
     percent = label == WAITING
-    return Chart(curves, label, "iteration", scale, percent=percent), f"{label} over iterations"
+    chart = Chart(curves, label, "iteration", _scale(curves), percent=percent)
+    return chart, f"{label} over iterations"
 
 
 def _points(run: RunHistory, names: Sequence[str]) -> list[tuple[float, float]]:
@@ -334,15 +299,13 @@ def _points(run: RunHistory, names: Sequence[str]) -> list[tuple[float, float]]:
     return next((points for name in names if (points := run.points(name))), [])
 
 
-def _scale(values: Sequence[float]) -> Literal["linear", "log"]:
-    drawn = [value for value in values if math.isfinite(value)]
-    if drawn and min(drawn) > 0 and max(drawn) > WIDE * min(drawn):
-        return "log"
-    return "linear"
+def _scale(curves: Sequence[Curve]) -> Literal["linear", "log"]:
+    drawn = [value for curve in curves for _, value in curve.points if math.isfinite(value)]
+    is_wide = drawn and min(drawn) > 0 and max(drawn) > WIDE * min(drawn)
+    return "log" if is_wide else "linear"
 
 
 def _add_details(page: Page, run: RunHistory, title: str) -> None:
-    """Add hyperparameters, snapshots, environment and net of a run."""
     facts = [(key, _fact_text(value)) for key, value in run.facts.items() if key != "prototxt"]
     drawing = _drawing(run.facts.get("prototxt"))
     with page.columns():
@@ -375,32 +338,26 @@ def _snapshots(run: RunHistory) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
     tested = {file: values[at] for file, at in run.snapshots.items() if at in values}
     choose = max if kinds and "accuracy" in kinds[0] else min
     best = run.best or (choose(tested, key=lambda file: tested[file]) if tested else "")
-    rows: list[tuple[str, ...]] = [
-        (
-            f"{at}",
-            file,
-            f"{tested[file]:.4g}" if file in tested else "",
-            "best" if file == best else "",
-        )
-        for file, at in run.snapshots.items()
-    ]
+    rows: list[tuple[str, ...]] = []
+    for file, at in run.snapshots.items():
+        score = f"{tested[file]:.4g}" if file in tested else ""
+        rows.append((f"{at}", file, score, "best" if file == best else ""))
     return ("iteration", "weights", kinds[0] if kinds else "", ""), rows
 
 
 def _add_distributions(page: Page, run: RunHistory) -> None:
-    """Add a chart of the distribution of each parameter and gradient."""
     gradients = [name for name in run.histograms if name.startswith("gradients/")]
-    norms = [
-        Curve(name.removeprefix("gradients/"), _norms(run, name), number, number // len(COLORS))
-        for number, name in enumerate(gradients[:MOST_CURVES])
-    ]
+    norms = []
+    for number, name in enumerate(gradients[:MOST_CURVES]):
+        points = [(at, one.norm) for at, one in sorted(run.histograms[name].items())]
+        style = number // len(COLORS)
+        norms.append(Curve(name.removeprefix("gradients/"), points, number, style))
     if norms:
-        scale = _scale([value for curve in norms for _, value in curve.points])
-        chart = Chart(norms, "norm of the gradient", "iteration", scale)
+        chart = Chart(norms, "norm of the gradient", "iteration", _scale(norms))
         page.wide_chart(chart, "The norm of each parameter's gradient over iterations")
     page.text("For each parameter: the median, 5 % and 95 % quantiles, smallest and largest value.")
     charts = []
-    for parameter, found in list(run.histograms.items())[:MOST_CHARTS]:
+    for parameter, found in run.histograms.items():
         entries = sorted(found.items())
         curves = [
             Curve(label, [(at, one.quantile(share)) for at, one in entries], color, style)
@@ -408,13 +365,7 @@ def _add_distributions(page: Page, run: RunHistory) -> None:
         ]
         about = f"Distribution of {parameter} over iterations"
         charts.append((Chart(curves, parameter, "iteration"), about))
-    page.charts(charts)
-    if len(run.histograms) > MOST_CHARTS:
-        page.text(f"{len(run.histograms) - MOST_CHARTS} more are not shown.")
-
-
-def _norms(run: RunHistory, name: str) -> list[tuple[float, float]]:
-    return [(at, one.norm) for at, one in sorted(run.histograms[name].items())]
+    _add_charts(page, charts)
 
 
 def _fact_text(value: object) -> str:

@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from contextlib import suppress
+from types import FrameType
 from typing import Any, Literal, Self
 
 Effect = Literal["stop", "snapshot", "none"]
@@ -26,9 +27,7 @@ class Signals:
 
     Args:
         request: Function of "stop" or "snapshot"; called by the signal handler, at any point.
-        sigint: Effect of Ctrl-C.
-        sighup: Effect of a hang-up.
-        sigterm: Effect of SIGTERM, which job schedulers and ``kill`` send.
+        sigint, sighup, sigterm: Effects of the signals.
     """
 
     def __init__(
@@ -47,12 +46,7 @@ class Signals:
             self._before = {number: signal.signal(number, self._handle) for number in self._effects}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Restore the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -69,14 +63,7 @@ class Signals:
         else:
             self._stopping = True
             self._request("stop")
-            _write_stderr(
-                "\nStopping after this iteration. Repeat to stop at once, without a snapshot.\n"
-            )
-
-
-def _write_stderr(text: str) -> None:
-    """Write to standard error without its buffer, which is not safe in a signal handler."""
-    try:
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
-    except (OSError, ValueError):
-        return
+            text = "\nStopping after this iteration. Repeat to stop at once, without a snapshot.\n"
+            with suppress(OSError, ValueError):
+                # without the stream's buffer, which is not safe in a signal handler
+                os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())

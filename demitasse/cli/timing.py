@@ -29,17 +29,11 @@ WARMUP_PASSES_QUEUED = 4
 
 @dataclass
 class Timing:
-    """Times of a net, in milliseconds.
+    """Mean times of passes and layers, and the total of all passes, in milliseconds.
+
+    The time of fused layers is at the first of the layers.
 
     Attributes:
-        iterations: Number of passes.
-        forward: Mean time of a forward pass.
-        backward: Mean time of a backward pass, or None.
-        total: Time of all passes together.
-        layer_forward: Mean time of each layer's forward pass; the time of fused layers is at the
-            first of the layers.
-        layer_backward: Mean time of each layer's backward pass; None without a backward pass.
-        layers: The code that runs each layer.
         peak: GFLOP/s of a large matrix product on the device.
         capture_status: A sentence on CUDA graph capture; empty for other devices.
     """
@@ -95,23 +89,28 @@ def measure_net(net: Net, iterations: int, *, backward: bool = True) -> Timing:
             _backward(net)
     timing.layers, timing.capture_status = report(net.plan), capture_status(net)
     timing.peak = peak(net.device, net.dtype)
-    _time_passes(net, timing, backward=backward)
-    _time_layers(net, timing, backward=backward)
-    return timing
-
-
-def _time_passes(net: Net, timing: Timing, *, backward: bool) -> None:
     begin = perf_counter()
     forward_time = backward_time = 0.0
-    for index in range(timing.iterations):
+    for index in range(iterations):
         forward_time += (forward := _forward(net))
         back = _backward(net) if backward else 0.0
         backward_time += back
         passes = "forward-backward" if backward else "forward"
         log.info("Iteration: %d %s time: %s ms.", index + 1, passes, number(forward + back))
     timing.total = 1e3 * (perf_counter() - begin)
-    timing.forward = forward_time / timing.iterations
-    timing.backward = backward_time / timing.iterations if backward else None
+    timing.forward = forward_time / iterations
+    timing.backward = backward_time / iterations if backward else None
+    with Stopwatch(net.plan, net.synchronize) as watch:
+        for _ in range(iterations):
+            _forward(net)
+            if backward:
+                _backward(net)
+    timing.layer_forward = [1e3 * total / iterations for total in watch.forward]
+    timing.layer_backward = [
+        1e3 * total / iterations if backward and need else None
+        for total, need in zip(watch.backward, net.structure.layer_need_backward, strict=True)
+    ]
+    return timing
 
 
 def _forward(net: Net) -> float:
@@ -132,57 +131,41 @@ def _backward(net: Net) -> float:
     return 1e3 * (perf_counter() - begin)
 
 
-def _time_layers(net: Net, timing: Timing, *, backward: bool) -> None:
-    with Stopwatch(net.plan, net.synchronize) as watch:
-        for _ in range(timing.iterations):
-            _forward(net)
-            if backward:
-                _backward(net)
-    timing.layer_forward = [1e3 * total / timing.iterations for total in watch.forward]
-    timing.layer_backward = [
-        1e3 * total / timing.iterations if backward and need else None
-        for total, need in zip(watch.backward, net.structure.layer_need_backward, strict=True)
-    ]
-
-
 HEAD = ("layer", "type", "forward runs", "backward runs")
 
 
-class _Reasons:
-    """Numbered reasons why no faster code runs, listed once below a table."""
+def _mark(layer: LayerReport, numbers: dict[str, int]) -> str:
+    """Return the numbers of the reasons why no faster code runs a layer, such as ``[1] [2]``.
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+    New reasons are added to ``numbers``, which is listed once below the table.
+    """
+    alone = f"not fused with the next: {layer.why_not_fused}" if layer.why_not_fused else ""
+    reasons = filter(None, (layer.why, alone))
+    return " ".join(f"[{numbers.setdefault(reason, len(numbers) + 1)}]" for reason in reasons)
 
-    def mark(self, layer: LayerReport) -> str:
-        """Return the numbers of a layer's reasons, such as ``[1] [2]``."""
-        alone = f"not fused with the next: {layer.why_not_fused}" if layer.why_not_fused else ""
-        reasons = filter(None, (layer.why, alone))
-        return " ".join(f"[{self._numbers.setdefault(r, len(self._numbers) + 1)}]" for r in reasons)
 
-    def text(self) -> str:
-        """Return the list of reasons, for the end of the table."""
-        if not self._numbers:
-            return ""
-        said = "\n".join(f"[{number}] {reason}" for reason, number in self._numbers.items())
-        return f"\n\nWhy no faster code runs:\n{said}"
+def _reasons_text(numbers: dict[str, int]) -> str:
+    if not numbers:
+        return ""
+    said = "\n".join(f"[{number}] {reason}" for reason, number in numbers.items())
+    return f"\n\nWhy no faster code runs:\n{said}"
 
 
 def layer_table(layers: Sequence[LayerReport]) -> str:
     """Return a table of the code of each layer, bytes of a forward pass, and reasons."""
     head = (*HEAD, "bytes", "scratch", "why")
-    reasons = _Reasons()
+    reasons: dict[str, int] = {}
     rows = [
-        (*_code_cells(layer), _size(layer.bytes), _size(layer.workspace), reasons.mark(layer))
+        (*_code_cells(layer), _size(layer.bytes), _size(layer.workspace), _mark(layer, reasons))
         for layer in layers
     ]
-    return table(head, rows, whole=head[:2]) + reasons.text()
+    return table(head, rows, whole=head[:2]) + _reasons_text(reasons)
 
 
 def timing_table(timing: Timing) -> str:
     """Return a table of the code and times of each layer, and shares of the device's peak."""
     head = (*HEAD, "forward", "backward", "of peak", "bytes", "why")
-    reasons = _Reasons()
+    reasons: dict[str, int] = {}
     rows: list[tuple[object, ...]] = []
     times = zip(timing.layers, timing.layer_forward, timing.layer_backward, strict=True)
     for layer, forward, backward in times:
@@ -192,14 +175,16 @@ def timing_table(timing: Timing) -> str:
         spent = (0.0 if layer.part_of else forward) + (backward or 0.0)
         work = layer.multiply_adds + (0 if backward is None else layer.backward_multiply_adds)
         moved = layer.bytes + (0 if backward is None else layer.backward_bytes)
-        share = _share(work, spent, timing.peak)
+        share = ""
+        if work and spent and timing.peak:
+            share = f"{2 * work / (spent * 1e6) / timing.peak:.0%}"
         first = None if layer.part_of else forward
         rows.append(
-            (*_code_cells(layer), first, backward, share, _size(moved), reasons.mark(layer))
+            (*_code_cells(layer), first, backward, share, _size(moved), _mark(layer, reasons))
         )
     launching = f"\n\n{timing.capture_status}" if timing.capture_status else ""
     return (
-        f"{table(head, rows, whole=head[:2])}{reasons.text()}{launching}\n\n"
+        f"{table(head, rows, whole=head[:2])}{_reasons_text(reasons)}{launching}\n\n"
         "Times in ms. A large matrix product reaches "
         f"{timing.peak:.0f} GFLOP/s here; 'of peak' is the layer's work, by definition, as a share "
         "of that. Algorithms with fewer operations can exceed 100%."
@@ -215,18 +200,8 @@ def _size(count: int) -> str:
     return bytes_text(count) if count else ""
 
 
-def _share(multiply_adds: int, milliseconds: float, peak: float) -> str:
-    if not multiply_adds or not milliseconds or not peak:
-        return ""
-    return f"{2 * multiply_adds / (milliseconds * 1e6) / peak:.0%}"
-
-
 def capture_status(net: Net) -> str:
-    """Return a sentence on CUDA graph capture of a net; "" for devices other than GPUs.
-
-    Args:
-        net: A net after ``reshape``.
-    """
+    """Return a sentence on CUDA graph capture of a net; "" for devices other than GPUs."""
     if net.device.backend.recorder is None or net.device.shares_host:
         return ""
     off = "the setting cuda_graphs is off" if settings.get("cuda_graphs") == "off" else ""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 
 from demitasse.core.paths import read_failure, read_text
@@ -37,8 +38,7 @@ class TrainingLog:
     """Numbers of a training log.
 
     Attributes:
-        train: Outputs in training, a row for each iteration that logged outputs.
-        test: Outputs of tests.
+        train, test: Outputs in training and of tests, a row for each iteration that logged outputs.
         losses: The smoothed loss, as ``loss``, if the log has a smoothed loss.
         rates: The learning rate, as ``LearningRate``.
     """
@@ -54,9 +54,6 @@ def read_log(path: Path) -> TrainingLog:
 
     As in Caffe's parser, a row has the learning rate logged last before the row; the first row has
     the rate of the second.
-
-    Raises:
-        DataError: The log cannot be read, has no start of a run, or has too many outputs.
     """
     found = TrainingLog()
     names: set[str] = set()
@@ -91,11 +88,7 @@ def read_log(path: Path) -> TrainingLog:
 
 
 def seconds_of_iterations(path: Path) -> list[float]:
-    """Return the time of each line that names an iteration, in seconds since the run started.
-
-    Raises:
-        DataError: The log cannot be read, or has no start of a run.
-    """
+    """Return the time of each line that names an iteration, in seconds since the run started."""
     return [seconds for seconds, line in _timed(path, whole=True) if "Iteration" in line]
 
 
@@ -141,59 +134,31 @@ def _times(lines: Iterable[str], year: int) -> Iterator[tuple[datetime, str]]:
             continue
 
 
-@dataclass(frozen=True)
-class ChartKind:
-    """A kind of chart that Caffe's script draws.
-
-    Attributes:
-        what: The quantity on the y axis.
-        against: Name of the column on the x axis.
-    """
-
-    what: str
-    against: str
-
-    def points(self, log: TrainingLog) -> list[tuple[float, float]]:
-        """Return the points of a log."""
-        rows, part = {
-            "Test accuracy": (log.test, "acc"),
-            "Test loss": (log.test, "loss"),
-            "Train learning rate": (log.rates, "LearningRate"),
-            "Train loss": (log.losses or log.train, "loss"),
-        }[self.what]
-        name = _column(rows, part)
-        return [(row[self.against], row[name]) for row in rows if name in row]
-
-
-KINDS = ("Test accuracy", "Test loss", "Train learning rate", "Train loss")
-CHARTS = tuple(ChartKind(what, against) for what in KINDS for against in ("NumIters", "Seconds"))
+QUANTITIES = ("Test accuracy", "Test loss", "Train learning rate", "Train loss")
 AXES = {"NumIters": "Iters", "Seconds": "Seconds"}
+"""Columns of the x axis, and their titles."""
 
 
-def _column(rows: Sequence[Row], part: str) -> str:
-    """Return the first column with ``part`` in its name; an empty name if no column has."""
-    return next((name for row in rows for name in row if part in name), "")
+def _points(log: TrainingLog, quantity: str, axis: str) -> list[tuple[float, float]]:
+    """Return the points of the first column whose name contains the quantity's."""
+    rows, part = {
+        "Test accuracy": (log.test, "acc"),
+        "Test loss": (log.test, "loss"),
+        "Train learning rate": (log.rates, "LearningRate"),
+        "Train loss": (log.losses or log.train, "loss"),
+    }[quantity]
+    name = next((name for row in rows for name in row if part in name), "")
+    return [(row[axis], row[name]) for row in rows if name in row]
 
 
 def draw_chart(kind: int, logs: Sequence[Path], out: Path) -> None:
-    """Draw one kind of chart of some logs.
-
-    Args:
-        kind: Index into ``CHARTS``.
-        logs: The logs, each a line of the chart.
-        out: The image to write; the extension sets the format.
-
-    Raises:
-        DemitasseError: Matplotlib is not installed, or does not support the format.
-        DataError: A log cannot be read, or has no such numbers.
-        OSError: The image cannot be written.
-    """
-    chosen = CHARTS[kind]
+    """Draw a chart of some logs, each a line; ``kind`` is Caffe's number of the chart."""
+    quantity, axis = list(product(QUANTITIES, AXES))[kind]
     curves = []
     for path in logs:
-        points = chosen.points(read_log(path))
+        points = _points(read_log(path), quantity, axis)
         if not points:
-            message = f"the log has no {chosen.what.lower()}"
-            raise DataError(message, str(path), code=ErrorCode.MISSING, got=chosen.what)
+            message = f"the log has no {quantity.lower()}"
+            raise DataError(message, str(path), code=ErrorCode.MISSING, got=quantity)
         curves.append(Curve(path.stem, points))
-    Chart(curves, chosen.what, AXES[chosen.against]).save(out)
+    Chart(curves, quantity, AXES[axis]).save(out)

@@ -37,14 +37,9 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-ABANDONED = 600
-"""Seconds without a change after which an incomplete file counts as abandoned."""
-
-PART = 1 << 20
-"""Bytes of a file that are read at a time."""
-
-HERE, EXCHANGE = -100, 2
-"""``AT_FDCWD`` and ``RENAME_EXCHANGE`` of Linux."""
+ABANDONED = 600  # seconds without a change after which an incomplete file counts as abandoned
+PART = 1 << 20  # bytes of a file that are read at a time
+HERE, EXCHANGE = -100, 2  # ``AT_FDCWD`` and ``RENAME_EXCHANGE`` of Linux
 
 PRIVATE_FILE, PRIVATE_FOLDER, PUBLIC = 0o600, 0o700, 0o666
 """Modes of new files and folders; the last is restricted by the process's umask."""
@@ -53,23 +48,17 @@ PARTIAL = re.compile(
     r"\.(?P<name>.+)\.(?P<check>[0-9a-f]{16})\.(?P<key>[0-9a-f]{8})\.part", re.DOTALL
 )
 
-_cleared: set[Path] = set()
-"""Folders whose abandoned files this process has deleted."""
+_cleared: set[Path] = set()  # folders whose abandoned files this process has deleted
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], hashed: _Hash | None = None) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path`` when the block ends without an exception.
 
-    The bytes are flushed to disk before the rename. If the block raises, ``path`` is unchanged and
-    the temporary file is deleted. Libraries that open files by name can use ``file.name``.
-
-    Args:
-        path: The file to write; its folder must exist.
-        hashed: A hash that is updated by the bytes of the file before the rename, or None.
-
-    Yields:
-        The temporary file, open for writing and reading bytes, in the folder of ``path``.
+    The file is open for writing and reading bytes, in the folder of ``path``, which must exist.
+    The bytes are flushed to disk before the rename, and update the hash, unless None. If the block
+    raises, ``path`` is unchanged and the temporary file is deleted. Libraries that open files by
+    name can use ``file.name``.
 
     Raises:
         OSError: The folder is read-only, the disk is full, or ``path`` is a device, a pipe or a
@@ -104,17 +93,7 @@ def atomic_write(path: str | os.PathLike[str], hashed: _Hash | None = None) -> I
 
 @contextmanager
 def partial_folder(path: Path) -> Iterator[Path]:
-    """Make a private folder beside ``path``, locked during the block and deleted afterwards.
-
-    Args:
-        path: The file or folder that is to be made in the new folder.
-
-    Yields:
-        The folder, empty.
-
-    Raises:
-        OSError: The folder cannot be made.
-    """
+    """Make a private folder beside ``path``, locked during the block and deleted afterwards."""
     folder = partial_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(PRIVATE_FOLDER)
@@ -127,11 +106,7 @@ def partial_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder during the block, where the system can lock folders.
-
-    Raises:
-        BlockingIOError: Another process has locked the folder.
-    """
+    """Lock a folder during the block, where the system can; refuse a locked one."""
     if fcntl is None:
         yield
         return
@@ -148,11 +123,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def _lock(handle: int) -> bool:
-    """Lock an open file or folder until it is closed; return False if the system cannot.
-
-    Raises:
-        BlockingIOError: Another process has locked the file.
-    """
+    """Lock an open file until it is closed; return False if the system has no locks."""
     if fcntl is None:
         return False
     try:
@@ -219,11 +190,8 @@ def _delete_unlocked(path: Path) -> None:
 def copy_attributes(source: Path, target: Path) -> None:
     """Copy mode, owner, group, ACL and extended attributes, as far as the system permits.
 
-    Without the right to keep the group, its members get the rights of all others.
-
-    Args:
-        source: A file or folder; if it does not exist, nothing is copied.
-        target: A file or folder of this process.
+    Without the right to keep the group, its members get the rights of all others. If the source
+    does not exist, nothing is copied.
     """
     try:
         wanted = source.stat()
@@ -265,14 +233,8 @@ def put_in_place(complete: Path, path: Path) -> None:
     Linux exchanges the two names atomically, on its native file systems. Elsewhere the name is
     absent for a moment: a process that is killed then leaves the old folder as
     ``.NAME.CHECK.1a2b3c4d.old``. The new folder has the attributes of the old folder, and its files
-    those of the old files of their names; other files get the rights that all old files give.
-
-    Args:
-        complete: The folder; its files are flushed to disk.
-        path: The final name.
-
-    Raises:
-        OSError: The folder cannot be renamed; the old folder is unchanged.
+    those of the old files of their names; other files get the rights that all old files give. On an
+    error the old folder is unchanged.
     """
     if path.is_dir():
         _copy_folder_attributes(path, complete)

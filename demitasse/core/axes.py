@@ -12,8 +12,7 @@ from typing import Any
 from demitasse.errors import ErrorCode, ShapeError
 
 MAX_AXES = 32
-MAX_COUNT = 1 << 47
-"""Largest number of elements in a blob."""
+MAX_COUNT = 1 << 47  # largest number of elements in a blob
 LEGACY = ("num", "channels", "height", "width")
 
 
@@ -58,6 +57,13 @@ class Axes:
         """The shape and the count, as Caffe's log shows them."""
         return shape_string(self._shape)
 
+    def _label(self) -> str:
+        return f"blob {self.name!r}" if self.name else "blob"
+
+    def _fault(self, code: ErrorCode, text: str, **details: object) -> ShapeError:
+        message = f"{text} {self._label()} {self.shape_string}"
+        return ShapeError(message, code=code, blob=self.name, **details)
+
     def canonical_axis(self, axis: int) -> int:
         """Return ``axis`` counted from the front; -1 is the last.
 
@@ -66,14 +72,8 @@ class Axes:
         """
         n = self.num_axes
         if not -n <= axis < n:
-            message = (
-                f"axis {axis} is not in [-{n}, {n}) of {self._label()} {self.shape_string}"
-                if n
-                else f"{self._label()} has no axes, so no axis {axis}; was it given a shape?"
-            )
-            raise ShapeError(
-                message, code=ErrorCode.OUT_OF_RANGE, blob=self.name, axis=axis, axes=n
-            )
+            text = f"axis {axis} is none of the {n} axes of"
+            raise self._fault(ErrorCode.OUT_OF_RANGE, text, axis=axis, axes=n)
         return axis + n if axis < 0 else axis
 
     def count_between(self, start: int, end: int) -> int:
@@ -83,8 +83,8 @@ class Axes:
             ShapeError: Not 0 <= start <= end <= num_axes.
         """
         if not 0 <= start <= end <= self.num_axes:
-            message = f"no axes [{start}, {end}) in {self._label()} {self.shape_string}"
-            raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=self.name)
+            text = f"no axes [{start}, {end}) in"
+            raise self._fault(ErrorCode.OUT_OF_RANGE, text)
         return math.prod(self._shape[start:end])
 
     def count_from(self, start: int) -> int:
@@ -102,11 +102,8 @@ class Axes:
             ShapeError: The blob has more than 4 axes, or the index is not in [-4, 4).
         """
         if self.num_axes > 4 or not -4 <= index < 4:
-            message = (
-                f"legacy axis {index} of {self._label()} {self.shape_string}: "
-                "only blobs of at most 4 axes have legacy axes -4 to 3"
-            )
-            raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=self.name, axis=index)
+            text = f"blobs of at most 4 axes have legacy axes -4 to 3; got axis {index} of"
+            raise self._fault(ErrorCode.OUT_OF_RANGE, text, axis=index)
         if index >= self.num_axes or index < -self.num_axes:
             return 1
         return self._shape[index]
@@ -139,21 +136,16 @@ class Axes:
         """
         given = [int(i) for i in flat_list(indices)]
         if len(given) > self.num_axes:
-            message = f"{len(given)} indices for {self._label()} {self.shape_string}"
-            raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, blob=self.name, got=len(given))
+            text = f"{len(given)} indices for"
+            raise self._fault(ErrorCode.COUNT_MISMATCH, text, got=len(given))
         position = 0
         for axis, size in enumerate(self._shape):
             index = given[axis] if axis < len(given) else 0
             if not 0 <= index < size:
-                message = (
-                    f"index {index} is outside axis {axis} of {self._label()} {self.shape_string}"
-                )
-                raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=self.name, axis=axis)
+                text = f"index {index} is outside axis {axis} of"
+                raise self._fault(ErrorCode.OUT_OF_RANGE, text, axis=axis)
             position = position * size + index
         return position
-
-    def _label(self) -> str:
-        return f"blob {self.name!r}" if self.name else "blob"
 
 
 def flat_list(values: Iterable[Any]) -> list[Any]:

@@ -26,10 +26,7 @@ _warned: set[str] = set()
 def warn_once(old: str, new: str, *, stacklevel: int = 3) -> None:
     """Warn that a public name is deprecated, the first time in this process.
 
-    Args:
-        old: The old name, as the user wrote it.
-        new: The name to use.
-        stacklevel: Frames from here to the user's code.
+    ``stacklevel`` is the number of frames from here to the user's code.
     """
     if old in _warned:
         return
@@ -39,26 +36,14 @@ def warn_once(old: str, new: str, *, stacklevel: int = 3) -> None:
 
 
 def log_once(log: logging.Logger, old: str, new: str) -> None:
-    """Log a warning that a flag, a setting in a file or a variable is deprecated, the first time.
-
-    Args:
-        log: Logger of the calling module.
-        old: The old name, as the user wrote it.
-        new: The name to use.
-    """
+    """Log a warning that a flag, setting or variable is deprecated, the first time."""
     if old not in _warned:
         _warned.add(old)
         log.warning("%s is deprecated and goes with the next release; use %s", old, new)
 
 
 def deprecated_attribute(owner: str, old: str, new: str) -> Any:
-    """Return a property that warns and reads or sets the attribute of the new name.
-
-    Args:
-        owner: Name of the class, for the warning.
-        old: Old name of the attribute or method.
-        new: Its new name.
-    """
+    """Return a property that warns and reads or sets the attribute of the new name."""
 
     def read(self: Any) -> Any:
         warn_once(f"{owner}.{old}", f"{owner}.{new}")
@@ -72,12 +57,7 @@ def deprecated_attribute(owner: str, old: str, new: str) -> Any:
 
 
 def adopt_renamed_overrides(kind: type, names: Mapping[str, str]) -> None:
-    """Give the overrides of a new class that have old names their present names.
-
-    Args:
-        kind: The class, from its base's ``__init_subclass__``.
-        names: New name of each method or attribute by its old name.
-    """
+    """Give overrides with old names their present names; for ``__init_subclass__``."""
     for old, new in names.items():
         if old in vars(kind) and new not in vars(kind):
             warn_once(f"{kind.__qualname__}.{old}", new, stacklevel=4)
@@ -85,12 +65,7 @@ def adopt_renamed_overrides(kind: type, names: Mapping[str, str]) -> None:
 
 
 def deprecated_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module that has old names of its attributes.
-
-    Args:
-        module: Name of the module.
-        names: New name of each attribute by its old name.
-    """
+    """Return the ``__getattr__`` of a module that has old names of its attributes."""
 
     def find(name: str) -> Any:
         if name not in names:
@@ -105,44 +80,29 @@ def deprecated_names(module: str, names: Mapping[str, str]) -> Callable[[str], A
 def renamed_arguments(**names: str) -> Callable[[Function], Function]:
     """Return a decorator under which a function accepts old names of keyword arguments.
 
-    Args:
-        names: New name of each argument by its old name.
-
-    Raises:
-        TypeError: A call gives an argument by both names.
+    A call that gives an argument by both names raises a TypeError.
     """
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def call(*args: Any, **given: Any) -> Any:
-            return function(*args, **_translated(function.__qualname__, names, given))
+            current: dict[str, Any] = {}
+            for name, value in given.items():
+                new = names.get(name, name)
+                if new != name:
+                    warn_once(f"argument {name} of {function.__qualname__}", new)
+                    if new in given or new in current:
+                        message = f"{function.__qualname__} got {new} twice: {name} is its old name"
+                        raise TypeError(message)
+                current[new] = value
+            return function(*args, **current)
 
         return cast("Function", call)
 
     return decorate
 
 
-def _translated(
-    function: str, names: Mapping[str, str], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    if names.keys().isdisjoint(given):
-        return dict(given)
-    out: dict[str, Any] = {}
-    for name, value in given.items():
-        new = names.get(name, name)
-        if new != name:
-            warn_once(f"argument {name} of {function}", new, stacklevel=4)
-        if new in out or (new != name and new in given):
-            message = f"{function} got {new} twice: {name} is its old name"
-            raise TypeError(message)
-        out[new] = value
-    return out
-
-
-ADDRESSES = {
-    "demitasse.pycaffe": "demitasse.compat.pycaffe",
-    "demitasse.cvdnn": "demitasse.compat.cvdnn",
-}
+ADDRESSES = {f"demitasse.{name}": f"demitasse.compat.{name}" for name in ("pycaffe", "cvdnn")}
 """Public names of packages that stay for good, and the folders of their files."""
 
 MOVED = {

@@ -21,17 +21,9 @@ from demitasse.core.memory_info import HOST, MemoryInfo, ledger
 from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = [
-    "SOLVER_FILE",
-    "Device",
-    "available_devices",
-    "choose_device",
-    "current_device",
-    "devices",
-    "memory_info",
-    "named_device",
-    "set_device",
-    "use_device",
-]
+    "SOLVER_FILE", "Device", "available_devices", "choose_device", "current_device", "devices",
+    "memory_info", "named_device", "set_device", "use_device",
+]  # fmt: skip
 
 
 class Device:

@@ -94,13 +94,7 @@ MODULE: Mapping[str, str] = {
 def attribute_error(
     owner: type | ModuleType, name: str, guesses: Mapping[str, str]
 ) -> AttributeError:
-    """Return the error for a missing attribute, with what stands for it or a similar name.
-
-    Args:
-        owner: The class or the module.
-        name: Name of the attribute.
-        guesses: What stands for the names of other libraries.
-    """
+    """Return the error for a missing attribute, with what stands for it or a similar name."""
     kind = "object" if isinstance(owner, type) else "module"
     what = f"{owner.__name__} {kind} has no attribute {name!r}"
     if name.startswith("_"):  # asked by protocols of Python and NumPy

@@ -17,8 +17,7 @@ try:
 except ImportError:  # a Python built without it
     from hashlib import blake2b
 
-BYTES = 32
-"""Size of a digest, of a keyed hash and of its key."""
+BYTES = 32  # size of a digest, of a keyed hash and of its key
 
 
 def digest(content: bytes) -> str:

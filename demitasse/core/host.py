@@ -19,8 +19,7 @@ from demitasse.core.text import bytes_text
 
 CGROUP_MOUNT = Path("sys/fs/cgroup")
 
-UNLIMITED = 1 << 60
-"""Version 1 reports a number above this one for no limit, version 2 ``max``."""
+UNLIMITED = 1 << 60  # version 1 reports a number above this one for no limit, version 2 ``max``
 
 LARGE = 1 << 30
 """``check_size`` accepts allocations up to this number of bytes without reading the limits."""
@@ -32,8 +31,7 @@ GROUP_FILES = {
 """Files with the limit and the usage of a memory control group, by version, and the entry of
 ``memory.stat`` that counts reclaimable page cache."""
 
-Bounds = tuple[int, int]
-"""A limit and its present usage, in bytes."""
+Bounds = tuple[int, int]  # a limit and its present usage, in bytes
 
 
 @cache
@@ -51,31 +49,20 @@ def affinity_cores() -> int:
 
 
 def quota(root: Path = Path("/")) -> float | None:
-    """Return the CPU quota in cores, or None without a quota.
-
-    Args:
-        root: Folder of ``proc`` and ``sys``.
-    """
-    return min(_quotas(root), default=None)
-
-
-def _quotas(root: Path) -> Iterator[float]:
+    """Return the CPU quota in cores, or None; ``root`` has the folders ``proc`` and ``sys``."""
+    quotas = []
     for version, group in cgroups("cpu", root):
         files = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         words = " ".join(line for file in files for line in _lines(group / file)).split()
         with suppress(ValueError):  # "max", or no such file
             limit, period = (int(word) for word in words)
             if limit > 0 and period > 0:
-                yield limit / period
+                quotas.append(limit / period)
+    return min(quotas, default=None)
 
 
 def cgroups(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Yield version and folder of each control group that limits this process, innermost first.
-
-    Args:
-        controller: The limited resource: "cpu" or "memory".
-        root: Folder of ``proc`` and ``sys``.
-    """
+    """Yield version and folder of each control group that limits a resource, innermost first."""
     mount = root / CGROUP_MOUNT
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -101,12 +88,10 @@ def _with_parents(mount: Path, path: str) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Memory of the host, in bytes.
+    """Memory of the host, in bytes: physical, or this process's limit if that is lower.
 
-    Attributes:
-        total: Physical memory, or this process's limit if that is lower; 0 if unknown.
-        free: Memory available without swapping; None if unknown.
-        process: Resident memory of this process; None if unknown.
+    ``free`` is available without swapping; ``process`` is the resident memory of this process.
+    They are None, or the total 0, if unknown.
     """
 
     total: int
@@ -115,14 +100,14 @@ class HostMemory:
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory:
-    """Return the host's memory within this process's limits.
-
-    Args:
-        root: Folder of ``proc`` and ``sys``.
-    """
+    """Return the host's memory within this process's limits."""
     machine = _counters(root / "proc/meminfo")
     if "MemTotal" not in machine:
-        return HostMemory(_physical_memory(), None, None)
+        try:
+            physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, OSError, ValueError):
+            physical = 0
+        return HostMemory(physical, None, None)
     total = machine["MemTotal"]
     free = machine.get("MemAvailable", machine.get("MemFree", 0))
     for limit, used in _memory_bounds(root):
@@ -132,11 +117,7 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
 
 
 def check_size(nbytes: int) -> None:
-    """Refuse an allocation that exceeds the host's total memory.
-
-    Raises:
-        MemoryError: ``nbytes`` exceeds the total.
-    """
+    """Raise a MemoryError for an allocation that exceeds the host's total memory."""
     if nbytes > LARGE and 0 < (total := host_memory().total) < nbytes:
         message = f"it takes {bytes_text(nbytes)}, and there are {bytes_text(total)} in all"
         raise MemoryError(message)
@@ -152,10 +133,7 @@ def limited_to(more: int) -> Iterator[bool]:
     """Limit this process to ``more`` bytes beyond its present data segment, on Linux.
 
     The system refuses allocations beyond the limit. Pages that are allocated and never touched
-    count, too.
-
-    Yields:
-        True if the system supports the limit.
+    count, too. Yields False if the system does not support the limit.
     """
     used = _counters(Path("/proc/self/status")).get("VmData")
     if used is None:
@@ -215,11 +193,3 @@ def _number(path: Path) -> int | None:
     """Return the number in a kernel file; None if the file is missing or contains ``max``."""
     word = next(iter(_lines(path)), "").strip()
     return int(word) if word.isdecimal() else None
-
-
-def _physical_memory() -> int:
-    """Return the machine's memory in bytes; 0 if unknown."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 0

@@ -94,16 +94,13 @@ class Writer(Protocol):
 def start_logging(
     level: str | int | None = None, style: str = "glog", stream: Writer | None = None
 ) -> logging.Handler:
-    """Write Demitasse's log to a stream; a second call replaces the first one's handler.
+    """Write Demitasse's log to a stream; return the handler, which replaces an earlier one.
 
     Args:
         level: Lowest level that is written; defaults to ``GLOG_minloglevel`` of the environment
             (0 info, 1 warning, 2 error, 3 fatal), else the setting ``log_level``.
         style: "glog", "text" (level and message) or "json".
         stream: Target; defaults to standard error.
-
-    Returns:
-        The handler.
 
     Raises:
         ConfigError: The level or the style is unknown.
@@ -114,11 +111,7 @@ def start_logging(
     lowest = _level(level)
     stop_logging()
     handler = _Handler(sys.stderr if stream is None else stream)
-    formatters = {
-        "glog": GlogFormatter(),
-        "text": TextFormatter(),
-        "json": JsonFormatter(),
-    }
+    formatters = {"glog": GlogFormatter(), "text": TextFormatter(), "json": JsonFormatter()}
     handler.setFormatter(formatters[style])
     logger = logging.getLogger(ROOT)
     logger.addHandler(handler)
@@ -132,23 +125,19 @@ def stop_logging() -> None:
     for handler in [h for h in logger.handlers if isinstance(h, _Handler)]:
         logger.removeHandler(handler)
     logger.setLevel(logging.NOTSET)
-    if _Propagation.stopped:
-        logger.propagate, _Propagation.stopped = True, False
-
-
-class _Propagation:
-    """Propagation to Python's root logger."""
-
-    stopped = False
+    if _Handler.propagation_stopped:
+        logger.propagate, _Handler.propagation_stopped = True, False
 
 
 def stop_propagation() -> None:
     """Keep records from Python's root logger, which would repeat them, until ``stop_logging``."""
-    logging.getLogger(ROOT).propagate, _Propagation.stopped = False, True
+    logging.getLogger(ROOT).propagate, _Handler.propagation_stopped = False, True
 
 
 class _Handler(logging.StreamHandler[Writer]):
     """Handler of ``start_logging``; its class distinguishes it from a program's handlers."""
+
+    propagation_stopped = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Drop a record that cannot be written, for instance to a full disk."""

@@ -11,8 +11,7 @@ from demitasse.core.text import bytes_text
 
 __all__ = ["HOST", "Holder", "Ledger", "MemoryInfo", "Share", "ledger"]
 
-HOST = "host"
-"""Place of arrays on the host; the place of other arrays is their device's name."""
+HOST = "host"  # place of arrays on the host; the place of other arrays is their device's name
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,7 @@ class MemoryInfo:
 
 
 class Share(NamedTuple):
-    """One array of a holder; several holders may share an array.
-
-    Attributes:
-        place: ``HOST``, or the name of a device with memory of its own.
-        array: Identity of the array among all live arrays.
-        nbytes: Size of the array, in bytes.
-    """
+    """One array of a holder, which several holders may share: its place, identity and bytes."""
 
     place: str
     array: int

@@ -19,11 +19,8 @@ def with_location(
 ) -> Exception:
     """Return the error with its location; a failed allocation becomes an OutOfMemoryError.
 
-    Args:
-        error: The exception that was raised.
-        place: The location, for instance ``layer 'conv1' (Convolution)``.
-        doing: The activity, for out-of-memory errors: "forward", "backward", ...
-        explain: Converts errors of a device library to errors of ours (``Backend.explained``).
+    ``doing`` is the activity, for out-of-memory errors: "forward", "backward", ... ``explain``
+    converts errors of a device library to errors of ours (``Backend.explained``).
     """
     result = explain(error) if explain is not None else error
     failed = isinstance(result, OSError) and result.errno == errno.ENOMEM
@@ -41,15 +38,7 @@ def with_location(
 
 @contextmanager
 def memory_errors_at(place: str, explain: Explain) -> Iterator[None]:
-    """Add a location to out-of-memory errors of the block that have none.
-
-    Args:
-        place: The location, or the activity.
-        explain: As for ``with_location``.
-
-    Raises:
-        OutOfMemoryError: An allocation failed.
-    """
+    """Add a location, or an activity, to out-of-memory errors of the block that have none."""
     try:
         yield
     except MEMORY_ERRORS as error:

@@ -13,8 +13,7 @@ from pathlib import Path
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DataError, ErrorCode
 
-ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Error numbers of a missing file."""
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # error numbers of a missing file
 
 MAX_NEIGHBOURS = 2000
 """Largest number of files in a folder that are compared with a missing file's name."""
@@ -24,16 +23,9 @@ def resolve_path(name: str, base: Path | None = None) -> Path:
     """Return the path of the file or folder ``name``.
 
     The working directory comes first, as in Caffe, so that its command lines keep working. The
-    folder of the prototxt that names the file comes second, so that a model's folder can be used
-    from anywhere.
-
-    Args:
-        name: The path as written.
-        base: Folder of the file that names it, or None.
-
-    Returns:
-        The first of the two that exists; the path in the working directory if neither does, so
-        that the error on opening it shows the path as written.
+    folder ``base`` of the prototxt that names the file comes second, so that a model's folder can
+    be used from anywhere. If neither exists, the path is that in the working directory, so that
+    the error on opening it shows the path as written.
 
     Raises:
         ConfigError: The name is too long, or contains a zero byte.
@@ -56,15 +48,8 @@ def rooted_path(root: str, name: str, base: Path | None = None) -> Path:
     """Return the path of a file in a list, below a root.
 
     Caffe joins both as text, so that ``folder/prefix_`` is a root, too. If there is no such file,
-    and the root has no slash at its end, a slash joins them.
-
-    Args:
-        root: The root, as written.
-        name: The name in the list.
-        base: Folder of the file that names the root, or None.
-
-    Returns:
-        The first of the two that exists; the path as in Caffe if neither does.
+    and the root has no slash at its end, a slash joins them. If neither exists, the path is as in
+    Caffe.
 
     Raises:
         ConfigError: The name is too long, or contains a zero byte.
@@ -77,11 +62,7 @@ def rooted_path(root: str, name: str, base: Path | None = None) -> Path:
 
 
 def _exists(path: Path) -> bool:
-    """Return True if a file exists; unlike ``Path.exists``, refuse impossible names.
-
-    Raises:
-        OSError: The name is impossible, or the folder cannot be searched.
-    """
+    """Return True if a file exists; unlike ``Path.exists``, refuse impossible names."""
     try:
         path.stat()
     except OSError as error:
@@ -131,10 +112,6 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 def read_text(path: str | os.PathLike[str], errors: str = "surrogateescape") -> str:
     """Return the text of a regular UTF-8 file, with newlines as line ends.
 
-    Args:
-        path: The file.
-        errors: Treatment of bytes that are not UTF-8, as for ``bytes.decode``.
-
     Raises:
         OSError: The file is not regular, cannot be read, or exceeds the memory.
     """
@@ -175,11 +152,7 @@ def read_failure(error: OSError, path: str | os.PathLike[str]) -> str:
 
 
 def check_exists(path: Path) -> None:
-    """Check that a file or folder exists.
-
-    Raises:
-        DataError: It does not exist; the message has a similar name.
-    """
+    """Raise a DataError, with a similar name, unless a file or folder exists."""
     try:
         path.stat()
     except (OSError, ValueError) as error:
@@ -189,12 +162,7 @@ def check_exists(path: Path) -> None:
 
 
 def reason_of(error: BaseException, path: str | os.PathLike[str] | None = None) -> str:
-    """Return the message of an error; of an error of the system its file and reason.
-
-    Args:
-        error: The error.
-        path: A file that is named already, and so is left out.
-    """
+    """Return the message of an error; of the system's, its reason and its file unless ``path``."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     name = None if error.filename is None else os.fsdecode(error.filename)

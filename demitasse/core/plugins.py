@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from demitasse.core.config import settings
 from demitasse.core.paths import real_path, reason_of
@@ -27,19 +26,13 @@ _lock = threading.RLock()
 
 
 def import_plugins() -> None:
-    """Import the modules of the setting ``plugins``, each once per process.
-
-    Raises:
-        ConfigError: A module or file is missing, or importing it raised an exception.
-    """
+    """Import the modules of the setting ``plugins``, each once per process."""
     found = settings.find("plugins")
-    if found.value:
-        _import_all(found.value, found.folder or Path.cwd(), found.where)
-
-
-def _import_all(names: Sequence[str], folder: Path, where: str) -> None:
+    if not found.value:
+        return
+    folder = found.folder or Path.cwd()
     with _lock:
-        for name in names:
+        for name in found.value:
             if (name, folder) in _imported:
                 continue
             _imported.add((name, folder))  # first, as the module may look up layers on import
@@ -48,23 +41,18 @@ def _import_all(names: Sequence[str], folder: Path, where: str) -> None:
             except Exception as error:  # a plugin may raise anything
                 _imported.discard((name, folder))
                 kind = type(error).__name__
-                message = f"{where}: import of {name!r} raised {kind}: {reason_of(error)}"
-                raise ConfigError(
-                    message, code=ErrorCode.FAILED, setting="plugins", plugin=name, raised=kind
-                ) from error
+                message = f"{found.where}: import of {name!r} raised {kind}: {reason_of(error)}"
+                details: Any = {"setting": "plugins", "plugin": name, "raised": kind}
+                raise ConfigError(message, code=ErrorCode.FAILED, **details) from error
 
 
 def _import(name: str, folder: Path) -> None:
-    if name.endswith(".py") or "/" in name:
-        _import_file(folder / name)
+    """Import a module; a file as a module of its stem, or of another name if the stem is taken."""
+    if not (name.endswith(".py") or "/" in name):
+        with _searched(folder):
+            import_module(name)
         return
-    with _searched(folder):
-        import_module(name)
-
-
-def _import_file(path: Path) -> None:
-    """Import a file as a module of its stem, or of another name if the stem is taken."""
-    path = real_path(path)
+    path = real_path(folder / name)
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return

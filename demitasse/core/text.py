@@ -21,23 +21,19 @@ SPECIAL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
-MAX_NAME = 200
-"""Characters of the longest name that is compared: comparing megabytes takes minutes."""
+MAX_NAME = 200  # characters of the longest name that is compared: comparing megabytes takes minutes
 
 UNITS = ("bytes", "KiB", "MiB", "GiB")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b|bytes?)?", re.IGNORECASE)
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
-MAX_SIZE = 2.0**64
-"""Largest size in bytes that ``read_size`` accepts."""
+MAX_SIZE = 2.0**64  # largest size in bytes that ``read_size`` accepts
 
 
 def escaped(text: str, *, one_line: bool = False) -> str:
-    r"""Return text with special characters in Python's notation, e.g. ``\x1b``.
+    """Return text with special characters in Python's notation; newlines, too, with ``one_line``.
 
-    Args:
-        text: The text; escape sequences in it stay unchanged.
-        one_line: Escape newlines, too.
+    Escape sequences in the text stay unchanged.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -87,15 +83,15 @@ def command_line(*words: str | os.PathLike[str]) -> str:
     The program is named as it was started if ``PATH`` does not lead to it, as in an environment
     that is not activated.
     """
-    return " ".join([_program(), *(shlex.quote(os.fspath(word)) for word in words)])
-
-
-def _program() -> str:
     started, found = sys.argv[0], shutil.which("demitasse")
     is_program = Path(started).name in {"demitasse", "demitasse.exe"}
     if found and (not is_program or os.path.realpath(found) == os.path.realpath(started)):
-        return "demitasse"
-    return shlex.quote(started) if is_program else f"{shlex.quote(sys.executable)} -m demitasse"
+        program = "demitasse"
+    elif is_program:
+        program = shlex.quote(started)
+    else:
+        program = f"{shlex.quote(sys.executable)} -m demitasse"
+    return " ".join([program, *(shlex.quote(os.fspath(word)) for word in words)])
 
 
 def read_size(value: object) -> int:

@@ -14,26 +14,24 @@ from demitasse.core.config import settings
 from demitasse.core.host import cores
 from demitasse.errors import DeviceError, ErrorCode
 
+LARGE_STACK = 64
+"""MiB of the stack of a thread above which the error for lack of threads names that limit."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def wanted_threads(most: int | None = None) -> int:
-    """Return the setting ``threads``, or without one the number of usable cores.
+    """Return the setting ``threads``, or the number of usable cores, at most ``most``.
 
-    Args:
-        most: Upper bound of the default; the setting may exceed it.
+    The setting may exceed that bound.
     """
     present = cores()
     return int(settings.get_often("threads")) or (present if most is None else min(most, present))
 
 
 def start(thread: threading.Thread) -> None:
-    """Start a thread.
-
-    Raises:
-        DeviceError: The system refuses another thread.
-    """
+    """Start a thread; raise a DeviceError if the system refuses another."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -41,10 +39,7 @@ def start(thread: threading.Thread) -> None:
 
 
 def check_startable(count: int) -> None:
-    """Start threads that end at once, to find out whether the system allows as many.
-
-    Args:
-        count: Number of threads that run at the same time.
+    """Start so many threads that end at once, to find out whether the system allows them.
 
     Raises:
         DeviceError: The system refuses one of them.
@@ -65,10 +60,7 @@ def check_interrupt() -> None:
     """Check that an interrupt does not come from OpenBLAS, which lacks threads.
 
     OpenBLAS interrupts the process, as Ctrl-C does, if its threads do not start when NumPy is
-    imported.
-
-    Raises:
-        DeviceError: NumPy was not imported, and the system refuses threads.
+    imported. A DeviceError is raised then.
     """
     if "numpy" not in sys.modules:
         check_startable(1)
@@ -78,11 +70,7 @@ class Pool(ThreadPoolExecutor):
     """A thread pool that shuts down, without running queued calls, when a thread fails to start."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue a call.
-
-        Raises:
-            DeviceError: The system refuses another thread.
-        """
+        """Queue a call; raise a DeviceError if the system refuses another thread."""
         try:
             return super().submit(fn, *args, **kwargs)
         except RuntimeError as error:
@@ -91,16 +79,25 @@ class Pool(ThreadPoolExecutor):
 
 
 def no_threads(error: object) -> DeviceError:
-    """Return the error for a thread that the system refuses.
-
-    Args:
-        error: Text or error of the refusal.
-    """
+    """Return the error for a thread that the system refuses."""
     message = (
         f"the system gives this process no more threads ({error}); raise its limits of processes "
         "and memory (ulimit -u, ulimit -v, or the container's), or run fewer threads"
     )
+    stack = _stack_size() >> 20
+    if stack > LARGE_STACK:
+        message += f"; each thread reserves {stack} MiB for its stack, lower that limit (ulimit -s)"
     return DeviceError(message, code=ErrorCode.LIMIT, resource="threads")
+
+
+def _stack_size() -> int:
+    """Return the bytes that the system reserves for the stack of a thread; 0 for no limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    size, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return 0 if size == resource.RLIM_INFINITY else size
 
 
 class Uninterrupted:

@@ -12,8 +12,6 @@ from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError
 from demitasse.io.data.databases.writing import write_database
 
-__all__ = ["SHAPES", "Scene", "Split", "digits", "draw_shapes", "scenes", "write_databases"]
-
 SHAPES = ("disc", "square", "triangle", "ring", "cross")
 """Shapes by label."""
 
@@ -35,12 +33,7 @@ class Split:
 def digits(size: int = 28, test: int = 297) -> Split:
     """Return the 1,797 handwritten digits of scikit-learn, in a stratified split.
 
-    Args:
-        size: Height and width: a multiple of 8, padded with zeros; gray values 0 to 255.
-        test: Number of test images.
-
-    Raises:
-        ConfigError: scikit-learn is not installed.
+    The height and width are a multiple of 8, padded with zeros; gray values are 0 to 255.
     """
     try:
         from sklearn.datasets import load_digits
@@ -49,10 +42,10 @@ def digits(size: int = 28, test: int = 297) -> Split:
         raise missing_extra(ConfigError, "this example", "scikit-learn", "examples") from error
     grey, labels = load_digits(return_X_y=True)
     images = np.minimum(grey.reshape(-1, 1, 8, 8) * 16, 255).astype(np.uint8)
-    times = size // 8
+    times, rest = divmod(size, 8)
     images = images.repeat(times, axis=2).repeat(times, axis=3)
-    before, after = (size - 8 * times) // 2, (size - 8 * times + 1) // 2
-    images = np.pad(images, ((0, 0), (0, 0), (before, after), (before, after)))
+    margins = (rest // 2, (rest + 1) // 2)
+    images = np.pad(images, ((0, 0), (0, 0), margins, margins))
     x, x_test, y, y_test = train_test_split(
         images, labels, test_size=test, stratify=labels, random_state=0
     )
@@ -100,15 +93,7 @@ class Scene:
 
 
 def scenes(count: int, size: int, *, shapes: int = 2, most: int = 2, seed: int = 0) -> list[Scene]:
-    """Draw images of one to ``most`` shapes that do not overlap.
-
-    Args:
-        count: Number of images.
-        size: Height and width.
-        shapes: Number of classes, which are 1 to ``shapes``.
-        most: Largest number of shapes in an image.
-        seed: Seed of the generator.
-    """
+    """Draw square images of one to ``most`` shapes, of classes from 1 on, that do not overlap."""
     rng = np.random.default_rng(seed)
     return [_scene(size, shapes, most, rng) for _ in range(count)]
 
@@ -131,7 +116,6 @@ def _scene(size: int, shapes: int, most: int, rng: np.random.Generator) -> Scene
 
 
 def _discs(size: int, count: int, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield center and radius of up to ``count`` disjoint discs."""
     taken: list[tuple[np.ndarray, float]] = []
     for _ in range(20 * count):
         radius = float(rng.uniform(0.12, 0.25) * size)

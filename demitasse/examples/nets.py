@@ -8,13 +8,15 @@ names of the published weights, except for the last layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = ["NETS", "StartData", "default_net", "net_files"]
+FOLDER = Path(__file__).with_name("start_nets")
+"""Layers of each net; CLASSES stands for their number."""
 
 EPOCHS = 40
 """Times that the solver reads the training images."""
@@ -30,12 +32,10 @@ class StartData:
     """Data of a net.
 
     Attributes:
-        classes: Number of classes.
         shape: Channels, height and width of the images.
         mean: Mean of each channel, from 0 to 255.
         sources: Paths of the LMDBs for training and test.
-        train: Number of training images; 0 if unknown.
-        test: Number of test images; 0 if unknown.
+        train, test: Number of images; 0 if unknown.
     """
 
     classes: int
@@ -48,12 +48,10 @@ class StartData:
 
 @dataclass(frozen=True)
 class StartNet:
-    """A net to start from.
+    """A net to start from; its layers between data and loss are in a prototxt of its name.
 
     Attributes:
-        layers: Returns the layers between data and loss for a number of classes; the scores are
-            the top of the last layer.
-        scores: Name of the scores.
+        scores: Top of the last layer.
         side: Shortest side of an image, in pixels.
         size: Height and width of images, if no data is given.
         batch: Images in a batch for training.
@@ -63,7 +61,6 @@ class StartNet:
         scale: Factor of pixels after the mean.
     """
 
-    layers: Callable[[int], str]
     scores: str
     side: int
     size: int
@@ -76,21 +73,14 @@ class StartNet:
 
 def default_net(shape: Sequence[int]) -> str:
     """Return the name of a net for images: LeNet for small gray images, else the CIFAR-10 net."""
-    return "lenet" if shape[0] == 1 and 16 <= min(shape[1:]) <= max(shape[1:]) <= 32 else (
-        "cifar10_quick"
-    )  # fmt: skip
+    is_small = 16 <= min(shape[1:]) <= max(shape[1:]) <= 32
+    return "lenet" if shape[0] == 1 and is_small else "cifar10_quick"
 
 
 def net_files(name: str, data: StartData, prefix: str) -> dict[str, str]:
-    """Return the prototxts of a net: file name -> text.
+    """Return the prototxts of a net in ``NETS``: file name -> text.
 
-    Args:
-        name: Name of the net, a key of ``NETS``.
-        data: Data of the net.
-        prefix: Folder of the files as the solver names it, with its slash; may be empty.
-
-    Raises:
-        ConfigError: The net is unknown, or the images do not fit the net.
+    ``prefix`` is the folder of the files as the solver names it, with its slash; it may be empty.
     """
     if name not in NETS:
         message = f"got net {name!r}{suggestion(name, NETS)}; expected one of {', '.join(NETS)}"
@@ -133,7 +123,8 @@ def _train_val(name: str, net: StartNet, data: StartData) -> str:
   data_param {{ source: {_quoted(source)}  backend: LMDB  batch_size: {batches[phase]} }}
 }}
 """)
-    text.append(net.layers(data.classes))
+    layers = (FOLDER / f"{name}.prototxt").read_text(encoding="utf-8")
+    text.append(layers.replace("CLASSES", str(data.classes)))
     text.append(f"""layer {{
   name: "accuracy"  type: "Accuracy"  bottom: "{net.scores}"  bottom: "label"  top: "accuracy"
   include {{ phase: TEST }}
@@ -189,177 +180,13 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-# -- layers ------------------------------------------------------------------------------------
-
-XAVIER, MSRA = 'weight_filler { type: "xavier" }', 'weight_filler { type: "msra" }'
-RATES = "param { lr_mult: 1 }  param { lr_mult: 2  decay_mult: 0 }"
-
-
-def _conv(name: str, bottom: str, fields: str, rates: str = RATES) -> str:
-    return f"""layer {{
-  name: "{name}"  type: "Convolution"  bottom: "{bottom}"  top: "{name}"
-  {rates}
-  convolution_param {{ {fields} }}
-}}
-"""
-
-
-def _relu(name: str, blob: str) -> str:
-    return f'layer {{ name: "{name}"  type: "ReLU"  bottom: "{blob}"  top: "{blob}" }}\n'
-
-
-def _pool(name: str, bottom: str, fields: str) -> str:
-    return f"""layer {{
-  name: "{name}"  type: "Pooling"  bottom: "{bottom}"  top: "{name}"
-  pooling_param {{ {fields} }}
-}}
-"""
-
-
-def _product(name: str, bottom: str, outputs: int, filler: str = XAVIER) -> str:
-    return f"""layer {{
-  name: "{name}"  type: "InnerProduct"  bottom: "{bottom}"  top: "{name}"
-  {RATES}
-  inner_product_param {{ num_output: {outputs}  {filler} }}
-}}
-"""
-
-
-def _lenet(classes: int) -> str:
-    half = "pool: MAX  kernel_size: 2  stride: 2"
-    return "".join(
-        [
-            _conv("conv1", "data", f"num_output: 20  kernel_size: 5  {XAVIER}"),
-            _pool("pool1", "conv1", half),
-            _conv("conv2", "pool1", f"num_output: 50  kernel_size: 5  {XAVIER}"),
-            _pool("pool2", "conv2", half),
-            _product("ip1", "pool2", 500),
-            _relu("relu1", "ip1"),
-            _product("ip2", "ip1", classes),
-        ]
-    )
-
-
-def _cifar10_quick(classes: int) -> str:
-    conv, half = "pad: 2  kernel_size: 5", "kernel_size: 3  stride: 2"
-    return "".join(
-        [
-            _conv("conv1", "data", f"num_output: 32  {conv}  {MSRA}"),
-            _pool("pool1", "conv1", f"pool: MAX  {half}"),
-            _relu("relu1", "pool1"),
-            _conv("conv2", "pool1", f"num_output: 32  {conv}  {MSRA}"),
-            _relu("relu2", "conv2"),
-            _pool("pool2", "conv2", f"pool: AVE  {half}"),
-            _conv("conv3", "pool2", f"num_output: 64  {conv}  {MSRA}"),
-            _relu("relu3", "conv3"),
-            _pool("pool3", "conv3", f"pool: AVE  {half}"),
-            _product("ip1", "pool3", 64),
-            _product("ip2", "ip1", classes),
-        ]
-    )
-
-
-def _normed(name: str, bottom: str, outputs: int, *, kernel: int = 3, stride: int = 1) -> str:
-    """Return a convolution and its batch normalization; the top is ``NAME``."""
-    fields = f"num_output: {outputs}  kernel_size: {kernel}  pad: {kernel // 2}  stride: {stride}"
-    return "".join(
-        [
-            _conv(name, bottom, f"{fields}  bias_term: false  {MSRA}", "param { lr_mult: 1 }"),
-            f'layer {{ name: "{name}/bn"  type: "BatchNorm"  bottom: "{name}"  top: "{name}"\n'
-            "  batch_norm_param { moving_average_fraction: 0.95 } }\n",  # for short runs
-            f'layer {{ name: "{name}/scale"  type: "Scale"  bottom: "{name}"  top: "{name}"\n'
-            "  scale_param { bias_term: true } }\n",
-        ]
-    )
-
-
-def _resnet20(classes: int) -> str:
-    parts = [_normed("conv1", "data", 16), _relu("conv1/relu", "conv1")]
-    below = "conv1"
-    for stage, outputs in enumerate((16, 32, 64), 1):
-        for block in range(1, 4):
-            name = f"block{stage}_{block}"
-            stride = 2 if stage > 1 and block == 1 else 1
-            parts += [
-                _normed(f"{name}/conv1", below, outputs, stride=stride),
-                _relu(f"{name}/relu1", f"{name}/conv1"),
-                _normed(f"{name}/conv2", f"{name}/conv1", outputs),
-            ]
-            if stride == 2:
-                parts.append(_normed(f"{name}/shortcut", below, outputs, kernel=1, stride=2))
-                below = f"{name}/shortcut"
-            parts += [
-                f'layer {{ name: "{name}"  type: "Eltwise"  bottom: "{below}"  '
-                f'bottom: "{name}/conv2"  top: "{name}" }}\n',
-                _relu(f"{name}/relu", name),
-            ]
-            below = name
-    parts += [
-        _pool("pool", below, "pool: AVE  global_pooling: true"),
-        _product("score", "pool", classes, MSRA),
-    ]
-    return "".join(parts)
-
-
-def _fire(name: str, bottom: str, squeeze: int, expand: int) -> str:
-    """Return a fire module: a 1x1 convolution, and 1x1 and 3x3 convolutions of its top."""
-    small, large = f"{name}/expand1x1", f"{name}/expand3x3"
-    before = f"{name}/squeeze1x1"
-    return "".join(
-        [
-            _conv(before, bottom, f"num_output: {squeeze}  kernel_size: 1  {XAVIER}"),
-            _relu(f"{name}/relu_squeeze1x1", before),
-            _conv(small, before, f"num_output: {expand}  kernel_size: 1  {XAVIER}"),
-            _relu(f"{name}/relu_expand1x1", small),
-            _conv(large, before, f"num_output: {expand}  pad: 1  kernel_size: 3  {XAVIER}"),
-            _relu(f"{name}/relu_expand3x3", large),
-            f'layer {{ name: "{name}/concat"  type: "Concat"  bottom: "{small}"  '
-            f'bottom: "{large}"  top: "{name}/concat" }}\n',
-        ]
-    )
-
-
-def _squeezenet(classes: int) -> str:
-    half = "pool: MAX  kernel_size: 3  stride: 2"
-    parts = [
-        _conv("conv1", "data", f"num_output: 64  kernel_size: 3  stride: 2  {XAVIER}"),
-        _relu("relu_conv1", "conv1"),
-        _pool("pool1", "conv1", half),
-    ]
-    below = "pool1"
-    for number, (squeeze, expand) in enumerate(
-        [(16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256)], 2
-    ):
-        parts.append(_fire(f"fire{number}", below, squeeze, expand))
-        below = f"fire{number}/concat"
-        if number in {3, 5}:
-            parts.append(_pool(f"pool{number}", below, half))
-            below = f"pool{number}"
-    new = "param { lr_mult: 10 }  param { lr_mult: 20  decay_mult: 0 }"
-    parts += [
-        f'layer {{ name: "drop9"  type: "Dropout"  bottom: "{below}"  top: "{below}"\n'
-        "  dropout_param { dropout_ratio: 0.5 } }\n",
-        "# The new last layer learns faster than the layers with published weights.\n",
-        _conv("score", below, f"num_output: {classes}  kernel_size: 1  {MSRA}", new),
-        _pool("pool_score", "score", "pool: AVE  global_pooling: true"),
-        'layer { name: "flat_score"  type: "Flatten"  bottom: "pool_score"  top: "flat_score" }\n',
-    ]
-    return "".join(parts)
-
-
 NETS = {
-    "lenet": StartNet(_lenet, "ip2", side=16, size=28, batch=64, rate=0.01, mirror=False),
-    "cifar10_quick": StartNet(_cifar10_quick, "ip2", side=8, size=32, batch=64, rate=0.01),
-    "resnet20": StartNet(_resnet20, "score", side=8, size=32, batch=64, rate=0.05),
+    "lenet": StartNet("ip2", side=16, size=28, batch=64, rate=0.01, mirror=False),
+    "cifar10_quick": StartNet("ip2", side=8, size=32, batch=64, rate=0.01),
+    "resnet20": StartNet("score", side=8, size=32, batch=64, rate=0.05),
     "squeezenet": StartNet(
-        _squeezenet,
-        "flat_score",
-        side=48,
-        size=227,
-        batch=32,
-        rate=0.001,
-        mean=(104, 117, 123),
-        scale=1.0,
+        "flat_score", side=48, size=227, batch=32, rate=0.001,
+        mean=(104, 117, 123), scale=1.0,
     ),
-}
+}  # fmt: skip
 """Nets by name."""

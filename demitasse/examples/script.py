@@ -12,19 +12,10 @@ from demitasse.core.config import settings
 from demitasse.io.proto import read_solver_params
 from demitasse.training import Solver
 
-__all__ = ["Arguments", "copy_prototxts", "main", "train"]
-
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of an example.
-
-    Attributes:
-        out: Folder for data, prototxts and weights.
-        data: Folder of real data; None for data without a download.
-        device: Device; defaults to the configuration's.
-        iterations: Updates of each training; defaults to the solver file's.
-    """
+    """Arguments of an example; see ``main``."""
 
     out: Path
     data: Path | None = None
@@ -61,14 +52,7 @@ def copy_prototxts(source: Path, out: Path) -> None:
 def train(
     file: Path, given: Arguments, *, weights: Path | None = None, resume: Path | None = None
 ) -> Solver:
-    """Train with a solver file; snapshots are written to its folder.
-
-    Args:
-        file: The solver file.
-        given: Device and number of updates.
-        weights: Initial weights, or None.
-        resume: Solver state to resume, or None.
-    """
+    """Train with a solver file, from weights or a solver state; snapshots go to its folder."""
     param = read_solver_params(file)
     param.snapshot_prefix = str(file.parent / param.snapshot_prefix)
     if weights is not None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from demitasse.errors import DemitasseError, ErrorCode, NetError
-from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule, Phase
+from demitasse.io.proto import NetParameter, NetState, NetStateRule, Phase
 
-MOST = 20
-"""Number of faults that one message lists."""
+MOST = 20  # number of faults that one message lists
 
 
 def listed(faults: Sequence[object]) -> str:
@@ -23,15 +22,7 @@ def listed(faults: Sequence[object]) -> str:
 
 
 def raise_faults(faults: Sequence[DemitasseError]) -> None:
-    """Raise one error for all faults of a net.
-
-    Args:
-        faults: The faults, in order. Their code is the error's where all have the same.
-
-    Raises:
-        DemitasseError: There is one fault: that one.
-        NetError: There are several; its message lists them.
-    """
+    """Raise the single fault, or one NetError that lists all faults of a net."""
     if len(faults) == 1:
         raise faults[0]
     if faults:
@@ -41,7 +32,7 @@ def raise_faults(faults: Sequence[DemitasseError]) -> None:
 
 
 def state_meets_rule(state: NetState, rule: NetStateRule) -> bool:
-    """Return whether a state satisfies all conditions of a rule."""
+    """Return True if a state satisfies all conditions of a rule."""
     if rule.HasField("phase") and rule.phase != state.phase:
         return False
     if rule.HasField("min_level") and state.level < rule.min_level:
@@ -52,40 +43,20 @@ def state_meets_rule(state: NetState, rule: NetStateRule) -> bool:
     return stages.issuperset(rule.stage) and stages.isdisjoint(rule.not_stage)
 
 
-def is_included(layer: LayerParameter, state: NetState) -> bool:
-    """Return whether a layer takes part in a state.
-
-    Raises:
-        NetError: It has both include and exclude rules.
-    """
-    if layer.include and layer.exclude:
-        message = (
-            f"layer {layer.name!r} has both include and exclude rules; "
-            "say either where it is or where it is not"
-        )
-        raise NetError(message, code=ErrorCode.CONFLICT, layer=layer.name)
-    if layer.include:
-        return any(state_meets_rule(state, rule) for rule in layer.include)
-    return not any(state_meets_rule(state, rule) for rule in layer.exclude)
-
-
 def filter_net(net: NetParameter) -> tuple[NetParameter, list[int]]:
-    """Return a copy of ``net`` with the layers that its own state includes.
-
-    Returns:
-        The copy, and for each of its layers the index it had before.
-
-    Raises:
-        NetError: Some layers have both kinds of rules; all are named.
-    """
+    """Return a copy of ``net`` with the layers that its state includes, and their old indices."""
     kept: list[int] = []
     faults: list[DemitasseError] = []
     for index, layer in enumerate(net.layer):
-        try:
-            if is_included(layer, net.state):
-                kept.append(index)
-        except NetError as error:
-            faults.append(error)
+        if layer.include and layer.exclude:
+            message = (
+                f"layer {layer.name!r} has both include and exclude rules; "
+                "say either where it is or where it is not"
+            )
+            faults.append(NetError(message, code=ErrorCode.CONFLICT, layer=layer.name))
+        rules = layer.include or layer.exclude
+        if any(state_meets_rule(net.state, rule) for rule in rules) == bool(layer.include):
+            kept.append(index)
     raise_faults(faults)
     filtered = NetParameter()
     filtered.CopyFrom(net)
@@ -98,17 +69,7 @@ def filter_net(net: NetParameter) -> tuple[NetParameter, list[int]]:
 def filter_phase(
     net: NetParameter, phase: str, level: int, stages: Sequence[str]
 ) -> tuple[NetParameter, list[int]]:
-    """Return what ``filter_net`` does for a net in another state.
-
-    Args:
-        net: The net, which stays as it is.
-        phase: The state's phase, TRAIN or TEST.
-        level: The state's level.
-        stages: Stages added to those of the net's own state.
-
-    Raises:
-        NetError: Some layers have both kinds of rules; all are named.
-    """
+    """Filter a net, which stays unchanged, in another state; ``stages`` are added to its own."""
     changed = NetParameter()
     changed.CopyFrom(net)
     changed.state.phase = Phase.Value(phase)

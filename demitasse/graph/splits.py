@@ -31,18 +31,9 @@ def split_blob_name(layer: str, blob: str, top: int, copy: int) -> str:
 def insert_splits(net: NetParameter, origins: Sequence[str] = ()) -> tuple[NetParameter, list[int]]:
     """Return a copy of ``net`` with Split layers where a top has more than one use.
 
-    A top used in place is a new version of its blob and counts for itself. A loss weight counts
-    as a use and moves to the first copy; then the layer loses all its loss weights, as in Caffe.
-
-    Args:
-        net: The layers of one phase.
-        origins: ``file:line`` of each of them, where known.
-
-    Returns:
-        The copy, and for each of its layers the index of the layer it comes from; -1 for splits.
-
-    Raises:
-        NetError: Some bottoms are produced by nobody; all are named.
+    A top used in place is a new version of its blob and counts for itself. A loss weight counts as
+    a use and moves to the first copy; then the layer loses all its loss weights, as in Caffe. The
+    second result has for each layer the index of the layer it comes from; -1 for splits.
     """
     sources = producers(net, origins)
     uses: Counter[Top] = Counter(sources.values())
@@ -68,7 +59,12 @@ def insert_splits(net: NetParameter, origins: Sequence[str] = ()) -> tuple[NetPa
             count = uses[i, j]
             if count > 1:
                 weight = weights.get((i, j), 0.0)
-                split.layer.append(_split_layer(layer.name, blob, j, count, weight))
+                name = split_layer_name(layer.name, blob, j)
+                tops = [split_blob_name(layer.name, blob, j, number) for number in range(count)]
+                splitter = LayerParameter(name=name, type="Split", bottom=[blob], top=tops)
+                if weight:
+                    splitter.loss_weight.extend([weight] + [0.0] * (count - 1))
+                split.layer.append(splitter)
                 origin.append(-1)
                 if weight:
                     copy.ClearField("loss_weight")
@@ -93,9 +89,7 @@ def without_splits(net: NetParameter) -> NetParameter:
 def moved_weights(net: NetParameter) -> Iterator[Top]:
     """Yield the tops with a loss weight that are read, too: ``insert_splits`` moves the weight."""
     read = set(producers(net).values())
-    for top in _weights(net):
-        if top in read:
-            yield top
+    return (top for top in _weights(net) if top in read)
 
 
 def moved_weight(blob: str) -> str:
@@ -145,12 +139,3 @@ def _hint(net: NetParameter, blob: str, reader: int, before: Iterable[str]) -> s
         if blob in layer.top:
             return f"layer {layer.name!r} produces it only later; move it before its reader"
     return f"no layer that takes part in this phase produces it{suggestion(blob, before)}"
-
-
-def _split_layer(layer: str, blob: str, top: int, count: int, weight: float) -> LayerParameter:
-    split = LayerParameter(name=split_layer_name(layer, blob, top), type="Split", bottom=[blob])
-    for copy in range(count):
-        split.top.append(split_blob_name(layer, blob, top, copy))
-        if weight:
-            split.loss_weight.append(0.0 if copy else weight)
-    return split

@@ -27,8 +27,7 @@ OTHER_WINDOWS = (
 )  # fmt: skip
 """Fields of forks that give windows along other axes than height and width."""
 
-Read = Mapping[tuple[int, int], Top]
-"""Top that each bottom of each layer reads."""
+Read = Mapping[tuple[int, int], Top]  # top that each bottom of each layer reads
 
 
 def move_strides(
@@ -36,17 +35,8 @@ def move_strides(
 ) -> tuple[NetParameter, list[int]]:
     """Return a net with the same outputs that does not compute pixels without a reader.
 
-    Args:
-        net: The layers of phase TEST, without splits.
-        kept: Names of blobs that somebody looks at, besides the outputs.
-        origins: ``file:line`` of each layer, where known.
-
-    Returns:
-        The net, or a copy of it with other strides and a few layers that thin; and for each of its
-        layers the index of the layer it comes from, -1 for those that thin.
-
-    Raises:
-        NetError: Some bottoms are produced by nobody; all are named.
+    ``kept`` are the names of blobs that are read besides the outputs. The second result has for
+    each layer the index of the layer it comes from; -1 for new layers.
     """
     read = producers(net, origins)
     if not {*kept} <= {blob for layer in net.layer for blob in layer.top}:
@@ -64,7 +54,10 @@ def move_strides(
         if layer.type == "Convolution" and layer.bottom:
             before, after = (thin.get(top, 1) for top in (read[i, 0], (i, 0)))
             if (before, after) != (1, 1):
-                _set_stride(copy, _stride(layer) * after // before)
+                p = copy.convolution_param
+                for name in ("stride", "stride_h", "stride_w"):
+                    p.ClearField(name)
+                p.stride.append(_stride(layer) * after // before)
         for j, blob in enumerate(layer.bottom if layer.type == "Eltwise" else ()):
             if (i, 0) in thin and read[i, j] not in thin:
                 copy.bottom[j] = f"{blob}_{layer.name}_{j}_thinned"
@@ -91,14 +84,14 @@ def _wanted(net: NetParameter, read: Read, kept: Collection[str]) -> dict[Top, i
 
 
 def _reads(layer: LayerParameter, stride: int) -> int:
-    """Return with which stride a layer reads each bottom, for its top to have the given one."""
+    """Return the stride at which a layer reads each bottom, for its top to have the given one."""
     if layer.type == "Convolution":
         return _stride(layer) * stride if _is_pointwise(layer) else 1
     return stride if _keeps_pixels(layer) else 1
 
 
 def _thinned(net: NetParameter, read: Read, wanted: Mapping[Top, int]) -> dict[Top, int]:
-    """Return the tops that are computed with their stride, and it: some convolution gains."""
+    """Return the tops that are computed with their stride, since some convolution gains."""
     thin: dict[Top, int] = {}
     for i, layer in enumerate(net.layer):
         if (i, 0) not in wanted:
@@ -115,7 +108,7 @@ def _thinned(net: NetParameter, read: Read, wanted: Mapping[Top, int]) -> dict[T
 
 
 def _keeps_pixels(layer: LayerParameter) -> bool:
-    """Return whether each pixel of the top is made of the same pixel of every bottom."""
+    """Return True if each pixel of the top is made of the same pixel of every bottom."""
     if layer.type == "Eltwise":
         return True
     if len(layer.bottom) != 1:
@@ -129,7 +122,7 @@ def _keeps_pixels(layer: LayerParameter) -> bool:
 
 
 def _is_pointwise(layer: LayerParameter) -> bool:
-    """Return whether a convolution is one of single pixels, with one stride along all axes."""
+    """Return True for a convolution of single pixels, with one stride along all axes."""
     p = layer.convolution_param
     sizes = [*p.kernel_size, p.kernel_h or 1, p.kernel_w or 1]
     pads = [*p.pad, p.pad_h, p.pad_w, p.pad_t, p.pad_l, p.pad_b, p.pad_r]
@@ -146,13 +139,6 @@ def _stride(layer: LayerParameter) -> int:
     if p.HasField("stride_h") or p.HasField("stride_w"):
         given |= {p.stride_h, p.stride_w}
     return given.pop() if len(given) == 1 else int(not given)
-
-
-def _set_stride(layer: LayerParameter, stride: int) -> None:
-    p = layer.convolution_param
-    for name in ("stride", "stride_h", "stride_w"):
-        p.ClearField(name)
-    p.stride.append(stride)
 
 
 def _thinning(bottom: str, top: str, stride: int) -> LayerParameter:

@@ -17,8 +17,7 @@ from demitasse.io.proto import LayerParameter, NetParameter, ParamSpec
 
 # -- blobs -------------------------------------------------------------------------------------
 
-AUTOMATIC = "(automatic)"
-"""Name of the automatic tops of loss layers, which no layer can read."""
+AUTOMATIC = "(automatic)"  # name of the automatic tops of loss layers, which no layer can read
 
 
 class Node(FrozenStruct):
@@ -33,7 +32,6 @@ class Graph(FrozenStruct):
     """Layers and blobs, wired.
 
     Attributes:
-        nodes: The layers, in order.
         blobs: Names of the blobs, in order of appearance.
         inputs: Indices of the blobs that Input layers produce.
         outputs: Indices of the blobs nobody reads, by name in alphabetical order.
@@ -48,17 +46,9 @@ class Graph(FrozenStruct):
 def wire(
     net: NetParameter, tops_needed: Sequence[int], origin_of: Callable[[int], str] = lambda _: ""
 ) -> Graph:
-    """Wire a filtered net whose splits are in place.
+    """Wire a filtered net whose splits are in place; one NetError names all faults.
 
-    Args:
-        net: The message.
-        tops_needed: For each layer, how many tops it must have; missing ones are made up. 0 for
-            layers that make up none.
-        origin_of: Returns ``file:line`` of a layer of the message, where known.
-
-    Raises:
-        NetError: Bottoms that nobody produced, tops produced twice, or a wrong number of
-            ``propagate_down``; all are named.
+    A layer gets automatic tops up to its number in ``tops_needed``.
     """
     names: list[str] = []
     index: dict[str, int] = {}
@@ -127,14 +117,12 @@ class Param:
     """One parameter of a layer.
 
     Attributes:
-        number: Its index among the net's parameters, sharers included.
-        layer: Index of its layer.
-        index: Its index in that layer.
-        shape: Its shape.
-        name: The name it is shared by; empty for none.
-        owner: The parameter whose memory it shares; None when it is its own, and learnable.
-        lr_mult: Its factor of the learning rate; of a sharer, its owner's counts.
-        decay_mult: Its factor of the weight decay, likewise.
+        number: Index among the net's parameters, sharers included.
+        index: Index in its layer, whose index is ``layer``.
+        name: Name for sharing; empty for none.
+        owner: Parameter whose memory is shared; None for a learnable parameter.
+        lr_mult: Factor of the learning rate; of a sharer, the owner's counts.
+        decay_mult: Factor of the weight decay, likewise.
         frozen: True if updates leave it unchanged, momentum included.
         given: Those of the two factors that were written.
     """
@@ -159,26 +147,11 @@ class Param:
 def append_params(
     params: list[Param], layer: int, message: LayerParameter, shapes: Sequence[Shape]
 ) -> None:
-    """Append the parameters of one layer.
-
-    Args:
-        params: Those of the layers before it; extended.
-        layer: Index of the layer.
-        message: Its message, as the layer has it after setup.
-        shapes: Shapes of its parameters.
-
-    Raises:
-        NetError: More specs than parameters, or a shared parameter does not fit its owner.
-    """
+    """Append the parameters of one layer, which share those of earlier layers by name."""
     if len(message.param) > len(shapes):
-        text = f"{len(message.param)} param specs are given for {len(shapes)} parameters"
-        raise NetError(
-            text,
-            code=ErrorCode.COUNT_MISMATCH,
-            field="param",
-            got=len(message.param),
-            expected=len(shapes),
-        )
+        got, expected, code = len(message.param), len(shapes), ErrorCode.COUNT_MISMATCH
+        text = f"{got} param specs are given for {expected} parameters"
+        raise NetError(text, code=code, field="param", got=got, expected=expected)
     for index, shape in enumerate(shapes):
         spec = message.param[index] if index < len(message.param) else ParamSpec()
         param = Param(len(params), layer, index, shape, spec.name)
@@ -191,28 +164,22 @@ def append_params(
 
 
 def _check_fit(param: Param, owner: Param, *, permissive: bool) -> None:
+    name, mine, theirs = param.name, param.shape, owner.shape
     if permissive:
-        mine, theirs = prod(param.shape), prod(owner.shape)
-        if mine != theirs:
+        got, expected, code = prod(mine), prod(theirs), ErrorCode.COUNT_MISMATCH
+        if got != expected:
             message = (
-                f"shared parameter {param.name!r} {param.shape} has {mine} values, its owner "
-                f"{owner.shape} has {theirs}"
+                f"shared parameter {name!r} {mine} has {got} values, its owner {theirs} has "
+                f"{expected}"
             )
-            raise NetError(
-                message, code=ErrorCode.COUNT_MISMATCH, param=param.name, got=mine, expected=theirs
-            )
-    elif param.shape != owner.shape:
+            raise NetError(message, code=code, param=name, got=got, expected=expected)
+    elif mine != theirs:
         message = (
-            f"shared parameter {param.name!r} has shape {param.shape}, its owner has "
-            f"{owner.shape}; share_mode: PERMISSIVE compares counts only"
+            f"shared parameter {name!r} has shape {mine}, its owner has {theirs}; "
+            "share_mode: PERMISSIVE compares counts only"
         )
-        raise NetError(
-            message,
-            code=ErrorCode.SHAPE_MISMATCH,
-            param=param.name,
-            got=param.shape,
-            expected=owner.shape,
-        )
+        code = ErrorCode.SHAPE_MISMATCH
+        raise NetError(message, code=code, param=name, got=mine, expected=theirs)
 
 
 def _set_factors(owner: Param, spec: ParamSpec) -> None:
@@ -222,15 +189,9 @@ def _set_factors(owner: Param, spec: ParamSpec) -> None:
             continue
         value, known = getattr(spec, factor), getattr(owner, factor)
         if factor in owner.given and value != known:
-            message = f"shared parameter {spec.name!r} has {factor} {value}, its owner has {known}"
-            raise NetError(
-                message,
-                code=ErrorCode.CONFLICT,
-                param=spec.name,
-                field=factor,
-                got=value,
-                expected=known,
-            )
+            name, code = spec.name, ErrorCode.CONFLICT
+            message = f"shared parameter {name!r} has {factor} {value}, its owner has {known}"
+            raise NetError(message, code=code, param=name, field=factor, got=value, expected=known)
         setattr(owner, factor, value)
         owner.given.add(factor)
 
@@ -242,10 +203,10 @@ class LayerSetup(FrozenStruct):
     """Facts of a layer that are known after its setup.
 
     Attributes:
-        params: For each parameter, whether its learning rate is not 0.
-        losses: For each top, whether it has a loss weight.
-        allow_force: For each bottom, whether ``force_backward`` may ask for its gradient.
-        without_gradient: The bottoms that have no gradient, whoever asks: labels, indices, ...
+        params: For each parameter, True if its learning rate is not 0.
+        losses: For each top, True if it has a loss weight.
+        allow_force: For each bottom, True if ``force_backward`` may ask for its gradient.
+        without_gradient: The bottoms that have no gradient in any case: labels, indices, ...
     """
 
     params: tuple[bool, ...] = ()
@@ -256,14 +217,7 @@ class LayerSetup(FrozenStruct):
 
 @dataclass
 class Needs:
-    """Layers and blobs of the backward pass.
-
-    Attributes:
-        layers: For each layer, whether its backward runs.
-        bottoms: For each layer and bottom, whether that gradient is computed.
-        blobs: For each blob, whether its gradient is.
-        params: For each layer and parameter, whether its gradient is computed.
-    """
+    """True for each layer whose backward pass runs, and each gradient that is computed."""
 
     layers: list[bool]
     bottoms: list[list[bool]]
@@ -278,14 +232,6 @@ def compute_backward_needs(graph: Graph, facts: Sequence[LayerSetup], force: boo
     from the end, layers no loss depends on are pruned. ``force`` brings everything back. Bottoms
     without a gradient get none; in the original a layer fails that is asked for one.
     """
-    needs = _from_the_front(graph, facts)
-    _from_the_losses(graph, facts, needs)
-    if force:
-        _force(graph, facts, needs)
-    return needs
-
-
-def _from_the_front(graph: Graph, facts: Sequence[LayerSetup]) -> Needs:
     blobs = [False] * len(graph.blobs)
     needs = Needs([], [], blobs, [list(fact.params) for fact in facts])
     for node, fact in zip(graph.nodes, facts, strict=True):
@@ -300,10 +246,19 @@ def _from_the_front(graph: Graph, facts: Sequence[LayerSetup]) -> Needs:
         if needs.layers[-1]:
             for top in node.tops:
                 blobs[top] = True
+    _prune_without_loss(graph, facts, needs)
+    if force:
+        for i, (node, fact) in enumerate(zip(graph.nodes, facts, strict=True)):
+            needs.layers[i] = True
+            needs.params[i] = [True] * len(fact.params)
+            for j, blob in enumerate(node.bottoms):
+                needs.bottoms[i][j] = needs.bottoms[i][j] or fact.allow_force[j]
+                blobs[blob] = blobs[blob] or needs.bottoms[i][j]
     return needs
 
 
-def _from_the_losses(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
+def _prune_without_loss(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
+    """Exclude layers that no loss depends on, and layers whose tops need no gradient."""
     under_loss: set[int] = set()
     skippable: set[int] = set()
     for i in reversed(range(len(graph.nodes))):
@@ -311,23 +266,12 @@ def _from_the_losses(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) ->
         contributes = any(
             (j < len(losses) and losses[j]) or top in under_loss for j, top in enumerate(node.tops)
         )
-        if all(top in skippable for top in node.tops) and needs.layers[i]:
+        skipped = needs.layers[i] and all(top in skippable for top in node.tops)
+        if skipped or not contributes:
             needs.layers[i] = False
             needs.bottoms[i] = [False] * len(node.bottoms)
-        if not contributes:
-            needs.layers[i] = False
-            needs.bottoms[i] = [False] * len(node.bottoms)
-        else:
+        if contributes:
             under_loss.update(node.bottoms)
         skippable.update(
             b for b, need in zip(node.bottoms, needs.bottoms[i], strict=True) if not need
         )
-
-
-def _force(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
-    for i, (node, fact) in enumerate(zip(graph.nodes, facts, strict=True)):
-        needs.layers[i] = True
-        needs.params[i] = [True] * len(fact.params)
-        for j, blob in enumerate(node.bottoms):
-            needs.bottoms[i][j] = needs.bottoms[i][j] or fact.allow_force[j]
-            needs.blobs[blob] = needs.blobs[blob] or needs.bottoms[i][j]

@@ -5,7 +5,7 @@ Source: the files ``train_val.prototxt`` and ``deploy.prototxt`` of Caffe's mode
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,9 +36,7 @@ class DeployNet:
     """A deploy net.
 
     Attributes:
-        message: The net.
         notes: Removed and replaced layers, in words.
-        outputs: The net's outputs.
         tested: The training net's layers of phase TEST.
     """
 
@@ -78,7 +76,15 @@ def deploy_net(
         list(filter_phase(read.message, phase, level, stages)[0].layer)
         for phase in ("TEST", "TRAIN")
     )
-    _refuse_detectors([*layers, *trained])
+    detector = next((one for one in [*layers, *trained] if one.type in DETECTION), None)
+    if detector is not None:
+        message = (
+            f"got layer {detector.name!r} ({detector.type}), which trains a detector, expected a "
+            "classifier or a similar net; use the detector's own deploy prototxt"
+        )
+        raise ConfigError(
+            message, code=ErrorCode.UNSUPPORTED, layer=detector.name, got=detector.type
+        )
     tops = {top for one in layers for top in one.top}
     every = list({one.name: one for one in [*trained, *layers]}.values())
     losses = [one for one in every if _is_loss(one) and one.bottom and one.bottom[0] in tops]
@@ -87,8 +93,14 @@ def deploy_net(
         f"left out: layer {one.name!r} ({one.type}), an auxiliary classifier" for one in auxiliary
     ]
     main = [one for one in losses if one not in auxiliary]
-    learned = _learned(layers)
-    heads = [blob for one in main for blob in _predictions(one, learned)]
+    learned: set[str] = set()  # blobs that depend on parameters
+    for one in layers:
+        if layer_metadata(one.type).params or learned.intersection(one.bottom):
+            learned.update(one.top)
+    heads: list[str] = []
+    for one in main:  # the first bottom that the net predicts, as targets may come first
+        predicted = [blob for blob in one.bottom if blob in learned] or [one.bottom[0]]
+        heads += predicted if one.type in PAIRS else predicted[:1]
     used = {blob for one in [*layers, *losses] for blob in one.bottom if blob not in one.top}
     ends = [
         top
@@ -119,23 +131,17 @@ def deploy_net(
         shapes=shapes, level=level, stages=stages,
     )  # fmt: skip
     net = DeployNet(NetParameter(name=reduced.message.name), notes, outputs, layers)
-    kept = _without_unread(reduced.message, outputs)
-    net.message.layer.extend(_as_deployed(one, shapes or {}) for one in kept)
+    read_blobs = {blob for one in reduced.message.layer for blob in one.bottom} | set(outputs)
+    net.message.layer.extend(
+        _as_deployed(one, shapes or {})
+        for one in reduced.message.layer
+        if one.type != "Input" or read_blobs.intersection(one.top)  # not labels
+    )
     _refuse_dangling(net.message, read.message.layer, source)
     for loss in main:
         if loss.bottom[0] in outputs:
             _add_scores(net, loss)
     return net
-
-
-def _refuse_detectors(layers: Iterable[LayerParameter]) -> None:
-    found = next((one for one in layers if one.type in DETECTION), None)
-    if found is not None:
-        message = (
-            f"got layer {found.name!r} ({found.type}), which trains a detector, expected a "
-            "classifier or a similar net; use the detector's own deploy prototxt"
-        )
-        raise ConfigError(message, code=ErrorCode.UNSUPPORTED, layer=found.name, got=found.type)
 
 
 def _is_loss(layer: LayerParameter) -> bool:
@@ -151,40 +157,21 @@ def _is_training(layer: LayerParameter) -> bool:
 
 def _is_auxiliary(layer: LayerParameter, losses: Sequence[LayerParameter]) -> bool:
     """Return True if another loss has the same type and target, and a larger weight."""
+
+    def weight(loss: LayerParameter) -> float:
+        return loss.loss_weight[0] if loss.loss_weight else 1.0
+
     return any(
         other.type == layer.type
         and other.bottom[1:] == layer.bottom[1:]
         and other.bottom[0] != layer.bottom[0]
-        and _weight(other) > _weight(layer)
+        and weight(other) > weight(layer)
         for other in losses
     )
 
 
-def _weight(loss: LayerParameter) -> float:
-    return loss.loss_weight[0] if loss.loss_weight else 1.0
-
-
-def _predictions(loss: LayerParameter, learned: Collection[str]) -> list[str]:
-    """Return the bottoms of a loss that the net predicts; targets may come first."""
-    found = [blob for blob in loss.bottom if blob in learned] or [loss.bottom[0]]
-    return found if loss.type in PAIRS else found[:1]
-
-
-def _learned(layers: Iterable[LayerParameter]) -> set[str]:
-    """Return the blobs that depend on parameters."""
-    found: set[str] = set()
-    for layer in layers:
-        if layer_metadata(layer.type).params or found.intersection(layer.bottom):
-            found.update(layer.top)
-    return found
-
-
 def _refuse_dangling(net: NetParameter, layers: Iterable[LayerParameter], source: Path) -> None:
-    """Refuse a net whose data layers belong to another state.
-
-    Raises:
-        ConfigError: No layer of the state computes a bottom.
-    """
+    """Refuse a net whose data layers belong to another state."""
     tops = {top for one in net.layer for top in one.top}
     missing = sorted({blob for one in net.layer for blob in one.bottom} - tops)
     if not missing:
@@ -198,12 +185,6 @@ def _refuse_dangling(net: NetParameter, layers: Iterable[LayerParameter], source
     raise ConfigError(
         message, code=ErrorCode.MISSING, file=str(source), blob=missing[0], stages=stages
     )
-
-
-def _without_unread(net: NetParameter, outputs: Collection[str]) -> list[LayerParameter]:
-    """Return the layers without inputs that no layer reads, such as labels."""
-    read = {blob for one in net.layer for blob in one.bottom} | set(outputs)
-    return [one for one in net.layer if one.type != "Input" or read.intersection(one.top)]
 
 
 def _as_deployed(layer: LayerParameter, shapes: Shapes) -> LayerParameter:

@@ -83,7 +83,10 @@ def _check_both_phases(net: ReadNet, base: Path, *, sound: bool) -> Iterator[Fin
     """Check a net in both phases; a net that is complete in one phase only gets a note."""
     broken: list[ScopedFinding] = []
     whole: list[NetState] = []
-    for state in _both_phases(net.message):
+    states = _states(
+        net.message, [(name, NetState(phase=Phase.Value(name))) for name in ("TRAIN", "TEST")]
+    )
+    for state in states:
         try:
             missing = NetView(net, state, base).missing()
         except DemitasseError:  # the rules report the error below
@@ -93,17 +96,7 @@ def _check_both_phases(net: ReadNet, base: Path, *, sound: bool) -> Iterator[Fin
     for one in broken if whole else []:
         message = f"{one.here.message}; the net cannot be made in this phase without a stage"
         yield Finding("note", "one-phase", message, one.here.where)
-    yield from _check_states(net, whole or _both_phases(net.message), base, sound=sound)
-
-
-def _both_phases(net: NetParameter) -> list[NetState]:
-    states = []
-    for phase in ("TRAIN", "TEST"):
-        state = NetState()
-        state.CopyFrom(net.state)
-        state.phase = Phase.Value(phase)
-        states.append(state)
-    return states
+    yield from _check_states(net, whole or states, base, sound=sound)
 
 
 def _check_states(
@@ -150,31 +143,22 @@ def _check_solver(text: SourceFile) -> Iterator[Finding]:
             message = f"got weights {name!r}, which is no file"
             yield Finding("error", "missing-file", message, text.where("weights"))
     for value, field, uses in _nets_of(param):
+        where, base = text.where(field), text.path.parent
         if isinstance(value, NetParameter):
-            yield from _check_inner_net(
-                value, uses, f"{text.where(field)}: {field}", text.path.parent
-            )
-        else:
-            yield from _check_net_file(
-                value, uses, f"{field} {value!r}", text.where(field), text.path
-            )
-
-
-def _check_net_file(
-    name: str, uses: Sequence[Use], what: str, where: str, solver_file: Path
-) -> Iterator[Finding]:
-    """Check a net file of a solver."""
-    try:
-        net = SourceFile(resolve_path(name, solver_file.parent), NetParameter)
-    except DemitasseError as error:
-        yield Finding("error", "missing-file", str(error), where)
-        return
-    for finding in net.findings:
-        if finding.code == "unreadable":
-            yield Finding("error", "missing-file", f"{what}: {finding.message}", where)
-        else:
-            yield finding
-    yield from _check_net(net, uses)
+            yield from _check_inner_net(value, uses, f"{where}: {field}", base)
+            continue
+        try:
+            net = SourceFile(resolve_path(value, base), NetParameter)
+        except DemitasseError as error:
+            yield Finding("error", "missing-file", str(error), where)
+            continue
+        for finding in net.findings:
+            if finding.code == "unreadable":
+                message = f"{field} {value!r}: {finding.message}"
+                yield Finding("error", "missing-file", message, where)
+            else:
+                yield finding
+        yield from _check_net(net, uses)
 
 
 def _check_inner_net(
@@ -212,15 +196,10 @@ Kind = type[NetParameter] | type[SolverParameter]
 
 
 class SourceFile:
-    """A parsed prototxt file.
-
-    Args:
-        path: The file.
-        kind: Type of its message; None for the type by its fields.
+    """A parsed prototxt file, of a ``kind`` that its fields determine by default.
 
     Attributes:
         findings: Syntax errors, unknown fields and fields of forks.
-        kind: NetParameter or SolverParameter.
         message: The message without unknown fields; None if the file cannot be read.
         layer_lines: Of a net, the first line of each ``layers`` or ``layer`` entry.
         input_line: Of a net, the line of its first ``input``, or None.
@@ -244,8 +223,12 @@ class SourceFile:
         message = self.kind()
         strict.parse(self.kind())
         lenient.parse(message)
-        self.findings += [self._finding("error", fault) for fault in grouped(strict.faults)]
-        self.findings += [self._finding("warning", fault) for fault in grouped(strict.warnings)]
+        faults: list[tuple[Severity, Fault]] = [("error", one) for one in grouped(strict.faults)]
+        faults += [("warning", one) for one in grouped(strict.warnings)]
+        self.findings += [
+            Finding(severity, one.kind, one.message, f"{self.name}:{one.line}:{one.column}")
+            for severity, one in faults
+        ]
         self.layer_lines = lenient.layer_lines["layers"] or lenient.layer_lines["layer"]
         self.input_line = lenient.input_line
         if not lenient.faults:
@@ -254,10 +237,6 @@ class SourceFile:
     def where(self, field: str) -> str:
         """Return the file and line of a field of the outermost message, or the file."""
         return f"{self.name}:{self.lines[field]}" if field in self.lines else self.name
-
-    def _finding(self, severity: Severity, fault: Fault) -> Finding:
-        where = f"{self.name}:{fault.line}:{fault.column}"
-        return Finding(severity, fault.kind, fault.message, where)
 
 
 def field_lines(text: str) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -10,16 +10,18 @@ from pathlib import Path
 
 from demitasse.core.paths import resolve_path, rooted_path
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
-from demitasse.io.data.databases.database import open_db, records
+from demitasse.io.data.databases.database import Database, open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.databases.hdf5 import read_list
 from demitasse.io.data.images.codecs import read_image
 from demitasse.io.data.redaction import read_list_file
 from demitasse.io.data.sources.image_list import read_image_list
 from demitasse.io.data.transform.mean import read_mean
-from demitasse.io.proto import DataParameter, Datum, LayerParameter, TransformationParameter
+from demitasse.io.proto import DataParameter, Datum, LayerParameter
 from demitasse.layers.metadata import field_value, has_field
 from demitasse.lint.net_view import NetView
+
+Reader = Callable[[LayerParameter, Path, Path | None], object]
 
 IMAGENET_RED, IMAGENET_BLUE = 123.68, 103.94  # the average pixel of ImageNet
 
@@ -49,11 +51,14 @@ def wrong_sources(view: NetView) -> None:
     for index, layer in enumerate(view.layers):
         field = view.facts[index].source
         source = field_value(layer, field) if field else ""
-        named = {source: READERS.get(field), layer.transform_param.mean_file: _read_mean}
+        named: dict[str, Reader | None] = {
+            source: READERS.get(field),
+            layer.transform_param.mean_file: lambda _, path, __: read_mean(path),
+        }
         for name, read in named.items():
             try:
-                if name and read and resolve_path(name, view.base).exists():
-                    read(layer, resolve_path(name, view.base), view.base)
+                if name and read and (path := resolve_path(name, view.base)).exists():
+                    read(layer, path, view.base)
             except DataError as error:
                 if error.code != ErrorCode.UNAVAILABLE:  # a library that is not installed
                     view.report("error", "wrong-source", index, f"{name!r}: {error.message}")
@@ -61,29 +66,14 @@ def wrong_sources(view: NetView) -> None:
                 pass  # of another setting, or a file that cannot be read
 
 
-def _read_mean(layer: LayerParameter, path: Path, base: Path | None) -> None:
+def _read_list(layer: LayerParameter, path: Path, base: Path | None) -> object:
     del layer, base
-    read_mean(path)
+    return read_list_file(path, "list of images")
 
 
-def _read_hdf5_list(layer: LayerParameter, path: Path, base: Path | None) -> None:
-    del layer
-    read_list(path, base)
-
-
-def _read_list(layer: LayerParameter, path: Path, base: Path | None) -> None:
-    del layer, base
-    read_list_file(path, "list of images")
-
-
-def _open_database(layer: LayerParameter, path: Path, base: Path | None) -> None:
-    del base
-    open_db(path, DataParameter.DB.Name(layer.data_param.backend)).close()
-
-
-READERS: dict[str, Callable[[LayerParameter, Path, Path | None], None]] = {
-    "data_param.source": _open_database,
-    "hdf5_data_param.source": _read_hdf5_list,
+READERS: dict[str, Reader] = {
+    "data_param.source": lambda layer, path, _: _open(layer.data_param, path).close(),
+    "hdf5_data_param.source": lambda _, path, base: read_list(path, base),
     "image_data_param.source": _read_list,
     "dense_image_data_param.source": _read_list,
     "window_data_param.source": _read_list,
@@ -112,32 +102,21 @@ def mirror_in_test(view: NetView) -> None:
 def means(view: NetView) -> None:
     """Report means of scaled pixels, and means in the order red, green, blue."""
     for index, layer in enumerate(view.layers):
-        if layer.HasField("transform_param"):
-            _mean_before_scale(view, index, layer.transform_param)
-            _mean_in_rgb(view, index, layer.transform_param)
-
-
-def _mean_before_scale(view: NetView, index: int, param: TransformationParameter) -> None:
-    values = list(param.mean_value)
-    if 0 < param.scale <= 0.1 and values and 0 < max(values) <= 1:
-        scaled = ", ".join(f"{value / param.scale:g}" for value in values)
-        message = (
-            f"mean_value is subtracted before scale {param.scale:g}, from pixels of 0 to 255; for "
-            f"a mean of scaled pixels, write {scaled}"
-        )
-        view.report("warning", "mean-before-scale", index, message)
-
-
-def _mean_in_rgb(view: NetView, index: int, param: TransformationParameter) -> None:
-    if len(param.mean_value) != 3:
-        return
-    first, _, last = param.mean_value
-    if abs(first - IMAGENET_RED) < 2 and abs(last - IMAGENET_BLUE) < 2:
-        message = (
-            "mean_value looks like ImageNet's mean in the order red, green, blue; Caffe's images "
-            "are in the order blue, green, red (104, 117, 123)"
-        )
-        view.report("warning", "mean-in-rgb", index, message)
+        values, scale = list(layer.transform_param.mean_value), layer.transform_param.scale
+        if 0 < scale <= 0.1 and values and 0 < max(values) <= 1:
+            scaled = ", ".join(f"{value / scale:g}" for value in values)
+            message = (
+                f"mean_value is subtracted before scale {scale:g}, from pixels of 0 to 255; for "
+                f"a mean of scaled pixels, write {scaled}"
+            )
+            view.report("warning", "mean-before-scale", index, message)
+        near_red = values and abs(values[0] - IMAGENET_RED) < 2
+        if len(values) == 3 and near_red and abs(values[2] - IMAGENET_BLUE) < 2:
+            message = (
+                "mean_value looks like ImageNet's mean in the order red, green, blue; Caffe's "
+                "images are in the order blue, green, red (104, 117, 123)"
+            )
+            view.report("warning", "mean-in-rgb", index, message)
 
 
 def crops(view: NetView) -> None:
@@ -209,17 +188,15 @@ MOST_RECORDS = 1000
 
 @dataclass(frozen=True)
 class DataSample:
-    """Properties of the first records of a data layer.
+    """Properties of the first records of a data layer, where known.
 
     Attributes:
-        shape: (C, H, W) of the first image, or None.
-        labels: Least and greatest label of the read records, or None.
-        count: Number of records, or None.
+        shape: (C, H, W) of the first image.
+        labels: Least and greatest label of the read records.
     """
 
     shape: tuple[int, ...] | None = None
     labels: tuple[float, float] | None = None
-    count: int | None = None
 
 
 def sample_data(layer: LayerParameter, base: Path | None) -> DataSample:
@@ -245,17 +222,21 @@ def mean_shape(layer: LayerParameter, base: Path | None) -> tuple[int, ...] | No
 
 
 def _database(param: DataParameter, base: Path | None) -> DataSample:
-    path = resolve_path(param.source, base)
     labels: list[int] = []
     shape: tuple[int, ...] | None = None
-    with closing(open_db(path, DataParameter.DB.Name(param.backend))) as database:
-        with closing(database.new_cursor()) as cursor:
-            for _, value in islice(records(cursor), MOST_RECORDS):
-                datum = Datum.FromString(bytes(value))
-                labels.append(datum.label)
-                shape = shape or datum_to_array(datum).shape
-        count = len(database) if isinstance(database, Sized) else None
-    return DataSample(shape, (min(labels), max(labels)) if labels else None, count)
+    with (
+        closing(_open(param, resolve_path(param.source, base))) as database,
+        closing(database.new_cursor()) as cursor,
+    ):
+        for _, value in islice(records(cursor), MOST_RECORDS):
+            datum = Datum.FromString(bytes(value))
+            labels.append(datum.label)
+            shape = shape or datum_to_array(datum).shape
+    return DataSample(shape, (min(labels), max(labels)) if labels else None)
+
+
+def _open(param: DataParameter, path: Path) -> Database:
+    return open_db(path, DataParameter.DB.Name(param.backend))
 
 
 def _images(layer: LayerParameter, base: Path | None) -> DataSample:
@@ -272,4 +253,4 @@ def _images(layer: LayerParameter, base: Path | None) -> DataSample:
             shape = read_image(find(entries[0].name)).shape
         except DemitasseError:
             shape = None
-    return DataSample(shape, (min(labels), max(labels)), len(entries))
+    return DataSample(shape, (min(labels), max(labels)))

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from demitasse.core.paths import resolve_path
@@ -20,7 +18,7 @@ from demitasse.graph import moved_weight
 from demitasse.io.proto import LayerParameter, NetParameter, Phase, fork_of_type
 from demitasse.layers.checks import SETTINGS, nonfinite_fields
 from demitasse.layers.metadata import field_value, has_field
-from demitasse.layers.registry import CATALOG
+from demitasse.layers.registry import CATALOG, layer_types
 from demitasse.lint.findings import Finding
 from demitasse.lint.net_view import IN_PHASE, NetView, ScopedFinding
 from demitasse.net import Net
@@ -29,46 +27,40 @@ from demitasse.net.build import layer_label
 
 def duplicate_names(view: NetView) -> None:
     """Report layers of the same name: weights are loaded by layer name."""
-    counts = Counter(layer.name for layer in view.layers)
     seen: set[str] = set()
     for index, layer in enumerate(view.layers):
-        if counts[layer.name] > 1 and layer.name in seen:
+        if layer.name in seen:
             message = "another layer has the same name; weights are loaded by layer name"
             view.report("warning", "duplicate-name", index, message)
         seen.add(layer.name)
-
-
-def known_types() -> frozenset[str]:
-    """Return the registered layer types."""
-    from demitasse.layers.registry import layer_types
-
-    return frozenset(layer_types())
 
 
 def nonfinite_settings(view: NetView) -> None:
     """Report numbers that are NaN or infinite."""
     for index, layer in enumerate(view.layers):
         for field, value in nonfinite_fields(layer, SETTINGS):
-            message = f"got {field} {value}, expected a finite number"
-            view.report("error", "not-finite", index, message)
+            view.report(
+                "error", "not-finite", index, f"got {field} {value}, expected a finite number"
+            )
 
 
 def unknown_types(view: NetView) -> None:
     """Report unknown layer types."""
-    known = known_types()
+    known = layer_types()
     for index, layer in enumerate(view.layers):
         if layer.type not in known:
             forks = fork_of_type(layer.type)
             origin = f"; the type is from {forks}" if forks else suggestion(layer.type, known)
-            message = f"unknown layer type {layer.type!r}{origin}"
-            view.report("error", "unknown-type", index, message)
+            view.report(
+                "error", "unknown-type", index, f"unknown layer type {layer.type!r}{origin}"
+            )
 
 
 def unused_blobs(view: NetView) -> None:
     """Report blobs without readers, in nets with a loss."""
     if not view.losses:
         return
-    known = known_types()
+    known = layer_types()
     for index, layer in enumerate(view.layers):
         facts = view.facts[index]
         if index in view.losses or facts.result or not (facts.known or layer.type in known):
@@ -87,15 +79,11 @@ def batch_norm(view: NetView) -> None:
     for index, layer in view.of_type("BatchNorm"):
         param = layer.batch_norm_param
         roles = [one.role for one in view.facts[index].params_of(layer, view.phase)]
-        scaled = (
-            "scale" in roles
-        )  # NVCaffe's BatchNorm, whose files have the rates of scale and bias first
-        rates = [
-            spec.lr_mult
-            for spec, role in zip(layer.param, roles, strict=False)
-            if role == "average"
+        averages = [
+            spec for spec, role in zip(layer.param, roles, strict=False) if role == "average"
         ]
-        if any(rates) and not scaled:
+        # files of NVCaffe's BatchNorm, which has a scale, have the rates of scale and bias first
+        if any(spec.lr_mult for spec in averages) and "scale" not in roles:
             message = (
                 "lr_mult of BatchNorm must be 0 (its blobs are averages, not learned); remove the "
                 "param entries"
@@ -111,7 +99,7 @@ def batch_norm(view: NetView) -> None:
                     "remove the field, so that the phase decides"
                 )
                 view.report("warning", "batch-norm-stats", index, message)
-        following = {view.layers[reader].type for reader in view.readers_of(index)}
+        following = view.following(index)
         if following and not following & {"Scale", "Bias"} and not param.scale_bias:
             message = "no Scale follows, so factor and shift are not learned"
             view.report("note", "batch-norm-scale", index, message)
@@ -122,8 +110,7 @@ def bias_before_batch_norm(view: NetView) -> None:
     for index, layer in enumerate(view.layers):
         facts = view.facts[index]
         roles = {one.role for one in facts.params_of(layer, view.phase)}
-        following = {view.layers[reader].type for reader in view.readers_of(index)}
-        if following == {"BatchNorm"} and facts.num_output and "bias" in roles:
+        if view.following(index) == {"BatchNorm"} and facts.num_output and "bias" in roles:
             message = "the BatchNorm below subtracts the bias; set bias_term: false"
             view.report("note", "useless-bias", index, message)
 
@@ -207,8 +194,9 @@ def weighted_and_read(view: NetView) -> None:
 def dropout_only_in_test(view: NetView) -> None:
     """Report Dropout in TEST only, where it has no effect."""
     for index, layer in view.of_type("Dropout"):
-        p = layer.dropout_param
-        if _phases(layer) == {"TEST"} and p.scale_train and not p.sample_weights_test:
+        p, rules = layer.dropout_param, layer.include
+        only_test = rules and all(rule.HasField("phase") and rule.phase for rule in rules)
+        if only_test and p.scale_train and not p.sample_weights_test:
             message = "the layer is in TEST only, where Dropout has no effect"
             view.report("warning", "dropout-in-test", index, message)
 
@@ -230,28 +218,11 @@ def frozen(view: NetView) -> None:
         view.report("warning", "all-frozen", next(iter(rates)), message)
 
 
-def _phases(layer: LayerParameter) -> set[str]:
-    """Return the phases of the include rules; both without rules."""
-    if not layer.include or not all(rule.HasField("phase") for rule in layer.include):
-        return {"TRAIN", "TEST"}
-    return {"TEST" if rule.phase else "TRAIN" for rule in layer.include}
-
-
 RULES = (
-    unknown_types,
-    duplicate_names,
-    nonfinite_settings,
-    overwritten_outputs,
-    batch_norm,
-    unused_blobs,
-    zero_weights,
-    losses_of_losses,
-    weighted_and_read,
-    dropout_only_in_test,
-    frozen,
+    unknown_types, duplicate_names, nonfinite_settings, overwritten_outputs, batch_norm,
+    unused_blobs, zero_weights, losses_of_losses, weighted_and_read, dropout_only_in_test, frozen,
     bias_before_batch_norm,
-)
-
+)  # fmt: skip
 
 DEPRECATED = {
     "data_param": "rand_skip force_encoded_color scale mean_file crop_size mirror",
@@ -268,13 +239,7 @@ DEPRECATED = {
 def deprecated_fields(
     net: NetParameter, name: str, lines: Sequence[int | None] = ()
 ) -> Iterator[Finding]:
-    """Yield findings on old formats and deprecated fields.
-
-    Args:
-        net: The net before its upgrade.
-        name: The file.
-        lines: Line of each layer of the net's format, or empty.
-    """
+    """Yield findings on old formats and deprecated fields of a net before its upgrade."""
     if net.layers:
         oldest = any(layer.HasField("layer") for layer in net.layers)
         age = "2013 (layers with a layer inside)" if oldest else "2014 (layers, types in capitals)"
@@ -302,12 +267,8 @@ def _layer_fields(layer: Any, name: str) -> Iterator[Finding]:
     for message_name, fields in DEPRECATED.items():
         if message_name not in known or not layer.HasField(message_name):
             continue
-        param = getattr(layer, message_name)
-        given = [
-            field
-            for field in fields.split()
-            if any(field == set_field.name for set_field, _ in param.ListFields())
-        ]
+        set_fields = {field.name for field, _ in getattr(layer, message_name).ListFields()}
+        given = [field for field in fields.split() if field in set_fields]
         if given:
             message = f"{message_name} has the deprecated {' and '.join(given)}"
             yield Finding("note", "old-field", message, f"{name}: layer {layer.name!r}")
@@ -338,14 +299,9 @@ def set_up(view: NetView) -> None:
         return
     sizes = itertools.product(CHANNELS, SIDES) if missing else [(0, 0)]
     errors = [_error(view, dict.fromkeys(missing, size)) for size in sizes]
-    first = errors[0]
-    if first is None or any(str(error) != str(first) for error in errors):
+    error = errors[0]
+    if error is None or error.code in ENVIRONMENT or any(str(one) != str(error) for one in errors):
         return
-    if first.code not in ENVIRONMENT:
-        _report(view, first)
-
-
-def _report(view: NetView, error: DemitasseError) -> None:
     for index, layer in enumerate(view.layers):
         if error.place.startswith(escaped(layer_label(layer), one_line=True)):
             view.report("error", "set-up", index, error.message)
@@ -357,38 +313,27 @@ def _report(view: NetView, error: DemitasseError) -> None:
 def _error(view: NetView, sizes: Mapping[int, tuple[int, int]]) -> DemitasseError | None:
     """Return the error of the net's set-up, or None.
 
-    Args:
-        view: The net.
-        sizes: Data layer that an Input layer replaces -> channels and side of its images.
+    ``sizes`` has channels and side of images for each data layer that an Input layer replaces.
     """
     net = NetParameter(name=view.name)
     net.state.phase = Phase.Value(view.phase)
-    for index, layer in enumerate(view.layers):
-        net.layer.extend(_harmless(layer, sizes.get(index)))
+    net.layer.extend(_harmless(layer, sizes.get(i)) for i, layer in enumerate(view.layers))
+    logger = logging.getLogger("demitasse")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # the rules report what a net would warn of
     try:
-        with _without_warnings():
-            Net(net, device="numpy", base_dir=view.base, optimize=False).close()
+        Net(net, device="numpy", base_dir=view.base, optimize=False).close()
     except DemitasseError as error:
         return error
     except OSError:  # of the machine, such as too many open files
-        return None
+        pass
+    finally:
+        logger.setLevel(level)
     return None
 
 
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Log errors alone: the rules report what a net would warn of."""
-    logger = logging.getLogger("demitasse")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _harmless(layer: LayerParameter, size: tuple[int, int] | None) -> Iterator[LayerParameter]:
-    """Yield a layer without rules, or the layer in its place."""
+def _harmless(layer: LayerParameter, size: tuple[int, int] | None) -> LayerParameter:
+    """Return a layer without rules, or the layer in its place."""
     copy = LayerParameter()
     copy.CopyFrom(layer)
     copy.ClearField("include")
@@ -403,7 +348,7 @@ def _harmless(layer: LayerParameter, size: tuple[int, int] | None) -> Iterator[L
         shapes = ((batch, size[0], side, side), (batch,))
         for shape in shapes[: len(layer.top)]:
             copy.input_param.shape.add(dim=shape)
-    yield copy
+    return copy
 
 
 def _lacks_data(view: NetView, index: int) -> bool:

@@ -11,19 +11,14 @@ from demitasse.core.text import suggestion
 from demitasse.graph import filter_net
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
 from demitasse.layers.metadata import layer_metadata
-from demitasse.lint.findings import Code, Finding, Severity
+from demitasse.lint.findings import Finding, Severity
 
 IN_PHASE = "\0"
 """Placeholder of the phase in a message; empty for findings in every phase."""
 
 
 class ScopedFinding(NamedTuple):
-    """A finding, with and without its phase.
-
-    Attributes:
-        here: The finding in one phase.
-        anywhere: The finding in all phases.
-    """
+    """A finding, with and without its phase."""
 
     here: Finding
     anywhere: Finding
@@ -31,11 +26,6 @@ class ScopedFinding(NamedTuple):
 
 class NetView:
     """The layers of a net in one state.
-
-    Args:
-        net: The net in the current format.
-        state: Phase, level and stages.
-        base: Folder of the net's file, or None.
 
     Attributes:
         layers: The layers of that state.
@@ -70,12 +60,11 @@ class NetView:
                     self.readers[source][tops.index(blob)].append(index)
             writers |= dict.fromkeys(layer.top, index)
 
-    def report(self, severity: Severity, code: Code, index: int, message: str) -> None:
+    def report(self, severity: Severity, code: str, index: int, message: str) -> None:
         """Add a finding about a layer; the message may contain ``IN_PHASE``, once."""
         layer = self.layers[index]
         place = self._origins[index] or self.name
-        where = f"{place}: " if place else ""
-        where += f"layer {layer.name!r} ({layer.type})"
+        where = f"{place and f'{place}: '}layer {layer.name!r} ({layer.type})"
         here, anywhere = (
             Finding(severity, code, message.replace(IN_PHASE, phase), where)
             for phase in (f" in phase {self.phase}", "")
@@ -88,9 +77,9 @@ class NetView:
             if layer.type in types:
                 yield index, layer
 
-    def readers_of(self, index: int) -> list[int]:
-        """Return the indices of the layers that read any top of a layer."""
-        return [reader for readers in self.readers[index] for reader in readers]
+    def following(self, index: int) -> set[str]:
+        """Return the types of the layers that read any top of a layer."""
+        return {self.layers[reader].type for readers in self.readers[index] for reader in readers}
 
     def through(self, index: int | None) -> int | None:
         """Return the layer above all layers that keep the shape of their bottom."""
@@ -115,16 +104,14 @@ class NetView:
 
     def missing(self) -> list[ScopedFinding]:
         """Return findings on blobs that no layer above their readers writes."""
-        before = len(self.findings)
+        before, self.findings = self.findings, []
         for index, layer in enumerate(self.layers):
             for blob, source in zip(layer.bottom, self.sources[index], strict=True):
                 if source is None:
-                    tops = [top for layer in self.layers[:index] for top in layer.top]
-                    near = suggestion(blob, tops)
+                    near = suggestion(blob, [top for one in self.layers[:index] for top in one.top])
                     message = f"no layer above it has a top {blob!r}{IN_PHASE}{near}"
                     self.report("error", "unknown-blob", index, message)
-        found = self.findings[before:]
-        del self.findings[before:]
+        found, self.findings = self.findings, before
         return found
 
     @cached_property

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from demitasse.core.paths import is_folder
 from demitasse.errors import ConfigError
 from demitasse.io.proto import SolverParameter
-from demitasse.lint.findings import Code, Severity
-from demitasse.training.nets import TRAIN_FIELDS, check_test_counts
+from demitasse.lint.findings import Severity
+from demitasse.training.nets import TRAIN_FIELDS, check_test_nets
 from demitasse.training.solver_param import check_fields
 from demitasse.training.update_rules import find_rule
 
@@ -29,14 +29,8 @@ USED = {
 """Fields that each policy reads, in addition to the common fields."""
 
 
-class FieldFinding(NamedTuple):
-    """A finding about a field, without file and line."""
-
-    severity: Severity
-    code: Code
-    field: str
-    message: str
-
+FieldFinding = tuple[Severity, str, str, str]
+"""Severity, code, field and message of a finding, without file and line."""
 
 Rule = Callable[[SolverParameter], Iterator[FieldFinding]]
 
@@ -46,30 +40,27 @@ def values(param: SolverParameter) -> Iterator[FieldFinding]:
     try:
         rule = find_rule(param.type)
     except ConfigError as error:
-        yield FieldFinding("error", "solver-field", "type", error.message)
+        yield "error", "solver-field", "type", error.message
         return
     checks: list[Callable[[], object]] = [
-        lambda: check_fields(param, rule),
-        lambda: check_test_counts(param),
-    ]
+        partial(check_fields, param, rule), partial(check_test_nets, param)
+    ]  # fmt: skip
     if not param.HasField("lr_policy"):
-        yield FieldFinding("error", "solver-field", "lr_policy", "lr_policy is missing")
+        yield "error", "solver-field", "lr_policy", "lr_policy is missing"
     for check in checks:
         try:
             check()
         except ConfigError as error:
             endless = "max_iter" in error.fields and not param.max_iter
             field = next((f for f in error.fields if f in _fields(param)), "")
-            yield FieldFinding(
-                "error", "poly-max-iter" if endless else "solver-field", field, error.message
-            )
+            yield "error", "poly-max-iter" if endless else "solver-field", field, error.message
     given = [name for name in TRAIN_FIELDS if param.HasField(name)]
     if len(given) != 1:
         message = f"got {len(given)} of {', '.join(TRAIN_FIELDS)}, expected one"
-        yield FieldFinding("error", "solver-net", given[-1] if given else "", message)
+        yield "error", "solver-net", given[-1] if given else "", message
     if not param.HasField("max_iter"):
         message = "max_iter is missing; only `solver.step` needs none"
-        yield FieldFinding("warning", "solver-field", "", message)
+        yield "warning", "solver-field", "", message
 
 
 def schedule(param: SolverParameter) -> Iterator[FieldFinding]:
@@ -80,31 +71,31 @@ def schedule(param: SolverParameter) -> Iterator[FieldFinding]:
         for field in _fields(param):
             if field in every and field not in used.split():
                 message = f"lr_policy {param.lr_policy!r} does not read {field}"
-                yield FieldFinding("note", "unused-field", field, message)
+                yield "note", "unused-field", field, message
     if param.lr_policy in {"step", "exp", "multistep", "plateau"} and param.gamma > 1:
         message = f"with gamma {param.gamma:g} the learning rate grows"
-        yield FieldFinding("warning", "growing-rate", "gamma", message)
+        yield "warning", "growing-rate", "gamma", message
     steps = list(param.stepvalue)
     if steps != sorted(steps):
         message = (
             f"stepvalue must be in ascending order; the steps after {max(steps)} apply at once"
         )
-        yield FieldFinding("warning", "stepvalue", "stepvalue", message)
+        yield "warning", "stepvalue", "stepvalue", message
     late = [step for step in steps if param.max_iter and step >= param.max_iter]
     if param.lr_policy == "multistep" and late:
         message = f"stepvalue {late[0]} is not reached before max_iter {param.max_iter}"
-        yield FieldFinding("note", "stepvalue", "stepvalue", message)
+        yield "note", "stepvalue", "stepvalue", message
     if param.lr_policy == "step" and param.max_iter and param.stepsize >= param.max_iter:
         message = f"stepsize {param.stepsize} is not reached before max_iter {param.max_iter}"
-        yield FieldFinding("note", "stepvalue", "stepsize", message)
+        yield "note", "stepvalue", "stepsize", message
     if param.momentum >= 1:
         message = f"with momentum {param.momentum:g} updates never decay"
-        yield FieldFinding("warning", "momentum", "momentum", message)
+        yield "warning", "momentum", "momentum", message
     if param.clip_gradients >= 0 and param.iter_size > 1:
         message = (
             "clip_gradients limits the sum over iter_size batches, before division, as in Caffe"
         )
-        yield FieldFinding("note", "clip-before-iter-size", "clip_gradients", message)
+        yield "note", "clip-before-iter-size", "clip_gradients", message
 
 
 def snapshots(param: SolverParameter) -> Iterator[FieldFinding]:
@@ -113,10 +104,10 @@ def snapshots(param: SolverParameter) -> Iterator[FieldFinding]:
     writes = param.snapshot or param.snapshot_after_train
     if writes and param.snapshot_prefix and not is_folder(folder):
         message = f"the folder {str(folder)!r} of snapshot_prefix does not exist"
-        yield FieldFinding("error", "snapshot-folder", "snapshot_prefix", message)
+        yield "error", "snapshot-folder", "snapshot_prefix", message
     if not writes:
         message = "snapshot is 0 and snapshot_after_train false: no snapshot is written"
-        yield FieldFinding("warning", "no-snapshot", "snapshot_after_train", message)
+        yield "warning", "no-snapshot", "snapshot_after_train", message
 
 
 def tests(param: SolverParameter) -> Iterator[FieldFinding]:
@@ -124,13 +115,13 @@ def tests(param: SolverParameter) -> Iterator[FieldFinding]:
     nets = len(param.test_iter) or len(param.test_net) or len(param.test_net_param)
     if param.test_interval and not nets:
         message = "test_interval is set without test_iter: no test runs"
-        yield FieldFinding("warning", "no-test", "test_interval", message)
+        yield "warning", "no-test", "test_interval", message
     if param.test_interval > param.max_iter > 0 and nets:
         message = (
             f"test_interval {param.test_interval} is longer than the training of "
             f"{param.max_iter} iterations"
         )
-        yield FieldFinding("note", "no-test", "test_interval", message)
+        yield "note", "no-test", "test_interval", message
 
 
 def _fields(param: SolverParameter) -> list[str]:

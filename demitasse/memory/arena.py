@@ -27,12 +27,7 @@ Kind = tuple[str, str]  # place ("host", a device, "private", "standalone") and 
 
 
 class Arena:
-    """The shared buffers of one net.
-
-    Attributes:
-        open: True during a pass, while the contents of the buffers are valid.
-        slots: The buffers.
-    """
+    """The shared buffers of one net; ``open`` during a pass, while their contents are valid."""
 
     def __init__(self) -> None:
         self.open = False
@@ -41,11 +36,7 @@ class Arena:
     @property
     def nbytes(self) -> int:
         """Size of all buffers, in bytes."""
-        return sum(
-            math.prod(array.shape) * np.dtype(dtype).itemsize
-            for slot in self.slots
-            for (_, dtype), array in slot.arrays.items()
-        )
+        return sum(share.nbytes for slot in self.slots for share in slot.shares())
 
 
 @dataclass
@@ -55,7 +46,6 @@ class Slot:
     Attributes:
         expected: Elements of the largest memory of the slot. Arrays outside the host are allocated
             for that size at once: one that grew during a pass would stay until the next pass.
-        arrays: One-dimensional arrays by kind.
         sizes: Largest requested number of elements of each kind.
         order: Pending work on the arrays.
         outgrown: True if a larger array has replaced one that some memory still uses.
@@ -68,15 +58,7 @@ class Slot:
     outgrown: bool = False
 
     def borrow(self, kind: Kind, size: int, make: Callable[[int], Array]) -> Array:
-        """Return ``size`` elements of the array of a kind, with undefined contents.
-
-        Args:
-            kind: Place and dtype.
-            size: Number of elements.
-            make: Returns a new array of a number of elements.
-
-        Shape: (size,).
-        """
+        """Return elements of the array of a kind, with undefined contents. Shape: (size,)."""
         expected = 0 if kind[0] == HOST else self.expected
         most = self.sizes[kind] = max(size, expected, self.sizes.get(kind, 0))
         array = self.arrays.get(kind)
@@ -107,8 +89,6 @@ class Assignment:
     """The slot that a memory uses instead of buffers of its own.
 
     Attributes:
-        arena: The arena of the slot.
-        slot: The buffer.
         name: Name of the blob, for messages.
         concat_slot: Place of the private side in the top of a Concat, or that whole top.
         parent_slot: The slot of the top of the Concat; None for the top itself.
@@ -121,11 +101,7 @@ class Assignment:
     parent_slot: Slot | None = None
 
     def check_open(self) -> None:
-        """Refuse an access outside of a pass, when the buffer may have another memory's contents.
-
-        Raises:
-            NetError: No pass is running.
-        """
+        """Refuse an access outside of a pass, when another memory may have used the buffer."""
         if not self.arena.open:
             message = (
                 f"blob {self.name!r} was not kept: its memory is shared with other blobs; make the "
@@ -142,23 +118,15 @@ def allocate(
     dtype: str = "",
     slot: Slot | None = None,
 ) -> Array:
-    """Return a new array for a memory, or a part of the array of its slot.
+    """Return a new array for a memory, or a part of the array of its slot, or of another ``slot``.
 
-    Args:
-        memory: The memory.
-        place: ``HOST``, a device, "private" or "standalone".
-        size: Number of elements.
-        make: Returns a new array of a number of elements.
-        dtype: Type of the elements; "" for the memory's.
-        slot: Another slot than the memory's.
-
-    Raises:
-        OutOfMemoryError: The allocation failed, or exceeds the setting ``memory_limit``.
+    ``place`` is ``HOST``, a device, "private" or "standalone"; ``make`` returns a new array of a
+    number of elements. The setting ``memory_limit`` may refuse the allocation.
     """
     dtype = dtype or memory.dtype
 
     def within_limit(size: int) -> Array:
-        _check_limit(memory, place, size, dtype)
+        _check_limit(memory, place, size * np.dtype(dtype).itemsize)
         try:
             return make(size)
         except (OutOfMemoryError, MemoryError, OSError) as error:
@@ -171,7 +139,7 @@ def allocate(
     return (slot or memory.assignment.slot).borrow((place, dtype), size, within_limit)
 
 
-def _check_limit(memory: SyncedMemory, place: str, size: int, dtype: str) -> None:
+def _check_limit(memory: SyncedMemory, place: str, nbytes: int) -> None:
     """Refuse an allocation beyond the memory limit of the device.
 
     Host sides of a device with a memory of its own do not count: the limit is the device's.
@@ -182,7 +150,6 @@ def _check_limit(memory: SyncedMemory, place: str, size: int, dtype: str) -> Non
         ledger.invalidate()
         return
     counted = HOST if device.shares_host else str(device)
-    nbytes = size * np.dtype(dtype).itemsize
     if not ledger.has_room(counted, nbytes, limit):
         message = (
             f"{memory.label} needs {bytes_text(nbytes)} on {device}; nets use "

@@ -20,39 +20,23 @@ from demitasse.backends.recording import NotRecorded
 from demitasse.memory.sides import DeviceSide, HostSide
 from demitasse.memory.synced import DEVICE_HEADS, UNWATCHED, Head, SyncedMemory, Watch
 
+Unchanged = tuple[SyncedMemory, DeviceSide, Array | None, Head, int]
+"""A memory that is only read, its device side, array, newest side and version.
 
-class Unchanged(NamedTuple):
-    """A memory that is only read, and must have the contents of the previous run."""
+The memory must have the contents of the previous run.
+"""
 
-    memory: SyncedMemory
-    device_side: DeviceSide
-    array: Array | None
-    head: Head
-    version: int
+Input = tuple[SyncedMemory, Head, bool]
+"""A memory that is read before it is written, its newest side then, and True if rewritten.
 
-
-class Input(NamedTuple):
-    """A memory that is read before it is written.
-
-    Attributes:
-        memory: The memory.
-        head: The newest side that the work requires.
-        rewritten: True if other code writes the memory between runs; otherwise it must have the
-            contents of the previous run.
-    """
-
-    memory: SyncedMemory
-    head: Head
-    rewritten: bool
+Other code rewrites the memory between runs; otherwise the contents are those of the previous run.
+"""
 
 
 class Effect(NamedTuple):
     """The state in which the work leaves a memory, if that state is another than before.
 
     Attributes:
-        memory: The memory.
-        head: Its newest side.
-        written: True if the work writes the memory.
         exchanged: Its private array, if the work exchanges it for another; otherwise None.
     """
 
@@ -109,10 +93,8 @@ class MemoryGuard:
     def record_effects(self) -> None:
         """Record the present states, after the work.
 
-        Raises:
-            NotRecorded: No replay is possible: a memory has lazy contents, was unknown in the
-                previous run, was read on the host while empty, or has moved otherwise than by an
-                exchange of private arrays.
+        NotRecorded: a memory has lazy contents, was unknown in the previous run, was read on the
+        host while empty, or has moved otherwise than by an exchange of private arrays.
         """
         for memory, head, version, host, array, layout in self._before:
             written, newest, side = memory.version != version, memory.state, memory.device_side
@@ -133,9 +115,9 @@ class MemoryGuard:
                 if memory.serial not in self._versions:
                     raise _refusal(memory, "is new")
                 if not (rewritten or changed):
-                    self._unchanged.append(Unchanged(memory, side, array, head, version))
+                    self._unchanged.append((memory, side, array, head, version))
                     continue
-                self._inputs.append(Input(memory, head, rewritten))
+                self._inputs.append((memory, head, rewritten))
             if head is Head.UNINITIALIZED and not free:
                 self._cleared.append(memory)
             elif self._queued:
@@ -197,7 +179,7 @@ class MemoryGuard:
             memory.order_after(self._last_use)
 
     def matches(self) -> bool:
-        """Return whether all memories are in the states before the work."""
+        """Return True if all memories are in the states before the work."""
         if self._watches and self.unchanged:
             return all(
                 side.array is array and side.layout is layout

@@ -25,7 +25,7 @@ class StreamOrder:
 
     Attributes:
         copy: A copy to a device that may still read the array on the host.
-        last: The last use of the array on a device, as returned by the backend's ``follow``.
+        last: The last use of the array on a device, as returned by the backend's ``order_after``.
     """
 
     __slots__ = ("copy", "last")
@@ -40,11 +40,7 @@ class LiveView:
 
     A numpy array made from a LiveView, and every slice or view of that array, keeps it alive. While
     one is alive, every pass reads the values written through it, and updates it afterwards. Without
-    one, passes skip both.
-
-    Args:
-        host: The array.
-        memory: The memory; the view does not keep it alive.
+    one, passes skip both. The view does not keep the memory alive.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "host")
@@ -63,7 +59,7 @@ class LiveView:
 
 
 def any_live_view() -> bool:
-    """Return whether any memory has a live view."""
+    """Return True if any memory has a live view."""
     return bool(LiveView.alive)
 
 
@@ -74,10 +70,9 @@ def viewed_memories() -> list[Any]:
 
 
 class HostSide:
-    """The array on the host.
+    """The array on the host, one-dimensional; None until the host side is first used.
 
     Attributes:
-        array: One-dimensional; None until the host side is first used.
         borrowed: True for an array of a caller, who may read it at any time.
         dropped: True once an array was dropped because nothing seemed to need it.
         order: Pending work on the array.
@@ -105,21 +100,12 @@ class HostSide:
         return self._view is not None and self._view() is not None
 
     def view(self, host: np.ndarray, memory: object) -> np.ndarray:
-        """Return a live, writable view of ``host``, the array of this side. Shape: (size,).
-
-        Args:
-            host: The array.
-            memory: The memory of this side.
-        """
+        """Return a live, writable view of ``host``, the array of this side. Shape: (size,)."""
         view = self._view() if self._view is not None else None
         if view is None or view.host is not host:
             view = LiveView(host, memory)
             self._view = weakref.ref(view)
         return np.asarray(view)
-
-    def pend(self, copy: Event | None) -> None:
-        """Note a copy to a device that may still read the array."""
-        self.order.copy = copy
 
     def wait(self) -> None:
         """Wait until no copy reads the array, so that the array may be written."""
@@ -129,11 +115,9 @@ class HostSide:
 
 
 class DeviceSide:
-    """The array on a device, in C order or in a backend's private layout.
+    """The array on a device, one-dimensional; None until the device side is first used.
 
     Attributes:
-        array: One-dimensional; None until the device side is first used.
-        device: The device of the array.
         layout: The private layout of the array; None for C order.
         storage: Storage of numbers: "float" as on the host, or 16 bits.
         order: Pending work on the array.
@@ -163,18 +147,11 @@ class DeviceSide:
         return next(iter(self.views.values()), None)
 
     def view(self, layout: PrivateLayout, *, shared: bool = False) -> Array | None:
-        """Return the array of a layout of another shape, in the present buffer.
+        """Return the array of a layout of another shape, in the present buffer, or None.
 
         A Step may read one layout of a shape while it writes another, so these never share a
-        buffer. Padding must be zero, as in a new array.
-
-        Args:
-            layout: The layout.
-            shared: True for arrays of a slot, which all layouts share.
-
-        Returns:
-            None if the buffer is too small, the layout has padding, or the shape is that of the
-            present layout.
+        buffer. Padding must be zero, as in a new array. All layouts share the array of a slot
+        (``shared``).
         """
         if shared:
             return self.views.get(layout)
@@ -228,8 +205,7 @@ class DeviceSide:
     def copy_from(self, host: np.ndarray) -> Event | None:
         """Start a copy of ``host``, of the same size, into the array, which is in C order.
 
-        Returns:
-            The event to wait for before ``host`` is overwritten; None if the copy is done.
+        Returns the event to wait for before ``host`` is overwritten; None if the copy is done.
         """
         if self.storage != "float":
             host = narrowed(host, self.storage)

@@ -37,16 +37,14 @@ class Head(Enum):
     SYNCED = 3
 
 
-DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
-"""Heads at which the device side is up to date."""
+DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)  # heads at which the device side is up to date
 
 
 class Watch:
     """Name of the guard that knows the states of the memories that share this watch.
 
-    Attributes:
-        guard: The guard of the last replay; None since a memory has changed its state, its array
-            or its contents otherwise.
+    ``guard`` is the guard of the last replay; None since a memory has changed its state, its array
+    or its contents otherwise.
     """
 
     __slots__ = ("guard",)
@@ -55,8 +53,7 @@ class Watch:
         self.guard: object = None
 
 
-UNWATCHED = Watch()
-"""The watch of memories that no recording uses."""
+UNWATCHED = Watch()  # the watch of memories that no recording uses
 
 _serials = itertools.count()
 
@@ -79,6 +76,7 @@ class SyncedMemory:
         version: Grows with every write; the key of values derived from the contents.
         serial: Identity among all memories of the process, past ones included.
         shared: True once several blobs have shared this memory.
+        assignment: The slot of an arena that replaces own buffers; None for own buffers.
         concat_slot: Place in the top of a Concat where Steps may write the contents, or that whole
             top; None for neither.
         host_side, device_side: The two sides, for this package.
@@ -88,23 +86,10 @@ class SyncedMemory:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_assignment",
-        "_fill_stale",
-        "concat_slot",
-        "device",
-        "device_side",
-        "dtype",
-        "host_side",
-        "initializer",
-        "label",
-        "serial",
-        "shared",
-        "size",
-        "state",
-        "version",
-        "watch",
-    )
+        "__weakref__", "_fill_stale", "assignment", "concat_slot", "device", "device_side",
+        "dtype", "host_side", "initializer", "label", "serial", "shared", "size", "state",
+        "version", "watch",
+    )  # fmt: skip
 
     def __init__(self, size: int, dtype: str, device: Device, label: str = "an array") -> None:
         self.size, self.dtype, self.device, self.label = size, dtype, device, label
@@ -116,7 +101,7 @@ class SyncedMemory:
         order = StreamOrder()
         self.host_side = HostSide(order)
         self.device_side = DeviceSide(device, order)
-        self._assignment: Assignment | None = None
+        self.assignment: Assignment | None = None
         self.concat_slot: ChannelSlice | None = None
         self.initializer: Callable[[np.ndarray], None] | None = None
         fill = bool(settings.get_often("debug_fill_stale"))
@@ -161,11 +146,7 @@ class SyncedMemory:
     @property
     def device_nbytes(self) -> int:
         """Size of the device side in C order, in bytes."""
-        return self.size * np.dtype(self._device_dtype).itemsize
-
-    @property
-    def _device_dtype(self) -> str:
-        return ARRAYS.get(self.device_side.storage, self.dtype)
+        return self.size * np.dtype(ARRAYS.get(self.storage, self.dtype)).itemsize
 
     @property
     def layout(self) -> PrivateLayout | None:
@@ -181,22 +162,17 @@ class SyncedMemory:
     @property
     def persistent(self) -> bool:
         """True if the contents can be read after a pass; False for a shared buffer."""
-        return self._assignment is None
+        return self.assignment is None
 
     @property
     def viewed(self) -> bool:
         """True if the host side has a live view."""
         return self.host_side.viewed
 
-    @property
-    def assignment(self) -> Assignment | None:
-        """The slot of an arena that replaces the memory's own buffers; None for own buffers."""
-        return self._assignment
-
     def shares(self) -> list[Share]:
         """Return the present arrays, for the ledger of memory in use."""
-        if self._assignment is not None:
-            return self._assignment.slot.shares()
+        if self.assignment is not None:
+            return self.assignment.slot.shares()
         found, host, side = [], self.host_side.array, self.device_side
         if host is not None:
             found.append(Share(HOST, id(host), self.nbytes))
@@ -216,8 +192,7 @@ class SyncedMemory:
     def mutable_cpu_data(self, *, discard: bool = False) -> np.ndarray:
         """Return the host side for writing; the device side becomes stale.
 
-        Args:
-            discard: True if everything will be overwritten; the contents are then not copied.
+        ``discard`` promises that everything will be overwritten; contents are then not copied.
         """
         self._check_open()
         elsewhere = self.state is not Head.HEAD_AT_CPU
@@ -242,8 +217,7 @@ class SyncedMemory:
     def mutable_gpu_data(self, *, discard: bool = False) -> Array:
         """Return the device side for writing; the host side becomes stale.
 
-        Args:
-            discard: True if everything will be overwritten; the contents are then not copied.
+        ``discard`` promises that everything will be overwritten; contents are then not copied.
         """
         if self.device.shares_host:
             return self.mutable_cpu_data(discard=discard)
@@ -281,15 +255,12 @@ class SyncedMemory:
             self.state = Head.HEAD_AT_CPU
 
     def grow(self, size: int) -> bool:
-        """Have more elements, without the present contents.
+        """Have more elements, without the present contents; return True after a change.
 
-        Steps that refer to this memory stay prepared, for smaller shapes too.
-
-        Returns:
-            False without a change for a memory that several blobs share, or that has a live view
-            or a slot of an arena.
+        Steps that refer to this memory stay prepared, for smaller shapes too. A memory that several
+        blobs share, or that has a live view or a slot of an arena, is not changed.
         """
-        if self.shared or self.viewed or self._assignment is not None:
+        if self.shared or self.viewed or self.assignment is not None:
             return False
         self.assign(None)
         self.size = size
@@ -358,25 +329,22 @@ class SyncedMemory:
     def private_data(self, layout: PrivateLayout, *, alone: bool = False) -> Array | None:
         """Return the private side in ``layout``, up to date, for reading. Shape: (layout.size,).
 
-        Args:
-            layout: The layout.
-            alone: True to drop a host side that is copied here, unless it has other users. A later
-                reader allocates it again, and it stays then.
-
-        Returns:
-            None if the private side is up to date in another layout; ``convert`` then gives the
-            contents in this one.
+        ``alone`` drops a host side that is copied here, unless it has other users. A later reader
+        allocates it again, and it stays then. The result is None if the private side is up to date
+        in another layout; ``convert`` then gives the contents in this one.
         """
         here = self.layout
         if here is not None and self.device_side.device is self.device:
             return self.device_side.array if here is layout else None
         host = self._to_cpu()
         side = self._private_array(layout)
-        if alone and self._may_drop_host():
+        host_side = self.host_side
+        in_use = self.viewed or host_side.borrowed or self.assignment is not None
+        if alone and not (in_use or host_side.dropped):
             with Uninterrupted():
                 self.device.backend.pack_and_release(host, layout, side)
-                self.state, self.host_side.dropped = Head.HEAD_AT_GPU, True
-                self.host_side.replace(None)
+                self.state, host_side.dropped = Head.HEAD_AT_GPU, True
+                host_side.replace(None)
         else:
             self.device.backend.pack(host, layout, side)
             self.state = Head.SYNCED
@@ -448,16 +416,12 @@ class SyncedMemory:
             ShapeError: The array has another size or dtype, or is not contiguous.
         """
         if array.shape != (self.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
+            got, expected, code = tuple(array.shape), (self.size,), ErrorCode.INCOMPATIBLE
             message = (
-                f"got a {array.dtype} array of shape {array.shape}, expected a contiguous "
-                f"{self.dtype} array of shape ({self.size},)"
+                f"got a {array.dtype} array of shape {got}, expected a contiguous {self.dtype} "
+                f"array of shape {expected}"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.INCOMPATIBLE,
-                got=tuple(array.shape),
-                expected=(self.size,),
-            )
+            raise ShapeError(message, code=code, got=got, expected=expected)
         if self.state is Head.SYNCED:  # until the host side is the new one
             self.state = Head.HEAD_AT_GPU
         self.host_side.replace(array)
@@ -472,14 +436,10 @@ class SyncedMemory:
         Raises:
             ShapeError: The array has another size.
         """
-        if tuple(array.shape) != (self.size,):
-            message = f"got an array of shape {tuple(array.shape)}, expected ({self.size},)"
-            raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                got=tuple(array.shape),
-                expected=(self.size,),
-            )
+        got, expected, code = tuple(array.shape), (self.size,), ErrorCode.SHAPE_MISMATCH
+        if got != expected:
+            message = f"got an array of shape {got}, expected {expected}"
+            raise ShapeError(message, code=code, got=got, expected=expected)
         if self.device.shares_host:
             self.set_cpu_data(array)
             return
@@ -500,19 +460,19 @@ class SyncedMemory:
 
     def before_pass(self) -> None:
         """Make a host side with live views the newest, for values written through a view."""
-        if self.viewed and not self.cleared and self._assignment is None:
+        if self.viewed and not self.cleared and self.assignment is None:
             self.mutable_cpu_data()
 
     def after_pass(self) -> None:
         """Bring a host side with live views up to date."""
-        if self.viewed and self.state is Head.HEAD_AT_GPU and self._assignment is None:
+        if self.viewed and self.state is Head.HEAD_AT_GPU and self.assignment is None:
             self._to_cpu()
 
     # -- shared buffers ------------------------------------------------------------------------
 
     def assign(self, assignment: Assignment | None) -> None:
         """Use the buffers of a slot, or own buffers for None; the contents are discarded."""
-        self._assignment = assignment
+        self.assignment = assignment
         self.host_side.replace(None)
         self.device_side.replace(None, self.device)
         order = StreamOrder() if assignment is None else assignment.slot.order
@@ -523,18 +483,18 @@ class SyncedMemory:
 
     def move(self, assignment: Assignment) -> None:
         """Use another place in the top of a Concat, for other shapes; the slots are the same."""
-        self._assignment = assignment
+        self.assignment = assignment
 
     def _check_open(self) -> None:
-        if self._assignment is not None:
-            self._assignment.check_open()
+        if self.assignment is not None:
+            self.assignment.check_open()
 
     # -- the four states -----------------------------------------------------------------------
 
     def _to_cpu(self, *, discard: bool = False) -> np.ndarray:
         match self.state:
             case Head.UNINITIALIZED:
-                fresh = self.host_side.array is None and self._assignment is None  # zeros
+                fresh = self.host_side.array is None and self.assignment is None  # zeros
                 host = self._host_array()
                 if self.initializer is not None and not discard:
                     self.initializer(host)
@@ -571,7 +531,7 @@ class SyncedMemory:
         match self.state:
             case Head.UNINITIALIZED:
                 self.watch.guard = None
-                fresh = self.device_side.array is None and self._assignment is None
+                fresh = self.device_side.array is None and self.assignment is None
                 self._device_array()
                 if not (discard or fresh):
                     self.device_side.fill(0)
@@ -583,7 +543,7 @@ class SyncedMemory:
                     if (guard := current_guard()) is not None:
                         guard.uploads(self)
                     self.host_side.wait()
-                    self.host_side.pend(self.device_side.copy_from(self._host_array()))
+                    self.host_side.order.copy = self.device_side.copy_from(self._host_array())
                 self.state = Head.HEAD_AT_GPU if discard else Head.SYNCED
         return self.device_side.array
 
@@ -613,12 +573,6 @@ class SyncedMemory:
         if self.state is Head.SYNCED:
             self.state = Head.HEAD_AT_CPU
 
-    def _may_drop_host(self) -> bool:
-        """Return whether the host side is the memory's own, without views or earlier drops."""
-        host = self.host_side
-        shared = self.viewed or host.borrowed or self._assignment is not None
-        return not (shared or host.dropped)
-
     # -- arrays --------------------------------------------------------------------------------
 
     def _leave_old_device(self, *, discard: bool) -> None:
@@ -646,7 +600,7 @@ class SyncedMemory:
     def _device_array(self) -> Array:
         side = self.device_side
         if side.array is None:
-            dtype = self._device_dtype
+            dtype = ARRAYS.get(side.storage, self.dtype)
             make = partial(self.device.backend.zeros, dtype=dtype)
             side.array = allocate(self, str(self.device), self.size, make, dtype)
         return side.array
@@ -655,7 +609,7 @@ class SyncedMemory:
         side = self.device_side
         if side.layout is layout:
             return side.array
-        place = self._assignment
+        place = self.assignment
         if place is not None and layout not in side.views:
             side.views[layout] = self._new_private_array(layout)  # a part of a slot's array
         if side.view(layout, shared=place is not None) is not None:
@@ -668,7 +622,7 @@ class SyncedMemory:
         return side.array
 
     def _new_private_array(self, layout: PrivateLayout) -> Array:
-        make, place = self.device.backend.empty_private, self._assignment
+        make, place = self.device.backend.empty_private, self.assignment
         slot = place.concat_slot if place is not None else None
         if place is None or slot is None:
             return allocate(self, "private", layout.size, make)

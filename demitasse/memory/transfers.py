@@ -24,16 +24,6 @@ from demitasse.errors import ConfigError, DeviceError, ErrorCode
 if TYPE_CHECKING:
     from demitasse.memory.synced import SyncedMemory
 
-__all__ = [
-    "Guard",
-    "TransferMode",
-    "Transfers",
-    "current_guard",
-    "transfer_guard",
-    "transfer_mode",
-    "transfers",
-]
-
 log = get_logger(__name__)
 
 
@@ -48,10 +38,6 @@ class _Counts:
     bytes_to_host: int = 0
 
 
-class _OfThread(threading.local):
-    counts: _Counts | None = None
-
-
 class Transfers:
     """Counts of copies between host and device, for tests and reports.
 
@@ -63,7 +49,7 @@ class Transfers:
 
     def reset(self) -> None:
         """Set all counts to zero."""
-        self._own, self._all = _OfThread(), list[_Counts]()
+        self._own, self._all = threading.local(), list[_Counts]()
 
     @property
     def to_device(self) -> int:
@@ -83,7 +69,7 @@ class Transfers:
     @property
     def reorders_here(self) -> int:
         """Changes of layout by this thread."""
-        counts = self._own.counts
+        counts = getattr(self._own, "counts", None)
         return 0 if counts is None else counts.reorders
 
     @property
@@ -97,14 +83,8 @@ class Transfers:
         return sum(counts.bytes_to_host for counts in self._all)
 
     def note(self, *, up: int = 0, down: int = 0, reorders: int = 0) -> None:
-        """Count one copy of ``up`` bytes to the device or ``down`` bytes to the host.
-
-        Args:
-            up: Bytes copied to the device.
-            down: Bytes copied to the host.
-            reorders: Number of changes of layout.
-        """
-        counts = self._own.counts
+        """Count a copy of ``up`` bytes to the device or ``down`` bytes to the host, or reorders."""
+        counts: _Counts | None = getattr(self._own, "counts", None)
         if counts is None:
             counts = self._own.counts = _Counts()
             self._all.append(counts)
@@ -177,21 +157,12 @@ class Guard:
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
-        self._refuses = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._where, self._doing, self._advice, self._feeds = "", "", LAYER, False
-        self._written: set[int] = set()
 
     @contextmanager
     def for_pass(self, mode: TransferMode) -> Iterator[None]:
-        """Return a context for one pass.
-
-        Args:
-            mode: "warn" or "raise".
-        """
-        self._begin()
+        """Return a context for one pass in the mode "warn" or "raise"."""
+        self._where, self._doing, self._advice, self._feeds = "", "", LAYER, False
+        self._written: set[int] = set()
         self._refuses = mode == "raise"
         token = _guard.set(self)
         try:
@@ -200,13 +171,9 @@ class Guard:
             _guard.reset(token)
 
     def at(self, where: str, doing: str = "", *, feeds: bool = False) -> None:
-        """Set the place of the copies that follow.
+        """Set the place of the copies that follow: a layer, and its pass, "forward" or "backward".
 
-        Args:
-            where: Name of the place in messages.
-            doing: The pass of a layer, "forward" or "backward"; its caller names the layer in
-                errors.
-            feeds: True for a layer that brings in data, which comes from the host.
+        ``feeds`` marks a layer that brings in data, which comes from the host.
         """
         self._where, self._doing, self._feeds = where, doing, feeds
 
@@ -221,19 +188,11 @@ class Guard:
             self._written.add(memory.serial)
 
     def downloads(self, memory: SyncedMemory) -> None:
-        """Log or refuse a copy to the host.
-
-        Raises:
-            DeviceError: The mode is "raise".
-        """
+        """Log or refuse a copy to the host."""
         self._report(memory, f"from {memory.device} to the host")
 
     def uploads(self, memory: SyncedMemory) -> None:
-        """Log or refuse a copy to the device, unless the contents are from before the pass.
-
-        Raises:
-            DeviceError: The mode is "raise".
-        """
+        """Log or refuse a copy to the device, unless the contents are from before the pass."""
         if memory.serial in self._written:
             self._report(memory, f"from the host to {memory.device}")
 

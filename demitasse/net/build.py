@@ -23,7 +23,6 @@ from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.graph import (
     Graph,
     LayerSetup,
-    Needs,
     Param,
     append_params,
     compute_backward_needs,
@@ -49,8 +48,7 @@ from demitasse.net.structure import LayerSequence, Structure
 
 log = get_logger(__name__)
 
-WORTH_THREADS = 1 << 18
-"""Elements of parameters from which threads are faster than none."""
+WORTH_THREADS = 1 << 18  # elements of parameters from which threads are faster than none
 
 
 # -- arguments ---------------------------------------------------------------------------------
@@ -70,18 +68,6 @@ def read_source(
     return read_net(source, ignore_unknown_fields=ignore_unknown_fields)
 
 
-def resolve_base_dir(base_dir: str | os.PathLike[str] | None, file: str) -> Path | None:
-    """Return the folder for relative paths: the given one, or that of the net's file.
-
-    Args:
-        base_dir: The folder, or None.
-        file: The net's file, or an empty string.
-    """
-    if base_dir is not None:
-        return Path(base_dir)
-    return Path(file).parent if file else None
-
-
 def order_arguments(phase: Any, weights: Any) -> tuple[Any, Any]:
     """Return phase and weights, which pycaffe takes as ``Net(file, weights, phase)``, too."""
     if phase is None or _is_phase(phase) or not (weights is None or _is_phase(weights)):
@@ -97,11 +83,7 @@ def _is_phase(value: Any) -> bool:
 
 
 def phase_number(phase: object) -> Any:
-    """Return the number of a phase given by name or number.
-
-    Raises:
-        ConfigError: There is no such phase.
-    """
+    """Return the number of a phase given by name or number, or raise a ConfigError."""
     known = dict(Phase.items())
     if str(phase).upper() in known:
         return known[str(phase).upper()]
@@ -111,48 +93,34 @@ def phase_number(phase: object) -> Any:
     raise ConfigError(message, code=ErrorCode.UNKNOWN, field="phase", got=phase)
 
 
-def choose_seed(seed: int | None) -> int:
-    """Return the seed, or that of the settings; for a negative seed, a random one."""
-    chosen = settings.get("seed") if seed is None else seed
-    return int.from_bytes(os.urandom(4), "little") >> 1 if chosen < 0 else int(chosen)
-
-
-def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored:
+def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: str) -> Stored:
     """Return the storage of values on the device; None asks the settings.
 
     Raises:
-        ConfigError: The storage is unknown, or the device or the dtype does not support it.
+        ConfigError: The storage is unknown; or device, dtype or phase does not support it.
     """
+
+    def fault(code: ErrorCode, message: str, **details: Any) -> ConfigError:
+        return ConfigError(message, code=code, field="storage", got=chosen, **details)
+
     chosen: Stored = settings.get("gpu_storage_dtype") if storage is None else storage
     if chosen not in STORAGES:
         message = f"got storage {chosen!r}, expected one of {', '.join(STORAGES)}"
-        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="storage", got=chosen)
+        raise fault(ErrorCode.UNKNOWN, message)
     asked = "" if storage is not None else f" ({settings.where('gpu_storage_dtype')})"
     if chosen not in device.backend.storages:
         message = f"storage {chosen!r}{asked} is for GPUs; {device} supports 'float' only"
-        raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="storage", got=chosen)
+        raise fault(ErrorCode.UNSUPPORTED, message)
     if chosen != "float" and dtype != "float32":
         message = f"storage {chosen!r}{asked} is for nets of float32; got dtype {dtype}"
-        raise ConfigError(
-            message, code=ErrorCode.CONFLICT, field="storage", got=chosen, dtype=dtype
-        )
-    return chosen
-
-
-def check_storage(storage: Stored, phase: str) -> None:
-    """Refuse a storage of 16 bits for a net in phase TRAIN.
-
-    Raises:
-        ConfigError: The net would be trained in values of 16 bits.
-    """
-    if storage != "float" and phase == "TRAIN":
+        raise fault(ErrorCode.CONFLICT, message, dtype=dtype)
+    if chosen != "float" and phase == "TRAIN":
         message = (
-            f"storage {storage!r} is for nets in phase TEST: 16 bits lose small gradients and "
-            'updates; train with storage "float"'
+            f"storage {chosen!r}{asked} is for nets in phase TEST: 16 bits lose small gradients "
+            'and updates; train with storage "float"'
         )
-        raise ConfigError(
-            message, code=ErrorCode.CONFLICT, field="storage", got=storage, phase=phase
-        )
+        raise fault(ErrorCode.CONFLICT, message, phase=phase)
+    return chosen
 
 
 def as_sequence(weights: Any) -> Iterable[Any]:
@@ -219,7 +187,9 @@ def assemble(
         top = [blobs[t] for t in node.tops]
         try:
             layer.initialize(bottom, top)
-            _mark_frozen(layer, node.param)
+            for i in range(len(layer.blobs)):
+                spec = node.param.param[i] if i < len(node.param.param) else None
+                layer.set_param_propagate_down(i, spec is None or spec.lr_mult != 0)
             append_params(records, index, layer.param, [b.shape for b in layer.blobs])
         except (DemitasseError, MemoryError, OSError) as error:
             fault = with_location(error, layer_label(layer))
@@ -227,23 +197,21 @@ def assemble(
                 fault.from_line(origin_of(index))
             raise fault from fault.__cause__
         params += layer.blobs
-        memory_used += sum(blob.count for blob in top) * _itemsize(context.dtype)
+        memory_used += sum(blob.count for blob in top) * {"float32": 4, "float64": 8}[context.dtype]
     setups = _setups(layers, graph)
     needs = compute_backward_needs(graph, setups, message.force_backward)
-    _log_ended_gradients(graph, setups, needs)
+    for node, setup, trained in zip(graph.nodes, setups, needs.layers, strict=True):
+        for index in sorted(setup.without_gradient):  # as labels and indices
+            if trained and needs.blobs[node.bottoms[index]]:
+                name = graph.blobs[node.bottoms[index]]
+                log.info("%s has no gradient for its bottom %r", layer_label(node.param), name)
     for layer, wanted in zip(layers, needs.params, strict=True):
         for index, want in enumerate(wanted):
             layer.set_param_propagate_down(index, want)
     structure = Structure(
-        message=split,
-        graph=graph,
-        layers=LayerSequence(layers),
-        blob_list=tuple(blobs),
-        needs=needs,
-        param_records=tuple(records),
-        params_list=tuple(params),
+        split, graph, LayerSequence(layers), tuple(blobs), needs, tuple(records), tuple(params),
         memory_used=memory_used,
-    )
+    )  # fmt: skip
     structure.share_weights()
     for record, blob in zip(records, params, strict=True):
         blob.learning_factors = record.owner or record
@@ -262,18 +230,10 @@ def _create(
         try:
             layers.append(create_layer(own, Phase.Name(param.phase), context))
         except DemitasseError as error:
-            faults.append(
-                error.at(layer_label(param), layer=param.name).from_line(origin_of(index))
-            )
+            error.at(layer_label(param), layer=param.name)
+            faults.append(error.from_line(origin_of(index)))
     raise_faults(faults)
     return layers
-
-
-def _mark_frozen(layer: Layer, param: LayerParameter) -> None:
-    """Mark the parameters of a layer whose learning rate is 0 in the original message."""
-    for index in range(len(layer.blobs)):
-        spec = param.param[index] if index < len(param.param) else None
-        layer.set_param_propagate_down(index, spec is None or spec.lr_mult != 0)
 
 
 def _setups(layers: Sequence[Layer], graph: Graph) -> list[LayerSetup]:
@@ -290,25 +250,8 @@ def _setups(layers: Sequence[Layer], graph: Graph) -> list[LayerSetup]:
     ]
 
 
-def _log_ended_gradients(graph: Graph, setups: Sequence[LayerSetup], needs: Needs) -> None:
-    """Log bottoms without a gradient, as labels and indices, above layers that are trained."""
-    for node, setup, wanted in zip(graph.nodes, setups, needs.layers, strict=True):
-        for index in sorted(setup.without_gradient):
-            if wanted and needs.blobs[node.bottoms[index]]:
-                blob = graph.blobs[node.bottoms[index]]
-                log.info("%s has no gradient for its bottom %r", layer_label(node.param), blob)
-
-
-def _itemsize(dtype: str) -> int:
-    return {"float32": 4, "float64": 8}[dtype]
-
-
 def initialize_parameters(params: Iterable[Blob]) -> None:
-    """Create the initial values of all parameters that were not loaded, on all cores.
-
-    Raises:
-        DemitasseError: There is no memory, or no threads; some parameters may be initialized.
-    """
+    """Create the initial values of all parameters that were not loaded, on all cores."""
     threads = wanted_threads()
     waiting = [blob.data_memory for blob in params if blob.data_memory.lazy]
     waiting.sort(key=lambda memory: -memory.size)

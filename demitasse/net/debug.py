@@ -15,11 +15,7 @@ log = logging.getLogger("demitasse.net")
 
 
 class DebugInfo:
-    """Logs mean absolute values of the blobs of a net.
-
-    Args:
-        net: The structure of the net.
-    """
+    """Logs mean absolute values of the blobs of a net."""
 
     def __init__(self, net: Structure) -> None:
         self.net = net
@@ -33,10 +29,11 @@ class DebugInfo:
                 "    [Forward] Layer %s, top blob %s data: %.6g",
                 layer.name, net.graph.blobs[top], _mean(blob.asum_data(), blob.count),
             )  # fmt: skip
-        for i, blob in enumerate(layer.blobs):
+        names = [record.display_name for record in net.param_records if record.layer == index]
+        for name, blob in zip(names, layer.blobs, strict=True):
             log.info(
                 "    [Forward] Layer %s, param blob %s data: %.6g",
-                layer.name, self._param_name(index, i), _mean(blob.asum_data(), blob.count),
+                layer.name, name, _mean(blob.asum_data(), blob.count),
             )  # fmt: skip
 
     def backward(self, index: int) -> None:
@@ -68,10 +65,6 @@ class DebugInfo:
             math.sqrt(sum(b.sumsq_data() for b in params)),
             math.sqrt(sum(b.sumsq_diff() for b in params)),
         )
-
-    def _param_name(self, layer: int, index: int) -> str:
-        records = self.net.param_records
-        return next(r.display_name for r in records if (r.layer, r.index) == (layer, index))
 
 
 def _mean(total: float, count: int) -> float:

@@ -43,9 +43,6 @@ class ExclusiveLock:
     """Lock for work on a net; reentrant, and an error instead of a wait in other threads.
 
     Two passes over the same blobs are a mistake: their order would be chance.
-
-    Args:
-        name: Name of the net.
     """
 
     __slots__ = ("_acquire", "_name", "_release")
@@ -55,11 +52,7 @@ class ExclusiveLock:
         self._name, self._acquire, self._release = name, lock.acquire, lock.release
 
     def __enter__(self) -> None:
-        """Acquire the lock.
-
-        Raises:
-            NetError: Another thread has the lock.
-        """
+        """Acquire the lock; raise a NetError if another thread has it."""
         if not self._acquire(False):
             message = (
                 f"net {self._name!r} is in use by another thread; use a net in one thread at a "
@@ -75,12 +68,8 @@ class ExclusiveLock:
 class Loss:
     """The loss of a forward pass, which the device may still be computing.
 
-    Synchronous devices copy it to the host at once, at no cost.
-
-    Args:
-        array: The sum of the weighted loss tops on the device, (); None without a loss layer.
-        device: The device.
-        check: Called with the number by ``read``; may raise.
+    Synchronous devices copy it to the host at once, at no cost. The array, (), is the sum of the
+    weighted loss tops; None without a loss layer. ``read`` calls ``check``, which may raise.
     """
 
     def __init__(self, array: Array | None, device: Device, check: Callable[[float], None]) -> None:
@@ -95,11 +84,7 @@ class Loss:
         return self._number
 
     def read(self) -> float:
-        """Return the number.
-
-        Raises:
-            DataError: A label is neither a class of the scores nor ignored.
-        """
+        """Return the number, checked: a label that is no class raises a DataError."""
         number = self.wait()
         self._check(number)
         return number
@@ -114,16 +99,9 @@ class Loss:
 
 
 class Passes:
-    """Runs the layers of a net by a plan.
-
-    Args:
-        structure: The parts of the net.
-        kept: Names of the blobs whose values are kept; None for all.
-        optimize: Whether backends are asked for Steps.
-        storage: How a GPU keeps values: "float", "half" or "bfloat16".
+    """Runs the layers of a net by a plan; of blobs that are not ``kept``, buffers are shared.
 
     Attributes:
-        plan: The plan of the layers.
         debug_info: Whether mean absolute values of all blobs are logged.
         stateful_blobs: The blobs that carry state from one forward pass to the next.
         gradients_valid: False from an interrupted backward pass until gradients are cleared.
@@ -192,11 +170,7 @@ class Passes:
         self.plan.observer = observer
 
     def forward(self, first: int, last: int) -> list[Array]:
-        """Run layers ``first`` to ``last``, both included.
-
-        Returns:
-            Weighted sums of the loss tops on the way, each a 0-d device array.
-        """
+        """Run layers ``first`` to ``last``; return weighted loss tops on the device, () each."""
         if not self._initialized:
             initialize_parameters(self._structure.params_list)
             self._initialized = True
@@ -215,10 +189,8 @@ class Passes:
     def replay(self) -> bool:
         """Repeat the calls of an earlier forward pass over all layers, if calls were all it was.
 
-        No layer may carry state from pass to pass (``stateful_blobs``).
-
-        Returns:
-            Whether the pass was replayed; False leaves everything as it is.
+        No layer may carry state from pass to pass (``stateful_blobs``). False leaves everything as
+        it is.
         """
         if self._interrupted is not None or self.debug_info or self._has_callbacks:
             return False
@@ -234,11 +206,7 @@ class Passes:
         return replayed
 
     def run_all(self, run: Callable[[], Array | None]) -> Array | None:
-        """Run all layers forward by a function, which may call ``forward`` for parts of them.
-
-        Args:
-            run: Returns the loss of the layers.
-        """
+        """Run all layers forward by a function, which may call ``forward`` for parts of them."""
         try:
             loss = run()
         except BaseException:
@@ -248,12 +216,7 @@ class Passes:
         return loss
 
     def backward(self, first: int, last: int) -> None:
-        """Run layers ``first`` down to ``last``, both included.
-
-        Raises:
-            NetError: The net was made to run forward only; or the last forward pass was
-                interrupted.
-        """
+        """Run layers ``first`` down to ``last``, both included; see ``Net.backward``."""
         if self._allocator is not None and not self._allocator.backward:
             message = (
                 "a net in phase TEST made with keep_blobs=... only runs forward; make it without "
@@ -384,12 +347,6 @@ class Passes:
 class Execution:
     """Runs a net: in one thread at a time, with rollback, the loss and graph capture.
 
-    Args:
-        structure: The parts of the net.
-        context: The context of its layers.
-        kept: Names of the blobs whose values are kept; None for all.
-        optimize: Whether backends are asked for Steps.
-
     Attributes:
         passes: Runs the layers.
         lock: Lock for work on the net.
@@ -481,10 +438,7 @@ class Execution:
     def _queue_forward(self, first: int, last: int, *, wait: bool) -> Loss:
         """Run layers ``first`` to ``last``; roll back what a failed or interrupted pass changed.
 
-        Args:
-            first: First layer.
-            last: Last layer.
-            wait: Whether the device has done the pass when the method returns.
+        With ``wait`` the device has done the pass when the method returns.
         """
         whole = (first, last) == (0, self.passes.last)
         if whole and wait and self.device.backend.queues and self._captured_forward.ready():
@@ -545,11 +499,8 @@ class Execution:
     def queue_rest(self, *, backward: bool) -> Array | None:
         """Run the other layers forward; count no pass and check no labels.
 
-        Args:
-            backward: Whether to run all layers backward then.
-
-        Returns:
-            The loss, () on the device; None without a loss layer.
+        With ``backward`` all layers run backward then. The loss is () on the device; None without a
+        loss layer.
         """
         last = self.passes.last
         with self.lock, self.device.backend.enter():
@@ -570,12 +521,7 @@ class Execution:
     def exclusive(self, doing: str) -> Iterator[None]:
         """Hold the lock, make the device current, and explain a lack of memory.
 
-        Args:
-            doing: Name of the work, for an error without the name of a layer.
-
-        Raises:
-            NetError: Another thread has the lock.
-            OutOfMemoryError: An allocation failed; the error has the batch size that would fit.
+        ``doing`` names the work, for an error without the name of a layer.
         """
         backend = self.device.backend
         try:
@@ -588,11 +534,7 @@ class Execution:
             raise fault from fault.__cause__
 
     def savepoint(self) -> Callable[[], None]:
-        """Return a function that rolls back all forward passes from now on.
-
-        Restored are positions in the data, the counts that random numbers are keyed by, running
-        averages and hidden states. Other blobs stay as they are.
-        """
+        """Return a function that rolls back all forward passes from now on (``Net.savepoint``)."""
         counter = self._context.pass_counter
         count = counter.passes
         parts = [layer.savepoint() for layer in self._rolled_back]

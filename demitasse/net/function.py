@@ -22,8 +22,7 @@ from demitasse.plan import LayerBinding
 if TYPE_CHECKING:
     from demitasse.net.net import Net
 
-Tree = Mapping[str, Sequence[Array]]
-"""Arrays of layers: a tuple for each layer's name."""
+Tree = Mapping[str, Sequence[Array]]  # arrays of layers: a tuple for each layer's name
 
 
 class NetFunction:

@@ -38,28 +38,20 @@ def count_sources(entries: Sequence[PlannedLayer]) -> int:
 
 
 def layer_blocker(entries: Sequence[PlannedLayer]) -> str:
-    """Return which layer prevents the capture of passes, and why; "" for none.
-
-    Args:
-        entries: Layers whose Steps are prepared.
-    """
+    """Return which layer with a prepared Step prevents a capture, and why; "" for none."""
     first = count_sources(entries)
     for index, entry in enumerate(entries):
-        if why := _blocks(entry) if index >= first else _blocks_as_source(entry):
+        if index < first:
+            why = "is a data layer with a loss weight" if entry.layer.loss_weights else ""
+        elif not entry.binding.bottom:
+            why = "brings in data after other layers"
+        elif entry.layer.dynamic_shapes:
+            why = "runs on the host, or its shapes depend on values"
+        else:
+            why = record_blocker(entry, entry.step)
+        if why:
             return f"{entry.binding.label} {why}"
     return ""
-
-
-def _blocks_as_source(entry: PlannedLayer) -> str:
-    return "is a data layer with a loss weight" if entry.layer.loss_weights else ""
-
-
-def _blocks(entry: PlannedLayer) -> str:
-    if not entry.binding.bottom:
-        return "brings in data after other layers"
-    if entry.layer.dynamic_shapes:
-        return "runs on the host, or its shapes depend on values"
-    return record_blocker(entry, entry.step)
 
 
 # -- captured work -----------------------------------------------------------------------------
@@ -86,18 +78,11 @@ class GraphCapture:
     """One kind of work on a net: warm-up runs, the captured graph, and obstacles to a capture.
 
     The first part of a captured graph copies the state that the work changes, for a rollback.
-
-    Args:
-        execution: The execution of the net.
-        what: Name of the work in messages, in the plural.
-        memories: Returns all memories that the work may use.
+    ``what`` names the work in messages; ``memories`` returns all memories that it may use.
     """
 
     def __init__(
-        self,
-        execution: Execution,
-        what: str,
-        memories: Callable[[], Sequence[SyncedMemory]],
+        self, execution: Execution, what: str, memories: Callable[[], Sequence[SyncedMemory]]
     ) -> None:
         self._execution, self._what, self._memories = execution, what, memories
         self._logged: set[str] = set()
@@ -107,10 +92,8 @@ class GraphCapture:
     def ready(self, *more: Hashable) -> bool:
         """Return whether the work is to be done by ``run`` this time; else it is to be queued.
 
-        Before ``run``, the caller runs the layers that only bring data in.
-
-        Args:
-            more: Values that the captured work depends on, besides net, shapes and memories.
+        Before ``run``, the caller runs the layers that only bring data in. The captured work
+        depends on ``more``, besides net, shapes and memories.
         """
         execution = self._execution
         backend = execution.device.backend
@@ -228,10 +211,6 @@ class CapturablePasses:
     """Whole passes of a net: layer by layer at first, later launched as one.
 
     The layers that bring data in run before a launch and are not captured.
-
-    Args:
-        execution: The execution of the net.
-        backward: Whether each forward pass is followed by a backward pass.
     """
 
     def __init__(self, execution: Execution, *, backward: bool) -> None:
@@ -245,11 +224,7 @@ class CapturablePasses:
         return self._capture.ready()
 
     def run(self) -> Array | None:
-        """Run all layers.
-
-        Returns:
-            The loss, () on the device, overwritten by the next run; None without a loss layer.
-        """
+        """Run all layers; return the loss, (), which the next run overwrites, or None."""
         self._execution.queue_sources()
         self._capture.run(CapturableWork(self._rest, self._rest))
         return self._loss

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,18 +17,13 @@ from demitasse.layers.losses.base import LossLayer, Normalization
 from demitasse.memory import Head
 from demitasse.net.structure import Structure
 
-LABELS = 1
-"""Index of the bottom with the labels, of losses and accuracies."""
+LABELS = 1  # index of the bottom with the labels, of losses and accuracies
 
 AT_HOST = (Head.HEAD_AT_CPU, Head.SYNCED)
 
 
 class LabelCheck:
-    """Checks the labels of a net after a forward pass.
-
-    Args:
-        structure: The parts of the net.
-    """
+    """Checks the labels of a net after a forward pass."""
 
     def __init__(self, structure: Structure) -> None:
         self._structure = structure
@@ -38,13 +34,8 @@ class LabelCheck:
     def after_pass(self, first: int, last: int, loss: float) -> None:
         """Check the labels of losses, if the loss is NaN, and the labels of accuracies.
 
-        Labels of accuracies are checked if they are on the host, where data layers and users put
-        them. Thus the check never waits for a device.
-
-        Args:
-            first: The first layer that ran.
-            last: The last layer that ran.
-            loss: The sum of the losses.
+        Checked are layers ``first`` to ``last``. Labels of accuracies are checked if they are on
+        the host, where data layers and users put them: the check never waits for a device.
 
         Raises:
             DataError: A label is neither a class nor ignored. The error names the label, and its
@@ -77,14 +68,7 @@ class LabelCheck:
             raise self._fault(index, blob, int(fine.argmin()), axis.classes)
 
     def _fault(self, index: int, blob: int, first: int, classes: int) -> DataError:
-        """Return the error for a label.
-
-        Args:
-            index: Index of the layer.
-            blob: Index of the blob of labels.
-            first: Index of the label in the blob.
-            classes: Number of classes.
-        """
+        """Return the error for the label at index ``first`` of a layer's blob of labels."""
         structure = self._structure
         layer, labels = structure.layers[index], structure.blob_list[blob]
         image = first // (labels.count // labels.shape[0]) if labels.shape else 0
@@ -96,15 +80,9 @@ class LabelCheck:
             f"of the scores, 0 to {classes - 1}; correct the labels, give the layer before one "
             f"output per class, or set {field}.ignore_label"
         )
-        error = DataError(
-            message,
-            *self._record(blob, image),
-            code=ErrorCode.OUT_OF_RANGE,
-            blob=name,
-            image=image,
-            got=label,
-            expected=classes,
-        )
+        details: Any = {"blob": name, "image": image, "got": label, "expected": classes}
+        record = self._record(blob, image)
+        error = DataError(message, *record, code=ErrorCode.OUT_OF_RANGE, **details)
         return error.at(f"layer {layer.name!r} ({layer.type})", layer=layer.name)
 
     def _record(self, blob: int, image: int) -> Sequence[str]:

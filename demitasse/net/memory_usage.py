@@ -22,8 +22,6 @@ from demitasse.plan import Plan
 if TYPE_CHECKING:
     from demitasse.net.net import Net
 
-__all__ = ["MemoryUse", "memory_held", "memory_needed", "suggest_batch_size"]
-
 
 @dataclass(frozen=True)
 class MemoryUse:
@@ -62,23 +60,8 @@ Memories = Iterable[SyncedMemory]
 
 
 def memory_held(net: Net, history: Memories = ()) -> MemoryUse:
-    """Return the present usage of a net, in arrays on its device.
-
-    Args:
-        net: The net.
-        history: Memories of the solver that trains the net.
-    """
+    """Return the present usage of a net and its solver's ``history``, in arrays on its device."""
     return _held(net.structure, net.plan, net.device, history)
-
-
-def memory_needed(net: Net, history: Memories = ()) -> MemoryUse:
-    """Return the computed usage of a net for its present shapes: one array for each memory.
-
-    Args:
-        net: The net.
-        history: Memories of the solver that trains the net.
-    """
-    return _needed(net.structure, net.plan, net.device, history)
 
 
 def suggest_batch_size(
@@ -106,7 +89,8 @@ def _held(structure: Structure, plan: Plan, device: Device, history: Memories = 
     return _by_part(structure, plan, device, history, count, structure.blob_list)
 
 
-def _needed(structure: Structure, plan: Plan, device: Device, history: Memories = ()) -> MemoryUse:
+def _needed(structure: Structure, plan: Plan, device: Device) -> MemoryUse:
+    """Return the computed usage for the present shapes: one array for each memory."""
     seen: set[int] = set()
 
     def count(memories: Memories) -> int:
@@ -125,7 +109,7 @@ def _needed(structure: Structure, plan: Plan, device: Device, history: Memories 
     needs, blobs = structure.needs.blobs, structure.blob_list
     trained = structure.phase == "TRAIN"
     wanted = [blob for blob, need in zip(blobs, needs, strict=True) if need and trained]
-    return _by_part(structure, plan, device, history, count, wanted)
+    return _by_part(structure, plan, device, (), count, wanted)
 
 
 def _by_part(
@@ -138,13 +122,8 @@ def _by_part(
 ) -> MemoryUse:
     """Count memories; each counts for the first part that has it.
 
-    Args:
-        structure: The parts of the net.
-        plan: Its plan.
-        device: Its device.
-        history: Memories of its solver.
-        count: Returns the bytes of those memories that were not counted before.
-        wanted: The blobs whose gradients count.
+    ``count`` returns the bytes of those memories that were not counted before; ``wanted`` are the
+    blobs whose gradients count.
     """
     trained = structure.phase == "TRAIN"
     internal = [blob for layer in structure.layers for blob in layer.internal_blobs()]

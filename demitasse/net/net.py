@@ -34,14 +34,11 @@ from demitasse.layers.context import PassCounter
 from demitasse.net.build import (
     as_sequence,
     assemble,
-    check_storage,
-    choose_seed,
     choose_storage,
     layer_label,
     order_arguments,
     phase_number,
     read_source,
-    resolve_base_dir,
 )
 from demitasse.net.execution import Callback, ExclusiveLock, Execution
 from demitasse.net.memory_usage import MemoryUse, memory_held
@@ -53,11 +50,8 @@ if TYPE_CHECKING:
     from demitasse.net.function import NetFunction
     from demitasse.net.summary import Table
 
-HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward")
-"""Times of hooks."""
-
-Where = int | str | None
-"""A layer by its index or name; None for the default."""
+HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward")  # times of hooks
+Where = int | str | None  # a layer by its index or name; None for the default
 
 
 class Net:
@@ -146,26 +140,29 @@ class Net:
         if force_backward is not None:
             param.force_backward = force_backward
         chosen, self.device_from = choose_device(device)
-        self.seed = choose_seed(seed)
+        seed = settings.get("seed") if seed is None else seed
+        self.seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed < 0 else int(seed)
         self.dtype = dtype
+        if base_dir is None and read.source:
+            base_dir = Path(read.source).parent
+        named_phase = Phase.Name(param.state.phase)
         self._context = LayerContext(
             device=chosen,
             dtype=dtype,
             seed=self.seed,
-            base_dir=resolve_base_dir(base_dir, read.source),
+            base_dir=None if base_dir is None else Path(base_dir),
             rank=rank,
             world_size=world_size,
-            storage=choose_storage(storage, chosen, dtype),
+            storage=choose_storage(storage, chosen, dtype, named_phase),
             python_layers=settings.get("python_layers"),
             pass_counter=PassCounter(),
         )
         origins = [read.origin(i) for i in range(len(param.layer))]
         optimize = settings.get("optimize") if optimize is None else optimize
         keep_blobs = names_in(keep_blobs)
-        moves = optimize and Phase.Name(param.state.phase) == "TEST"
+        moves = optimize and named_phase == "TEST"
         with chosen.backend.enter():
             self.structure = assemble(param, self._context, origins, keep_blobs if moves else None)
-        check_storage(self._context.storage, self.phase)
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
         self._kept = kept_names(keep_blobs, self.blob_names)
@@ -289,11 +286,7 @@ class Net:
         return number
 
     def to_proto(self, write_diff: bool = False) -> NetParameter:
-        """Return the message of the net as built, with its parameters.
-
-        Args:
-            write_diff: Whether to add the gradients of the parameters.
-        """
+        """Return the message of the net as built, with its parameters and, if asked, gradients."""
         proto = NetParameter(name=self.name, layer=self.structure.layer_messages())
         for layer, message in zip(self.layers, proto.layer, strict=True):
             message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
@@ -496,15 +489,12 @@ class Net:
     def add_hook(
         self, layer: int | str, function: Callable[[Layer], object], when: str = "after_forward"
     ) -> Callable[[], None]:
-        """Call a function whenever a layer runs.
+        """Call a function with a layer whenever the layer runs; return a function that ends it.
 
         Args:
             layer: The layer, by name or index.
-            function: The function; gets the layer.
+            function: The function.
             when: "before_forward", "after_forward", "before_backward" or "after_backward".
-
-        Returns:
-            A function that removes the hook.
 
         Raises:
             NetError: There is no such layer.
@@ -530,8 +520,7 @@ class Net:
     def exclusive(self, doing: str) -> AbstractContextManager[None]:
         """Return a context for work on the net's blobs: the lock, and the device made current.
 
-        Args:
-            doing: Name of the work, for errors.
+        Errors name the work.
 
         Raises:
             NetError: Another thread uses the net.
@@ -644,20 +633,13 @@ class Net:
                 blob.share_data(source)
 
     def load(
-        self,
-        source: str | os.PathLike[str] | NetParameter,
-        on_mismatch: OnMismatch = "raise",
+        self, source: str | os.PathLike[str] | NetParameter, on_mismatch: OnMismatch = "raise"
     ) -> LoadReport:
         """Load parameters from a file of weights or a message, by layer name.
 
-        Args:
-            source: The file or the message.
-            on_mismatch: What to do with a layer whose parameters have other shapes or another
-                number: "error" refuses the source, and nothing changes; "skip" leaves it out.
-
-        Returns:
-            The layers that were loaded, ignored (not in this net), missing (not in the source) and
-            mismatched.
+        The report lists the layers that were loaded, ignored (not in this net), missing (not in the
+        source) and mismatched: with parameters of other shapes, or of another number. Such a layer
+        makes ``on_mismatch="raise"`` refuse the source, and nothing changes; "skip" leaves it out.
         """
         with self.lock:
             return load_into(self.structure, source, on_mismatch)
@@ -780,10 +762,6 @@ class Net:
     def __call__(self, inputs: Any = None, /, **named: Any) -> Any:
         """Run the net forward on arrays: ``net(x)``, ``net(data=x, label=y)``, ``net({"x-1": x})``.
 
-        Args:
-            inputs: One array for a net with one input, or a dict of arrays by the inputs' names.
-            named: Or the arrays by name.
-
         Returns:
             A copy of the output as a numpy array, or a dict of several outputs.
 
@@ -809,9 +787,8 @@ class Net:
             raise ShapeError(message, code=ErrorCode.INVALID, blob=name)
         if getattr(array.dtype, "kind", "f") in "SUmM":
             message = f"input {name!r} must be an array of numbers, got dtype {array.dtype}"
-            raise ShapeError(
-                message, code=ErrorCode.DTYPE_MISMATCH, blob=name, got=str(array.dtype)
-            )
+            got = str(array.dtype)
+            raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, blob=name, got=got)
         if not is_on(array, self.device):
             array = host_array(array, f"input {name!r}", self.device)
         blob.reshape(array.shape)

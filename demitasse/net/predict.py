@@ -32,26 +32,16 @@ def predict(
 ) -> Arrays:
     """Run arrays through a net, ``batch_size`` items at a time, and concatenate the outputs.
 
-    Args:
-        net: The net.
-        given: Arrays or lists by the names of the inputs, or one array for one input; the items on
-            the first axis.
-        batch_size: Largest number of items of one pass; None runs all at once.
-        unbatched: Names of the inputs that are not split into batches; None infers them.
-        declared: The shapes of the inputs when the net was made.
-        outputs: Names of the blobs to return; None for the net's outputs.
-
-    Returns:
-        The outputs: those with a batch axis concatenated along it, the others once.
-
-    Raises:
-        NetError: Inputs are missing or unknown; which inputs or outputs have a batch axis is
-            ambiguous; or an output without a batch axis changes from batch to batch.
+    See ``Net.predict``; ``declared`` are the shapes of the inputs when the net was made.
     """
     if batch_size is not None and batch_size < 1:
         message = f"got batch_size {batch_size}, expected at least 1, or None for all items at once"
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch_size)
-    names = net.outputs if outputs is None else _known(outputs, net)
+    names = net.outputs
+    if outputs is not None:
+        names = [outputs] if isinstance(outputs, str) else list(outputs)
+        for name in names:
+            net.blob_by_name(name)
     inputs = _as_arrays(given, net)
     if all(array.ndim == len(declared[name]) - 1 for name, array in inputs.items()) and inputs:
         one = _run(net, {name: array[None] for name, array in inputs.items()}, names)
@@ -69,24 +59,16 @@ def predict(
         for name, array in _run(net, part, names).items():
             if name in concatenated:
                 found[name].append(array)
-            else:
-                _check_same(name, found[name][0], array)
+            elif not np.array_equal(found[name][0], array, equal_nan=True):
+                message = (
+                    f"output {name!r} {array.shape} has no batch axis, and its values change from "
+                    "batch to batch; predict without batch_size=, or batch by batch"
+                )
+                raise NetError(message, code=ErrorCode.CONFLICT, blob=name)
     return {
         name: np.concatenate(arrays) if name in concatenated else arrays[0]
         for name, arrays in found.items()
     }
-
-
-def _known(names: Collection[str], net: Net) -> list[str]:
-    """Return names of blobs that can be read.
-
-    Raises:
-        NetError: There is no such blob.
-    """
-    wanted = [names] if isinstance(names, str) else list(names)
-    for name in wanted:
-        net.blob_by_name(name)
-    return wanted
 
 
 def _as_arrays(given: dict[str, Any] | Any, net: Net) -> Arrays:
@@ -109,12 +91,11 @@ def _as_arrays(given: dict[str, Any] | Any, net: Net) -> Arrays:
             )
             raise ShapeError(message, code=ErrorCode.INVALID, blob=name)
     try:
-        return {
-            name: value
-            if is_on(value, net.device)
-            else host_array(value, f"input {name!r}", net.device)
-            for name, value in given.items()
-        }
+        arrays = dict(given)
+        for name, value in given.items():
+            if not is_on(value, net.device):
+                arrays[name] = host_array(value, f"input {name!r}", net.device)
+        return arrays
     except ValueError as error:  # rows of different lengths
         message = f"got an input of net {net.name!r} that is not an array: {error}"
         raise ShapeError(message, code=ErrorCode.INVALID) from None
@@ -126,18 +107,6 @@ def _run(net: Net, inputs: Arrays, names: Collection[str]) -> Arrays:
         net.set_input(name, array)
     net.forward()
     return {name: net.blobs[name].cpu_data().copy() for name in names}
-
-
-def _output_shapes(net: Net, inputs: Shapes, names: Collection[str]) -> Shapes:
-    """Return the shapes of blobs for shapes of inputs, without a computation of values.
-
-    The inputs keep these shapes. Sizes that depend on values are those of the last pass.
-    """
-    for name, shape in inputs.items():
-        net.blobs[name].reshape(shape)
-    with net.device.backend.enter():
-        net.plan.reshape_layers()
-    return {name: net.blobs[name].shape for name in names}
 
 
 def _cut(
@@ -182,19 +151,18 @@ def _concatenated(
 ) -> set[str]:
     """Return the names of the outputs whose first axis grows with the number of items.
 
-    Args:
-        net: The net; its inputs end up with the shapes of ``batch`` items.
-        inputs: All inputs.
-        names: Names of the outputs.
-        cut: Names of the inputs with a batch axis.
-        batch: Number of items of a batch.
-        rest: Number of items of the last batch; 0 for a full one.
+    A batch has ``batch`` items, and the last ``rest``; 0 for a full one. ``cut`` names the inputs
+    with a batch axis. Inputs end up with the shapes of ``batch`` items.
     """
     other = rest or batch - 1 or 2
 
     def shapes(items: int) -> Shapes:
-        sizes = {n: (items, *a.shape[1:]) if n in cut else a.shape for n, a in inputs.items()}
-        return _output_shapes(net, sizes, names)
+        """Return the shapes of outputs; sizes that depend on values are those of the last pass."""
+        for name, array in inputs.items():
+            net.blobs[name].reshape((items, *array.shape[1:]) if name in cut else array.shape)
+        with net.device.backend.enter():
+            net.plan.reshape_layers()
+        return {name: net.blobs[name].shape for name in names}
 
     try:
         few, many = shapes(other), shapes(batch)
@@ -214,13 +182,3 @@ def _concatenated(
             raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, blob=name)
         concatenated.add(name)
     return concatenated
-
-
-def _check_same(name: str, first: np.ndarray, array: np.ndarray) -> None:
-    """Refuse an output without a batch axis that changes from batch to batch."""
-    if not np.array_equal(first, array, equal_nan=True):
-        message = (
-            f"output {name!r} {array.shape} has no batch axis, and its values change from batch "
-            "to batch; predict without batch_size=, or batch by batch"
-        )
-        raise NetError(message, code=ErrorCode.CONFLICT, blob=name)

@@ -23,9 +23,6 @@ def nothing() -> None:
 class BlobCopies:
     """Copies of some blobs on their device, in arrays whose addresses stay the same.
 
-    Args:
-        blobs: The blobs.
-
     Attributes:
         reserved: True for the copies of a captured graph, which no other work may use.
         owner: Returns the savepoint that uses the copies, or None.
@@ -89,22 +86,14 @@ class BlobCopies:
 
 
 class Savepoint:
-    """A state between two passes that a rollback can restore.
-
-    Attributes:
-        copies: Copies of the blobs; None until a pass is about to change the blobs.
-    """
+    """A state between two passes that a rollback can restore."""
 
     def __init__(self) -> None:
-        self.copies: BlobCopies | None = None
+        self.copies: BlobCopies | None = None  # until a pass is about to change the blobs
 
 
 class StatefulBlobs:
-    """The blobs of a net that carry state from one forward pass to the next.
-
-    Args:
-        layers: The layers of the net.
-    """
+    """The blobs of a net that carry state from one forward pass to the next."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = {index: layer for index, layer in enumerate(layers) if layer.has_state}
@@ -127,18 +116,11 @@ class StatefulBlobs:
         return partial(self._restore, savepoint)
 
     def before_pass(self, first: int, last: int) -> None:
-        """Copy the blobs for the pending savepoint, if there is one.
-
-        Args:
-            first: First layer of the forward pass that follows.
-            last: Last layer of that pass.
-        """
-        if self._layers and any(first <= index <= last for index in self._layers):
-            savepoint = self._pending()
-            if savepoint is not None:
-                copies = self._spare()
-                copies.make()
-                copies.owner, savepoint.copies = weakref.ref(savepoint), copies
+        """Copy the blobs for the pending savepoint before layers ``first`` to ``last`` run."""
+        if self._pending() and any(first <= index <= last for index in self._layers):
+            copies = self._spare()
+            copies.make()
+            self.assign(copies)
 
     def reserve(self) -> BlobCopies:
         """Return copies for the use of a captured graph, with the present contents."""

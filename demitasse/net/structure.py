@@ -19,30 +19,21 @@ from demitasse.plan import LayerBinding
 
 V = TypeVar("V")
 
-MOST_NAMES = 20
-"""Limit of names that an error lists."""
+MOST_NAMES = 20  # limit of names that an error lists
 
 
 class ReadOnlyMapping(Mapping[str, V]):
     """Blobs or parameters of a net by name, in order; an assignment raises TypeError.
 
-    An assignment would have no effect on the net.
-
-    Args:
-        items: Names and values; of a name that occurs twice, the last value.
-        what: Name of the mapping in messages.
-        instead: Advice in the message of a refused assignment; ``{0}`` stands for the name.
+    An assignment would have no effect on the net. Of a name that occurs twice, the last value
+    counts. ``what`` names the mapping in messages; ``instead`` is the advice, {0} the name.
     """
 
     def __init__(self, items: Iterable[tuple[str, V]], what: str, instead: str) -> None:
         self._items, self._what, self._instead = dict(items), what, instead
 
     def __getitem__(self, name: str) -> V:
-        """Return the value of a name.
-
-        Raises:
-            KeyError: The name is unknown; the message has the most similar names.
-        """
+        """Return the value of a name; the KeyError of an unknown one has similar names."""
         try:
             return self._items[name]
         except KeyError:
@@ -86,11 +77,7 @@ class LayerSequence(tuple[Layer, ...]):
     __slots__ = ()
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a layer by index or name, or a part of the layers.
-
-        Raises:
-            KeyError: There is no layer of this name.
-        """
+        """Return a layer by index or name, or a part of the layers."""
         if isinstance(index, str):
             for layer in self:
                 if layer.name == index:
@@ -103,27 +90,16 @@ class LayerSequence(tuple[Layer, ...]):
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The parts of a net and their connections; made by ``assemble``.
+    """The parts of a net and their connections; made by ``assemble``."""
 
-    Attributes:
-        message: The message as built: filtered, with Split layers.
-        graph: The blobs that each layer reads and writes.
-        layers: The layers, Split layers included, in order.
-        blob_list: The blobs, in order of appearance.
-        needs: The layers and blobs that take part in the backward pass.
-        param_records: Owner, name and learning factors of each parameter, in order of layers.
-        params_list: The parameter blobs in the same order, a shared one once per sharer.
-        memory_used: Bytes of all tops; in-place tops count again, as in Caffe's figure.
-    """
-
-    message: NetParameter
-    graph: Graph
-    layers: tuple[Layer, ...]
-    blob_list: tuple[Blob, ...]
-    needs: Needs
-    param_records: tuple[Param, ...]
-    params_list: tuple[Blob, ...]
-    memory_used: int
+    message: NetParameter  # as built: filtered, with Split layers
+    graph: Graph  # the blobs that each layer reads and writes
+    layers: tuple[Layer, ...]  # Split layers included, in order
+    blob_list: tuple[Blob, ...]  # in order of appearance
+    needs: Needs  # the layers and blobs that take part in the backward pass
+    param_records: tuple[Param, ...]  # owner, name and learning factors, in order of layers
+    params_list: tuple[Blob, ...]  # in the same order, a shared one once per sharer
+    memory_used: int  # bytes of all tops; in-place tops count again, as in Caffe's figure
 
     @property
     def name(self) -> str:

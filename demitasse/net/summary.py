@@ -111,23 +111,18 @@ def net_summary(net: Net) -> dict[str, Any]:
     """
     width = 8 if net.dtype == "float64" else 4
     layers = []
-    for index, layer in enumerate(net.layers):
-        bottom = [net.structure.blob_list[i] for i in net.structure.bottom_ids(index)]
-        top = [net.structure.blob_list[i] for i in net.structure.top_ids(index)]
-        tops = {
-            net.blob_names[i]: list(blob.shape)
-            for i, blob in zip(net.structure.top_ids(index), top, strict=True)
-        }
+    for at in net.structure.bindings():
+        layer = at.layer
         layers.append(
             {
                 "name": layer.name,
                 "type": layer.type,
-                "bottoms": [net.blob_names[i] for i in net.structure.bottom_ids(index)],
-                "tops": tops,
+                "bottoms": [blob.name for blob in at.bottom],
+                "tops": {blob.name: list(blob.shape) for blob in at.top},
                 "parameter_shapes": [list(blob.shape) for blob in layer.blobs],
                 "parameters": sum(blob.count for blob in layer.blobs),
-                "multiply_adds": multiply_adds(layer, top) or None,
-                "bytes_moved": width * values_moved(layer, bottom, top),
+                "multiply_adds": multiply_adds(layer, at.top) or None,
+                "bytes_moved": width * values_moved(layer, at.bottom, at.top),
             }
         )
     parameters = sum(blob.count for blob in net.learnable_params)

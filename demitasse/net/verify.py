@@ -26,8 +26,7 @@ from demitasse.net.build import assemble
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan, PlannedLayer
 
-TOLERANCE = 1e-3
-"""Largest difference of a result, relative to its largest value."""
+TOLERANCE = 1e-3  # largest difference of a result, relative to its largest value
 
 FORWARD_FLOOR, GRADIENT_FLOOR = 1e-6, 1e-3
 """Least scale of a result, relative to the largest input: smaller results are rounding errors."""
@@ -41,21 +40,13 @@ The gradient of a bias before a BatchNorm is 0 except for rounding errors, becau
 
 @dataclass(frozen=True)
 class Compared:
-    """One result of a Step.
+    """One result of a Step: a blob of the net, and that of the reference."""
 
-    Attributes:
-        name: Name of the result, as "top 'conv1'".
-        blob: The blob of the net.
-        other: The blob of the reference.
-        diff: True for the gradient of the blob, False for its data.
-        floor: Least scale of the comparison.
-    """
-
-    name: str
+    name: str  # as "top 'conv1'"
     blob: Blob
     other: Blob
-    diff: bool = False
-    floor: float = 0.0
+    diff: bool = False  # the gradient of the blob is compared
+    floor: float = 0.0  # least scale of the comparison
 
 
 class _Reference:
@@ -63,22 +54,13 @@ class _Reference:
 
     Layers that bring in data, and layers of user code, run once only: in their place the reference
     has Input layers, and nothing for layers without tops.
-
-    Args:
-        structure: The parts of the net.
-        context: The context of its layers.
-
-    Attributes:
-        context: The context of the reference.
-        plan: The plan of the reference.
-        indices: Indices of the reference's layers by those of the net.
     """
 
     def __init__(self, structure: Structure, context: LayerContext) -> None:
         message = NetParameter()
         message.CopyFrom(structure.message)
         del message.layer[:]
-        self.indices: dict[int, int] = {}
+        self.indices: dict[int, int] = {}  # of the reference's layers by those of the net
         for index, param in enumerate(structure.layer_messages()):
             if param.bottom and not layer_metadata(param.type).opaque:
                 if structure.top_ids(index):
@@ -100,14 +82,7 @@ class _Reference:
 
 
 class StepVerifier:
-    """Compares the results of each Step with portable code; an ``Observer`` of a plan.
-
-    Args:
-        structure: The parts of the net.
-        context: The context of its layers.
-        plan: Returns the present plan of the net.
-        tolerance: Largest difference, relative to the largest value of a result.
-    """
+    """Compares the results of each Step with portable code; an ``Observer`` of a plan."""
 
     def __init__(
         self,
@@ -160,11 +135,7 @@ class StepVerifier:
             self._copy_parameters(index, backward=backward)
 
     def after_step(self, layers: range, *, backward: bool) -> None:
-        """Run portable code on the copied inputs, and compare the results.
-
-        Raises:
-            NetError: A result differs by more than the tolerance; the code is ``FAILED``.
-        """
+        """Run portable code on the copied inputs; raise a NetError if a result differs."""
         step = self._step(layers, backward=backward)
         if step is None:
             return
@@ -199,8 +170,7 @@ class StepVerifier:
             if any(index not in self._ran for index in layers):
                 return None
             last = entries[-1]
-            groups = (last.gradient_group, last.executed_group)
-            group = next((g for g in groups if g is not None and g.count == len(layers)), None)
+            group = last.executed_group
             if len(layers) > 1 and group is not None:
                 return group.step
             return last.executed_step if last.binding.backward else None
@@ -226,11 +196,7 @@ class StepVerifier:
     def _copy(self, blob: Blob, to: Blob, *, diff: bool = False, name: str = "") -> None:
         """Copy data or gradient to a blob of the reference.
 
-        Args:
-            blob: The blob.
-            to: The blob of the reference.
-            diff: Whether to copy the gradient.
-            name: Name of an input of the Step, for messages; "" for other blobs.
+        ``name`` is the name of an input of the Step, for messages; "" for other blobs.
         """
         to.reshape(blob.shape)
         array = _values(blob, diff=diff)
@@ -301,7 +267,9 @@ class StepVerifier:
                 if wanted and id(blob) not in inner:
                     name, floor = f"gradient of bottom {blob.name!r}", GRADIENT_FLOOR * self._scale
                     yield Compared(name, blob, to, diff=True, floor=floor)
-            terms = _sum_of_terms(other)
+            diffs = [_values(blob, diff=True) for blob in other.binding.top]
+            # A bound of the sum of the absolute values of the terms of parameters' gradients.
+            terms = sum(float(abs(diff).sum(dtype="float64")) for diff in diffs if diff is not None)
             for number, blob in enumerate(entry.layer.blobs):
                 if entry.layer.param_propagate_down(number):
                     name = f"gradient of parameter {number} of {binding.label}"
@@ -357,12 +325,6 @@ def _values(blob: Blob, *, diff: bool) -> np.ndarray | None:
     if memory.cleared:
         return None
     return blob.cpu_diff() if diff else blob.cpu_data()
-
-
-def _sum_of_terms(entry: PlannedLayer) -> float:
-    """Return a bound of the sum of the absolute values of the terms of parameters' gradients."""
-    diffs = [_values(blob, diff=True) for blob in entry.binding.top]
-    return float(sum(abs(diff).sum(dtype="float64") for diff in diffs if diff is not None))
 
 
 def _largest_difference(

@@ -7,58 +7,37 @@ import struct
 import zlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from html import escape
+from pathlib import Path
 
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.core.text import escaped
 from demitasse.memory import Head
-from demitasse.pages.page import html_table, number_columns
+from demitasse.pages.page import html_table, html_text, number_columns
 
-STYLE = (
-    "<style>"
-    ".demitasse{font:13px/1.45 system-ui,sans-serif;max-width:100%;overflow-x:auto}"
-    ".demitasse h4{margin:.2em 0 .4em;font-size:1.05em}"
-    ".demitasse table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.3em 0}"
-    ".demitasse th,.demitasse td{padding:.15em .7em;border:0;border-bottom:1px solid #8886;"
-    "text-align:left!important;background:none;color:inherit}"
-    ".demitasse .number{text-align:right!important}"
-    ".demitasse summary{cursor:pointer}"
-    ".demitasse .note{opacity:.7}"
-    ".demitasse .drawing{background:#fff;width:fit-content;max-width:100%;max-height:46em;"
-    "overflow:auto}"
-    ".demitasse .pixels{image-rendering:pixelated;background:#888}"
-    ".demitasse .side{display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start}"
-    "</style>"
-)
+STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8").replace("\n", "")
 """Style sheet; colours are inherited from the light or dark notebook."""
-
-
-def text(value: str) -> str:
-    """Return text as HTML, with markup, control characters and line ends escaped."""
-    return escape(escaped(value, one_line=True))
 
 
 def framed(*parts: str) -> str:
     """Return parts in a frame with the style sheet."""
-    return f'<div class="demitasse">{STYLE}{"".join(parts)}</div>'
+    return f'<div class="demitasse"><style>{STYLE}</style>{"".join(parts)}</div>'
 
 
 def heading(value: str) -> str:
     """Return a heading."""
-    return f"<h4>{text(value)}</h4>"
+    return f"<h4>{html_text(value)}</h4>"
 
 
 def note(value: str) -> str:
     """Return a line in pale text."""
-    return f'<div class="note">{text(value)}</div>'
+    return f'<div class="note">{html_text(value)}</div>'
 
 
-def folded(title: str, content: str, *, is_open: bool = False) -> str:
+def folded(title: str, content: str, *, is_open: bool) -> str:
     """Return content that a click on its title unfolds."""
     state = " open" if is_open else ""
-    return f"<details{state}><summary>{text(title)}</summary>{content}</details>"
+    return f"<details{state}><summary>{html_text(title)}</summary>{content}</details>"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -103,7 +82,7 @@ def histogram(counts: Sequence[int], low: float, high: float, about: str) -> str
         for i, size in enumerate(height * count / most for count in counts)
     )
     return (
-        f'<svg role="img" aria-label="{text(about)}" width="{width}" height="{height + 18}" '
+        f'<svg role="img" aria-label="{html_text(about)}" width="{width}" height="{height + 18}" '
         f'viewBox="0 0 {width} {height + 18}" font-size="11" fill="currentColor">'
         f'<g fill="{CURVE_COLORS[0]}">{bars}</g>'
         f'<path d="M0 {height}H{width}" stroke="currentColor"/>'
@@ -117,11 +96,12 @@ def curves(series: Mapping[str, Sequence[Point]], label: str) -> str:
 
     The scale is logarithmic for positive values of a wide range.
     """
-    drawn = {
-        name: [(x, y) for x, y in _subsample(points) if math.isfinite(y)]
-        for name, points in series.items()
-    }
-    drawn = {name: points for name, points in drawn.items() if points}
+    drawn = {}
+    for name, points in series.items():
+        step = max(1, math.ceil(len(points) / MOST_POINTS))
+        kept = [*points[::step], *(points[-1:] if step > 1 else ())]
+        if finite := [(x, y) for x, y in kept if math.isfinite(y)]:
+            drawn[name] = finite
     if not drawn:
         return ""
     xs = [x for points in drawn.values() for x, _ in points]
@@ -148,27 +128,22 @@ def curves(series: Mapping[str, Sequence[Point]], label: str) -> str:
         )
         parts.append(
             f'<text x="{LEFT + 4}" y="{HEIGHT + 16 + 14 * number}" fill="{color}">'
-            f"{text(name)}: {points[-1][1]:.4g}</text>"
+            f"{html_text(name)}: {points[-1][1]:.4g}</text>"
         )
     ends = (10**low, 10**high) if log else (low, high)
     height = HEIGHT + 10 + 14 * len(drawn)
     return (
-        f'<svg role="img" aria-label="{text(label)}" width="{WIDTH}" height="{height}" '
+        f'<svg role="img" aria-label="{html_text(label)}" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}" font-size="11" fill="currentColor">'
         f'<path d="M{LEFT} {TOP - 2}V{HEIGHT - BOTTOM}H{WIDTH}" fill="none" stroke="currentColor"/>'
         f'<text x="{LEFT - 5}" y="{TOP + 6}" text-anchor="end">{ends[1]:.4g}</text>'
         f'<text x="{LEFT - 5}" y="{HEIGHT - BOTTOM}" text-anchor="end">{ends[0]:.4g}</text>'
         f'<text x="{LEFT}" y="{HEIGHT - 4}">{left:g}</text>'
         f'<text x="{WIDTH}" y="{HEIGHT - 4}" text-anchor="end">iteration {max(xs):g}</text>'
-        f'<text x="{WIDTH / 2}" y="12" text-anchor="middle">{text(label)}'
+        f'<text x="{WIDTH / 2}" y="12" text-anchor="middle">{html_text(label)}'
         f"{', log scale' if log else ''}</text>"
         f"{''.join(parts)}</svg>"
     )
-
-
-def _subsample(points: Sequence[Point]) -> list[Point]:
-    step = max(1, math.ceil(len(points) / MOST_POINTS))
-    return [*points[::step], *(points[-1:] if step > 1 else ())]
 
 
 MOST_TILES = 64
@@ -201,7 +176,17 @@ def picture(blob: Blob) -> tuple[str, str]:
         total, what = channels, "channels of the first item"
     shown = len(tiles)
     about = f"{shown} {what}" if shown == total else f"the first {shown} of {total} {what}"
-    return _img(_mosaic(_to_bytes(tiles)), about), about
+    finite = tiles[np.isfinite(tiles)]  # the smallest becomes 0, the largest 255, others 0
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    scaled = (np.nan_to_num(tiles, nan=low, posinf=low, neginf=low) - low) / (high - low or 1.0)
+    pixels = _mosaic(np.asarray(np.round(255 * scaled), dtype=np.uint8))
+    height, width, _ = pixels.shape
+    scale = max(1, min(12, WIDEST // max(width, height)))
+    image = (
+        f'<img class="pixels" alt="{about}" width="{width * scale}" height="{height * scale}" '
+        f'src="data:image/png;base64,{b64encode(_png(pixels)).decode("ascii")}">'
+    )
+    return image, about
 
 
 def _read_part(blob: Blob, which: tuple[slice, slice], step: int) -> np.ndarray:
@@ -211,14 +196,6 @@ def _read_part(blob: Blob, which: tuple[slice, slice], step: int) -> np.ndarray:
         return blob.cpu_data()[part].astype(np.float64)
     with blob.device.backend.device_scope():
         return blob.device.backend.to_host(blob.gpu_data()[part]).astype(np.float64)
-
-
-def _to_bytes(tiles: np.ndarray) -> np.ndarray:
-    """Return values as bytes: the smallest is 0, the largest 255, NaN and infinities 0."""
-    finite = tiles[np.isfinite(tiles)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-    scaled = (np.nan_to_num(tiles, nan=low, posinf=low, neginf=low) - low) / (high - low or 1.0)
-    return np.asarray(np.round(255 * scaled), dtype=np.uint8)
 
 
 def _mosaic(tiles: np.ndarray) -> np.ndarray:
@@ -233,29 +210,15 @@ def _mosaic(tiles: np.ndarray) -> np.ndarray:
     return image
 
 
-def _img(pixels: np.ndarray, about: str) -> str:
-    height, width, _ = pixels.shape
-    scale = max(1, min(12, WIDEST // max(width, height)))
-    content = b64encode(_png(pixels)).decode("ascii")
-    return (
-        f'<img class="pixels" alt="{about}" width="{width * scale}" height="{height * scale}" '
-        f'src="data:image/png;base64,{content}">'
-    )
-
-
 def _png(pixels: np.ndarray) -> bytes:
     """Return an image (height, width, 1 or 3) as a PNG file."""
     height, width, channels = pixels.shape
-    lines = np.zeros(
-        (height, 1 + width * channels), np.uint8
-    )  # each line starts with its filter type, 0
-    lines[:, 1:] = pixels.reshape(height, -1)
+    # each line starts with its filter type, 0
+    lines = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))
     kind = {1: 0, 3: 2}[channels]
     head = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_png_chunk(name, content) for name, content in parts)
-
-
-def _png_chunk(name: bytes, content: bytes) -> bytes:
-    checked = name + content
-    return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+    file = b"\x89PNG\r\n\x1a\n"
+    for name, content in (b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""):
+        check = struct.pack(">I", zlib.crc32(name + content))
+        file += struct.pack(">I", len(content)) + name + content + check
+    return file

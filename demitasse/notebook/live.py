@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import monotonic
-from typing import Protocol
+from typing import Any
 
 from demitasse.core.text import html_of
 from demitasse.notebook import html
-from demitasse.notebook.html import curves
-
-__all__ = ["LiveCurves"]
 
 PAUSE = 0.5
 """Least seconds between two drawings."""
@@ -33,7 +30,7 @@ class LiveCurves:
 
     def __init__(self) -> None:
         self.values: dict[str, dict[int, float]] = {}
-        self._shown: _Handle | None = None
+        self._shown: Any = None  # IPython's handle of the drawing
         self._last = -math.inf
 
     def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
@@ -66,11 +63,10 @@ class LiveCurves:
             "learning rate": ["learning_rate"],
             "norm of all gradients": ["gradient_norm"],
         }
-        charts = [
-            curves({name: list(self.values.get(name, {}).items()) for name in names}, label)
+        drawn = "".join(
+            html.curves({name: list(self.values.get(name, {}).items()) for name in names}, label)
             for label, names in groups.items()
-        ]
-        drawn = "".join(filter(None, charts))
+        )
         if not drawn:
             return html.note("no values yet; curves need `display` in the solver")
         return f'<div class="side">{drawn}</div>'
@@ -102,31 +98,8 @@ class LiveCurves:
         return html_of(self)
 
 
-class _Handle(Protocol):
-    """IPython's display handle."""
-
-    def update(self, thing: object) -> None:
-        """Replace the displayed object."""
-
-
-class _Events(Protocol):
-    """IPython's registry of event callbacks."""
-
-    def register(self, event: str, function: Callable[[object], None]) -> None:
-        """Add a callback."""
-
-    def unregister(self, event: str, function: Callable[[object], None]) -> None:
-        """Remove a callback."""
-
-
-class _Shell(Protocol):
-    """IPython's shell."""
-
-    events: _Events
-
-
-def _shell() -> _Shell | None:
-    """Return the shell of the running notebook, or None; import nothing."""
+def _shell() -> Any:
+    """Return IPython's shell of the running notebook, or None; import nothing."""
     ipython = sys.modules.get("IPython")
-    found: _Shell | None = ipython.get_ipython() if ipython is not None else None
+    found = ipython.get_ipython() if ipython is not None else None
     return found if hasattr(found, "kernel") else None  # a terminal's shell has no kernel

@@ -16,21 +16,12 @@ from demitasse.net import Net
 from demitasse.net.structure import ReadOnlyMapping
 from demitasse.net.summary import Table, summary
 from demitasse.notebook import html
-from demitasse.notebook.html import histogram, picture
 from demitasse.notebook.live import LiveCurves
 from demitasse.training import Solver
 
 if TYPE_CHECKING:
     from demitasse.benchmark import Result
     from demitasse.testing import Comparison
-
-__all__ = [
-    "Table",
-    "benchmark_table",
-    "consistency_table",
-    "html_of",
-    "summary",
-]
 
 MOST_OPEN = 40
 """Limit of layers of a net whose drawing is unfolded."""
@@ -66,7 +57,10 @@ def html_of(thing: object) -> str:
 
 def _net(net: Net) -> list[str]:
     parameters = sum(blob.count for blob in net.learnable_params)
-    size = sum(blob.count * _bytes_per_value(blob) for blob in net.learnable_params)
+    widths = {"64": 8, "16": 2}  # bytes of a value, by the end of its type
+    size = sum(blob.count * widths.get(blob.dtype[-2:], 4) for blob in net.learnable_params)
+    table = summary(net)
+    layers = html.table(table.columns, table.rows)
     facts = (
         f"phase {net.phase}, {len(net.layers):,} layers, {parameters:,} parameters "
         f"({bytes_text(size)}), on {net.device}"
@@ -75,13 +69,8 @@ def _net(net: Net) -> list[str]:
         html.heading(net.name or "net"),
         html.note(facts),
         _drawing(net),
-        html.folded("layers", _layer_table(net), is_open=len(net.layers) <= MOST_OPEN),
+        html.folded("layers", layers, is_open=len(net.layers) <= MOST_OPEN),
     ]
-
-
-def _layer_table(net: Net) -> str:
-    table = summary(net)
-    return html.table(table.columns, table.rows)
 
 
 def _drawing(net: Net) -> str:
@@ -117,7 +106,7 @@ def _blob(blob: Blob) -> list[str]:
     parts = [html.heading(f"{title}{_shape(blob)} {blob.dtype} on {blob.device}")]
     try:
         shown = [_values(blob, "data"), _values(blob, "gradient")]
-        image, about = picture(blob)
+        image, about = html.picture(blob)
     except DemitasseError as error:  # for instance, another blob has reused the buffer
         return [*parts, html.note(str(error))]
     if image:
@@ -130,17 +119,16 @@ def _values(blob: Blob, what: str) -> str:
     found = distribution(blob, diff=what == "gradient")
     if found is None:
         return "" if what == "gradient" else html.note("no values yet")
-    rows: list[tuple[str, object]] = [
-        ("smallest", found.low),
-        ("mean", found.mean),
-        ("largest", found.high),
-        ("norm", found.norm),
-    ]
+    rows: dict[str, object] = {
+        "smallest": found.low, "mean": found.mean, "largest": found.high, "norm": found.norm
+    }  # fmt: skip
     if found.nonfinite:
-        rows.append(("NaN or infinite", found.nonfinite))
-    parts = [f"<b>{what}</b>", html.table(("", ""), rows)]
+        rows["NaN or infinite"] = found.nonfinite
+    parts = [f"<b>{what}</b>", html.table(("", ""), list(rows.items()))]
     if found.counts and not math.isclose(found.edges[0], found.edges[-1]):
-        parts.append(histogram(found.counts, found.edges[0], found.edges[-1], f"of the {what}"))
+        parts.append(
+            html.histogram(found.counts, found.edges[0], found.edges[-1], f"of the {what}")
+        )
     if found.sampled < found.count:
         parts.append(html.note(f"from {found.sampled:,} of {found.count:,} values"))
     return f"<div>{''.join(parts)}</div>"
@@ -158,63 +146,39 @@ def _layer(layer: Layer) -> list[str]:
 
 def _solver(solver: Solver) -> list[str]:
     param = solver.param
-    facts: list[tuple[str, object]] = [
-        ("iteration", f"{solver.iter:,}" + (f" of {param.max_iter:,}" if param.max_iter else "")),
-        ("loss", _number(solver.smoothed_loss)),
-        ("learning rate", _number(solver.lr)),
-        ("policy", param.lr_policy),
-        ("test nets", str(len(solver.test_nets))),
-        ("net", f"{solver.net.name} on {solver.net.device}"),
-    ]
+    loss, rate = solver.smoothed_loss, solver.lr
+    facts = {
+        "iteration": f"{solver.iter:,}" + (f" of {param.max_iter:,}" if param.max_iter else ""),
+        "loss": "" if math.isnan(loss) else f"{loss:.4g}",
+        "learning rate": "" if math.isnan(rate) else f"{rate:.4g}",
+        "policy": param.lr_policy,
+        "test nets": str(len(solver.test_nets)),
+        "net": f"{solver.net.name} on {solver.net.device}",
+    }
+    rows = [(name, value) for name, value in facts.items() if value]
     live = [logger.html() for logger in solver.loggers if isinstance(logger, LiveCurves)]
-    return [html.heading(f"{solver.type} solver"), html.table(("", ""), _nonempty(facts)), *live]
-
-
-def _nonempty(facts: Sequence[tuple[str, object]]) -> list[tuple[str, object]]:
-    return [(name, value) for name, value in facts if value != ""]
-
-
-def _number(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.4g}"
-
-
-def _bytes_per_value(blob: Blob) -> int:
-    """Return the bytes per value."""
-    return 8 if blob.dtype.endswith("64") else 2 if blob.dtype.endswith("16") else 4
+    return [html.heading(f"{solver.type} solver"), html.table(("", ""), rows), *live]
 
 
 def consistency_table(comparison: Comparison) -> Table:
     """Return a table of the arrays that ``demitasse.testing.compare`` compared."""
-    records = [
-        {
-            "layer": one.layer,
-            "type": one.type,
-            "what": one.what,
-            "device": one.device,
-            "relative": one.relative,
-            "absolute": one.absolute,
-        }
-        for one in comparison.all
-    ]
+    columns = ("layer", "type", "what", "device", "relative", "absolute")
+    records = [{name: getattr(one, name) for name in columns} for one in comparison.all]
     return Table(records, f"{', '.join(comparison.devices)} against {comparison.reference}")
 
 
 def benchmark_table(results: Sequence[Result]) -> Table:
     """Return a table of ``demitasse.benchmark.measure``; failed cases have None."""
-    records = [
-        {
-            "net": one.case.net.stem,
-            "phase": one.case.phase,
-            "device": one.case.device,
-            "batch": one.case.batch,
-            "images_per_second": None if one.error else one.images_per_second,
-            "milliseconds": None if one.error else 1e3 * one.median,
-            "spread": None if one.error else one.spread,
-            "memory_bytes": None if one.error else one.memory,
-            "moved_bytes": None if one.error else one.moved,
-            "share_of_peak": None if one.error else one.share_of_peak,
-            "error": one.error,
-        }
-        for one in results
-    ]
+    records = []
+    for one in results:
+        case, failed = one.case, bool(one.error)
+        records.append({
+            "net": case.net.stem, "phase": case.phase, "device": case.device, "batch": case.batch,
+            "images_per_second": None if failed else one.images_per_second,
+            "milliseconds": None if failed else 1e3 * one.median,
+            "spread": None if failed else one.spread,
+            "memory_bytes": None if failed else one.memory,
+            "moved_bytes": None if failed else one.moved,
+            "share_of_peak": None if failed else one.share_of_peak, "error": one.error,
+        })  # fmt: skip
     return Table(records, "Throughput")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -101,11 +102,7 @@ class Chart:
     percent: bool = False
 
     def svg(self, *, wide: bool = False) -> str:
-        """Return the chart as SVG text with tooltips, in the text colour of its page.
-
-        Raises:
-            DemitasseError: Matplotlib is not installed.
-        """
+        """Return the chart as SVG text with tooltips, in the text colour of its page."""
         figure, axes = self._figure(WIDE if wide else NARROW)
         text = io.StringIO()
         _save(figure, text, "svg", transparent=True)
@@ -114,12 +111,7 @@ class Chart:
         return "".join([svg[svg.index("<svg") : svg.rindex("</svg>")], *tips, "</svg>"])
 
     def save(self, path: Path) -> None:
-        """Write the chart to a file; the extension sets the format (.svg, .png, .pdf).
-
-        Raises:
-            DemitasseError: Matplotlib is not installed, or does not support the format.
-            OSError: The file cannot be written.
-        """
+        """Write the chart to a file; the extension sets the format (.svg, .png, .pdf)."""
         from demitasse.core.atomic import atomic_write
 
         figure, _ = self._figure(WIDE)
@@ -160,15 +152,10 @@ class Chart:
         style = color // len(COLORS) if curve.style is None else curve.style
         points = [(x, _drawable(y, self.scale)) for x, y in thinned(curve.points)]
         [line] = axes.plot(
-            [x for x, _ in points],
-            [y for _, y in points],
-            color=COLORS[color % len(COLORS)],
-            linestyle=STYLES[style % len(STYLES)],
-            linewidth=1.2,
-            marker="o" if len(points) < 40 else None,
-            markersize=3,
-            clip_on=False,
-        )
+            [x for x, _ in points], [y for _, y in points], color=COLORS[color % len(COLORS)],
+            linestyle=STYLES[style % len(STYLES)], linewidth=1.2,
+            marker="o" if len(points) < 40 else None, markersize=3, clip_on=False,
+        )  # fmt: skip
         return line
 
     def _scale_y(self, axes: Axes) -> None:
@@ -281,13 +268,10 @@ def thinned(points: Sequence[Point]) -> list[Point]:
     found = []
     for begin in range(0, len(points), size):
         segment = [point for point in points[begin : begin + size] if math.isfinite(point[1])]
-        ends = {min(segment, key=_y), max(segment, key=_y)} if segment else set()
+        height = itemgetter(1)
+        ends = {min(segment, key=height), max(segment, key=height)} if segment else set()
         found += sorted(ends) or [points[begin]]
     return found
-
-
-def _y(point: Point) -> float:
-    return point[1]
 
 
 def _drawable(value: float, scale: str) -> float:

@@ -12,60 +12,13 @@ from demitasse.core.text import escaped
 from demitasse.pages.charts import Chart
 from demitasse.version import __version__
 
-STYLE = """
-:root { color-scheme: light dark; --line: #8886; --soft: #8882; --bad: #c62828; }
-@media (prefers-color-scheme: dark) { :root { --bad: #ff8a80; } }
-body { font: 15px/1.5 system-ui, sans-serif; }
-body { max-width: 72rem; margin: 1.5rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .8rem; } h1, h2, dd { overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 1.5rem 0 .5rem; }
-.wide { overflow-x: auto; margin: .8rem 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: left; }
-th { position: sticky; top: 0; background: Canvas; white-space: nowrap; }
-:is(th, td):first-child { position: sticky; left: 0; background: Canvas; }
-td.number, th.number { text-align: right; }
-tr.bad td { color: var(--bad); font-weight: 600; }
-figure { margin: .5rem 0; }
-figure > svg { width: 100%; height: auto; }
-.tip:hover { fill: var(--soft); }
-.only-narrow { display: none; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); }
-.charts { column-gap: 1.2rem; } .charts > figure { max-width: 36rem; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); }
-.columns { column-gap: 2rem; }
-dl { columns: 12rem; column-gap: 1.5rem; margin: .5rem 0; }
-dl > div { display: flex; justify-content: space-between; gap: 1rem; break-inside: avoid; }
-dl > div { border-bottom: 1px solid var(--line); }
-dd { margin: 0; text-align: right; }
-details { margin: .5rem 0; } summary { cursor: pointer; }
-.drawing label { font-size: .85rem; }
-.drawing > figure { background: #fff; width: fit-content; max-width: 100%; overflow: auto; }
-.drawing svg { display: block; width: auto; max-width: 100%; max-height: 42rem; }
-.drawing:has(:checked) svg { max-width: none; max-height: none; }
-footer { margin-top: 2rem; font-size: .85rem; opacity: .7; }
-@media (max-width: 45rem) {
-  .only-wide { display: none; } .only-narrow { display: block; }
-  table { font-size: .8rem; } th, td { padding: .2rem .3rem; }
-  :is(th, td):first-child { min-width: 4.5rem; overflow-wrap: anywhere; }
-}
-@media print {
-  body { margin: 0; max-width: none; } .drawing label { display: none; }
-  figure { break-inside: avoid; } h2 { break-after: avoid; }
-  th { position: static; } tr { break-inside: avoid; }
-}
-"""
-
+STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 NUMBER, BAD = ' class="number"', ' class="bad"'
 
 
 class Page:
-    """Builder of a page, from top to bottom; all text is escaped.
-
-    Args:
-        title: Title and first heading.
-    """
+    """Builder of a page, from top to bottom; all text is escaped."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -73,38 +26,24 @@ class Page:
 
     def heading(self, text: str) -> None:
         """Add a heading."""
-        self._parts.append(f"<h2>{_text(text)}</h2>")
+        self._parts.append(f"<h2>{html_text(text)}</h2>")
 
     def text(self, text: str) -> None:
         """Add a paragraph."""
-        self._parts.append(f"<p>{_text(text)}</p>")
+        self._parts.append(f"<p>{html_text(text)}</p>")
 
     def charts(self, charts: Sequence[tuple[Chart, str]]) -> None:
-        """Add charts, several beside each other where the window is wide.
-
-        Args:
-            charts: The charts, each with its text for screen readers.
-        """
+        """Add charts with texts for screen readers, beside each other where the window is wide."""
         figures = [_figure(chart.svg(), about) for chart, about in charts]
         self._parts.append(f'<div class="charts">{"".join(figures)}</div>')
 
     def wide_chart(self, chart: Chart, about: str) -> None:
-        """Add a chart as wide as the page; on phones the same chart with fewer labels.
-
-        Args:
-            chart: The chart.
-            about: Text for screen readers.
-        """
+        """Add a chart as wide as the page; on phones the same chart with fewer labels."""
         for kind, svg in (("only-wide", chart.svg(wide=True)), ("only-narrow", chart.svg())):
             self._parts.append(_figure(svg, about, kind))
 
     def drawing(self, svg: str, about: str) -> None:
-        """Add a drawing on white ground, shrunk to fit; a switch shows its own size.
-
-        Args:
-            svg: The drawing, which is not escaped.
-            about: Text for screen readers.
-        """
+        """Add a drawing, which is not escaped, shrunk to fit; a switch shows its own size."""
         self._parts.append(
             '<div class="drawing"><label><input type="checkbox"> full size</label>'
             f"{_figure(svg, about)}</div>"
@@ -113,7 +52,7 @@ class Page:
     @contextmanager
     def folded(self, title: str) -> Iterator[None]:
         """Put what is added meanwhile below a title that unfolds it."""
-        yield from self._within(f"<details><summary>{_text(title)}</summary>", "</details>")
+        yield from self._within(f"<details><summary>{html_text(title)}</summary>", "</details>")
 
     @contextmanager
     def columns(self) -> Iterator[None]:
@@ -132,27 +71,16 @@ class Page:
 
     def facts(self, facts: Sequence[tuple[str, str]]) -> None:
         """Add names with values, in as many columns as the window has room for."""
-        pairs = (f"<div><dt>{_text(n)}</dt><dd>{_text(value)}</dd></div>" for n, value in facts)
+        pairs = (
+            f"<div><dt>{html_text(n)}</dt><dd>{html_text(value)}</dd></div>" for n, value in facts
+        )
         self._parts.append(f"<dl>{''.join(pairs)}</dl>")
 
     def table(
-        self,
-        header: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        *,
-        numbers: Collection[int] = (),
-        bad: Collection[int] = (),
+        self, header: Sequence[str], rows: Sequence[Sequence[str]], **marks: Collection[int]
     ) -> None:
-        """Add a table.
-
-        Args:
-            header: Names of the columns.
-            rows: The cells.
-            numbers: Indices of right-aligned columns.
-            bad: Indices of marked rows.
-        """
-        content = html_table(header, rows, numbers=numbers, bad=bad)
-        self._parts.append(f'<div class="wide">{content}</div>')
+        """Add a table; see ``html_table``."""
+        self._parts.append(f'<div class="wide">{html_table(header, rows, **marks)}</div>')
 
     def html(self) -> str:
         """Return the whole page."""
@@ -161,27 +89,24 @@ class Page:
             "<!DOCTYPE html>\n"
             '<html lang="en"><head><meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{_text(self._title)}</title>\n<style>{STYLE}</style></head>\n"
-            f"<body><h1>{_text(self._title)}</h1>\n{body}\n"
+            f"<title>{html_text(self._title)}</title>\n<style>\n{STYLE}</style></head>\n"
+            f"<body><h1>{html_text(self._title)}</h1>\n{body}\n"
             f"<footer>Demitasse {__version__}</footer></body></html>\n"
         )
 
     def write(self, path: Path) -> None:
-        """Write the page.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write the page."""
         with atomic_write(path) as file:
             file.write(self.html().encode())
 
 
 def _figure(svg: str, about: str, kind: str = "") -> str:
     name = f' class="{kind}"' if kind else ""
-    return f'<figure{name} role="img" aria-label="{_text(about)}">{svg}</figure>'
+    return f'<figure{name} role="img" aria-label="{html_text(about)}">{svg}</figure>'
 
 
-def _text(text: str) -> str:
+def html_text(text: str) -> str:
+    """Return text as HTML, with markup, control characters and line ends escaped."""
     return escape(escaped(text, one_line=True))
 
 
@@ -195,24 +120,17 @@ def number_columns(rows: Sequence[Sequence[object]]) -> list[int]:
 
 
 def html_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    numbers: Collection[int] = (),
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Collection[int] = (),
     bad: Collection[int] = (),
-) -> str:
+) -> str:  # fmt: skip
     """Return a table as HTML; without a header if all its names are empty.
 
-    Args:
-        header: Names of the columns.
-        rows: The cells.
-        numbers: Indices of right-aligned columns.
-        bad: Indices of marked rows.
+    ``numbers`` are indices of right-aligned columns, ``bad`` those of marked rows.
     """
 
     def line(cells: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{NUMBER if i in numbers else ''}>{_text(cell)}</{tag}>"
+            f"<{tag}{NUMBER if i in numbers else ''}>{html_text(cell)}</{tag}>"
             for i, cell in enumerate(cells)
         )
 

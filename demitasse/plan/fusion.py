@@ -1,14 +1,10 @@
-"""Fusion: consecutive layers of a plan that one Step may run, forward or for their gradients."""
+"""Fusion: consecutive layers of a plan that one Step may run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from demitasse.backends.ops import Concat
 from demitasse.plan.planned_layer import PlannedLayer
-
-MOST_GRADIENTS = 3
-"""Largest number of layers whose gradients may be computed as one."""
 
 LONGEST = 40
 """Largest number of layers that may run as one; backends take fewer."""
@@ -42,7 +38,7 @@ class Fusion:
         """Return, for each layer, the last of those that may run as one with it."""
         end, last, found = len(self._entries) - 1, -1, []
         for index in range(len(self._entries)):
-            last = max(last, self.last_fusable(index, end), self._concat_gradient_end(index))
+            last = max(last, self.last_fusable(index, end))
             found.append(last)
         return found
 
@@ -56,34 +52,3 @@ class Fusion:
         for member in self._entries[index + 1 : index + count]:
             member.group = None
         return count
-
-    def fuse_gradients(self, entry: PlannedLayer, index: int, start: int) -> None:
-        """Group layer ``index`` and layers before it, down to ``start``, for their gradients."""
-        entry.gradient_group, first = None, index
-        while (
-            first > start and index - first < MOST_GRADIENTS - 1 and self._can_fuse_gradients(first)
-        ):
-            first -= 1
-        if first < index:
-            entry.fuse_gradients(self._entries[first:index])
-
-    def _concat_gradient_end(self, index: int) -> int:
-        """Return the last layer whose gradient a Concat may split; ``index`` for none.
-
-        The parts lie in other places than the whole, which must stay until all of it is read.
-        """
-        last = index
-        if self._optimize and isinstance(self._entries[index].layer.op, Concat):
-            end = min(index + MOST_GRADIENTS, len(self._entries)) - 1
-            while last < end and self._can_fuse_gradients(last + 1):
-                last += 1
-        return last
-
-    def _can_fuse_gradients(self, index: int) -> bool:
-        """Return whether the gradients of a layer and the one before may be computed as one."""
-        entry, before = self._entries[index], self._entries[index - 1]
-        if entry.layer.op is None or before.layer.op is None:
-            return False
-        one, other = before.binding, entry.binding
-        weighted = before.layer.loss_weights or entry.layer.loss_weights
-        return one.backward and other.backward and one.top == other.bottom and not weighted

@@ -230,13 +230,12 @@ class Plan:
         index = start
         while index >= end:
             entry = self.entries[index]
-            fused = self._gradient_group(index, end)
-            group = entry.executed_group if fused is None else fused
+            group = entry.executed_group
             layers = range(index - (0 if group is None else group.count - 1), index + 1)
             if guard is not None:
                 guard.at(entry.binding.label, "backward")
             try:
-                if fused is None and group is not None:
+                if group is not None:
                     self._check_whole_group(layers, end, group)
                 if self.observer is not None:
                     self.observer.before_step(layers, backward=True)
@@ -263,18 +262,6 @@ class Plan:
                 "computed alone; run forward over the same range of layers, or with optimize=False"
             )
             raise NetError(message, code=ErrorCode.BAD_STATE)
-
-    def _gradient_group(self, index: int, end: int) -> Group | None:
-        """Return the group of layers up to ``index`` whose gradients are computed as one now."""
-        group = self.entries[index].gradient_group
-        if group is None or index - group.count + 1 < end:
-            return None
-        members = self.entries[index - group.count + 1 : index + 1]
-        alone = all(
-            m.executed_step is not None and m.executed_step is m.step and m.executed_group is None
-            for m in members
-        )
-        return group if alone else None
 
     def _ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """Cut a range after each layer whose top shapes depend on values."""
@@ -334,10 +321,6 @@ class Plan:
             with _naming(entry, "preparation"):
                 index += self._fusion.fuse(entry, index, end)
             self.layouts.add_written(entry.running)
-        for index in range(start, end + 1):
-            entry = self.entries[index]
-            with _naming(entry, "preparation"):
-                self._fusion.fuse_gradients(entry, index, start)
         for entry in entries:
             entry.subscribe(self._changes)
             entry.seen = self._changes.number

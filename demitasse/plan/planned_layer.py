@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +67,6 @@ class PlannedLayer:
         executed_step: The Step of the last forward, which backward follows.
         group: The layers from this one on that run as one, or None.
         executed_group: The group whose Step ran this layer and has the state for its gradient.
-        gradient_group: The layers up to this one whose gradients are computed as one, or None.
         why: Why nothing faster runs.
         why_not_fused: Why no more of the layers after this one run as one with it.
         seen: Number of the last change when the shapes were last computed.
@@ -80,7 +78,6 @@ class PlannedLayer:
         self.executed_step: AnyStep | None = None
         self.group: Group | None = None
         self.executed_group: Group | None = None
-        self.gradient_group: Group | None = None
         self.why = self.why_not_fused = ""
         self.seen = -1
         self._optimize = optimize
@@ -88,7 +85,6 @@ class PlannedLayer:
         self._weighted = [blob.shape for blob in binding.top]
         self._choices: LRUCache[Choice] = LRUCache(CACHED_SHAPES)
         self._groups: LRUCache[tuple[Group | None, str]] = LRUCache(CACHED_SHAPES)
-        self._gradient_groups: LRUCache[Group | None] = LRUCache(CACHED_SHAPES)
 
     def subscribe(self, changes: VersionCounter) -> None:
         """Have all blobs of the layer count their changes there, also blobs of another net."""
@@ -155,20 +151,6 @@ class PlannedLayer:
         key = (*(member._key for member in members), *read, *wanted)
         found = self._groups.find(key) or self._groups.keep(key, self._fused(members))
         self.group, self.why_not_fused = found
-
-    def fuse_gradients(self, before: Sequence[PlannedLayer]) -> None:
-        """Find or prepare a group, for the gradients, of as many layers ``before`` and this one."""
-        key = tuple(entry._key for entry in (*before, self))
-        if key not in self._gradient_groups:
-            longest = None
-            for first in range(len(before)):
-                steps = [*(entry.step for entry in before[first:]), self.step]
-                with suppress(Declined):
-                    step = self.layer.device.backend.fuse_gradients(steps)
-                    longest = Group(step, len(steps))
-                    break
-            self._gradient_groups.keep(key, longest)
-        self.gradient_group = self._gradient_groups.find(key)
 
     def _fused(self, members: Sequence[PlannedLayer]) -> tuple[Group | None, str]:
         """Return the longest group that the backend runs as one, and why it is no longer."""
@@ -238,11 +220,11 @@ class PlannedLayer:
 
     def state(self) -> tuple[object, ...]:
         """Return the code of the next passes, for ``restore``."""
-        return self.step, self.why, self.group, self.why_not_fused, self.gradient_group
+        return self.step, self.why, self.group, self.why_not_fused
 
     def restore(self, state: tuple[Any, ...]) -> None:
         """Use the code again that ``state`` returned for the present shapes."""
-        self.step, self.why, self.group, self.why_not_fused, self.gradient_group = state
+        self.step, self.why, self.group, self.why_not_fused = state
 
     @property
     def running(self) -> AnyStep | None:

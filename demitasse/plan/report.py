@@ -62,14 +62,6 @@ def report(plan: Plan) -> list[LayerReport]:
         count = head.group.count if head.group is not None else 1
         members = plan.entries[len(layers) : len(layers) + count]
         layers += [_first(head, members), *(_part(member, head) for member in members[1:])]
-    index = len(layers) - 1  # layers whose gradients are computed as one
-    while index >= 0:
-        group = plan.entries[index].gradient_group
-        count = 1 if group is None else group.count
-        if group is not None:
-            for place in range(index - count + 1, index + 1):
-                layers[place] = replace(layers[place], backward_code=group.step.backward_code)
-        index -= count
     return layers
 
 

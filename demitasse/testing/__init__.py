@@ -28,23 +28,10 @@ if TYPE_CHECKING:
     from demitasse.testing.single_layer import SingleLayer, make_layer
 
 __all__ = [
-    "Comparison",
-    "Difference",
-    "ErrorStats",
-    "GradientError",
-    "ModelComparison",
-    "Row",
-    "SingleLayer",
-    "TrainingStep",
-    "check_gradients",
-    "compare",
-    "compare_model",
-    "compare_training",
-    "compare_weights",
-    "make_layer",
-    "open_reference",
-    "random_inputs",
-]
+    "Comparison", "Difference", "ErrorStats", "GradientError", "ModelComparison", "Row",
+    "SingleLayer", "TrainingStep", "check_gradients", "compare", "compare_model",
+    "compare_training", "compare_weights", "make_layer", "open_reference", "random_inputs",
+]  # fmt: skip
 
 _MODULES = {
     "compare_models": ["ModelComparison", "compare_model", "compare_weights"],

@@ -50,13 +50,7 @@ def compare_model(
     """Run a net and a reference model on the same inputs; compare blobs and parameters.
 
     Arrays are matched by name, or else by order, shape and operation; ``Difference.what`` states
-    which. A copy of the net runs, layer by layer.
-
-    Args:
-        net: The net, with its weights.
-        other: The reference model.
-        inputs: An array for each net input.
-        parameters: Compare parameters, too.
+    which. A copy of the net runs, layer by layer. ``inputs`` has an array for each net input.
 
     Raises:
         NetError: The inputs of the two models do not match, or no blob does.
@@ -131,13 +125,8 @@ def _match_inputs(
                 f"input {name!r}: got shape {given[name].shape} in the net, expected {shape} of "
                 f"{other.name}; use the same batch and size"
             )
-            raise NetError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                input=name,
-                got=given[name].shape,
-                expected=shape,
-            )
+            details = {"input": name, "got": given[name].shape, "expected": shape}
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, **details)
     return given
 
 
@@ -159,11 +148,11 @@ def _outputs(
         return {}
     mine = [i for i, item in enumerate(ours) if item.names[1] == net.outputs[0]][-1:]
     yours = [j for j, item in enumerate(theirs) if outputs[0] in item.names][-1:]
-    return {
-        i: j
-        for i, j in zip(mine, yours, strict=False)
-        if i not in pairs and j not in pairs.values() and same_shape(ours[i].shape, theirs[j].shape)
-    }
+    if not mine or not yours:
+        return {}
+    i, j = mine[0], yours[0]
+    free = i not in pairs and j not in pairs.values()
+    return {i: j} if free and same_shape(ours[i].shape, theirs[j].shape) else {}
 
 
 def _alike(mine: np.ndarray, yours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +165,7 @@ def _alike(mine: np.ndarray, yours: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def _compare_parameters(net: Net, theirs: Sequence[Parameter], result: ModelComparison) -> None:
     """Compare parameters by role and order, as names differ between frameworks."""
-    ours = [(layer, i, role, array) for layer, i, role, array in _parameters(net) if role]
+    ours = _parameters(net)
     pairs: dict[int, int] = {}
     for role in dict.fromkeys(role for _, _, role, _ in ours):
         mine = [k for k, one in enumerate(ours) if one[2] == role]
@@ -199,7 +188,7 @@ def _compare_parameters(net: Net, theirs: Sequence[Parameter], result: ModelComp
 
 
 def _parameters(net: Net) -> list[tuple[Any, int, str, np.ndarray]]:
-    """Return layer, index, role and array of every parameter; averages of BatchNorm are divided."""
+    """Return layer, index, role and array of parameters; averages of BatchNorm are divided."""
     found = []
     for layer in net.layers:
         roles = PARAMETER_ROLES.get(layer.type, ())
@@ -207,9 +196,8 @@ def _parameters(net: Net) -> list[tuple[Any, int, str, np.ndarray]]:
         if layer.type == "BatchNorm" and len(arrays) == 3:
             factor = float(arrays[2].ravel()[0])
             arrays = [array / factor if factor else array * 0 for array in arrays[:2]]
-        for i, (array, role) in enumerate(zip(arrays, roles, strict=False)):
-            found.append((layer, i, role, array))
-    return found
+        found += [(layer, i, *pair) for i, pair in enumerate(zip(roles, arrays, strict=False))]
+    return [one for one in found if one[2]]
 
 
 def compare_weights(
@@ -242,13 +230,12 @@ def compare_weights(
                     f"in {other}"
                 )
             elif values:
-                stats = error_stats(*_alike(mine, yours))
-                result.found.differences.append(
-                    Difference(layer.name, layer.type, f"parameter {i}", device, stats)
-                )
-    names = set(net.layer_names)
-    result.missing += [f"{other} has a layer {n!r}, the net has none" for n in weights
-                       if n not in names]  # fmt: skip
+                stats, what = error_stats(*_alike(mine, yours)), f"parameter {i}"
+                found = Difference(layer.name, layer.type, what, device, stats)
+                result.found.differences.append(found)
+    for name in weights:
+        if not net.has_layer(name):
+            result.missing.append(f"{other} has a layer {name!r}, the net has none")
     return result
 
 
@@ -259,17 +246,11 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class Item:
-    """An array to match.
+    """An array to match."""
 
-    Attributes:
-        names: Names, the most specific one first.
-        shape: Shape of the array.
-        kind: Layer type that computes the array, or role of a parameter; empty if unknown.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the most specific one first
     shape: tuple[int, ...]
-    kind: str = ""
+    kind: str = ""  # layer type that computes the array; empty if unknown
 
 
 def same_shape(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -280,12 +261,9 @@ def same_shape(one: Sequence[int], other: Sequence[int]) -> bool:
 def by_name(ours: Sequence[Item], theirs: Sequence[Item]) -> dict[int, int]:
     """Return pairs of indices (of our items, of the others) with equal names.
 
-    Several arrays can have the name of one blob, if layers write it in place. Each array is matched
-    by its layer's name if all layers have a counterpart, or else the last one by the blob's name.
-
-    Args:
-        ours: Items named by layer (``names[0]``) and blob (``names[1]``).
-        theirs: Items of the reference model.
+    Our items are named by layer (``names[0]``) and blob (``names[1]``). Several arrays can have the
+    name of one blob, if layers write it in place. Each array is matched by its layer's name if all
+    layers have a counterpart, or else the last one by the blob's name.
     """
     called: dict[str, int] = {}
     for level in range(max((len(item.names) for item in theirs), default=0)):
@@ -303,29 +281,18 @@ def by_name(ours: Sequence[Item], theirs: Sequence[Item]) -> dict[int, int]:
             found[numbers[-1]] = called[blob]
         elif layers[-1] in called:
             found[numbers[-1]] = called[layers[-1]]
-    return _once(found)
-
-
-def _once(found: dict[int, int]) -> dict[int, int]:
-    """Remove pairs whose second item occurs in a later pair."""
-    return {i: j for j, i in {j: i for i, j in found.items()}.items()}
+    last = {j: i for i, j in found.items()}  # of pairs with the same second item
+    return {i: j for j, i in last.items()}
 
 
 def align(
     ours: Sequence[Item], theirs: Sequence[Item], pairs: dict[int, int] | None = None
 ) -> dict[int, int]:
-    """Match the remaining items by order: longest common subsequence of equal shapes.
+    """Match the remaining items by order; return the new pairs.
 
-    Items of different known kinds do not match; items of equal kinds score twice. Among equal
-    scores, later items match: a bias is added after the product.
-
-    Args:
-        ours: Items in the order of computation.
-        theirs: Items of the reference model, in the order of computation.
-        pairs: Fixed pairs.
-
-    Returns:
-        The new pairs.
+    The pairs are the longest common subsequence of equal shapes. Items of different known kinds do
+    not match; items of equal kinds score twice. Among equal scores, later items match: a bias is
+    added after the product. Items are in the order of computation; ``pairs`` are fixed.
     """
     fixed = dict(pairs or {})
     score = np.full((len(ours), len(theirs)), NEVER, np.int64)
@@ -349,8 +316,7 @@ def align(
 def _longest(score: np.ndarray) -> dict[int, int]:
     """Return the increasing pairs (row, column) with the largest sum of scores.
 
-    Args:
-        score: Scores of pairs, ``NEVER`` for forbidden ones. Shape: (rows, columns).
+    Shape: (rows, columns); ``NEVER`` marks forbidden pairs.
     """
     rows, columns = score.shape
     best = np.zeros((rows + 1, columns + 1), np.int64)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,21 +19,6 @@ from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
 from demitasse.plan.report import report
 from demitasse.testing.error_stats import KINDS, Difference, error_stats, tolerance
-
-if TYPE_CHECKING:
-    from demitasse.training import Solver
-
-__all__ = [
-    "Comparison",
-    "LayerArray",
-    "Row",
-    "TrainingStep",
-    "compare",
-    "compare_training",
-    "random_inputs",
-    "run_net",
-    "verify_steps",
-]
 
 BIASED = {"Convolution", "Deconvolution", "InnerProduct"}
 """Layer types whose second parameter is a bias."""
@@ -53,20 +38,12 @@ class LayerArray(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Largest differences of one layer on each device.
-
-    Attributes:
-        layer: Name of the layer.
-        type: Type of the layer.
-        data: Device -> largest difference of the layer's tops, or None.
-        gradients: Device -> largest difference of the gradients that the layer computed.
-        parameters: Device -> largest difference of the layer's parameters.
-    """
+    """Largest differences of one layer on each device; None where there is none of a kind."""
 
     layer: str
     type: str
-    data: Mapping[str, Difference | None]
-    gradients: Mapping[str, Difference | None]
+    data: Mapping[str, Difference | None]  # of the layer's tops
+    gradients: Mapping[str, Difference | None]  # that the layer computed
     parameters: Mapping[str, Difference | None]
 
     of = deprecated_attribute("Row", "of", "by_kind")
@@ -117,22 +94,19 @@ class Comparison:
         return next((d for d in self.all if not d.relative <= rtol), None)
 
     def check_agreement(self, what: str, dtype: str) -> None:
-        """Raise an error if a difference exceeds the tolerance of its layer type.
+        """Raise a NetError if a difference exceeds the tolerance of its layer type.
 
-        Args:
-            what: Start of the message, such as "net.onnx disagrees with the net".
-            dtype: Element type of the computation.
-
-        Raises:
-            NetError: A difference exceeds the tolerance; names the first one and the largest.
+        ``what`` begins the message, such as "net.onnx disagrees with the net".
         """
         for one in self.all:
             allowed = tolerance(dtype, one.type)
             if not one.relative <= allowed:
-                message = (
-                    f"{what} (tolerance {allowed:.1e}) at {self.explain(one)}; worst: {self.worst}"
-                )
-                raise NetError(message, code=ErrorCode.INCOMPATIBLE, layer=one.layer)
+                raise self._disagreement(what, one, allowed)
+
+    def _disagreement(self, what: str, one: Difference, allowed: float) -> NetError:
+        message = f"{what} (tolerance {allowed:.1e}) at {self.explain(one)}; worst: {self.worst}"
+        details = {"layer": one.layer, "device": one.device}
+        return NetError(message, code=ErrorCode.INCOMPATIBLE, **details)
 
     def rows(self) -> list[Row]:
         """Return a row for each layer, in the order of the net."""
@@ -178,20 +152,11 @@ class Comparison:
         return "; ".join(lines)
 
     def raise_if(self, rtol: float = 1e-4) -> None:
-        """Raise an error if the relative error of an array exceeds ``rtol``.
-
-        Raises:
-            NetError: Names the first such layer, and the largest difference.
-        """
+        """Raise a NetError if the relative error of an array exceeds ``rtol``; name the first."""
         first = self.first_divergence(rtol)
         if first is not None:
-            message = (
-                f"{first.device} disagrees with {self.reference} (tolerance {rtol:.1e}) at "
-                f"{self.explain(first)}; worst: {self.worst}"
-            )
-            raise NetError(
-                message, code=ErrorCode.INCOMPATIBLE, layer=first.layer, device=first.device
-            )
+            what = f"{first.device} disagrees with {self.reference}"
+            raise self._disagreement(what, first, rtol)
 
     def __str__(self) -> str:
         lines = [f"{', '.join(self.devices)} against {self.reference}:"]
@@ -234,15 +199,10 @@ def compare(
     result = Comparison(str(first), [str(device) for device in others])
     floors: dict[str, float] = {}
     for by_layer, differences in ((True, result.differences), (False, result.fused)):
-        expected = run_net(
-            net, first, given, backward=wanted, by_layer=by_layer, code=result.code, floors=floors
-        )
+        options: Any = {"backward": wanted, "by_layer": by_layer, "code": result.code}
+        expected = run_net(net, first, given, floors=floors, **options)
         columns = [
-            _differences(
-                run_net(net, device, given, backward=wanted, by_layer=by_layer, code=result.code),
-                expected,
-                str(device),
-            )
+            _differences(run_net(net, device, given, **options), expected, str(device))
             for device in others
         ]
         differences += [one for same in zip(*columns, strict=True) for one in same]
@@ -265,9 +225,8 @@ def _differences(
     for one, other in zip(found, expected, strict=True):
         stats = error_stats(one.array, other.array, other.floor)
         read = [errors[name] for name in one.read if name in errors]
-        result.append(
-            Difference(one.layer, one.type, one.what, device, stats, max(read, default=None))
-        )
+        inputs = max(read, default=None)
+        result.append(Difference(one.layer, one.type, one.what, device, stats, inputs))
         errors |= dict.fromkeys(one.wrote, stats.relative)
     return result
 
@@ -308,13 +267,10 @@ def run_net(
             copy.forward()
             if not by_layer:
                 found += _outputs(copy)
-            code[str(device)] = {
-                layer.name: layer.code for layer in report(copy.plan) if layer.code
-            }
+            ran = report(copy.plan)
+            code[str(device)] = {layer.name: layer.code for layer in ran if layer.code}
             if backward:
-                _give_gradients(net, copy)
-                copy.clear_param_diffs()
-                copy.backward(-1)
+                _run_backward(net, copy)
         except DemitasseError as error:
             error.at(f"on {device}")
             raise
@@ -326,16 +282,9 @@ def run_net(
 def verify_steps(
     net: Net, devices: Sequence[str | Device], inputs: Mapping[str, Any], *, backward: bool
 ) -> list[str]:
-    """Compare every Step on some devices with portable code; return the differences found.
+    """Compare every Step on some devices with portable code; see ``Net(verify=True)``.
 
-    Args:
-        net: The net, which is copied to each device.
-        devices: The devices.
-        inputs: An array for each net input.
-        backward: Verify gradients, too.
-
-    Returns:
-        For each device with a wrong Step, a message on the first one; see ``Net(verify=True)``.
+    For each device with a wrong Step, a message on the first one is returned.
     """
     found = []
     for device in devices:
@@ -346,9 +295,7 @@ def verify_steps(
             try:
                 copy.forward()
                 if backward:
-                    _give_gradients(net, copy)
-                    copy.clear_param_diffs()
-                    copy.backward(-1)
+                    _run_backward(net, copy)
             except NetError as error:
                 if error.code != ErrorCode.FAILED or "step" not in error.details:
                     raise
@@ -358,40 +305,31 @@ def verify_steps(
 
 def _tops(net: Net, index: int) -> Iterator[LayerArray]:
     """Yield the tops of a layer after its forward."""
-    layer, names = net.layers[index], net.blob_names
-    read = tuple(names[i] for i in net.structure.bottom_ids(index))
-    for top in net.structure.top_ids(index):
-        data = net.structure.blob_list[top].cpu_data().copy()
-        what = f"top {names[top]!r}"
-        yield LayerArray(layer.name, layer.type, what, data, read, (names[top],))
+    at, layer = net.plan.entries[index].binding, net.layers[index]
+    read = tuple(blob.name for blob in at.bottom)
+    for blob in at.top:
+        data, what = blob.cpu_data().copy(), f"top {blob.name!r}"
+        yield LayerArray(layer.name, layer.type, what, data, read, (blob.name,))
 
 
 def _gradients(net: Net, index: int) -> Iterator[LayerArray]:
     """Yield the gradients that a layer computed for its bottoms."""
-    layer, structure, names = net.layers[index], net.structure, net.blob_names
-    if not structure.layer_need_backward[index]:
-        return
-    read = tuple(f"gradient of {names[i]}" for i in structure.top_ids(index))
-    needs = structure.bottom_need_backward[index]
-    for bottom, need in zip(structure.bottom_ids(index), needs, strict=True):
-        if need:
-            diff = structure.blob_list[bottom].cpu_diff().copy()
-            what = f"gradient of bottom {names[bottom]!r}"
-            wrote = (f"gradient of {names[bottom]}",)
+    at, layer = net.plan.entries[index].binding, net.layers[index]
+    read = tuple(f"gradient of {blob.name}" for blob in at.top)
+    for blob, wanted in zip(at.bottom, at.propagate_down, strict=True):
+        if at.backward and wanted:
+            diff, what = blob.cpu_diff().copy(), f"gradient of bottom {blob.name!r}"
+            wrote = (f"gradient of {blob.name}",)
             yield LayerArray(layer.name, layer.type, what, diff, read, wrote)
 
 
 def _outputs(net: Net) -> Iterator[LayerArray]:
     """Yield the outputs of a net with the layers that write them."""
-    makers = {
-        net.blob_names[top]: layer
-        for index, layer in enumerate(net.layers)
-        for top in net.structure.top_ids(index)
-    }
+    bindings = [entry.binding for entry in net.plan.entries]
+    makers = {blob.name: at.layer for at in bindings for blob in at.top}
     for name in net.outputs:
-        layer = makers[name]
+        layer, data = makers[name], net.blobs[name].cpu_data().copy()
         what = f"output {name!r}, fused layers"
-        data = net.blobs[name].cpu_data().copy()
         yield LayerArray(layer.name, layer.type, what, data, wrote=(name,))
 
 
@@ -401,11 +339,10 @@ def _floor(net: Net, index: int) -> dict[str, float]:
     The gradient of a bias before a BatchNorm is 0 except for rounding errors, because its terms
     cancel. The floor loosens the comparison where cancellation loses two digits or more.
     """
-    layer, structure = net.layers[index], net.structure
-    if layer.type not in BIASED or len(layer.blobs) < 2 or not structure.layer_need_backward[index]:
+    at, layer = net.plan.entries[index].binding, net.layers[index]
+    if layer.type not in BIASED or len(layer.blobs) < 2 or not at.backward:
         return {}
-    tops = [structure.blob_list[top].cpu_diff() for top in structure.top_ids(index)]
-    added = sum(float(np.sum(np.abs(diff), dtype=np.float64)) for diff in tops)
+    added = sum(float(np.sum(np.abs(b.cpu_diff()), dtype=np.float64)) for b in at.top)
     return {layer.name: added / layer.blobs[1].count / 100}
 
 
@@ -420,12 +357,14 @@ def _parameter_gradients(net: Net, floors: Mapping[str, float], how: str) -> Ite
                 yield LayerArray(layer.name, layer.type, what, diff, floor=floor)
 
 
-def _give_gradients(net: Net, copy: Net) -> None:
-    """Copy the gradients of outputs that are no loss from the net's own blobs."""
+def _run_backward(net: Net, copy: Net) -> None:
+    """Run a copy backward; gradients of outputs that are no loss are those in the net's blobs."""
     weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     for name in net.outputs:
         if not weights[name] and net.blobs[name].shape == copy.blobs[name].shape:
             copy.blobs[name].mutable_cpu_diff()[...] = net.blobs[name].cpu_diff()
+    copy.clear_param_diffs()
+    copy.backward(-1)
 
 
 # -- random inputs -----------------------------------------------------------------------------
@@ -437,23 +376,17 @@ def random_inputs(net: Net, seed: int) -> dict[str, np.ndarray]:
     Images and features get normal noise. Inputs that a layer reads as labels, indices or marks, and
     inputs of one value for each item, are 0; selectors of Filter are 1, ground-truth boxes -1
     (no object).
-
-    Args:
-        net: The net.
-        seed: Seed of the noise.
     """
     random = np.random.default_rng(seed)
     kinds = _value_kinds(net)
     arrays = {}
     for name in net.inputs:
         shape = net.blobs[name].shape
-        if kinds[name]:
-            value = 1 if "selector" in kinds[name] else -1 if "objects" in kinds[name] else 0
-            arrays[name] = np.full(shape, value, np.float32)
-        elif len(shape) > 1 and np.prod(shape[1:]) > 1:
+        if not kinds[name] and len(shape) > 1 and np.prod(shape[1:]) > 1:
             arrays[name] = random.standard_normal(shape, np.float32)
         else:
-            arrays[name] = np.zeros(shape, np.float32)
+            value = 1 if "selector" in kinds[name] else -1 if "objects" in kinds[name] else 0
+            arrays[name] = np.full(shape, value, np.float32)
     return arrays
 
 
@@ -521,25 +454,23 @@ def compare_training(
     names = [str(device) for device in devices]
     with ExitStack() as stack:
         stack.enter_context(_exact_float32())
-        solvers = [
-            stack.enter_context(Solver(_solver(source), device=name, seed=seed)) for name in names
-        ]
+        param = _solver(source)
+        solvers = [stack.enter_context(Solver(param, device=d, seed=seed)) for d in names]
         first = solvers[0].net
         for solver in solvers:
             if prepare is not None:
                 prepare(solver.net)
-            for mine, theirs in zip(
-                first.learnable_params, solver.net.learnable_params, strict=True
-            ):
+            params = solver.net.learnable_params
+            for mine, theirs in zip(first.learnable_params, params, strict=True):
                 theirs.copy_from(mine)
         found: list[TrainingStep] = []
         for iteration in range(1, steps + 1):
             for solver in solvers:
                 solver.step(1)
-            found += [
-                _training_step(iteration, name, other, solvers[0])
-                for name, other in zip(names[1:], solvers[1:], strict=True)
-            ]
+            expected = solvers[0].smoothed_loss
+            for name, other in zip(names[1:], solvers[1:], strict=True):
+                worst = _worst_parameter(name, other.net, first)
+                found.append(TrainingStep(iteration, name, other.smoothed_loss, expected, worst))
         return found
 
 
@@ -557,16 +488,15 @@ def _solver(source: str | os.PathLike[str] | NetParameter | SolverParameter) -> 
     return param
 
 
-def _training_step(iteration: int, device: str, solver: Solver, first: Solver) -> TrainingStep:
-    worst = max(_parameter_differences(device, solver.net, first.net), key=lambda one: one.relative)
-    return TrainingStep(iteration, device, solver.smoothed_loss, first.smoothed_loss, worst)
-
-
-def _parameter_differences(device: str, net: Net, first: Net) -> Iterator[Difference]:
+def _worst_parameter(device: str, net: Net, first: Net) -> Difference:
+    """Return the parameter with the largest error, relative to its layer's largest values."""
+    found = []
     for layer, other in zip(net.layers, first.layers, strict=True):
         # a bias that starts at 0 before a BatchNorm contains rounding errors alone
-        largest = max((float(np.max(np.abs(b.cpu_data()), initial=0)) for b in other.blobs[:1]),
-                      default=0.0)  # fmt: skip
+        weight = other.blobs[0].cpu_data() if other.blobs else np.empty(0)
+        largest = float(np.max(np.abs(weight), initial=0))
         for index, (mine, theirs) in enumerate(zip(layer.blobs, other.blobs, strict=True)):
             stats = error_stats(mine.cpu_data(), theirs.cpu_data(), largest)
-            yield Difference(layer.name, layer.type, f"parameter {index}", device, stats)
+            name = f"parameter {index}"
+            found.append(Difference(layer.name, layer.type, name, device, stats))
+    return max(found, key=lambda one: one.relative)

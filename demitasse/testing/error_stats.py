@@ -8,8 +8,6 @@ import numpy as np
 
 from demitasse.core.deprecated import deprecated_attribute
 
-__all__ = ["KINDS", "RTOL", "TYPES", "Difference", "ErrorStats", "error_stats", "tolerance"]
-
 KINDS = ("data", "gradient", "parameter")
 
 FLOOR = 1e-6
@@ -98,12 +96,8 @@ class Difference:
 def error_stats(actual: np.ndarray, expected: np.ndarray, floor: float = FLOOR) -> ErrorStats:
     """Return the largest error of an array, and its index.
 
-    Two NaNs are equal, and so are two equal infinities.
-
-    Args:
-        actual: The array.
-        expected: The expected array.
-        floor: Smallest scale of the relative error.
+    Two NaNs are equal, and so are two equal infinities. ``floor`` is the smallest scale of the
+    relative error.
     """
     if actual.shape != expected.shape:
         return ErrorStats(float("inf"), float("inf"))
@@ -113,7 +107,8 @@ def error_stats(actual: np.ndarray, expected: np.ndarray, floor: float = FLOOR) 
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     error = np.subtract(a, b, where=~same, out=np.zeros_like(a))
     error = np.where(np.isfinite(error), np.abs(error), np.inf)
-    index = _unravel(int(np.argmax(error)), error.shape)
+    index = tuple(map(int, np.unravel_index(int(np.argmax(error)), error.shape)))
+    first = tuple(map(int, np.unravel_index(int(np.argmax(error > 0)), error.shape)))
     absolute = float(error[index])
     scale = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
     return ErrorStats(
@@ -123,12 +118,8 @@ def error_stats(actual: np.ndarray, expected: np.ndarray, floor: float = FLOOR) 
         float(a[index]),
         float(b[index]),
         _ulps(actual[index], expected[index]),
-        _unravel(int(np.argmax(error > 0)), error.shape) if absolute else (),
+        first if absolute else (),
     )
-
-
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(flat, shape))
 
 
 def _ulps(got: np.floating, expected: np.floating) -> float:
@@ -140,14 +131,8 @@ def _ulps(got: np.floating, expected: np.floating) -> float:
 
 
 def tolerance(dtype: str, type_: str = "", rtol: float | None = None) -> float:
-    """Return the largest relative error that counts as agreement.
+    """Return the largest relative error that counts as agreement, of an element and layer type.
 
-    Args:
-        dtype: Element type of the net.
-        type_: Layer type; "" for a layer that loses no digits.
-        rtol: Tolerance in place of ``RTOL[dtype]``, before the factor of the layer type.
-
-    Raises:
-        KeyError: ``RTOL`` has no entry for ``dtype``.
+    ``rtol`` stands in place of ``RTOL[dtype]``, before the factor of the layer type.
     """
     return (RTOL[dtype] if rtol is None else rtol) * TYPES.get(type_, 1.0)

@@ -5,7 +5,7 @@ Source: Caffe, ``include/caffe/test/test_gradient_check_util.hpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,6 @@ from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.io.proto import LayerParameter
 from demitasse.testing.single_layer import SingleLayer, make_layer
-
-__all__ = ["GradientError", "check_gradients"]
 
 PARAM_START = 0.5
 """Initial value of parameter gradients, which backward must add to."""
@@ -105,8 +103,8 @@ def check_gradients(
         raise ValueError(message)
     check = _Check(single, [np.array(v, np.float64) for v in values], step)
     targets = [
-        *check.params(_chosen(check_params, len(single.params))),
-        *check.bottoms(_wanted(single, check_bottom), np.atleast_1d(kink), kink_range),
+        *check.params(check_params),
+        *check.bottoms(check_bottom, np.atleast_1d(kink), kink_range),
     ]
     if not targets:
         message = f"{single.layer.type} has no bottom and no parameter with a gradient"
@@ -114,7 +112,8 @@ def check_gradients(
     worst = 0.0
     with single.on_device():
         slopes = [check.slopes(target) for target in targets]  # each (elements, all top elements)
-    for what, weights in _objectives(check.tops(), exhaustive=exhaustive, seed=seed):
+    check.forward()
+    for what, weights in _objectives(single.top, exhaustive=exhaustive, seed=seed):
         found = check.gradients(targets, weights)
         for target, slope, gradient in zip(targets, slopes, found, strict=True):
             worst = max(worst, _compare(target, slope @ weights, gradient, threshold, what))
@@ -138,36 +137,36 @@ class _Check:
         self.single, self.values, self.step = single, values, step
         self.start = [np.array(blob.cpu_data()) for blob in single.params]
 
-    def params(self, indices: Sequence[int]) -> Iterator[_Target]:
-        for i in indices:
+    def params(self, wanted: bool | Sequence[int]) -> Iterator[_Target]:
+        if isinstance(wanted, bool):
+            wanted = range(len(self.single.params)) if wanted else ()
+        for i in wanted:
             blob = self.single.params[i]
             yield _Target(f"parameter {i}", blob, np.arange(blob.count))
 
     def bottoms(
-        self, wanted: Sequence[int], kinks: np.ndarray, kink_range: float
+        self, wanted: int | Sequence[int] | None, kinks: np.ndarray, kink_range: float
     ) -> Iterator[_Target]:
-        for i in wanted:
+        if wanted is None:
+            wanted = [i for i, can in enumerate(self.single.differentiable()) if can]
+        for i in [wanted] if isinstance(wanted, int) else wanted:
             size = np.abs(self.values[i]).reshape(-1)
             near = (np.abs(size[:, None] - kinks) <= kink_range).any(axis=1)
             blob = self.single.bottom[i]
             yield _Target(f"bottom {i} ({blob.name!r})", blob, np.flatnonzero(~near), bottom=i)
 
-    def tops(self) -> list[tuple[str, tuple[int, ...]]]:
-        self._forward()
-        return [(blob.name, blob.shape) for blob in self.single.top]
-
     def slopes(self, target: _Target) -> np.ndarray:
         """Return central differences of all top elements. Shape: (places, top elements)."""
         rows = []
         for place in target.places:
-            up = self._forward(target, place, +self.step)
-            down = self._forward(target, place, -self.step)
+            up = self.forward(target, place, +self.step)
+            down = self.forward(target, place, -self.step)
             rows.append((up - down) / (2 * self.step))
         return np.array(rows).reshape(len(target.places), -1)
 
     def gradients(self, targets: list[_Target], weights: np.ndarray) -> list[np.ndarray]:
         """Return the gradient of each target, flattened, for these top gradients."""
-        self._forward()
+        self.forward()
         single = self.single
         wanted = [t.bottom for t in targets if t.bottom is not None]
         for blob in single.bottom:
@@ -180,15 +179,6 @@ class _Check:
             *(part.reshape(blob.shape) for part, blob in zip(parts, single.top, strict=True)),
             propagate_down=[i in wanted for i in range(len(single.bottom))],
         )
-        self._expect_untouched(wanted)
-        return [
-            np.array(target.blob.cpu_diff()).reshape(-1)[target.places]
-            - (PARAM_START if target.bottom is None else 0.0)
-            for target in targets
-        ]
-
-    def _expect_untouched(self, wanted: list[int]) -> None:
-        single = self.single
         for i, blob in enumerate(single.bottom):
             in_place = any(blob is top for top in single.top)
             if i not in wanted and not in_place and not np.isnan(blob.cpu_diff()).all():
@@ -197,8 +187,13 @@ class _Check:
                     "propagate_down is False"
                 )
                 raise GradientError(message)
+        return [
+            np.array(target.blob.cpu_diff()).reshape(-1)[target.places]
+            - (PARAM_START if target.bottom is None else 0.0)
+            for target in targets
+        ]
 
-    def _forward(
+    def forward(
         self, target: _Target | None = None, place: int = 0, change: float = 0.0
     ) -> np.ndarray:
         """Run forward with one element changed; return all top elements in a row."""
@@ -214,34 +209,22 @@ class _Check:
 
 
 def _objectives(
-    tops: list[tuple[str, tuple[int, ...]]], *, exhaustive: bool, seed: int
-) -> Iterator[tuple[Callable[[], str], np.ndarray]]:
+    tops: Sequence[Blob], *, exhaustive: bool, seed: int
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield a description of each objective, and its weights of all top elements."""
-    count = sum(int(np.prod(shape)) for _, shape in tops)
+    count = sum(blob.count for blob in tops)
     if not exhaustive:
         weights = np.random.default_rng(seed).uniform(0.5, 1.5, count)
         weights[1::2] *= -1
-        yield (lambda: "a weighted sum of the tops"), weights
+        yield "a weighted sum of the tops", weights
         return
-    for i in range(count):
-        yield (lambda i=i: _element(tops, i)), np.eye(1, count, i)[0]  # type: ignore[misc]
-
-
-def _element(tops: list[tuple[str, tuple[int, ...]]], index: int) -> str:
-    for name, shape in tops:
-        count = int(np.prod(shape))
-        if index < count:
-            return f"top {name!r}{_index(index, shape)}"
-        index -= count
-    raise IndexError(index)
+    places = [(blob, place) for blob in tops for place in range(blob.count)]
+    for i, (blob, place) in enumerate(places):
+        yield f"top {blob.name!r}{_index(place, blob.shape)}", np.eye(1, count, i)[0]
 
 
 def _compare(
-    target: _Target,
-    expected: np.ndarray,
-    found: np.ndarray,
-    threshold: float,
-    what: Callable[[], str],
+    target: _Target, expected: np.ndarray, found: np.ndarray, threshold: float, what: str
 ) -> float:
     scale = np.maximum(1.0, np.maximum(np.abs(expected), np.abs(found)))
     error = np.abs(found - expected) / scale
@@ -251,7 +234,7 @@ def _compare(
         place = int(target.places[first])
         unset = "; backward did not write it" if np.isnan(found[first]) else ""
         message = (
-            f"the gradient of {what()} with respect to {target.name} at "
+            f"the gradient of {what} with respect to {target.name} at "
             f"{_index(place, target.blob.shape)} is {found[first]:.9g}, expected "
             f"{expected[first]:.9g} by central differences{unset} ({wrong.sum()} of {wrong.size} "
             "elements differ)"
@@ -262,15 +245,3 @@ def _compare(
 
 def _index(place: int, shape: tuple[int, ...]) -> str:
     return str([int(i) for i in np.unravel_index(place, shape)]) if shape else "[]"
-
-
-def _chosen(check: bool | Sequence[int], count: int) -> Sequence[int]:
-    if isinstance(check, bool):
-        return range(count) if check else ()
-    return check
-
-
-def _wanted(single: SingleLayer, check: int | Sequence[int] | None) -> Sequence[int]:
-    if check is None:
-        return [i for i, can in enumerate(single.differentiable()) if can]
-    return [check] if isinstance(check, int) else check

@@ -17,25 +17,15 @@ Table = Mapping[str, Sequence[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class LayerCase:
-    """One layer and its bottoms.
-
-    Attributes:
-        type: Layer type.
-        number: Number of the case, from 0 for each type.
-        fields: Prototxt of the layer without name and type. Bottoms and tops need no names.
-        bottoms: Values of the bottoms.
-        phase: "TRAIN" or "TEST".
-        passes: Forward passes before the shapes of the tops are known.
-        check: Options of ``check_gradients``.
-    """
+    """One layer and its bottoms; the prototxt is without name and type."""
 
     type: str
-    number: int
+    number: int  # from 0 for each type
     fields: str
     bottoms: tuple[np.ndarray, ...]
     phase: str = "TRAIN"
-    passes: int = 0
-    check: Mapping[str, Any] = field(default_factory=dict)
+    passes: int = 0  # forward passes before the shapes of the tops are known
+    check: Mapping[str, Any] = field(default_factory=dict)  # options of ``check_gradients``
 
     @property
     def text(self) -> str:
@@ -109,6 +99,12 @@ NORMALIZATIONS = [
     for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED pre_fixed_normalizer: 5")
 ]
 
+
+def rows(field: str, bottoms: Sequence[Any], *options: str) -> list[tuple[str, Sequence[Any]]]:
+    """Return a row with the same bottoms for each of several options of a field."""
+    return [(f"{field} {{ {option} }}", bottoms) for option in options]
+
+
 # type -> (prototxt, bottoms[, phase, passes and options of check_gradients])
 SOFTMAX_LOSSES = [
     (f"softmax_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}", [scores, labels])
@@ -118,12 +114,9 @@ SOFTMAX_LOSSES = [
 ] + [
     ("loss_weight: 3", [SCORES, CLASSES]),
     ("loss_param { label_smoothing: 0.1 }", [SCORES, CLASSES]),
-    (
-        "loss_param { weight_by_label_freqs: true class_weighting: 0.5 class_weighting: 2 "
-        "class_weighting: 1 class_weighting: 0.2 }",
-        [SCORES, CLASSES],
-    ),
-]
+    ("loss_param { weight_by_label_freqs: true class_weighting: 0.5 class_weighting: 2 "
+     "class_weighting: 1 class_weighting: 0.2 }", [SCORES, CLASSES]),
+]  # fmt: skip
 
 GRADIENT_TABLE: Table = {
     "Convolution": [
@@ -135,40 +128,30 @@ GRADIENT_TABLE: Table = {
         *((f"convolution_param {{ {w} }}", [VOLUME]) for w in VOLUME_WINDOWS),
     ],
     "ConvolutionDepthwise": [
-        (f"convolution_param {{ num_output: 4 kernel_size: 3 {WB} }}", [IMAGE]),
+        (f"convolution_param {{ num_output: 4 kernel_size: 3 {WB} }}", [IMAGE])
     ],
     "DepthwiseConvolution": [
-        (f"convolution_param {{ num_output: 8 group: 4 kernel_size: 3 {WB} }}", [IMAGE]),
+        (f"convolution_param {{ num_output: 8 group: 4 kernel_size: 3 {WB} }}", [IMAGE])
     ],
     "NdConvolution": [
-        (
-            f"convolution_param {{ num_output: 2 kernel_shape {{ dim: 2 dim: 3 dim: 1 }} {WB} }}",
-            [VOLUME],
-        ),
+        (f"convolution_param {{ num_output: 2 kernel_shape {{ dim: 2 dim: 3 dim: 1 }} {WB} }}",
+         [VOLUME])
     ],
     "NdPooling": [("pooling_param { kernel_shape { dim: 1 dim: 2 dim: 2 } }", [VOLUME])],
     "Im2col": [
-        ("convolution_param { kernel_size: 2 stride: 2 pad: 1 dilation: 2 }", [IMAGE]),
-        (
-            "convolution_param { kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 2 pad_h: 1 pad_w: 0 "
-            "force_nd_im2col: true }",
-            [IMAGE],
+        *rows(
+            "convolution_param", [IMAGE],
+            "kernel_size: 2 stride: 2 pad: 1 dilation: 2",
+            "kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 2 pad_h: 1 pad_w: 0 force_nd_im2col: "
+            "true",
+            "kernel_size: 2 axis: 2",
+            "kernel_size: 2 pad_t: 1 pad_l: 0 pad_b: 0 pad_r: 2 dilation_h: 2 dilation_w: 1",
         ),
-        ("convolution_param { kernel_size: 2 axis: 2 }", [IMAGE]),
-        (
-            "convolution_param { kernel_size: 2 pad_t: 1 pad_l: 0 pad_b: 0 pad_r: 2 dilation_h: 2 "
-            "dilation_w: 1 }",
-            [IMAGE],
-        ),
-        (
-            "convolution_param { kernel_shape { dim: 1 dim: 2 dim: 2 } stride_shape { dim: 1 } "
-            "pad_shape { dim: 1 dim: 0 dim: 1 } }",
-            [VOLUME],
-        ),
-        (
-            "convolution_param { kernel_depth: 2 kernel_size: 2 temporal_stride: 2 "
-            "temporal_pad: 1 }",
-            [VOLUME],
+        *rows(
+            "convolution_param", [VOLUME],
+            "kernel_shape { dim: 1 dim: 2 dim: 2 } stride_shape { dim: 1 } pad_shape { dim: 1 "
+            "dim: 0 dim: 1 }",
+            "kernel_depth: 2 kernel_size: 2 temporal_stride: 2 temporal_pad: 1",
         ),
     ],
     "Interp": [
@@ -179,57 +162,31 @@ GRADIENT_TABLE: Table = {
         ("interp_param { shrink_factor: 2 zoom_factor: 3 }", [IMAGE]),
     ],
     "Pooling": [
-        ("pooling_param { pool: MAX kernel_size: 3 stride: 2 pad: 1 }", [IMAGE]),
-        ("pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 round_mode: FLOOR }", [IMAGE]),
-        (
-            "pooling_param { pool: AVE kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 3 pad_h: 1 "
-            "pad_w: 1 round_mode: CEIL }",
-            [IMAGE],
+        *rows(
+            "pooling_param", [IMAGE],
+            "pool: MAX kernel_size: 3 stride: 2 pad: 1",
+            "pool: AVE kernel_size: 3 stride: 2 pad: 1 round_mode: FLOOR",
+            "pool: AVE kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 3 pad_h: 1 pad_w: 1 "
+            "round_mode: CEIL",
+            "pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 pad_b: 0 pad_r: 2",
+            "pool: AVE kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 pad_b: 2 pad_r: 1",
+            "pool: MAX kernel_size: 2 stride: 2 pad_b: 1 pad_r: 1 round_mode: FLOOR",
+            "pool: AVE kernel_size: 3 pad: 1 avg_include_pad: false",
         ),
-        (
-            "pooling_param { pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 "
-            "pad_b: 0 pad_r: 2 }",
-            [IMAGE],
+        *rows(
+            "pooling_param", [VOLUME],
+            "pool: MAX kernel_size_3d: [1, 2, 3] stride_3d: [1, 2, 1] pad_3d: [0, 1, 1]",
+            "pool: AVE kernel_size: 2 stride_shape { dim: 1 dim: 2 dim: 2 }",
+            "pool: AVE kernel_depth: 2 kernel_size: 3 stride: 2 pad: 1 temporal_stride: 2 "
+            "temporal_pad: 1 round_mode: FLOOR",
+            "pool: AVE_EXC_PAD kernel_shape { dim: 2 dim: 2 dim: 3 } pad_shape { dim: 1 dim: 0 "
+            "dim: 1 }",
+            "pool: MAX global_pooling: true",
         ),
-        (
-            "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 pad_b: 2 "
-            "pad_r: 1 }",
-            [IMAGE],
-        ),
-        (
-            "pooling_param { pool: MAX kernel_size: 2 stride: 2 pad_b: 1 pad_r: 1 "
-            "round_mode: FLOOR }",
-            [IMAGE],
-        ),
-        ("pooling_param { pool: AVE kernel_size: 3 pad: 1 avg_include_pad: false }", [IMAGE]),
-        (
-            "pooling_param { pool: MAX kernel_size_3d: [1, 2, 3] stride_3d: [1, 2, 1] "
-            "pad_3d: [0, 1, 1] }",
-            [VOLUME],
-        ),
-        (
-            "pooling_param { pool: AVE kernel_size: 2 stride_shape { dim: 1 dim: 2 dim: 2 } }",
-            [VOLUME],
-        ),
-        (
-            "pooling_param { pool: AVE kernel_depth: 2 kernel_size: 3 stride: 2 pad: 1 "
-            "temporal_stride: 2 temporal_pad: 1 round_mode: FLOOR }",
-            [VOLUME],
-        ),
-        (
-            "pooling_param { pool: AVE_EXC_PAD kernel_shape { dim: 2 dim: 2 dim: 3 } "
-            "pad_shape { dim: 1 dim: 0 dim: 1 } }",
-            [VOLUME],
-        ),
-        ("pooling_param { pool: MAX global_pooling: true }", [VOLUME]),
         ("pooling_param { pool: MAX global_pooling: true }", [IMAGE]),
         ("pooling_param { pool: AVE global_pooling: true }", [IMAGE]),
         ("pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }", [abs(IMAGE)]),
-        (
-            "pooling_param { pool: STOCHASTIC kernel_size: 2 }",
-            [abs(IMAGE)],
-            {"phase": "TEST"},
-        ),
+        ("pooling_param { pool: STOCHASTIC kernel_size: 2 }", [abs(IMAGE)], {"phase": "TEST"}),
     ],
     "Reorg": [
         ("reorg_param { stride: 2 }", [IMAGE[..., :2]]),
@@ -242,18 +199,11 @@ GRADIENT_TABLE: Table = {
     + [("spp_param { pyramid_height: 1 pool: STOCHASTIC }", [abs(FLAT[None])])],
     "Upsample": [
         ("upsample_param { scale: 3 }", [IMAGE]),
-        (
-            "upsample_param { scale: 2 pad_out_h: true pad_out_w: true }",
-            [apart(1, 1, 2, 2), [[[[0, 2], [4, 8]]]]],
-        ),
-        (
-            "upsample_param { scale_h: 2 scale_w: 3 }",
-            [apart(1, 1, 2, 2), [[[[0, 5], [13, 23]]]]],
-        ),
-        (
-            "upsample_param { upsample_h: 3 upsample_w: 4 }",
-            [apart(1, 1, 2, 2), [[[[0, 3], [7, 11]]]]],
-        ),
+        ("upsample_param { scale: 2 pad_out_h: true pad_out_w: true }",
+         [apart(1, 1, 2, 2), [[[[0, 2], [4, 8]]]]]),
+        ("upsample_param { scale_h: 2 scale_w: 3 }", [apart(1, 1, 2, 2), [[[[0, 5], [13, 23]]]]]),
+        ("upsample_param { upsample_h: 3 upsample_w: 4 }",
+         [apart(1, 1, 2, 2), [[[[0, 3], [7, 11]]]]]),
     ],
     "AbsVal": [("", [ROWS])],
     "BNLL": [("", [ROWS]), (IN_PLACE, [ROWS])],
@@ -300,19 +250,13 @@ GRADIENT_TABLE: Table = {
         (f"{IN_PLACE} relu_param {{ relu6: true negative_slope: 0.3 }}", [5 * ROWS]),
         (IN_PLACE, [ROWS]),
     ],
-    "ReLU6": [
-        ("relu6_param { negative_slope: 0.3 }", [5 * ROWS]),
-        (IN_PLACE, [5 * ROWS]),
-    ],
+    "ReLU6": [("relu6_param { negative_slope: 0.3 }", [5 * ROWS]), (IN_PLACE, [5 * ROWS])],
     "Sigmoid": [("", [ROWS]), (IN_PLACE, [ROWS])],
     "Swish": [("swish_param { beta: 1.7 }", [ROWS]), (IN_PLACE, [ROWS])],
     "TanH": [("", [ROWS]), (IN_PLACE, [ROWS])],
     "BatchNorm": [
-        (
-            f"{place} batch_norm_param {{ {fields} eps: 0.1 moving_average_fraction: 0.5 }}",
-            [IMAGE],
-            {"check_params": scaled and [3, 4]},
-        )
+        (f"{place} batch_norm_param {{ {fields} eps: 0.1 moving_average_fraction: 0.5 }}",
+         [IMAGE], {"check_params": scaled and [3, 4]})
         for place in ("", IN_PLACE)
         for fields, scaled in (
             ("", False),
@@ -323,16 +267,10 @@ GRADIENT_TABLE: Table = {
     "BN": [
         (f"bn_param {{ {filler('scale', 'shift')} bn_mode: LEARN }}", [IMAGE]),
         (f"bn_param {{ {filler('scale', 'shift')} bn_mode: INFERENCE }}", [IMAGE]),
-        (
-            f"bn_param {{ {filler('slope', 'bias')} momentum: 0.5 eps: 0.01 }}",
-            [IMAGE],
-            {"check_params": [0, 1]},
-        ),
-        (
-            f"bn_param {{ {filler('slope', 'bias')} frozen: true }}",
-            [IMAGE],
-            {"check_params": False},
-        ),
+        (f"bn_param {{ {filler('slope', 'bias')} momentum: 0.5 eps: 0.01 }}", [IMAGE],
+         {"check_params": [0, 1]}),
+        (f"bn_param {{ {filler('slope', 'bias')} frozen: true }}", [IMAGE],
+         {"check_params": False}),
     ],
     "LRN": [
         ("lrn_param { local_size: 3 alpha: 2 beta: 0.6 k: 1.5 }", [IMAGE]),
@@ -346,12 +284,8 @@ GRADIENT_TABLE: Table = {
     ],
     "Normalize": [
         (f"norm_param {{ eps: 0.1 {filler('scale')} {fields} }}", [IMAGE[:, :2, :3]])
-        for fields in (
-            "",
-            "across_spatial: false",
-            "channel_shared: false",
-            "across_spatial: false channel_shared: false",
-        )
+        for fields in ("", "across_spatial: false", "channel_shared: false",
+                       "across_spatial: false channel_shared: false")
     ],
     "Softmax": [
         (f"{place} softmax_param {{ axis: {axis} }}", [FLAT])
@@ -369,13 +303,9 @@ GRADIENT_TABLE: Table = {
         (f"{place} eltwise_param {{ {fields} }}", list(apart(n, 3, 4)))
         for n in (2, 3)
         for place in ("", " ".join(f'bottom: "{name}"' for name in "xyz"[:n]) + ' top: "x"')
-        for fields in (
-            "operation: PROD",
-            "operation: PROD stable_prod_grad: false",
-            "operation: SUM",
-            f"coeff: -2 coeff: 0.5 {'coeff: 3' * (n - 2)}",
-            "operation: MAX",
-        )
+        for fields in ("operation: PROD", "operation: PROD stable_prod_grad: false",
+                       "operation: SUM", f"coeff: -2 coeff: 0.5 {'coeff: 3' * (n - 2)}",
+                       "operation: MAX")
     ],
     "Embed": [
         (f"embed_param {{ num_output: 2 input_dim: 4 {fields} {WB} }}", [[[0, 3], [3, 1]]])
@@ -383,14 +313,8 @@ GRADIENT_TABLE: Table = {
     ],
     "InnerProduct": [
         (f"inner_product_param {{ num_output: 3 {fields} {WB} }}", [FLAT])
-        for fields in (
-            "",
-            "axis: 2",
-            "axis: -1 transpose: true",
-            "axis: 0",
-            "bias_term: false",
-            "transpose: true bias_term: false",
-        )
+        for fields in ("", "axis: 2", "axis: -1 transpose: true", "axis: 0", "bias_term: false",
+                       "transpose: true bias_term: false")
     ],
     "LSTM": [
         (f"recurrent_param {{ num_output: 3 {WB} }}", [STEPS, CONT]),
@@ -407,11 +331,8 @@ GRADIENT_TABLE: Table = {
         for axis in (0, 1, -1)
     ],
     "Scale": [
-        (
-            f"{place} scale_param {{ axis: {axis} num_axes: {n} bias_term: {bias} "
-            f"{FILLER} {filler('bias')} }}",
-            [FLAT],
-        )
+        (f"{place} scale_param {{ axis: {axis} num_axes: {n} bias_term: {bias} "
+         f"{FILLER} {filler('bias')} }}", [FLAT])
         for place in ("", IN_PLACE)
         for axis, n, bias in ((1, 1, "true"), (0, -1, "false"), (-1, 1, "true"), (1, 0, "true"))
     ]
@@ -441,18 +362,12 @@ GRADIENT_TABLE: Table = {
     "Split": [('top: "a" top: "b" top: "c"', [ROWS])],
     "Tile": [(f"tile_param {{ axis: {axis} tiles: 3 }}", [FLAT]) for axis in (0, 1, -1)],
     "CenterLoss": [
-        (
-            f"center_loss_param {{ num_output: 4 axis: 1 {filler('center')} }}",
-            [ROWS, LABELS],
-            {"check_params": False},  # the update of centres is no derivative
-        )
+        (f"center_loss_param {{ num_output: 4 axis: 1 {filler('center')} }}", [ROWS, LABELS],
+         {"check_params": False})
     ],
     "ContrastiveLoss": [
-        (
-            f"contrastive_loss_param {{ margin: {margin} legacy_version: {legacy} }}",
-            [ROWS, 0.3 * apart(3, 4), [1, 0, 0]],
-            {"threshold": 1e-3},  # Caffe adds an epsilon to the divisor
-        )
+        (f"contrastive_loss_param {{ margin: {margin} legacy_version: {legacy} }}",
+         [ROWS, 0.3 * apart(3, 4), [1, 0, 0]], {"threshold": 1e-3})
         for margin, legacy in ((1.3, "false"), (4, "false"), (9, "true"))
     ],
     "EuclideanLoss": [("", [ROWS, apart(3, 4)]), ("loss_weight: -2.5", [ROWS, apart(3, 4)])],
@@ -472,10 +387,8 @@ GRADIENT_TABLE: Table = {
         (f"hinge_loss_param {{ norm: {norm} }}", [1.3 * SCORES_2D, LABELS]) for norm in ("L1", "L2")
     ],
     "InfogainLoss": [
-        (
-            f"infogain_loss_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}",
-            [scores, labels, abs(apart(4, 4))],
-        )
+        (f"infogain_loss_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}",
+         [scores, labels, abs(apart(4, 4))])
         for mode in NORMALIZATIONS
         for ignore in ("", "ignore_label: 0")
         for axis, scores, labels in ((-2, SCORES, CLASSES), (-1, SCORES_2D, LABELS))
@@ -500,30 +413,22 @@ GRADIENT_TABLE: Table = {
     "SoftmaxWithLossOHEM": SOFTMAX_LOSSES,
     "TripletLoss": [("triplet_loss_param { margin: 0.8 }", [ROWS, apart(3, 4), apart(3, 4)])],
     "PSROIPooling": [
-        (
-            "psroi_pooling_param { spatial_scale: 0.0625 output_dim: 1 group_size: 2 }",
-            [IMAGE, REGIONS],
-        )
+        ("psroi_pooling_param { spatial_scale: 0.0625 output_dim: 1 group_size: 2 }",
+         [IMAGE, REGIONS])
     ],
     "ROIAlign": [
-        (
-            f"roi_pooling_param {{ pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 {more} }}",
-            [IMAGE, [*REGIONS, [0, 30, 30, 20, 50]]],
-        )
+        (f"roi_pooling_param {{ pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 {more} }}",
+         [IMAGE, [*REGIONS, [0, 30, 30, 20, 50]]])
         for more in ("", "pad_ratio: 0.3")
     ],
     "ROIPooling": [
         ("roi_pooling_param { pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 }", [IMAGE, REGIONS]),
-        (
-            "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0.0625 pad_ratio: 0.2 }",
-            [IMAGE, REGIONS],
-        ),
+        ("roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0.0625 pad_ratio: 0.2 }",
+         [IMAGE, REGIONS]),
     ],
     "MultiBoxLoss": [
-        (
-            f"multibox_loss_param {{ num_classes: 3 {fields} }} loss_param {{ {divisor} }}",
-            [LOCATIONS, BOX_SCORES, BOX_PRIORS, OBJECTS],
-        )
+        (f"multibox_loss_param {{ num_classes: 3 {fields} }} loss_param {{ {divisor} }}",
+         [LOCATIONS, BOX_SCORES, BOX_PRIORS, OBJECTS])
         for fields, divisor in (
             ("", ""),
             ("code_type: CENTER_SIZE loc_weight: 2 match_type: BIPARTITE", "normalization: FULL"),
@@ -531,10 +436,8 @@ GRADIENT_TABLE: Table = {
             ("conf_loss_type: LOGISTIC mining_type: NONE", "normalization: BATCH_SIZE"),
             ("mining_type: HARD_EXAMPLE sample_size: 4", "normalization: NONE"),
             ("mining_type: NONE", "normalization: PRE_FIXED pre_fixed_normalizer: 5"),
-            (
-                "overlap_threshold: 0.4 do_neg_mining: true neg_pos_ratio: 1 neg_overlap: 0.4",
-                "normalize: true",
-            ),
+            ("overlap_threshold: 0.4 do_neg_mining: true neg_pos_ratio: 1 neg_overlap: 0.4",
+             "normalize: true"),
             ("background_label_id: 0 use_difficult_gt: false", "normalize: false"),
             ("use_prior_for_matching: false nms_param { nms_threshold: 0.4 }", ""),
             ("use_prior_for_nms: true nms_param { nms_threshold: 0.4 top_k: 3 }", ""),
@@ -543,12 +446,10 @@ GRADIENT_TABLE: Table = {
         )
     ]
     + [
-        (
-            "multibox_loss_param { num_classes: 3 share_location: false mining_type: NONE }",
-            [np.repeat(LOCATIONS, 3, axis=1), BOX_SCORES, BOX_PRIORS, OBJECTS],
-        )
+        ("multibox_loss_param { num_classes: 3 share_location: false mining_type: NONE }",
+         [np.repeat(LOCATIONS, 3, axis=1), BOX_SCORES, BOX_PRIORS, OBJECTS])
     ],
-}
+}  # fmt: skip
 
 
 MAP, INPUT = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))
@@ -577,91 +478,62 @@ OTHERS_TABLE: Table = {
     "SegAccuracy": [("", [apart(2, 3, 4, 2), RNG.integers(0, 3, (2, 1, 4, 2))])],
     "Input": [('top: "a" input_param { shape { dim: 2 dim: 3 } }', [])],
     "DummyData": [
-        (
-            'top: "a" dummy_data_param { shape { dim: 2 } data_filler { type: "gaussian" } }',
-            [],
-        )
+        ('top: "a" dummy_data_param { shape { dim: 2 } data_filler { type: "gaussian" } }', [])
     ],
     "Parameter": [('top: "a" parameter_param { shape { dim: 2 dim: 3 } }', [])],
     "PriorBox": [
-        (
-            "prior_box_param { min_size: 30 max_size: 60 aspect_ratio: 2 variance: 0.1 "
-            "variance: 0.2 variance: 0.3 variance: 0.4 }",
-            [MAP, INPUT],
-        )
+        ("prior_box_param { min_size: 30 max_size: 60 aspect_ratio: 2 variance: 0.1 "
+         "variance: 0.2 variance: 0.3 variance: 0.4 }", [MAP, INPUT])
     ],
     "DetectionOutput": [
-        (
-            "detection_output_param { num_classes: 3 nms_param { nms_threshold: 0.4 } }",
-            [apart(2, 24), CONFIDENCES, PRIORS.reshape(1, 2, -1)],
-        )
+        ("detection_output_param { num_classes: 3 nms_param { nms_threshold: 0.4 } }",
+         [apart(2, 24), CONFIDENCES, PRIORS.reshape(1, 2, -1)])
     ],
     "DetectionEvaluate": [
         ("detection_evaluate_param { num_classes: 3 }", [DETECTIONS, OBJECTS]),
-        (
-            "detection_evaluate_param { num_classes: 3 evaluate_difficult_gt: false "
-            "overlap_threshold: 0.3 }",
-            [DETECTIONS, OBJECTS],
-        ),
+        ("detection_evaluate_param { num_classes: 3 evaluate_difficult_gt: false "
+         "overlap_threshold: 0.3 }", [DETECTIONS, OBJECTS]),
     ],
     "BoxGroupOutput": [
-        (
-            f"{tops} bbox_reg_param {{ {STATISTICS} cls_aware: false }} box_group_output_param {{ "
-            f"fg_thr: {least} iou_thr: 0.4 nms_type: 'IOU' field_whr: 3 field_xyr: 1.5 "
-            "max_nms_num: 20 max_post_nms_num: 6 min_size: 3 "
-            "box_group_param { field_h: 8 field_w: 6 field_h: 9 field_w: 12 stride: 4 } "
-            "box_group_param { field_h: 20 field_w: 20 stride: 8 } }",
-            [
-                apart(4, 2, 3, 3) / 3,
-                apart(4, 4, 3, 3) / 3,
-                apart(2, 2, 2, 1) / 3,
-                apart(2, 4, 2, 1),
-            ],
-        )
+        (f"{tops} bbox_reg_param {{ {STATISTICS} cls_aware: false }} box_group_output_param {{ "
+         f"fg_thr: {least} iou_thr: 0.4 nms_type: 'IOU' field_whr: 3 field_xyr: 1.5 "
+         "max_nms_num: 20 max_post_nms_num: 6 min_size: 3 "
+         "box_group_param { field_h: 8 field_w: 6 field_h: 9 field_w: 12 stride: 4 } "
+         "box_group_param { field_h: 20 field_w: 20 stride: 8 } }",
+         [apart(4, 2, 3, 3) / 3, apart(4, 4, 3, 3) / 3, apart(2, 2, 2, 1) / 3, apart(2, 4, 2, 1)])
         for tops in ('top: "a"', 'top: "a" top: "b"')
         for least in (0.4, 9)
     ],
     "DecodeBBox": [
         (f"bbox_reg_param {{ {STATISTICS} }}", [apart(2, 8), REGIONS], {"phase": "TEST"}),
         ("", [apart(2, 8), REGIONS]),
-        (
-            "decode_bbox_param { gt_iou_thr: 0.8 }",
-            [apart(2, 8), REGIONS, [[1, 0, 0, 5, 5, 0.9], [1, 0, 0, 5, 5, 0.3]]],
-        ),
+        ("decode_bbox_param { gt_iou_thr: 0.8 }",
+         [apart(2, 8), REGIONS, [[1, 0, 0, 5, 5, 0.9], [1, 0, 0, 5, 5, 0.3]]]),
     ],
     "YoloDetectionOutput": [
-        (
-            "yolo_detection_output_param { num_classes: 3 num_box: 2 biases: [1.1, 1.2, 3.4, 2.5] "
-            f"confidence_threshold: {least} nms_threshold: 0.3 side: 3 coords: 4 "
-            "label_map_file: 'names' }",
-            [apart(2, 16, 3, 3)],
-        )
+        ("yolo_detection_output_param { num_classes: 3 num_box: 2 biases: [1.1, 1.2, 3.4, 2.5] "
+         f"confidence_threshold: {least} nms_threshold: 0.3 side: 3 coords: 4 "
+         "label_map_file: 'names' }", [apart(2, 16, 3, 3)])
         for least in (0.2, 2)
     ],
     "Yolov3DetectionOutput": [
-        (
-            "yolov3_detection_output_param { num_classes: 3 num_box: 2 mask_group_num: 2 "
-            "biases: [10, 14, 23, 27, 37, 58, 81, 82] mask: [2, 3, 0, 1] anchors_scale: [32, 16] "
-            f"confidence_threshold: {least} nms_threshold: 0.3 }}",
-            [apart(2, 16, 2, 2), apart(2, 16, 3, 3)],
-        )
+        ("yolov3_detection_output_param { num_classes: 3 num_box: 2 mask_group_num: 2 "
+         "biases: [10, 14, 23, 27, 37, 58, 81, 82] mask: [2, 3, 0, 1] anchors_scale: [32, 16] "
+         f"confidence_threshold: {least} nms_threshold: 0.3 }}",
+         [apart(2, 16, 2, 2), apart(2, 16, 3, 3)])
         for least in (0.2, 2)
     ],
     "Proposal": [
-        (
-            f"{tops} proposal_param {{ feat_stride: 4 base_size: 4 ratio: 1 scale: 1 scale: 2 "
-            "min_size: 3 nms_thresh: 0.4 }",
-            [apart(2, 4, 3, 3), apart(2, 8, 3, 3) / 3, [[12, 12, 1], [10, 12, 1.5]]],
-        )
+        (f"{tops} proposal_param {{ feat_stride: 4 base_size: 4 ratio: 1 scale: 1 scale: 2 "
+         "min_size: 3 nms_thresh: 0.4 }",
+         [apart(2, 4, 3, 3), apart(2, 8, 3, 3) / 3, [[12, 12, 1], [10, 12, 1.5]]])
         for tops in ('top: "a"', 'top: "a" top: "b"')
     ],
     "BoxAnnotatorOHEM": [
-        (
-            'top: "a" top: "b" box_annotator_ohem_param { roi_per_img: 1 }',
-            [REGIONS, [[0.2], [0.5]], [[1], [2]], apart(2, 8)],
-        )
+        ('top: "a" top: "b" box_annotator_ohem_param { roi_per_img: 1 }',
+         [REGIONS, [[0.2], [0.5]], [[1], [2]], apart(2, 8)])
     ],
-}
+}  # fmt: skip
 
 
 def _cases(table: Table) -> dict[str, list[LayerCase]]:
@@ -684,8 +556,7 @@ def _case(
     return LayerCase(name, number, fields, values, phase, passes, check)
 
 
-CASES = _cases(GRADIENT_TABLE)
-"""Layer type with a gradient -> its cases, one for every option."""
+CASES = _cases(GRADIENT_TABLE)  # layer type with a gradient -> its cases, one for every option
 
 OTHER_CASES = _cases(OTHERS_TABLE)
 """Layer type without a gradient -> its cases; types that read or write files have none."""

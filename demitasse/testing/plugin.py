@@ -69,10 +69,7 @@ def assert_consistent(request: pytest.FixtureRequest) -> Callable[..., Compariso
     """Function that fails if devices disagree: see :func:`consistent`."""
 
     def check(
-        what: Any,
-        devices: Sequence[str] | None = None,
-        rtol: float | None = None,
-        **options: Any,
+        what: Any, devices: Sequence[str] | None = None, rtol: float | None = None, **options: Any
     ) -> Comparison:
         config = request.config
         names = devices or _names(config, request.node.get_closest_marker("devices"))

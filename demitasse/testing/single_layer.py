@@ -20,8 +20,6 @@ from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers import Layer, LayerContext, create_layer
 from demitasse.plan import LayerBinding, Plan, PlannedLayer
 
-__all__ = ["SingleLayer", "make_layer"]
-
 
 class SingleLayer:
     """A layer that can run outside of a net; made by ``make_layer``.
@@ -36,19 +34,13 @@ class SingleLayer:
     """
 
     def __init__(
-        self,
-        layer: Layer,
-        bottom: list[Blob],
-        top: list[Blob],
-        propagate_down: Sequence[bool] | None = None,
-        *,
-        optimize: bool = True,
-    ) -> None:
+        self, layer: Layer, bottom: list[Blob], top: list[Blob],
+        propagate_down: Sequence[bool] | None, *, optimize: bool,
+    ) -> None:  # fmt: skip
         self.layer, self.bottom, self.top = layer, bottom, top
         self._optimize = optimize
-        self.propagate_down = (
-            self.differentiable() if propagate_down is None else list(propagate_down)
-        )
+        wanted = self.differentiable() if propagate_down is None else propagate_down
+        self.propagate_down = list(wanted)
         layer.refuse_gradients(bottom, self.propagate_down)
         self._start: list[tuple[Blob, np.ndarray]] = []
         self._working = False
@@ -67,20 +59,22 @@ class SingleLayer:
         return self._plan.entries[0]
 
     def forward(self, *bottoms: Any) -> list[np.ndarray]:
-        """Run reshape and forward.
+        """Run reshape and forward; return copies of the tops.
 
-        Args:
-            bottoms: New values of the bottoms, of any shape; none to keep the present values.
-
-        Returns:
-            Copies of the tops.
+        ``bottoms`` are new values of the bottoms, of any shape; none keep the present values.
         """
         for blob, value in zip(self.bottom, bottoms, strict=bool(bottoms)):
-            _put(blob, value)
+            array = np.asarray(value)
+            blob.reshape(array.shape)
+            blob.mutable_cpu_data()[...] = array
         with self.on_device():
             self._plan.reshape()
             self.layer.fill_loss_weights(self.top)
-            self._start = self._changed_by_forward()
+            in_place = [blob for blob in self.bottom if blob in self.top]
+            changed = (*in_place, *self.params, *self.layer.internal_blobs())
+            if self.entry.step is None:  # a Step reads and writes these blobs
+                changed = ()
+            self._start = [(blob, np.array(blob.cpu_data())) for blob in changed]
             self._plan.forward(0, 0)
         return [np.array(blob.cpu_data()) for blob in self.top]
 
@@ -117,13 +111,8 @@ class SingleLayer:
     def _plan(self) -> Plan:
         """Plan of this layer, for the gradients in ``propagate_down``."""
         learned = [self.layer.param_propagate_down(i) for i in range(len(self.params))]
-        place = LayerBinding(
-            self.layer,
-            tuple(self.bottom),
-            tuple(self.top),
-            tuple(self.propagate_down),
-            backward=any(self.propagate_down) or any(learned),
-        )
+        blobs, flags = (tuple(self.bottom), tuple(self.top)), tuple(self.propagate_down)
+        place = LayerBinding(self.layer, *blobs, flags, backward=any(flags) or any(learned))
         return Plan([place], VersionCounter(), optimize=self._optimize)
 
     def _want(self, wanted: list[bool]) -> None:
@@ -135,14 +124,6 @@ class SingleLayer:
             for blob, value in self._start:
                 blob.mutable_cpu_data()[...] = value
             self._plan.forward(0, 0)
-
-    def _changed_by_forward(self) -> list[tuple[Blob, np.ndarray]]:
-        """Return copies of the blobs that a Step both reads and writes in forward."""
-        if self.entry.step is None:
-            return []
-        in_place = [blob for blob in self.bottom if blob in self.top]
-        blobs = (*in_place, *self.params, *self.layer.internal_blobs())
-        return [(blob, np.array(blob.cpu_data())) for blob in blobs]
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
@@ -225,9 +206,8 @@ def make_layer(
                 f"layer type {made.type!r} uses a top that does not exist; declare tops in its "
                 "class (tops = Exactly(1)), or name them in the prototxt (top: 'y')"
             )
-            raise NetError(
-                message, code=ErrorCode.MISSING, layer=made.name, field="tops"
-            ) from error
+            details = {"layer": made.name, "field": "tops"}
+            raise NetError(message, code=ErrorCode.MISSING, **details) from error
     return SingleLayer(made, below, above, propagate_down, optimize=optimize)
 
 
@@ -238,10 +218,8 @@ def _message(layer: str | LayerParameter) -> LayerParameter:
     elif re.match(r"\s*layer\s*:?\s*{", layer):
         net = parse_text(layer, NetParameter)
         if len(net.layer) != 1:
-            message = f"got {len(net.layer)} layers, expected 1"
-            raise PrototxtError(
-                message, code=ErrorCode.COUNT_MISMATCH, got=len(net.layer), expected=1
-            )
+            got, message = len(net.layer), f"got {len(net.layer)} layers, expected 1"
+            raise PrototxtError(message, code=ErrorCode.COUNT_MISMATCH, got=got, expected=1)
         param.CopyFrom(net.layer[0])
     else:
         param = parse_text(layer, LayerParameter)
@@ -265,9 +243,3 @@ def _tops(
     names += [f"top{i}" for i in range(len(names), fewest)]
     places = {blob.name: blob for blob in bottom}
     return [places.get(name) or Blob((), context.dtype, context.device, name) for name in names]
-
-
-def _put(blob: Blob, value: Any) -> None:
-    array = np.asarray(value)
-    blob.reshape(array.shape)
-    blob.mutable_cpu_data()[...] = array

@@ -12,18 +12,11 @@ from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 if TYPE_CHECKING:
     from demitasse.training.solver import Solver
 
-Batch = dict[str, Any]
-"""An array for each input."""
+Batch = dict[str, Any]  # an array for each input
 
 
 def batches(
-    solver: Solver,
-    data: Any,
-    labels: Any,
-    epochs: int,
-    batch_size: int | None,
-    *,
-    shuffle: bool,
+    solver: Solver, data: Any, labels: Any, epochs: int, batch_size: int | None, *, shuffle: bool
 ) -> Iterator[Batch]:
     """Yield the batches of all epochs; see ``Solver.fit``."""
     net = solver.net
@@ -50,8 +43,13 @@ def batches(
             for batch in data:
                 yield _by_input(net.inputs, batch)
         else:
-            rng = np.random.default_rng([net.seed, solver.iter, epoch]) if shuffle else None
-            yield from _split(arrays, size, rng)
+            total = len(next(iter(arrays.values())))
+            order = np.arange(total)
+            if shuffle:
+                order = np.random.default_rng([net.seed, solver.iter, epoch]).permutation(total)
+            for start in range(0, total, size):  # the last batch may be smaller
+                part = order[start : start + size]
+                yield {name: array[part] for name, array in arrays.items()}
 
 
 def _arrays(inputs: list[str], data: Any, labels: Any) -> Batch | None:
@@ -71,11 +69,7 @@ def _arrays(inputs: list[str], data: Any, labels: Any) -> Batch | None:
 
 
 def _by_input(inputs: list[str], batch: Any) -> Batch:
-    """Return a batch by the names of the inputs.
-
-    Raises:
-        NetError: The batch has other inputs than the net.
-    """
+    """Return a batch by the names of the inputs, which must be those of the net."""
     if not isinstance(batch, Mapping):
         parts = batch if isinstance(batch, (tuple, list)) else (batch,)
         if len(parts) != len(inputs):
@@ -93,12 +87,3 @@ def _array(value: Any) -> Any:
     if hasattr(value, "detach"):
         return value.detach().cpu().numpy()
     return value if hasattr(value, "dtype") else np.asarray(value)
-
-
-def _split(arrays: Batch, size: int, rng: np.random.Generator | None) -> Iterator[Batch]:
-    """Yield batches of arrays; the last may be smaller."""
-    total = len(next(iter(arrays.values())))
-    order = np.arange(total) if rng is None else rng.permutation(total)
-    for start in range(0, total, size):
-        part = order[start : start + size]
-        yield {name: array[part] for name, array in arrays.items()}

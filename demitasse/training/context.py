@@ -27,14 +27,7 @@ class Requests:
         self._last: Request | None = None
 
     def add(self, action: Request | None) -> None:
-        """Add a request, unless an equal one is in the queue.
-
-        Args:
-            action: "stop", "snapshot", or None to clear the queue.
-
-        Raises:
-            ConfigError: The action is unknown.
-        """
+        """Add a request, unless an equal one is in the queue; None clears the queue."""
         if action is None:
             self._queue.clear()
         elif action in {"stop", "snapshot"}:
@@ -60,14 +53,8 @@ class TrainingContext:
     """The parts of a training run.
 
     Attributes:
-        param: The solver's fields.
         net: The net that is trained.
         test_nets: The nets to test with; they share the weights of ``net``.
-        updater: The update rule and its history.
-        report: The last losses, and the log of training.
-        monitor: The best results of tests.
-        nonfinite: The check for losses and weights that are NaN or infinite.
-        team: The workers that train the net.
         rank: Number of this solver among ``world_size`` data-parallel solvers, or its first shard.
         world_size: Number of solvers or shards.
     """

@@ -3,16 +3,18 @@
 The mean of each output is computed over ``test_iter`` batches, or over every record exactly once
 with ``test_iter: 0``.
 
-Source: Caffe, ``Solver::Test`` in ``src/caffe/solver.cpp``; whole epochs are Demitasse's.
+Source: Caffe, ``Solver::Test`` in ``src/caffe/solver.cpp``; whole epochs are Demitasse's. Average
+precision: SSD (weiliu89/caffe), ``Solver::TestDetection`` there, and ``ComputeAP`` in
+``src/caffe/util/bbox_util.cpp``.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,7 +27,6 @@ from demitasse.layers import Layer
 from demitasse.layers.data_layers.base import EpochDataLayer, PrefetchingDataLayer
 from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
-from demitasse.training.average_precision import mean_average_precision
 from demitasse.training.context import Requests, TrainingContext
 from demitasse.training.distributed import WorkerGroup, first_request
 
@@ -45,9 +46,6 @@ log = get_logger(__name__)
 
 class Epoch:
     """One pass over the records that a net's data layers read; the last batch may be smaller.
-
-    Args:
-        net: The net.
 
     Raises:
         ConfigError: No layer has a last record, or a layer without one reads data, too.
@@ -70,10 +68,7 @@ class Epoch:
             raise ConfigError(message, code=ErrorCode.UNSUPPORTED)
 
     def batches(self) -> Iterator[tuple[int, float]]:
-        """Run the net over its records, from the first on.
-
-        Yields:
-            After each forward pass, the number of its records, and the loss.
+        """Run the net over its records, from the first on; yield records and loss of each batch.
 
         Raises:
             ConfigError: Data layers of the net read unequal numbers of records.
@@ -91,11 +86,7 @@ class Epoch:
             layer.begin_epoch()
 
     def last_batch(self) -> tuple[int, bool]:
-        """Return the number of records of the last batch, and whether it ended the epoch.
-
-        Raises:
-            ConfigError: Data layers of the net have read unequal numbers of records.
-        """
+        """Return the number of records of the last batch, and whether it ended the epoch."""
         batches = {(layer.batch_records, layer.epoch_ended) for layer in self._sources}
         if len(batches) != 1:
             counts = ", ".join(f"{layer.name!r} {layer.batch_records}" for layer in self._sources)
@@ -113,62 +104,8 @@ class Epoch:
         return any(layer.epoch_ended for layer in self._sources)
 
 
-def run_batches(
-    net: Net, batches: int, should_continue: Callable[[], bool]
-) -> Iterator[tuple[int, float]]:
-    """Run batches through a net.
-
-    Args:
-        net: The net, with data layers.
-        batches: Number of batches. 0 is a whole epoch: every record once, and the weight of a batch
-            is the number of its records.
-        should_continue: Called before each batch, and after the last; False ends the run.
-
-    Yields:
-        After each forward pass, its weight and the loss.
-
-    Raises:
-        ConfigError: A whole epoch is asked of a net that has none.
-    """
-    runs = Epoch(net).batches() if batches == 0 else ((1, net.forward()) for _ in range(batches))
-    while should_continue():
-        batch = next(runs, None)
-        if batch is None:
-            return
-        yield batch
-
-
-class BatchRunner(Protocol):
-    """Runs the batches of a test.
-
-    Attributes:
-        distributed: Whether several processes run them, so that results travel.
-    """
-
-    distributed: bool
-
-    def run(self, net: Net, batches: int, read: Callable[[int], Result]) -> Iterator[Batch[Result]]:
-        """Run batches, in their order.
-
-        Args:
-            net: The net, with data layers.
-            batches: Number of batches; 0 is a whole epoch.
-            read: Called after each batch with its weight; reads a result from the net.
-
-        Yields:
-            For each batch its weight, its loss and its result.
-
-        Raises:
-            ConfigError: A whole epoch is asked of a net that has none.
-        """
-
-
 class LocalEvaluator:
-    """Runs all batches in this process.
-
-    Args:
-        should_continue: Called before each batch, and after the last; False ends the test.
-    """
+    """Runs the batches of a test in this process, while ``should_continue``, called before each."""
 
     distributed = False
 
@@ -176,26 +113,25 @@ class LocalEvaluator:
         self._should_continue = should_continue
 
     def run(self, net: Net, batches: int, read: Callable[[int], Result]) -> Iterator[Batch[Result]]:
-        """Run batches one after the other."""
-        for weight, loss in run_batches(net, batches, self._should_continue):
+        """Run batches, one after the other; yield weight, loss and result of each.
+
+        With 0 batches the run is a whole epoch: every record once, and the weight of a batch is the
+        number of its records. ``read`` is called after each batch with its weight, and reads a
+        result from the net.
+
+        Raises:
+            ConfigError: A whole epoch is asked of a net that has none.
+        """
+        if batches == 0:
+            runs = Epoch(net).batches()
+        else:
+            runs = ((1, net.forward()) for _ in range(batches))
+        while self._should_continue():
+            batch = next(runs, None)
+            if batch is None:
+                return
+            weight, loss = batch
             yield weight, loss, read(weight)
-
-
-@dataclass(frozen=True)
-class _Round(Generic[Result]):
-    """Work of one process in a round of as many batches as there are processes.
-
-    Attributes:
-        request: Request to this process: to stop, to write a snapshot, or None.
-        batches: Results of this process by the number of the batch.
-        done: Number of batches of all processes, after this round.
-        ended: Whether the round contains the last batch.
-    """
-
-    request: str | None
-    batches: dict[int, Batch[Result]]
-    done: int
-    ended: bool
 
 
 class DistributedEvaluator:
@@ -223,7 +159,7 @@ class DistributedEvaluator:
         self._should_continue = should_continue
 
     def run(self, net: Net, batches: int, read: Callable[[int], Result]) -> Iterator[Batch[Result]]:
-        """Run batches, as many at a time as there are processes."""
+        """Run batches in their order, as many at a time as there are processes."""
         sources = _data_layers(net)
         first = self._team.broadcast_object([layer.state() for layer in sources])
         for layer, state in zip(sources, first, strict=True):
@@ -238,11 +174,10 @@ class DistributedEvaluator:
         while self._should_continue(done, request) and not ended:
             start = done
             work = partial(self._round, net, sources, start, batches, epoch, read)
-            rounds = self._team.allgather(work)
-            done, ended = rounds[0].done, rounds[0].ended
-            request = first_request(own.request for own in rounds)
-            results = {number: batch for own in rounds for number, batch in own.batches.items()}
-            if sorted(results) != list(range(start, done)) or {r.done for r in rounds} != {done}:
+            requests, parts, counts, ends = zip(*self._team.allgather(work), strict=True)
+            done, ended, request = counts[0], ends[0], first_request(requests)
+            results = {number: batch for part in parts for number, batch in part.items()}
+            if sorted(results) != list(range(start, done)) or set(counts) != {done}:
                 message = (
                     "the processes do not read the same test records; give their data layers the "
                     "same sources"
@@ -259,8 +194,12 @@ class DistributedEvaluator:
         batches: int,
         epoch: Epoch | None,
         read: Callable[[int], Result],
-    ) -> _Round[Result]:
-        """Run this process's batches of a round, and skip those of the other processes."""
+    ) -> tuple[str | None, dict[int, Batch[Result]], int, bool]:
+        """Run this process's batches of a round, and skip those of the other processes.
+
+        Returned are the request to this process, its batches by number, the number of batches of
+        all processes after this round, and whether the round contains the last batch.
+        """
         results: dict[int, Batch[Result]] = {}
         ended, start = False, done
         while not ended and done < start + self._team.size:
@@ -279,7 +218,10 @@ class DistributedEvaluator:
                     layer.skip()
             done += 1
             ended = done == batches if epoch is None else epoch.ended
-        return _Round(self._next_request(), results, done, ended)
+        return self._next_request(), results, done, ended
+
+
+BatchRunner = LocalEvaluator | DistributedEvaluator
 
 
 def reason_not_shareable(net: Net) -> str:
@@ -323,16 +265,9 @@ def _data_layers(net: Net) -> list[PrefetchingDataLayer]:
 def evaluate(
     param: SolverParameter, index: int, net: Net, runner: BatchRunner
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Test a net by its ``eval_type``.
+    """Return the mean of every output or its mean average precision, and the mean loss.
 
-    Args:
-        param: The solver's fields.
-        index: Index of the test net.
-        net: The test net.
-        runner: Runs the batches. If it ends early, the result is meaningless.
-
-    Returns:
-        The mean of every output, or its mean average precision; and the mean loss.
+    If the runner ends early, the result is meaningless.
     """
     batches = param.test_iter[index]
     if param.eval_type != "detection":
@@ -398,23 +333,16 @@ class _WeightedSums:
         with self._net.device.backend.enter():
             for name in list(self._outputs):
                 output, total = outputs[name], self._sums.get(name)
-                if total is None:
-                    self._sums[name] = output
-                elif total.shape == output.shape:
-                    self._sums[name] = total + output
-                else:
-                    self._drop(name, total.shape, output.shape)
-
-    def _drop(self, name: str, before: tuple[int, ...], now: tuple[int, ...]) -> None:
-        """Drop an output without a mean from an epoch; raise an error for a number of batches."""
-        message = f"output {name!r} changed from {before} to {now} between batches"
-        if not self._whole_epoch:
-            raise ShapeError(
-                message, code=ErrorCode.SHAPE_MISMATCH, output=name, expected=before, got=now
-            )
-        log.warning("%s, so it has no mean.", message.capitalize())
-        self._outputs.remove(name)
-        del self._sums[name]
+                if total is None or total.shape == output.shape:
+                    self._sums[name] = output if total is None else total + output
+                    continue
+                message = f"output {name!r} changed from {total.shape} to {output.shape}"
+                if not self._whole_epoch:
+                    details = {"output": name, "expected": total.shape, "got": output.shape}
+                    raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, **details)
+                log.warning("%s between batches, so it has no mean.", message.capitalize())
+                self._outputs.remove(name)
+                del self._sums[name]
 
     def means(self) -> tuple[dict[str, np.ndarray], float]:
         """Return the mean of each output, in the net's dtype, and of the loss."""
@@ -427,18 +355,126 @@ class _WeightedSums:
         return means, self._loss / weight
 
 
+# -- mean average precision --------------------------------------------------------------------
+
+
+def eleven_points(precision: np.ndarray, recall: np.ndarray) -> float:
+    """Return the mean of the best precisions at or above eleven recalls (VOC 2007)."""
+    best = [precision[recall >= point / 10].max(initial=0) for point in range(11)]
+    return float(np.mean(best))
+
+
+def max_integral(precision: np.ndarray, recall: np.ndarray) -> float:
+    """Return the integral of the best precision at or above each recall (VOC 2012)."""
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    before = np.concatenate([best[:1], best[:-1]])  # as in SSD: from the recall before
+    return float((before * np.diff(recall, prepend=0)).sum())
+
+
+def integral(precision: np.ndarray, recall: np.ndarray) -> float:
+    """Return the integral of precision over recall."""
+    return float((precision * np.diff(recall, prepend=0)).sum())
+
+
+AP_VERSIONS = {"11point": eleven_points, "MaxIntegral": max_integral, "Integral": integral}
+"""Function of precisions and recalls by ``ap_version``."""
+
+
+def average_precision(
+    scores: np.ndarray, correct: np.ndarray, objects: int, version: str = "Integral"
+) -> float:
+    """Return the average precision of the detections of one class; 0 without detections or objects.
+
+    ``scores`` has shape (K,), ``correct`` (K,) of bool; ``objects`` is the number of ground-truth
+    objects, ``version`` one of ``AP_VERSIONS``.
+    """
+    if not len(scores) or not objects:
+        return 0.0
+    hits = correct[np.argsort(-scores, kind="stable")].cumsum()
+    precision, recall = hits / np.arange(1, len(hits) + 1), hits / objects
+    return AP_VERSIONS[version](precision, recall)
+
+
+@dataclass
+class DetectionCounts:
+    """Sum of the outputs of DetectionEvaluate, for the average precision of each class."""
+
+    objects: dict[int, int] = field(default_factory=dict)  # ground-truth objects of each class
+    rows: list[np.ndarray] = field(default_factory=list)  # class, score and correctness
+
+    def add(self, output: np.ndarray) -> None:
+        """Add one batch. Shape: (M, 5)."""
+        counts = output[:, 0] == -1
+        for _, kind, count, *_ in output[counts]:
+            self.objects[int(kind)] = self.objects.get(int(kind), 0) + int(count)
+        detections = output[~counts]
+        counted = (detections[:, 3] != 0) | (detections[:, 4] != 0)
+        self.rows.append(detections[counted][:, 1:4])
+
+    def precisions(self, version: str) -> dict[int, float]:
+        """Return the average precision of each class."""
+        rows = np.concatenate(self.rows)
+        by_class = {kind: rows[rows[:, 0] == kind] for kind in sorted(self.objects)}
+        for kind, own in by_class.items():
+            if not len(own):
+                log.warning("No object of class %d was detected.", kind)
+        return {
+            kind: average_precision(own[:, 1], own[:, 2] == 1, self.objects[kind], version)
+            for kind, own in by_class.items()
+        }
+
+
+def mean_average_precision(
+    net: Net, batches: int, version: str, runner: BatchRunner, *, per_class: bool = False
+) -> tuple[dict[str, np.ndarray], float]:
+    """Run batches through a net; return the mean average precision of every output, and the loss.
+
+    ``version`` is one of ``AP_VERSIONS``. With ``per_class`` the precision of each class is logged.
+
+    Raises:
+        ConfigError: Another layer than DetectionEvaluate writes an output, or there is none.
+    """
+    _check_outputs(net)
+    counts = {name: DetectionCounts() for name in net.outputs}
+    losses, weights = 0.0, 0
+
+    def read(_: int) -> dict[str, np.ndarray]:
+        return {name: net.blob_by_name(name).cpu_data()[0, 0].astype(np.float64) for name in counts}
+
+    for weight, loss, outputs in runner.run(net, batches, read):
+        losses, weights = losses + weight * loss, weights + weight
+        for name, count in counts.items():
+            count.add(outputs[name])
+    means = {}
+    for name, count in counts.items():
+        precisions = count.precisions(version) if count.rows else {}
+        if per_class:
+            for kind, precision in precisions.items():
+                log.info("class%d: %g", kind, precision)
+        mean = sum(precisions.values()) / max(len(precisions), 1)
+        means[name] = np.array(mean, net.dtype)
+    return means, losses / (weights or 1)
+
+
+def _check_outputs(net: Net) -> None:
+    """Check that all outputs are those of DetectionEvaluate layers."""
+    layers = [at for at in net.structure.bindings() if at.layer.type == "DetectionEvaluate"]
+    evaluated = {blob.name for at in layers for blob in at.top}
+    others = [name for name in net.outputs if name not in evaluated]
+    if others or not net.outputs:
+        got = f"outputs {', '.join(others)} of other layers" if others else "no output"
+        message = (
+            f'eval_type: "detection" got {got} of a test net, expected outputs of '
+            "DetectionEvaluate layers alone"
+        )
+        raise ConfigError(message, code=ErrorCode.INVALID, field="eval_type", outputs=others)
+
+
 # -- the tests of a solver ---------------------------------------------------------------------
 
 
 class Evaluator:
-    """Tests the nets of a run with the present weights.
-
-    Args:
-        run: The run.
-        requests: Requests to the solver, which are followed between batches.
-        write_snapshot: Writes a snapshot on request.
-        on_batch: Called before each batch and after the last.
-    """
+    """Tests the nets of a run with the present weights, and follows requests between batches."""
 
     def __init__(
         self,
@@ -450,17 +486,15 @@ class Evaluator:
         self._run, self._requests = run, requests
         self._write_snapshot, self._on_batch = write_snapshot, on_batch
         self._stopped = False
-        self._root_only = self._find_root_only()
+        self._root_only = set()  # test nets whose batches rank 0 runs alone
+        for index, net in enumerate(run.test_nets if run.team.size > 1 else ()):
+            if reason := reason_not_shareable(net):
+                self._root_only.add(index)
+                if run.is_root:
+                    log.info("Test net #%d is tested by process 0 alone: %s.", index, reason)
 
     def test(self, index: int, iteration: int) -> dict[str, np.ndarray] | None:
-        """Test a net and log the result; see ``Solver.test``.
-
-        Returns:
-            The mean of every output; None if a request ended the test.
-
-        Raises:
-            ConfigError: There is no such net.
-        """
+        """Test a net and log the result; return the means, or None if a request ended the test."""
         run, team = self._run, self._run.team
         if not 0 <= index < len(run.test_nets):
             message = f"got test net {index}, and this solver has {len(run.test_nets)} test nets"
@@ -490,38 +524,25 @@ class Evaluator:
             run.report.log_test(net, index, iteration, means, shown)
         return means
 
-    def _find_root_only(self) -> set[int]:
-        """Return the test nets whose batches rank 0 runs alone, and log the reasons."""
-        root_only = set()
-        for index, net in enumerate(self._run.test_nets if self._run.team.size > 1 else ()):
-            reason = reason_not_shareable(net)
-            if reason:
-                root_only.add(index)
-                if self._run.is_root:
-                    log.info("Test net #%d is tested by process 0 alone: %s.", index, reason)
-        return root_only
-
     def _runner(self, index: int) -> BatchRunner:
-        if self._run.team.size > 1 and index not in self._root_only:
+        def call_on_batch(done: int) -> None:
+            for callback in self._on_batch:
+                callback(index, done, self._run.param.test_iter[index])
 
-            def after_round(done: int, request: str | None) -> bool:
-                self._call_on_batch(index, done)
-                return self._follow(request)
-
-            return DistributedEvaluator(self._run.team, self._requests.next, after_round)
-        batches = itertools.count()
+        def after_round(done: int, request: str | None) -> bool:
+            call_on_batch(done)
+            return self._follow(request)
 
         def before_batch() -> bool:
-            self._call_on_batch(index, next(batches))
+            call_on_batch(next(batches))
             while request := self._requests.next():
                 self._follow(request)
             return not self._stopped
 
+        if self._run.team.size > 1 and index not in self._root_only:
+            return DistributedEvaluator(self._run.team, self._requests.next, after_round)
+        batches = itertools.count()
         return LocalEvaluator(before_batch)
-
-    def _call_on_batch(self, index: int, done: int) -> None:
-        for callback in self._on_batch:
-            callback(index, done, self._run.param.test_iter[index])
 
     def _follow(self, request: str | None) -> bool:
         """Follow a request during a test; return whether the test continues."""

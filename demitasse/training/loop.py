@@ -38,6 +38,7 @@ from demitasse.errors import DataError, NetError
 from demitasse.memory import SyncedMemory
 from demitasse.net.execution import Loss
 from demitasse.net.graph_capture import CapturableWork, GraphCapture
+from demitasse.net.rollback import nothing
 from demitasse.training.context import Requests, TrainingContext
 from demitasse.training.lr_policies import Rate, learning_rate
 from demitasse.training.solver_param import (
@@ -55,16 +56,7 @@ log = get_logger(__name__)
 
 
 class TrainingLoop:
-    """Runs the steps of a solver; see the module's docstring.
-
-    Args:
-        solver: The solver, whose methods ``apply_update``, ``test_all`` and ``snapshot`` may be
-            overridden.
-        run: Its parts.
-        checkpointer: Writes its snapshots and makes savepoints.
-        requests: Requests to stop or to write a snapshot.
-        custom_update: Whether the solver's class overrides ``apply_update``.
-    """
+    """Runs the steps of a solver; see the module's docstring."""
 
     def __init__(
         self,
@@ -72,14 +64,14 @@ class TrainingLoop:
         run: TrainingContext,
         checkpointer: Checkpointer,
         requests: Requests,
-        *,
         custom_update: bool,
     ) -> None:
         self._solver, self._run = solver, run
         self._checkpointer, self._requests = checkpointer, requests
         self._custom_update = custom_update
         self._queued = QueuedIteration(run)
-        self._rollback_end: Callable[[], None] | None = None
+        self.rollback_end: Callable[[], None] = nothing
+        """Undoes all that followed the last update, e.g. a last test."""
 
     def run(self, iterations: int) -> None:
         """Make so many updates, or fewer if a test or a request ends the run."""
@@ -87,7 +79,7 @@ class TrainingLoop:
         self._checkpointer.check_consistent(solver.iter)
         last = solver.iter + iterations
         solver.stopped = solver.early_stopped = False
-        self._rollback_end = None
+        self.rollback_end = nothing
         if iterations > 0 and (run.param.snapshot or run.monitor.keeps_best):
             self._checkpointer.lock_prefix()
         run.report.start(run.net, solver.iter)
@@ -105,7 +97,7 @@ class TrainingLoop:
         """Make one step, completely or not at all; return False if a test ended the run."""
         solver, run = self._solver, self._run
         iteration, test = solver.iter, should_test(run.param, solver.iter)
-        rollback = self._checkpointer.savepoint(test=test)
+        rollback = self._checkpointer.resumable.savepoint(test=test)
         try:
             cleared = bool(solver.on_start) or not self._can_queue_update()
             if cleared:
@@ -113,7 +105,7 @@ class TrainingLoop:
             if test:
                 self._run_tests()
                 if solver.stopped or solver.early_stopped:
-                    self._rollback_end = rollback
+                    self.rollback_end = rollback
                     return False
             for callback in solver.on_start:
                 callback()
@@ -133,12 +125,7 @@ class TrainingLoop:
         return True
 
     def update(self) -> None:
-        """Change the weights by the gradients of the net, and count the iteration.
-
-        Raises:
-            NetError: The net's last backward pass did not complete.
-            SnapshotError: An earlier update did not complete.
-        """
+        """Change the weights by the gradients of the net, and count the iteration."""
         solver, run = self._solver, self._run
         with run.net.lock, Uninterrupted():
             self._checkpointer.check_consistent(solver.iter)
@@ -208,7 +195,7 @@ class TrainingLoop:
 
     def write_snapshot(self) -> None:
         """Write a snapshot during training, or record that rank 0 writes it."""
-        self._checkpointer.gather()
+        self._checkpointer.resumable.gather()
         if self._run.is_root:
             self.write_test_snapshot()
         else:
@@ -221,17 +208,12 @@ class TrainingLoop:
     def finish(self) -> None:
         """Display the loss after the last update, and test once more."""
         solver, run = self._solver, self._run
-        self._rollback_end = self._checkpointer.savepoint(test=True)
+        self.rollback_end = self._checkpointer.resumable.savepoint(test=True)
         if should_display(run.param, solver.iter):
             run.report.losses.append(run.net.forward())
             run.report.log_last_loss(solver.iter)
         if should_test_at_end(run.param, solver.iter):
             self._run_tests()
-
-    def rollback_end(self) -> None:
-        """Undo all that followed the last update, e.g. a last test."""
-        if self._rollback_end is not None:
-            self._rollback_end()
 
 
 def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
@@ -286,7 +268,7 @@ def record_loss(run: TrainingContext, loss: float, iteration: int, rate: float) 
         NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
     """
     run.report.losses.append(loss)
-    run.nonfinite.check_loss(loss, run.net, run.team, iteration, rate)
+    run.nonfinite.check_loss(loss, run, iteration, rate)
 
 
 Launch = Callable[[float, int], Loss]
@@ -297,11 +279,7 @@ The update is guarded by the loss: if that is NaN or infinite, nothing changes.
 
 
 class QueuedIteration:
-    """Queues the passes and the update of an iteration, and replays them as one graph if possible.
-
-    Args:
-        run: The run.
-    """
+    """Queues the passes and the update of an iteration; replays them as one graph if possible."""
 
     def __init__(self, run: TrainingContext) -> None:
         self._run = run
@@ -312,9 +290,8 @@ class QueuedIteration:
     def begin(self, *, cleared: bool) -> Launch:
         """Load the next batch, and queue the passes unless they are captured; return the rest.
 
-        Args:
-            cleared: Whether the gradients are cleared already. They need not be where a launch
-                follows another, since it does not read them.
+        Gradients that are not ``cleared`` yet need not be where a launch follows another, since it
+        does not read them.
         """
         run = self._run
         repeats = not cleared and self._capture.repeats

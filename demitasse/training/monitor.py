@@ -31,18 +31,11 @@ SMOOTHED = "smoothed loss"
 
 @dataclass(frozen=True)
 class Metric:
-    """One number among the outputs of a test net.
-
-    Attributes:
-        name: The output.
-        larger: Whether larger numbers are better.
-        net: Index of the test net.
-        layer: The layer that writes the output.
-    """
+    """One number among the outputs of a test net, the output of ``layer``."""
 
     name: str
-    larger: bool
-    net: int = 0
+    larger: bool  # larger numbers are better
+    net: int = 0  # index of the test net
     layer: Layer | None = field(default=None, compare=False)
 
     def value(self, results: Results) -> float:
@@ -57,12 +50,10 @@ class Metric:
 
 
 def find_metric(text: str, nets: Sequence[Net]) -> Metric:
-    """Return the metric of a name.
+    """Return the metric of an output of a test net, the first net that has it.
 
-    Args:
-        text: An output of a test net, the first that has it. The suffix ``:max`` or ``:min`` gives
-            the better direction, which is known of accuracies and losses.
-        nets: The test nets.
+    The suffix ``:max`` or ``:min`` gives the better direction, which is known of accuracies and
+    losses.
 
     Raises:
         ConfigError: There is no such output, it is more than one number, or its better direction is
@@ -73,60 +64,35 @@ def find_metric(text: str, nets: Sequence[Net]) -> Metric:
     for index, net in enumerate(nets):
         if name not in net.outputs:
             continue
-        blob, layer = net.blob_by_name(name), _last_writer(net, name)
+        blob = net.blob_by_name(name)
+        writers = {top.name: at.layer for at in net.structure.bindings() for top in at.top}
+        layer = writers[name]  # the last that writes it
         if blob.count != 1 and layer.type != "DetectionEvaluate":  # whose result is one number
             message = f"got metric {name!r} of shape {blob.shape}, expected one number"
             raise ConfigError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                output=name,
-                got=blob.count,
-                expected=1,
+                message, code=ErrorCode.COUNT_MISMATCH, output=name, got=blob.count, expected=1
             )
-        larger = direction == "max" if direction else _larger_is_better(net, name)
-        return Metric(name, larger, index, layer)
+        better = direction or layer_metadata(layer.type).better
+        if not direction and net.structure.blob_loss_weights[net.blob_names.index(name)] > 0:
+            better = "min"
+        if not better:
+            message = (
+                f"the better direction of {name!r} (of a {layer.type} layer) is unknown; give "
+                f"{name}:max or {name}:min"
+            )
+            raise ConfigError(message, code=ErrorCode.INVALID, output=name)
+        return Metric(name, better in {"max", "larger"}, index, layer)
     outputs = list(dict.fromkeys(output for net in nets for output in net.outputs))
     known = f"their outputs are {', '.join(outputs)}" if outputs else "there are none"
     message = f"no test net has the output {name!r}{suggestion(name, outputs)}; {known}"
     raise ConfigError(message, code=ErrorCode.UNKNOWN, output=name, known=outputs)
 
 
-def _last_writer(net: Net, name: str) -> Layer:
-    """Return the layer that writes an output last."""
-    return [
-        layer
-        for index, layer in enumerate(net.layers)
-        if name in [net.blob_names[top] for top in net.structure.top_ids(index)]
-    ][-1]
-
-
-def _larger_is_better(net: Net, name: str) -> bool:
-    weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
-    kind = _last_writer(net, name).type
-    if weights[name] > 0:
-        return False
-    if better := layer_metadata(kind).better:
-        return better == "larger"
-    message = (
-        f"the better direction of {name!r} (of a {kind} layer) is unknown; give {name}:max or "
-        f"{name}:min"
-    )
-    raise ConfigError(message, code=ErrorCode.INVALID, output=name)
-
-
 class BestValue:
-    """The best value of a metric so far.
+    """The best value of a metric so far, its iteration, and the number of values since.
 
-    Args:
-        role: Purpose of the metric, e.g. "keep_best".
-        name: Name of the metric.
-        larger: Whether larger values are better.
-        min_delta: Minimum improvement that counts.
-
-    Attributes:
-        value: The best value, or None before the first.
-        iter: Iteration of the best value.
-        tests: Number of values since then.
+    ``role`` is the purpose of the metric, e.g. "keep_best"; ``min_delta`` the minimum improvement
+    that counts.
     """
 
     def __init__(self, role: str, name: str, *, larger: bool, min_delta: float = 0.0) -> None:
@@ -138,22 +104,21 @@ class BestValue:
     def update(self, value: float, iteration: int) -> bool:
         """Add a value; return whether it is the best so far. NaN never is."""
         self._before = self.value, self.iter, self.tests
-        if self._improves(value):
+        if self.value is None:
+            better = not math.isnan(value)
+        else:
+            gain = value - self.value if self.larger else self.value - value
+            better = gain > self.min_delta
+        if better:
             self.value, self.iter, self.tests = value, iteration, 0
-            return True
-        self.tests += 1
-        return False
+        else:
+            self.tests += 1
+        return better
 
     def undo(self) -> None:
         """Count the last value, the best so far, as one that was not better."""
         self.value, self.iter, self.tests = self._before
         self.tests += 1
-
-    def _improves(self, value: float) -> bool:
-        if self.value is None:
-            return not math.isnan(value)
-        gain = value - self.value if self.larger else self.value - value
-        return gain > self.min_delta
 
     def to_proto(self) -> ResumeState.Watch:
         """Return the state for a snapshot."""
@@ -191,12 +156,6 @@ class EarlyStopping:
 class MetricMonitor:
     """Follows the metrics of tests.
 
-    Args:
-        param: The solver's fields.
-        nets: The test nets.
-        keep_best: The metric whose best weights are kept, or None.
-        early: Condition to stop early, or None.
-
     Attributes:
         improved: Whether the last test was the best so far, by ``keep_best``.
         should_stop: Whether training should stop early.
@@ -221,9 +180,8 @@ class MetricMonitor:
                 raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="early_stopping")
             self._early.min_delta, self._patience = early.min_delta, early.patience
         metric = param.plateau_metric if param.lr_policy == "plateau" else ""
-        self._plateau = self._add("plateau", metric or None, nets) or BestValue(
-            "plateau", SMOOTHED, larger=False
-        )
+        smoothed = BestValue("plateau", SMOOTHED, larger=False)
+        self._plateau = self._add("plateau", metric or None, nets) or smoothed
         self._last_event = 0
         self.improved = self.should_stop = False
 
@@ -268,14 +226,7 @@ class MetricMonitor:
         self.improved = False
 
     def plateau_step(self, param: SolverParameter, iteration: int, loss: float, step: int) -> int:
-        """Return the step of the plateau policy for an update.
-
-        Args:
-            param: The solver's fields.
-            iteration: Number of updates made so far.
-            loss: The smoothed loss.
-            step: Step of the last update.
-        """
+        """Return the step of the plateau policy for an update, from loss and step of the last."""
         if in_ramp(param, iteration):
             return step
         best = self._plateau

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,56 +24,8 @@ TRAIN_FIELDS = ("train_net_param", "train_net", "net_param", "net")
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class Source:
-    """Source of a net: a field with a message or the name of a file."""
-
-    field: str
-    value: NetParameter | str
-
-    def make(
-        self, phase: str, own: NetState | None, base: Path | None, options: Mapping[str, Any]
-    ) -> Net:
-        """Make the net, in the merged state of phase, net and solver.
-
-        Raises:
-            DemitasseError: The net cannot be made; names the solver's field.
-        """
-        own = own if own is not None else NetState()
-        try:
-            if isinstance(self.value, NetParameter):
-                message = NetParameter()
-                message.CopyFrom(self.value)
-                message.state.CopyFrom(merged_state(phase, message.state, own))
-                return Net(message, base_dir=base, **options)
-            path = resolve_path(self.value, base)
-            ignore = options.get("ignore_unknown_fields", False)
-            file = read_text(path, NetParameter, ignore_unknown_fields=ignore)
-            state = merged_state(phase, file.state, own)
-            return Net(
-                path,
-                Phase.Name(state.phase),
-                level=state.level,
-                stages=own.stage,  # the net appends them to those of the file
-                **options,
-            )
-        except DemitasseError as error:
-            error.at(f"solver's {self.field}")
-            raise
-
-
-def merged_state(phase: str, net: NetState, own: NetState) -> NetState:
-    """Return the state of a net of a solver; later arguments override earlier ones.
-
-    Args:
-        phase: "TRAIN" or "TEST".
-        net: State in the net's file.
-        own: State in the solver's fields.
-    """
-    state = NetState(phase=Phase.Value(phase))
-    state.MergeFrom(net)
-    state.MergeFrom(own)
-    return state
+Source = tuple[str, NetParameter | str]
+"""A solver's field that gives a net, and its value: a message, or the name of a file."""
 
 
 def make_nets(
@@ -82,162 +33,120 @@ def make_nets(
     base: Path | None,
     options: Mapping[str, Any],
     *,
-    seed: int | None = None,
-    keep: Keep = None,
-    on_mismatch: OnMismatch = "raise",
+    seed: int | None,
+    keep: Keep,
+    on_mismatch: OnMismatch,
 ) -> tuple[Net, list[Net]]:
-    """Make the training net and the test nets, which share its weights.
+    """Make the training net and the test nets, which share its weights; load ``weights``.
 
-    Args:
-        param: The solver's fields; ``weights`` are loaded.
-        base: Folder of the solver's file, which is searched for named files, too.
-        options: Further arguments for all nets.
-        seed: Key of all random numbers; None uses the configuration.
-        keep: Blobs of the training net that are kept.
-        on_mismatch: Action for layers of ``weights`` that do not fit.
+    Named files are also searched in ``base``, the folder of the solver's file. ``options`` are
+    further arguments for all nets, ``keep`` names blobs of the training net.
 
     Raises:
         ConfigError: There is no training net, or more than one; the numbers of test nets,
             ``test_iter`` and ``test_state`` differ; ``test_interval`` is missing; or a net without
             a whole epoch has ``test_iter: 0``.
     """
-    net = _make_train_net(param, base, {**options, "seed": seed, "keep_blobs": keep}, on_mismatch)
+    given = [name for name in TRAIN_FIELDS if param.HasField(name)]
+    if len(given) != 1:
+        got = " and ".join(given) or "none"
+        message = f"got {got} of {', '.join(TRAIN_FIELDS)}, expected exactly one training net"
+        code = ErrorCode.CONFLICT if given else ErrorCode.MISSING
+        raise ConfigError(message, code=code, field="net", got=given)
+    log.info("Creating training net from %s.", given[0])
+    source = given[0], getattr(param, given[0])
+    first = {**options, "seed": seed, "keep_blobs": keep}
+    net = _make_net(source, "TRAIN", param.train_state, base, first)
+    load_weights_list(net, param.weights, base, on_mismatch)
     options = {**options, "device": net.device, "seed": net.seed}
-    tests = _make_test_nets(param, base, options, on_mismatch)
+    tests = []
+    for index, source in enumerate(check_test_nets(param)):
+        log.info("Creating test net (#%d) specified by %s", index, source[0])
+        own = param.test_state[index] if param.test_state else NetState()
+        test = _make_net(source, "TEST", own, base, options)
+        test.debug_info = param.debug_info
+        load_weights_list(test, param.weights, base, on_mismatch)
+        if param.test_iter[index] == 0:
+            try:
+                Epoch(test)
+            except ConfigError as error:
+                place = f"test_iter: 0 of test net {index}"
+                raise error.at(place) from None
+        tests.append(test)
     for test in tests:
         test.share_trained_layers_with(net)
     return net, tests
 
 
-def _make_train_net(
-    param: SolverParameter,
-    base: Path | None,
-    options: Mapping[str, Any],
-    on_mismatch: OnMismatch,
+def _make_net(
+    source: Source, phase: str, own: NetState, base: Path | None, options: Mapping[str, Any]
 ) -> Net:
-    given = [name for name in TRAIN_FIELDS if param.HasField(name)]
-    if len(given) != 1:
-        got = " and ".join(given) or "none"
-        message = f"got {got} of {', '.join(TRAIN_FIELDS)}, expected exactly one training net"
-        raise ConfigError(
-            message, code=ErrorCode.CONFLICT if given else ErrorCode.MISSING, field="net", got=given
-        )
-    log.info("Creating training net from %s.", given[0])
-    source = Source(given[0], getattr(param, given[0]))
-    net = source.make("TRAIN", param.train_state, base, options)
-    load_weights_list(net, param.weights, base, on_mismatch)
-    return net
+    """Make a net in the merged state of phase, net and solver; errors name the solver's field."""
+    field, value = source
+    try:
+        if isinstance(value, NetParameter):
+            message = NetParameter()
+            message.CopyFrom(value)
+            message.state.CopyFrom(merged_state(phase, message.state, own))
+            return Net(message, base_dir=base, **options)
+        path = resolve_path(value, base)
+        ignore = options["ignore_unknown_fields"]
+        file = read_text(path, NetParameter, ignore_unknown_fields=ignore)
+        state = merged_state(phase, file.state, own)
+        # The net appends the stages to those of the file.
+        name = Phase.Name(state.phase)
+        return Net(path, name, level=state.level, stages=own.stage, **options)
+    except DemitasseError as error:
+        error.at(f"solver's {field}")
+        raise
 
 
-def _make_test_nets(
-    param: SolverParameter,
-    base: Path | None,
-    options: Mapping[str, Any],
-    on_mismatch: OnMismatch,
-) -> list[Net]:
-    """Make the test nets, in the order of ``test_iter``.
+def merged_state(phase: str, net: NetState, own: NetState) -> NetState:
+    """Return the state of a net of a solver; the solver's fields override the net's file."""
+    state = NetState(phase=Phase.Value(phase))
+    state.MergeFrom(net)
+    state.MergeFrom(own)
+    return state
+
+
+def check_test_nets(param: SolverParameter) -> list[Source]:
+    """Return the sources of the test nets, in the order of ``test_iter``.
 
     The nets of ``test_net_param`` come first, then those of ``test_net``; every further
     ``test_iter`` is one more net made from ``net_param`` or ``net``.
-    """
-    sources = _checked_test_sources(param)
-    nets = []
-    for index, source in enumerate(sources):
-        log.info("Creating test net (#%d) specified by %s", index, source.field)
-        own = param.test_state[index] if param.test_state else None
-        net = source.make("TEST", own, base, options)
-        net.debug_info = param.debug_info
-        load_weights_list(net, param.weights, base, on_mismatch)
-        if param.test_iter[index] == 0:
-            _check_epoch(net, index)
-        nets.append(net)
-    return nets
-
-
-def check_test_counts(param: SolverParameter) -> None:
-    """Check the numbers of test nets, ``test_iter`` and ``test_state``.
 
     Raises:
-        ConfigError: The numbers differ; names the field.
+        ConfigError: The numbers of test nets, ``test_iter`` and ``test_state`` differ, or
+            ``test_interval`` is missing; names the field.
     """
-    _checked_test_sources(param)
 
+    def fault(code: ErrorCode, field: str, got: int, text: str, **details: Any) -> ConfigError:
+        return ConfigError(f"got {got} {field} {text}", code=code, field=field, got=got, **details)
 
-def _checked_test_sources(param: SolverParameter) -> list[Source]:
-    sources = _test_sources(param)
-    if param.test_state and len(param.test_state) != len(sources):
-        message = (
-            f"got {len(param.test_state)} test_state for {len(sources)} test nets, expected one "
-            "for each or none"
-        )
-        raise ConfigError(
-            message,
-            fields=("test_state",),
-            code=ErrorCode.COUNT_MISMATCH,
-            field="test_state",
-            got=len(param.test_state),
-            expected=len(sources),
-        )
+    sources: list[Source] = [("test_net_param", message) for message in param.test_net_param]
+    sources += [("test_net", name) for name in param.test_net]
+    generic = [(name, getattr(param, name)) for name in TRAIN_FIELDS[2:] if param.HasField(name)]
+    count, named = len(param.test_iter), len(sources)
+    if count < named or (count > named and not generic):
+        text = f"for {named} test nets (test_net_param and test_net), expected one for each"
+        raise fault(ErrorCode.COUNT_MISMATCH, "test_iter", count, text, expected=named)
+    sources += generic * (count - named)
+    states = len(param.test_state)
+    if states and states != count:
+        text = f"for {count} test nets, expected one for each or none"
+        raise fault(ErrorCode.COUNT_MISMATCH, "test_state", states, text, expected=count)
     if sources and param.test_interval <= 0:
-        message = f"got test_interval {param.test_interval}, expected at least 1 with test nets"
-        raise ConfigError(
-            message,
-            fields=("test_interval",),
-            code=ErrorCode.OUT_OF_RANGE,
-            field="test_interval",
-            got=param.test_interval,
-        )
+        text = "with test nets, expected at least 1"
+        raise fault(ErrorCode.OUT_OF_RANGE, "test_interval", param.test_interval, text)
     for index, iterations in enumerate(param.test_iter):
         if iterations < 0:
-            message = (
-                f"got test_iter {iterations} of test net {index}, expected a number of batches, or "
-                "0 for every record once"
-            )
-            raise ConfigError(
-                message,
-                fields=("test_iter",),
-                code=ErrorCode.OUT_OF_RANGE,
-                field="test_iter",
-                net=index,
-                got=iterations,
-            )
+            text = f"of test net {index}, expected a number of batches, or 0 for every record once"
+            raise fault(ErrorCode.OUT_OF_RANGE, "test_iter", iterations, text, net=index)
     return sources
 
 
-def _check_epoch(net: Net, index: int) -> None:
-    try:
-        Epoch(net)
-    except ConfigError as error:
-        place = f"test_iter: 0 of test net {index}"
-        raise error.at(place) from None
-
-
-def _test_sources(param: SolverParameter) -> list[Source]:
-    named = [Source("test_net_param", message) for message in param.test_net_param]
-    named += [Source("test_net", name) for name in param.test_net]
-    generic = [Source(f, getattr(param, f)) for f in ("net_param", "net") if param.HasField(f)]
-    counts = len(param.test_iter)
-    if counts < len(named) or (counts > len(named) and not generic):
-        message = (
-            f"got {counts} test_iter for {len(named)} test nets (test_net_param and test_net), "
-            "expected one for each"
-        )
-        raise ConfigError(
-            message,
-            fields=("test_iter",),
-            code=ErrorCode.COUNT_MISMATCH,
-            field="test_iter",
-            got=counts,
-            expected=len(named),
-        )
-    return named + generic * (counts - len(named))
-
-
 def load_weights_list(
-    net: Net,
-    lists: Sequence[str],
-    base: Path | None = None,
-    on_mismatch: OnMismatch = "raise",
+    net: Net, lists: Sequence[str], base: Path | None = None, on_mismatch: OnMismatch = "raise"
 ) -> None:
     """Load parameters from files into a net, one after the other.
 

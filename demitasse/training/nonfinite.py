@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from demitasse.blob import Blob
 from demitasse.core.deprecated import warn_once
 from demitasse.core.log import get_logger, number
 from demitasse.errors import ErrorCode, NetError
 from demitasse.net import Net
-from demitasse.training.distributed import WorkerGroup
+
+if TYPE_CHECKING:
+    from demitasse.training.context import TrainingContext
 
 log = get_logger(__name__)
 
 OnNonfinite = Literal["warn", "raise"]
 
-Place = tuple[int, str, int]
-"""First blob with such values: number of its layer, its name, and the net's shard."""
-
 
 class NonfiniteCheck:
-    """Warns of the first loss and of weights that are NaN or infinite, or raises an error.
-
-    Args:
-        action: "warn" or "raise".
-
-    Attributes:
-        raises: Whether such values raise an error.
-    """
+    """Warns of the first loss and of weights that are NaN or infinite, or raises an error."""
 
     def __init__(self, action: OnNonfinite | str) -> None:
         if action == "stop":
@@ -43,17 +34,10 @@ class NonfiniteCheck:
         """Warn again, as in a new run."""
         self._warned = False
 
-    def check_loss(
-        self, loss: float, net: Net, team: WorkerGroup, iteration: int, rate: float
-    ) -> None:
+    def check_loss(self, loss: float, run: TrainingContext, iteration: int, rate: float) -> None:
         """Check the loss of an iteration, the same in all processes of a run.
 
-        Args:
-            loss: The loss.
-            net: The net of the loss.
-            team: The workers.
-            iteration: The iteration.
-            rate: The last learning rate.
+        The message names the first value of the run's nets that is not finite, and the last rate.
 
         Raises:
             NetError: The loss is NaN or infinite, and the action is "raise".
@@ -62,7 +46,7 @@ class NonfiniteCheck:
             return
         message = (
             f"the loss is {loss} at iteration {iteration}; the first values that are not finite "
-            f"are in {_first_place(net, team)} (the last learning rate was {number(rate)}; try a "
+            f"are in {_first_place(run)} (the last learning rate was {number(rate)}; try a "
             "smaller one, or clip_gradients)"
         )
         if self.raises:
@@ -75,60 +59,46 @@ class NonfiniteCheck:
 
         MAX pooling, for example, may drop NaN.
 
-        Args:
-            net: The net.
-            iteration: The iteration.
-
         Raises:
             NetError: Weights are NaN or infinite, and the action is "raise".
         """
-        places = (name for i in range(len(net.layers)) for name in _nonfinite_params(net, i))
-        place = next(places, None)
-        if place is None:
+        first = next(_nonfinite_blobs(net, tops=False), None)
+        if first is None:
             return
-        message = f"{place} has values that are NaN or infinite at iteration {iteration}"
+        message = f"{first[1]} has values that are NaN or infinite at iteration {iteration}"
         if self.raises:
             message += "; nothing is written. on_nonfinite 'warn' writes the weights anyway"
             raise NetError(message, code=ErrorCode.NOT_FINITE, iteration=iteration)
         log.warning("%s, and is written anyway", message)
 
 
-def _first_place(net: Net, team: WorkerGroup) -> str:
+def _first_place(run: TrainingContext) -> str:
     """Return the first blob that is not finite, in forward order, in the net of any shard."""
+    team = run.team
 
-    def own() -> list[Place]:
+    def own() -> list[tuple[int, int, str]]:
+        """Return for each shard the number of the layer, the shard and the blob."""
         places = []
-        for index, shard_net in enumerate((net, *team.other_nets)):
-            if (first := _first_nonfinite(shard_net)) is not None:
-                places.append((*first, team.rank + index * team.size))
+        for index, net in enumerate(run.training_nets):
+            if (first := next(_nonfinite_blobs(net), None)) is not None:
+                places.append((first[0], team.rank + index * team.size, first[1]))
         return places
 
     everywhere = [place for places in team.allgather(own) for place in places]
     if not everywhere:
         return "no blob that is left of the pass"
-    _, name, shard = min(everywhere, key=lambda place: (place[0], place[2]))
+    _, shard, name = min(everywhere)
     return name if team.is_single else f"{name}, of shard {shard}"
 
 
-def _first_nonfinite(net: Net) -> tuple[int, str] | None:
-    """Return layer and name of the first parameter or top that is not finite."""
-    for index, layer in enumerate(net.layers):
-        for name in _nonfinite_params(net, index):
-            return index, name
-        for top in net.structure.top_ids(index):
-            if not _is_finite(net.structure.blob_list[top]):
-                return index, f"top {net.blob_names[top]!r} of layer {layer.name!r} ({layer.type})"
-    return None
-
-
-def _nonfinite_params(net: Net, index: int) -> Iterator[str]:
-    """Yield the names of a layer's parameters that are not finite."""
-    layer = net.layers[index]
-    for i, blob in enumerate(layer.blobs):
-        if not _is_finite(blob):
-            yield f"parameter {i} of layer {layer.name!r} ({layer.type})"
-
-
-def _is_finite(blob: Blob) -> bool:
-    with np.errstate(all="ignore"):  # the sum of large numbers may be infinite
-        return math.isfinite(blob.asum_data()) or bool(np.isfinite(blob.cpu_data()).all())
+def _nonfinite_blobs(net: Net, *, tops: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield layer and name of each parameter, and top, that is not finite."""
+    for index, at in enumerate(net.structure.bindings()):
+        blobs = [(f"parameter {i}", blob) for i, blob in enumerate(at.layer.blobs)]
+        if tops:
+            blobs += [(f"top {blob.name!r}", blob) for blob in at.top]
+        for name, blob in blobs:
+            with np.errstate(all="ignore"):  # the sum of large numbers may be infinite
+                total = blob.asum_data()
+            if not math.isfinite(total) and not np.isfinite(blob.cpu_data()).all():
+                yield index, f"{name} of {at.label}"

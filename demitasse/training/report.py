@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -35,62 +35,10 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+Outputs = Mapping[str, np.ndarray]
+
 MOST_ELEMENTS = 16
 """Elements of an output that loggers receive; larger outputs are maps and features, no curves."""
-
-
-@dataclass(frozen=True)
-class Throughput:
-    """Speed of a part of a run.
-
-    Attributes:
-        iterations: Number of iterations.
-        seconds: Their time.
-        waited: Seconds of that time spent waiting for batches; None without prefetching layers.
-    """
-
-    iterations: int
-    seconds: float
-    waited: float | None
-
-    @property
-    def iterations_per_second(self) -> float:
-        """Speed, 0 without iterations."""
-        return self.iterations / (self.seconds or 1)
-
-    def rates(self, images: int) -> dict[str, float]:
-        """Return the numbers for loggers; none without iterations.
-
-        Args:
-            images: Images of an iteration, on all ranks; 0 if unknown.
-        """
-        if not self.iterations:
-            return {}
-        values = {"iterations_per_second": self.iterations_per_second}
-        if images:
-            values["images_per_second"] = images * self.iterations_per_second
-        if self.waited is not None:
-            values["data_wait"] = min(1.0, self.waited / (self.seconds or 1))
-        return values
-
-
-class ThroughputMeter:
-    """Measures the speed of a run."""
-
-    def __init__(self) -> None:
-        self._since, self._first, self._waited = perf_counter(), 0, 0.0
-
-    def start(self, net: Net, iteration: int) -> None:
-        """Measure from now on."""
-        self._since, self._first = perf_counter(), iteration
-        self._waited = _seconds_waited(net) or 0.0
-
-    def measure(self, net: Net, iteration: int) -> Throughput:
-        """Return the speed since the start."""
-        waited = _seconds_waited(net)
-        if waited is not None:  # a data source that was opened again counts from 0
-            waited = max(0.0, waited - self._waited)
-        return Throughput(iteration - self._first, perf_counter() - self._since, waited)
 
 
 def batch_size_of(net: Net) -> int:
@@ -108,8 +56,13 @@ def _seconds_waited(net: Net) -> float | None:
 
 
 def run_metadata(param: SolverParameter, net: Net, world_size: int) -> dict[str, object]:
-    """Return the facts of the event ``begin``; ``prototxt`` is the net as built."""
-    return _solver_fields(param) | {
+    """Return the facts of the event ``begin``: fields that are set, and the net as built."""
+    fields = SolverParameter()
+    fields.CopyFrom(param)
+    for name in ("net_param", "train_net_param", "test_net_param", "train_state", "test_state",
+                 "type", "random_seed"):  # fmt: skip
+        fields.ClearField(name)
+    return MessageToDict(fields, preserving_proto_field_name=True) | {
         "demitasse": __version__,
         "net": net.name,
         "device": net.device.name,
@@ -126,16 +79,6 @@ def run_metadata(param: SolverParameter, net: Net, world_size: int) -> dict[str,
     }
 
 
-def _solver_fields(param: SolverParameter) -> dict[str, object]:
-    """Return the other fields of a solver that are set, without nets."""
-    fields = SolverParameter()
-    fields.CopyFrom(param)
-    for name in ("net_param", "train_net_param", "test_net_param", "train_state", "test_state",
-                 "type", "random_seed"):  # fmt: skip
-        fields.ClearField(name)
-    return MessageToDict(fields, preserving_proto_field_name=True)
-
-
 class TrainReport:
     """The last losses, the speed, and the log of training and tests.
 
@@ -143,17 +86,13 @@ class TrainReport:
         window: Number of iterations that the displayed loss is averaged over.
         loggers: Receive the numbers, too; None for no loggers.
         passes: Passes of the net in one iteration, on all ranks.
-
-    Attributes:
-        losses: Losses of the last iterations, oldest first.
-        loggers: The loggers.
     """
 
     def __init__(self, window: int, loggers: LoggerGroup | None = None, passes: int = 1) -> None:
         self.losses: deque[float] = deque(maxlen=window)
         self.loggers = LoggerGroup([], dict) if loggers is None else loggers
-        self._passes, self._meter = passes, ThroughputMeter()
-        self._wait_times = WaitTimes()
+        self._passes, self._wait_times = passes, WaitTimes()
+        self._since, self._first, self._waited = perf_counter(), 0, 0.0
 
     @property
     def smoothed_loss(self) -> float:
@@ -163,7 +102,8 @@ class TrainReport:
 
     def start(self, net: Net, iteration: int) -> None:
         """Measure speed from now on."""
-        self._meter.start(net, iteration)
+        self._since, self._first = perf_counter(), iteration
+        self._waited = _seconds_waited(net) or 0.0
 
     def set_losses(self, losses: Iterable[float]) -> None:
         """Replace the losses in the window, oldest first."""
@@ -171,29 +111,29 @@ class TrainReport:
         self.losses.extend(losses)
 
     def display(self, net: Net, iteration: int, every: int) -> None:
-        """Log speed, loss and outputs of an iteration.
-
-        Args:
-            net: The training net.
-            iteration: Number of updates made before.
-            every: Iterations from one display to the next.
-        """
-        throughput, loss = self._meter.measure(net, iteration), self.smoothed_loss
-        seconds, speed = throughput.seconds, throughput.iterations_per_second
+        """Log speed, loss and outputs after so many updates, ``every`` since the last display."""
+        iterations, seconds = iteration - self._first, perf_counter() - self._since
+        speed, loss = iterations / (seconds or 1), self.smoothed_loss
         metrics = {"phase": "train", "iter": iteration}
         log.info(
             "Iteration %d (%s iter/s, %ss/%d iters), loss = %s",
             iteration, number(speed), number(seconds), every, number(loss),
             extra={"metrics": {**metrics, "loss": loss, "iterations_per_second": speed}},
         )  # fmt: skip
+        rates = {}
+        if iterations:
+            rates["iterations_per_second"] = speed
+            if images := batch_size_of(net) * self._passes:
+                rates["images_per_second"] = images * speed
+            if (waited := _seconds_waited(net)) is not None:
+                # A data source that was opened again counts from 0.
+                waited = max(0.0, waited - self._waited)
+                rates["data_wait"] = min(1.0, waited / (seconds or 1))
         self.start(net, iteration)
         outputs = {name: net.blob_by_name(name).cpu_data() for name in net.outputs}
         _log_outputs("Train", net, outputs, metrics)
-        rates = throughput.rates(batch_size_of(net) * self._passes)
-        self.loggers.scalars(
-            iteration,
-            {"loss": self.losses[-1], "smoothed_loss": loss, **rates, **_scalars("train", outputs)},
-        )
+        losses = {"loss": self.losses[-1], "smoothed_loss": loss}
+        self.loggers.scalars(iteration, losses | rates | _scalars("train", outputs))
 
     def log_wait_times(self, iteration: int, wait_times: WaitTimes) -> None:
         """Log the time that processes have waited since the last call; nothing of one process."""
@@ -224,12 +164,7 @@ class TrainReport:
         self.loggers.scalars(iteration, {"learning_rate": rate})
 
     def log_test(
-        self,
-        net: Net,
-        index: int,
-        iteration: int,
-        means: Mapping[str, np.ndarray],
-        loss: float | None,
+        self, net: Net, index: int, iteration: int, means: Outputs, loss: float | None
     ) -> None:
         """Log the means of a test net's outputs, and of its loss unless None."""
         metrics = {"phase": "test", "net": index, "iter": iteration}
@@ -240,7 +175,7 @@ class TrainReport:
         self.loggers.scalars(iteration, {**losses, **_scalars(f"test{index}", means)})
 
 
-def _scalars(group: str, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+def _scalars(group: str, values: Outputs) -> dict[str, float]:
     """Return outputs as ``group/NAME``, or ``group/NAME[i]`` if one has several elements."""
     scalars = {}
     for name, array in values.items():
@@ -252,21 +187,17 @@ def _scalars(group: str, values: Mapping[str, np.ndarray]) -> dict[str, float]:
     return scalars
 
 
-def _log_outputs(
-    kind: str, net: Net, values: Mapping[str, np.ndarray], metrics: Mapping[str, Any]
-) -> None:
+def _log_outputs(kind: str, net: Net, values: Outputs, metrics: Mapping[str, Any]) -> None:
     """Log every output element of a net, with its part of the loss if it has one."""
     weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
-    index = 0
-    for name, array in values.items():
+    elements = [(name, x) for name, array in values.items() for x in array.reshape(-1).tolist()]
+    for index, (name, value) in enumerate(elements):
         weight = weights[name]
-        for value in array.reshape(-1).tolist():
-            part = f" (* {number(weight)} = {number(weight * value)} loss)" if weight else ""
-            log.info(
-                "    %s net output #%d: %s = %s%s", kind, index, name, number(value), part,
-                extra={"metrics": {**metrics, "output": index, "name": name, "value": value}},
-            )  # fmt: skip
-            index += 1
+        part = f" (* {number(weight)} = {number(weight * value)} loss)" if weight else ""
+        log.info(
+            "    %s net output #%d: %s = %s%s", kind, index, name, number(value), part,
+            extra={"metrics": {**metrics, "output": index, "name": name, "value": value}},
+        )  # fmt: skip
 
 
 def log_histograms(solver: Solver, every: int) -> None:
@@ -289,10 +220,16 @@ def log_histograms(solver: Solver, every: int) -> None:
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="every", got=every)
 
     def send() -> None:
-        parameters = {name: dict(_histograms(blob)) for name, blob in _parameters(solver.net)}
-        gradients = [kinds["gradients"] for kinds in parameters.values() if "gradients" in kinds]
+        parameters: dict[str, dict[str, Any]] = {}
+        norms = []
+        for name, blob in _parameters(solver.net):
+            weights, gradients = distribution(blob), distribution(blob, diff=True)
+            found = {"weights": weights, "gradients": gradients}
+            parameters[name] = {kind: asdict(one) for kind, one in found.items() if one is not None}
+            if gradients is not None:
+                norms.append(gradients.norm)
         solver.log_event("distributions", {"parameters": parameters})
-        solver.log_scalars({"gradient_norm": math.hypot(*(one["norm"] for one in gradients))})
+        solver.log_scalars({"gradient_norm": math.hypot(*norms)})
 
     def begin() -> None:
         """Add the callback in these iterations alone: with it an update cannot be queued ahead."""
@@ -313,13 +250,6 @@ def _parameters(net: Net) -> Iterator[tuple[str, Blob]]:
             if blob.data_memory.serial not in seen:
                 seen.add(blob.data_memory.serial)
                 yield f"{layer}/{index}", blob
-
-
-def _histograms(blob: Blob) -> Iterator[tuple[str, dict[str, float]]]:
-    for kind, diff in (("weights", False), ("gradients", True)):
-        histogram = distribution(blob, diff=diff)
-        if histogram is not None:
-            yield kind, asdict(histogram)
 
 
 __getattr__ = deprecated_names(__name__, {"tell_distributions": "log_histograms"})

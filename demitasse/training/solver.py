@@ -31,7 +31,7 @@ from demitasse.training.distributed import (
     AllReduce,
     Communicator,
     LocalCommunicator,
-    make_shards,
+    Shards,
     make_worker_group,
 )
 from demitasse.training.evaluation import Evaluator, OnBatch
@@ -126,14 +126,9 @@ class Solver:
     """
 
     @renamed_arguments(
-        ranks="world_size",
-        shards="num_shards",
-        processes="communicator",
-        reduce="allreduce",
-        lenient="ignore_unknown_fields",
-        lowered="optimize",
-        keep="keep_blobs",
-    )
+        ranks="world_size", shards="num_shards", processes="communicator", reduce="allreduce",
+        lenient="ignore_unknown_fields", lowered="optimize", keep="keep_blobs",
+    )  # fmt: skip
     def __init__(
         self,
         source: str | os.PathLike[str] | SolverParameter,
@@ -158,15 +153,14 @@ class Solver:
         allreduce: AllReduce | None = None,
         overlap: bool = False,
     ) -> None:
-        self.param, folder = read_fields(
-            source, type=type, ignore_unknown_fields=ignore_unknown_fields
-        )
+        self.param, folder = read_fields(source, type, ignore_unknown_fields)
         rule = find_rule(self.param.type)
         with locate_fields(None if isinstance(source, SolverParameter) else Path(source)):
             check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, world_size)
         communicator = LocalCommunicator() if communicator is None else communicator
-        shards = make_shards(num_shards, communicator)
+        size = communicator.size
+        shards = Shards(size if num_shards is None else num_shards, communicator.rank, size)
         if shards.count > 1:
             rank, world_size = shards.rank, shards.count
         if rank == 0:
@@ -176,13 +170,9 @@ class Solver:
         asked_seed = settings.get("seed") if seed is None else seed
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
-            "device": device,
-            "dtype": dtype,
-            "optimize": optimize,
-            "rank": rank,
-            "world_size": world_size,
-            "ignore_unknown_fields": ignore_unknown_fields,
-        }
+            "device": device, "dtype": dtype, "optimize": optimize, "rank": rank,
+            "world_size": world_size, "ignore_unknown_fields": ignore_unknown_fields,
+        }  # fmt: skip
         self.net, self.test_nets = make_nets(
             self.param, base, options, seed=seed, keep=keep_blobs, on_mismatch=on_mismatch
         )
@@ -195,10 +185,8 @@ class Solver:
         self.on_test: list[Callable[[int, dict[str, np.ndarray]], None]] = []
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
         self.loggers: list[Logger] = []
-        loggers = LoggerGroup(
-            self.loggers if rank == 0 else [],
-            lambda: run_metadata(self.param, self.net, world_size),
-        )
+        active = self.loggers if rank == 0 else []
+        loggers = LoggerGroup(active, lambda: run_metadata(self.param, self.net, world_size))
         self._run = TrainingContext(
             self.param,
             self.net,
@@ -214,12 +202,9 @@ class Solver:
         self._requests = Requests()
         self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
         custom = self.__class__.apply_update is not Solver.apply_update
-        self._loop = TrainingLoop(
-            self, self._run, self._checkpointer, self._requests, custom_update=custom
-        )
-        self._evaluator = Evaluator(
-            self._run, self._requests, self._loop.write_test_snapshot, self.on_test_batch
-        )
+        self._loop = TrainingLoop(self, self._run, self._checkpointer, self._requests, custom)
+        snapshot = self._loop.write_test_snapshot
+        self._evaluator = Evaluator(self._run, self._requests, snapshot, self.on_test_batch)
         log.info("Solver scaffolding done.")
 
     @property
@@ -230,10 +215,7 @@ class Solver:
     # -- training ------------------------------------------------------------------------------
 
     def step(self, iterations: int = 1) -> float:
-        """Make so many updates, with tests, display and snapshots as the fields say.
-
-        Returns:
-            ``smoothed_loss``: the loss, or its mean over ``average_loss`` iterations.
+        """Make so many updates, with tests, display and snapshots; return ``smoothed_loss``.
 
         Raises:
             NetError: Another thread uses the net.
@@ -256,7 +238,7 @@ class Solver:
         batch_size: int | None = None,
         shuffle: bool = True,
     ) -> float:
-        """Train on arrays or batches, which fill the inputs of the net: an update for each batch.
+        """Update once for each batch of data, which fills the inputs; return ``smoothed_loss``.
 
         Args:
             data: An array of items, or a dict of arrays by the names of the inputs; or an iterable
@@ -266,9 +248,6 @@ class Solver:
             epochs: Number of passes over ``data``; an iterator has one.
             batch_size: Items of a batch of arrays; None for the size that the net declares.
             shuffle: Whether arrays are shuffled in each epoch, by the seed of the net.
-
-        Returns:
-            ``smoothed_loss``.
 
         Raises:
             NetError: The net has no inputs, or others than the batches.
@@ -295,9 +274,7 @@ class Solver:
         """
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; give the number of iterations, or call step"
-            raise ConfigError(
-                message, fields=("max_iter",), code=ErrorCode.MISSING, field="max_iter"
-            )
+            raise ConfigError(message, code=ErrorCode.MISSING, field="max_iter")
         if self.param.snapshot_after_train and self._run.is_root:
             check_folder(self.param.snapshot_prefix)
             self._checkpointer.lock_prefix()
@@ -317,7 +294,7 @@ class Solver:
         last = self.param.snapshot_after_train and not should_snapshot(self.param, self.iter)
         if last or self._checkpointer.snapshot_pending:
             if last:
-                self._checkpointer.gather()
+                self._checkpointer.resumable.gather()
             if self._run.is_root:
                 self.snapshot()
             else:
@@ -363,18 +340,15 @@ class Solver:
     # -- testing -------------------------------------------------------------------------------
 
     def test_all(self) -> list[dict[str, np.ndarray]]:
-        """Test with every test net.
+        """Test with every test net; return the mean of every output for each completed test.
 
         All processes of a run call this. Of ``world_size`` solvers only rank 0 tests.
-
-        Returns:
-            For each test that was completed, the mean of every output.
         """
         results: list[dict[str, np.ndarray]] = []
         if self._run.team.is_single and not self._run.is_root:
             return results
         self.stopped = False
-        with self._checkpointer.repeatable_test(lambda: self.stopped):
+        with self._checkpointer.resumable.repeatable_test(lambda: self.stopped):
             for index in range(len(self.test_nets)):
                 if not self.stopped:
                     results.append(self.test(index))
@@ -405,12 +379,7 @@ class Solver:
     # -- loggers -------------------------------------------------------------------------------
 
     def log_event(self, kind: str, facts: Mapping[str, object]) -> None:
-        """Send an event at the present iteration to every logger.
-
-        Args:
-            kind: Kind of the event.
-            facts: Its values, of JSON's types.
-        """
+        """Send an event of the present iteration, with values of JSON's types, to every logger."""
         self._run.report.loggers.event(self.iter, kind, facts)
 
     def log_scalars(self, values: Mapping[str, float]) -> None:
@@ -438,13 +407,9 @@ class Solver:
     # -- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self, prefix: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
-        """Write the weights and the state as ``<prefix>_iter_<N>...``; only on rank 0.
+        """Write the weights and the state as ``<prefix>_iter_<N>...``; return both files.
 
-        Args:
-            prefix: ``snapshot_prefix`` by default.
-
-        Returns:
-            The weights file and the state file.
+        The prefix is ``snapshot_prefix`` by default.
 
         Raises:
             SnapshotError: The files cannot be written, and old files stay complete; or this is

@@ -12,7 +12,7 @@ from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, read_solver_params, upgrade_solver
 from demitasse.layers.checks import nonfinite_fields
-from demitasse.training.average_precision import AP_VERSIONS
+from demitasse.training.evaluation import AP_VERSIONS
 from demitasse.training.lr_policies import check_policy
 from demitasse.training.monitor import EarlyStopping
 from demitasse.training.update_rules import UpdateRule, check_update
@@ -21,10 +21,7 @@ EVAL_TYPES = ("classification", "detection")
 
 
 def read_fields(
-    source: str | os.PathLike[str] | SolverParameter,
-    *,
-    type: str | None = None,
-    ignore_unknown_fields: bool = False,
+    source: str | os.PathLike[str] | SolverParameter, type: str | None, ignore_unknown_fields: bool
 ) -> tuple[SolverParameter, Path | None]:
     """Return the fields of a solver, with the type if given, and the folder of its file."""
     folder = None
@@ -51,7 +48,7 @@ def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
     """
     for name, value in nonfinite_fields(param):
         message = f"got {name} {value}, expected a finite number"
-        raise ConfigError(message, fields=(name,), code=ErrorCode.NOT_FINITE, field=name, got=value)
+        raise ConfigError(message, code=ErrorCode.NOT_FINITE, field=name, got=value)
     check_update(param, rule)
     if param.HasField("lr_policy"):
         check_policy(param)
@@ -59,9 +56,7 @@ def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
         value = getattr(param, name)
         if value not in known:
             message = f"got {name} {value!r}, expected one of {', '.join(known)}"
-            raise ConfigError(
-                message, fields=(name,), code=ErrorCode.UNKNOWN, field=name, got=value
-            )
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, field=name, got=value)
     for name in ("average_loss", "iter_size"):
         _at_least(1, name, getattr(param, name))
     for name in ("display", "snapshot", "test_interval", "max_iter"):
@@ -70,11 +65,7 @@ def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
 
 @contextmanager
 def locate_fields(file: Path | None) -> Iterator[None]:
-    """Add the solver's file, and the line of the field if there is one, to errors.
-
-    Args:
-        file: The file; None for a solver that was not read from a file.
-    """
+    """Add the solver's file, unless None, and the line of the field if there is one, to errors."""
     try:
         yield
     except ConfigError as error:
@@ -116,9 +107,7 @@ def check_options(
 def _at_least(least: int, name: str, value: int) -> None:
     if value < least:
         message = f"got {name} {value}, expected at least {least}"
-        raise ConfigError(
-            message, fields=(name,), code=ErrorCode.OUT_OF_RANGE, field=name, got=value
-        )
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=name, got=value)
 
 
 def should_display(param: SolverParameter, iteration: int) -> bool:

@@ -71,36 +71,23 @@ def _adam(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array
 class UpdateRule:
     """Update rule of one type of solver.
 
-    Attributes:
-        type: Name in solver files.
-        formula: Returns the change to subtract from the weights, and the new history.
-        histories: Number of history arrays of a parameter, in the order of Caffe's solver states.
-        averages: Fields that are decay rates of running averages: at least 0 and below 1.
-        squares: Field with the decay rate of averages of squares.
-        takes_momentum: Whether ``momentum`` is allowed.
-        takes_l1: Whether weights may decay by their absolute value.
-        corrected: Whether averages are corrected for their start at 0.
-        decoupled: Whether the weight decay is decoupled from the averages.
-        trusts: Whether each parameter has a learning rate of its own: the norm of its weights over
-            the norm of its "gradient", decay included, or of its "step". Parameters with at most
-            one axis longer than 1, as biases and scales of a normalization, use the common rate.
-        coasts: Whether momentum still moves a parameter whose ``lr_mult`` is 0.
-        zero_stays: Whether a zero weight with a zero gradient stays zero with any coefficients;
-            padding of a layout may then be updated, too.
+    With ``trusts`` each parameter has a learning rate of its own: the norm of its weights over the
+    norm of its "gradient", decay included, or of its "step". Parameters with at most one axis
+    longer than 1, as biases and scales of a normalization, use the common rate.
     """
 
-    type: str
-    formula: Formula
-    histories: int = 1
-    averages: tuple[str, ...] = ()
-    squares: str = "momentum2"
+    type: str  # name in solver files
+    formula: Formula  # returns the change to subtract from the weights, and the new history
+    histories: int = 1  # arrays of a parameter, in the order of Caffe's solver states
+    averages: tuple[str, ...] = ()  # fields that are decay rates: at least 0 and below 1
+    squares: str = "momentum2"  # field with the decay rate of averages of squares
     takes_momentum: bool = True
-    takes_l1: bool = True
-    corrected: bool = False
-    decoupled: bool = False
+    takes_l1: bool = True  # weights may decay by their absolute value
+    corrected: bool = False  # averages are corrected for their start at 0
+    decoupled: bool = False  # the weight decay is decoupled from the averages
     trusts: Literal["", "gradient", "step"] = ""
-    coasts: bool = False
-    zero_stays: bool = False
+    coasts: bool = False  # momentum still moves a parameter whose ``lr_mult`` is 0
+    zero_stays: bool = False  # with a gradient of 0: padding may be updated
 
 
 ADAM = UpdateRule("Adam", _adam, histories=2, averages=("momentum", "momentum2"), corrected=True)
@@ -135,9 +122,7 @@ def find_rule(type_: str) -> UpdateRule:
             f"unknown solver type {type_!r}{suggestion(type_, RULES)}; known types are "
             f"{', '.join(RULES)}"
         )
-        raise ConfigError(
-            message, fields=("type",), code=ErrorCode.UNKNOWN, field="type", got=type_
-        )
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="type", got=type_)
     return RULES[type_]
 
 
@@ -219,14 +204,7 @@ def scaled(
 
 
 def numbers(param: SolverParameter, rule: UpdateRule, rate: float, iteration: int) -> Update:
-    """Return the coefficients of an iteration's updates, for multipliers of 1.
-
-    Args:
-        param: The solver's fields.
-        rule: The solver's rule.
-        rate: The learning rate.
-        iteration: Number of updates made so far.
-    """
+    """Return the coefficients of an update for multipliers of 1, after so many updates."""
     beta1, beta2 = param.momentum, param.momentum2
     time = iteration + 1
     return Update(
@@ -248,40 +226,20 @@ def check_update(param: SolverParameter, rule: UpdateRule) -> None:
     Raises:
         ConfigError: Names the field and its possible values.
     """
+
+    def fault(code: ErrorCode, expected: str, *fields: str) -> ConfigError:
+        got = getattr(param, fields[0])
+        text = f"{got:g}" if isinstance(got, float) else repr(got)
+        message = f"got {fields[0]} {text} for {rule.type}, expected {expected}"
+        return ConfigError(message, fields=fields, code=code, field=fields[0], got=got)
+
     if param.momentum and not rule.takes_momentum:
-        message = f"momentum cannot be used with {rule.type}; remove it"
-        raise ConfigError(
-            message, fields=("momentum",), code=ErrorCode.UNSUPPORTED, field="momentum"
-        )
+        raise fault(ErrorCode.UNSUPPORTED, "none; remove the field", "momentum")
     for name in rule.averages:
-        value: float = getattr(param, name)
-        if not 0 <= value < 1:
-            message = f"got {name} {value:g} for {rule.type}, expected at least 0 and below 1"
-            raise ConfigError(
-                message, fields=(name,), code=ErrorCode.OUT_OF_RANGE, field=name, got=value
-            )
+        if not 0 <= getattr(param, name) < 1:
+            raise fault(ErrorCode.OUT_OF_RANGE, "at least 0 and below 1", name)
     if rule.trusts == "gradient" and not param.trust_coefficient > 0:
-        message = (
-            f"got trust_coefficient {param.trust_coefficient:g} for {rule.type}, expected a value "
-            "above 0"
-        )
-        raise ConfigError(
-            message,
-            fields=("trust_coefficient",),
-            code=ErrorCode.OUT_OF_RANGE,
-            field="trust_coefficient",
-            got=param.trust_coefficient,
-        )
+        raise fault(ErrorCode.OUT_OF_RANGE, "a value above 0", "trust_coefficient")
     known = ["L2", "L1"] if rule.takes_l1 else ["L2"]
     if param.weight_decay and param.regularization_type not in known:
-        message = (
-            f"got regularization_type {param.regularization_type!r} for {rule.type}, expected "
-            f"{' or '.join(known)}"
-        )
-        raise ConfigError(
-            message,
-            fields=("regularization_type", "weight_decay"),
-            code=ErrorCode.UNKNOWN,
-            field="regularization_type",
-            got=param.regularization_type,
-        )
+        raise fault(ErrorCode.UNKNOWN, " or ".join(known), "regularization_type", "weight_decay")

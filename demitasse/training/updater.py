@@ -29,8 +29,7 @@ from demitasse.training.update_rules import UpdateRule
 
 log = get_logger(__name__)
 
-LABEL = "the history of the solver"
-"""Name of the history in messages."""
+LABEL = "the history of the solver"  # name of the history in messages
 
 ALIGNMENT = 16
 """Elements that each parameter's part is aligned to; the elements between parts stay zero."""
@@ -148,15 +147,7 @@ def _in_c_order(
 
 
 class Updater:
-    """Changes the learnable parameters of a net by one solver's rule.
-
-    Args:
-        net: The training net.
-        rule: The solver's rule.
-
-    Attributes:
-        history: History arrays between updates.
-    """
+    """Changes the learnable parameters of a net by one solver's rule."""
 
     def __init__(self, net: Net, rule: UpdateRule) -> None:
         self.net, self.rule = net, rule

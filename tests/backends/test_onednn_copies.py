@@ -150,5 +150,5 @@ def test_kernels_are_not_made_for_a_step_that_another_takes_the_place_of():
     conv = next(entry for entry in net.plan.entries if entry.layer.name == "conv")
     [alone], [fused] = conv.step.forward_calls, conv.group.step.forward_calls
     assert isinstance(alone, WinogradCall)
-    assert "_kernel" in vars(fused)
-    assert "_kernel" not in vars(alone)
+    assert "kernel" in vars(fused)
+    assert "kernel" not in vars(alone)

@@ -8,7 +8,6 @@ from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
-from demitasse.backends.onednn.steps import deconvolution
 from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
@@ -86,48 +85,6 @@ def test_a_bias_is_added_by_the_library(size, channels, training):
     got, want = results(nets, np.random.default_rng(0).normal(size=(2, 8, 5, 4)))
 
     assert "numpy" not in nets[0].plan.entries[-1].executed_step.code
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-
-
-PLANES = """
-input: "x" input_shape {{ dim: 2 dim: 5 dim: 4 dim: 3 }} force_backward: {training}
-layer {{ name: "y" type: "Deconvolution" bottom: "x" top: "y" convolution_param {{
-  num_output: 17 kernel_h: 31 kernel_w: 18 stride_h: 16 stride_w: 10 pad_h: 2 pad_w: 1
-  bias_term: {bias} weight_filler {{ type: "msra" }} bias_filler {{ type: "uniform" }} }} }}
-"""
-
-
-def planes(monkeypatch, training="false", bias="false"):
-    """Two nets whose windows are taken for more than the caches hold."""
-    monkeypatch.setattr(deconvolution, "LARGE", 0)
-    message = parse_text(PLANES.format(training=training, bias=bias), NetParameter)
-    return [
-        Net(message, "TEST", device="cpu", seed=1, optimize=lowered) for lowered in (True, False)
-    ]
-
-
-def test_windows_that_fill_caches_are_added_up_one_channel_at_a_time(monkeypatch):
-    nets = planes(monkeypatch)
-    x = np.random.default_rng(0).normal(size=(2, 5, 4, 3))
-    x[0, 3, 0, 0], x[1, 2, 2, 1] = np.nan, np.inf
-
-    for _ in range(4):  # calls that are noted, too
-        for net in nets:
-            net.layers[-1].blobs[0].mutable_cpu_data()[...] *= -2
-        got, want = results(nets, x)
-
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-    code = nets[0].plan.entries[-1].executed_step.code
-    assert ("overlaps" in code) == (jit.status().ready and engine().tuning.width > 0)
-
-
-@pytest.mark.parametrize(("training", "bias"), [("true", "false"), ("false", "true")])
-def test_the_library_computes_all_channels_at_once_for_others(monkeypatch, training, bias):
-    nets = planes(monkeypatch, training, bias)
-
-    got, want = results(nets, np.random.default_rng(0).normal(size=(2, 5, 4, 3)))
-
-    assert "overlaps" not in nets[0].plan.entries[-1].executed_step.code
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 

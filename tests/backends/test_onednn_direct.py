@@ -28,9 +28,8 @@ from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.jit_adapters.few_channels import (
-        DirectCall,
-        DirectGradientCall,
+    from demitasse.backends.onednn.jit_adapters.calls import FilterGradientCall, PackedConvCall
+    from demitasse.backends.onednn.jit_adapters.convolutions import (
         TransposedCall,
         TransposedGradientCall,
     )
@@ -94,7 +93,7 @@ def test_both_passes_are_the_portable_ones(layout, n, c, m, size, kernel, stride
     planned = expect_same(text, rtol=ROUNDING)
 
     if layout != LIBRARY:
-        assert (DirectGradientCall in calls(planned)) == (m >= engine().tuning.width)
+        assert (FilterGradientCall in calls(planned)) == (m >= engine().tuning.width)
 
 
 def test_the_gradient_of_the_filters_is_ours():
@@ -102,7 +101,7 @@ def test_the_gradient_of_the_filters_is_ours():
 
     run(planned)
 
-    assert DirectGradientCall in calls(planned)
+    assert FilterGradientCall in calls(planned)
 
 
 def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
@@ -111,7 +110,7 @@ def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
     planned = build(text, "TEST")
     planned.forward()
 
-    assert calls(planned) == [DirectCall]
+    assert calls(planned) == [PackedConvCall]
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
 
 
@@ -134,7 +133,7 @@ def test_wide_windows_are_left_to_the_library():
     planned = build(text, "TEST")
     planned.forward()
 
-    assert DirectCall not in calls(planned)
+    assert PackedConvCall not in calls(planned)
 
 
 FEW = pytest.mark.parametrize("layout", LAYOUTS[:2])
@@ -239,7 +238,7 @@ def test_pooling_of_any_windows_comes_along_with_direct_convolution(kernel, stri
 
     fast = expect_same_outputs(text.replace("force_backward: true", ""), passes=2)
 
-    assert calls(fast) == [DirectCall]
+    assert calls(fast) == [PackedConvCall]
     assert fast.plan.entries[1].group.count == 3
 
 

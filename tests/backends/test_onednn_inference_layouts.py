@@ -9,7 +9,7 @@ from lowered import tuned
 from demitasse import Net
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.jit_adapters import depthwise
+from demitasse.backends.onednn.jit_adapters import convolutions
 from demitasse.backends.onednn.library.engine import Engine, engine
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
@@ -279,7 +279,7 @@ def test_large_images_lie_in_blocks_for_the_convolution_of_pixels_that_reads_the
 ):
     if "rectified" in text:
         text = text.replace('bottom: "each" top: "y"', 'bottom: "rectified" top: "y"')
-    monkeypatch.setattr(depthwise, "LARGE", 1)
+    monkeypatch.setattr(convolutions, "LARGE", 1)
     fast, portable = made(text, device="cpu"), made(text, device="numpy", optimize=False)
     portable.forward()
 
@@ -293,7 +293,7 @@ def test_large_images_lie_in_blocks_for_the_convolution_of_pixels_that_reads_the
 @pytest.mark.usefixtures("apart")
 def test_images_that_have_become_small_lie_as_they_would_have(monkeypatch):
     net = made(PAIRS, device="cpu")
-    monkeypatch.setattr(depthwise, "LARGE", 20_000)
+    monkeypatch.setattr(convolutions, "LARGE", 20_000)
     net.forward()
     large = {layer.name: layer.code for layer in report(net.plan)}["y"]
 

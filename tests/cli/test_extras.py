@@ -21,7 +21,6 @@ MISSING = {
     "torch export": ("export deploy.prototxt out.py --weights run_iter_20.caffemodel --check",
                      "torch"),
     "torch diff": ("diff deploy.prototxt some.pt2 --trust", "torch"),
-    "uvicorn": ("serve run_iter_20.caffemodel", "serve"),
     "sklearn": ("example digits", "examples"),
     "tensorboardX": ("train -solver solver.prototxt --logger tensorboard:x", "tensorboard"),
     "wandb": ("train -solver solver.prototxt --logger wandb:x", "wandb"),

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from demitasse import Net
 from demitasse.cli.errors import CliError, handle_errors
 
 NET = """
@@ -21,12 +22,18 @@ layer { name: "ip" type: "InnerProduct" bottom: "c" top: "y" inner_product_param
         num_output: 3 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "l" top: "loss" }
 """
+SERVED = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 4 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 3 } }
+"""
 SOLVER = """
 net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 4 snapshot: 4 snapshot_prefix: "s"
 """
 TRAIN = [sys.executable, "-P", "-m", "demitasse", "train", "--solver", "s.prototxt"]
 LARGEST = [sys.executable, "-P", "-m", "demitasse", "largest-batch", "net.prototxt",
            "--limit", "200MB", "--max-batch", "4"]  # fmt: skip
+SERVE = [sys.executable, "-P", "-m", "demitasse", "serve", "served.prototxt",
+         "--weights", "served.caffemodel", "--port", "0"]  # fmt: skip
 MIB = 1 << 20
 
 
@@ -35,6 +42,8 @@ def run(tmp_path):
     """Run a command under a limit of the process; return its code and last line."""
     (tmp_path / "net.prototxt").write_text(NET)
     (tmp_path / "s.prototxt").write_text(SOLVER)
+    (tmp_path / "served.prototxt").write_text(SERVED)
+    Net(SERVED, "TEST", device="numpy").save(tmp_path / "served.caffemodel")
     tmp_path.chmod(0o777)
     environment = {**os.environ, "DEMITASSE_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -52,16 +61,20 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "code", "option"),
+    ("command", "name", "value", "code", "option"),
     [
-        ("RLIMIT_AS", 100 * MIB, 4, "ulimit -v"),
-        ("RLIMIT_DATA", 64 * MIB, 4, "ulimit -d"),
-        ("RLIMIT_FSIZE", 100, 1, "ulimit -f"),
-        ("RLIMIT_STACK", MIB // 4, 0, ""),
+        (TRAIN, "RLIMIT_AS", 100 * MIB, 4, "ulimit -v"),
+        (TRAIN, "RLIMIT_DATA", 64 * MIB, 4, "ulimit -d"),
+        (TRAIN, "RLIMIT_FSIZE", 100, 1, "ulimit -f"),
+        (TRAIN, "RLIMIT_STACK", MIB // 4, 0, ""),
+        (TRAIN, "RLIMIT_STACK", MIB << 30, 4, "ulimit -s"),
+        (LARGEST, "RLIMIT_NOFILE", 6, 1, "ulimit -n"),
+        (SERVE, "RLIMIT_NOFILE", 6, 1, "ulimit -n"),
+        (SERVE, "RLIMIT_AS", 100 * MIB, 4, "ulimit -v"),
     ],
 )
-def test_an_error_names_the_limit(run, name, value, code, option):
-    ended, last = run(TRAIN, name, value)
+def test_an_error_names_the_limit(run, command, name, value, code, option):
+    ended, last = run(command, name, value)
 
     assert ended == code, last
     assert option in last
@@ -72,7 +85,7 @@ def test_an_error_names_the_limit(run, name, value, code, option):
     not hasattr(os, "geteuid") or os.geteuid() != 0 or not shutil.which("setpriv"),
     reason="the limit of threads does not hold for this user, who cannot become another",
 )
-@pytest.mark.parametrize(("threads", "command"), [(1, TRAIN), (2, TRAIN), (2, LARGEST)])
+@pytest.mark.parametrize(("threads", "command"), [(1, TRAIN), (2, TRAIN), (2, LARGEST), (3, SERVE)])
 def test_so_does_one_for_lack_of_threads(run, threads, command):
     """As another user, who may read the files of this one."""
     rights = "-all,+dac_override,+dac_read_search"

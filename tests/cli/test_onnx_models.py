@@ -97,7 +97,6 @@ def test_an_onnx_file_predicts_with_and_without_a_card(run):
 
 
 def test_an_onnx_file_is_served(run, start):
-    pytest.importorskip("uvicorn", reason="the server needs uvicorn")
     run(f"card model.onnx {FLAGS}")
     server = start("serve model.onnx --port 0 --device numpy")
     address = re.search(r"http://\S+?:\d+", server.stdout.readline())[0]

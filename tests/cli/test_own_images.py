@@ -444,8 +444,6 @@ def test_a_training_net_predicts(run):
 
 @pytest.mark.usefixtures("training_net")
 def test_a_training_net_is_served(start):
-    pytest.importorskip("uvicorn", reason="the server needs uvicorn")
-
     server = start("serve train_val.prototxt --weights w.caffemodel --port 0 --device numpy")
 
     assert "http://" in server.stdout.readline()

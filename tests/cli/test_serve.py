@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import socket
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -28,7 +27,6 @@ def model(project):
 @pytest.fixture
 def server(model, start):
     """Start a server on a port that is free; wait until it is ready."""
-    pytest.importorskip("uvicorn", reason="the server needs uvicorn")
 
     def begin(args=""):
         process = start(f"serve stripes.caffemodel --port 0 --device numpy {args}")
@@ -139,16 +137,6 @@ def test_a_request_that_is_too_long_is_refused(server):
 
 
 @pytest.mark.usefixtures("model")
-def test_without_uvicorn_it_is_told_what_to_install(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-
-    shown = run("serve stripes.caffemodel")
-
-    assert shown.exit_code == 3
-    assert "'demitasse[serve]'" in shown.stderr
-
-
-@pytest.mark.usefixtures("model")
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
@@ -162,8 +150,6 @@ def test_without_uvicorn_it_is_told_what_to_install(run, monkeypatch):
     ],
 )
 def test_what_cannot_be_served_is_told(run, args, code, message):
-    pytest.importorskip("uvicorn", reason="the server needs uvicorn")
-
     shown = run(args)
 
     assert shown.exit_code == code

@@ -19,7 +19,6 @@ APART = {
     "cli/commands/convert.py": "calls proto/write.py, whose function has the name of pathlib's",
     "testing/conformance/file_cases.py": "tests a device, in a folder that is thrown away",
     "inference/serving/codec.py": "writes to a pipe, and a file of /proc",
-    "io/proto/generate.py": "makes a part of the package, for developers",
 }
 """File of the package that is no writer -> why."""
 

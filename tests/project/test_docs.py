@@ -96,7 +96,6 @@ def test_many_inputs_run_in_parts():
 
 @pytest.mark.usefixtures("beside_digits")
 def test_a_net_is_served():
-    pytest.importorskip("uvicorn", reason="the server needs uvicorn")
     command = [sys.executable, "-m", "demitasse", "serve", "digits", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -220,7 +220,7 @@ def _all_of(solver: Solver) -> object:
         [array.tobytes() for array in solver.history.arrays()],
         solver.iter,
         solver.current_step,
-        solver._checkpointer._resumable.now().SerializeToString(deterministic=True),
+        solver._checkpointer.resumable.now().SerializeToString(deterministic=True),
     )
 
 

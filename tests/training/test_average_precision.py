@@ -7,7 +7,7 @@ from expect_error import expect_error
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, parse_text
 from demitasse.training import Solver
-from demitasse.training.average_precision import average_precision
+from demitasse.training.evaluation import average_precision
 
 SCORES = np.array([0.9, 0.8, 0.7, 0.6])
 RIGHT = np.array([True, False, True, False])

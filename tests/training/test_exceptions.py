@@ -99,7 +99,7 @@ class Training:
         """Return all that counts in a solver between two iterations."""
         blobs = [blob.cpu_data().tobytes() for blob in solver.net.structure.params_list]
         history = [array.tobytes() for array in solver.history.arrays()]
-        resume = solver._checkpointer._resumable.now()
+        resume = solver._checkpointer.resumable.now()
         resume.ClearField("snapshot")
         return [solver.iter, solver.current_step, blobs, history, resume]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, parse_text
-from demitasse.training.lr_policies import POLICIES, check_policy, learning_rate
+from demitasse.training.lr_policies import check_policy, learning_rate
 
 
 def param(text: str) -> SolverParameter:
@@ -131,10 +131,6 @@ def test_a_negative_base_lr_is_taken_as_it_is():
     fields.base_lr = -0.5
 
     assert [learning_rate(fields, i)[0] for i in (0, 1)] == [-0.5, -0.25]
-
-
-def test_every_policy_has_a_formula_in_its_docstring():
-    assert all("base_lr" in str(policy.__doc__) for policy in POLICIES.values())
 
 
 # -- those of forks, and our own ---------------------------------------------------------------

@@ -254,11 +254,11 @@ def test_a_run_goes_on_without_best_weights_that_cannot_be_written(
     solver.test_all = lambda: results(next(values))
     write = snapshot._save
 
-    def full_once(param, net, path):
+    def full_once(run, path):
         tried.append(solver.iter)
         if len(tried) == 2:
             raise SnapshotError("No space left on device")
-        write(param, net, path)
+        write(run, path)
 
     monkeypatch.setattr(snapshot, "_save", full_once)
 
@@ -274,7 +274,7 @@ def test_a_run_that_lacks_its_best_weights_fails_at_its_end(fields, tmp_path, mo
     values = iter([0.1, 0.5, 0.3, 0.2])
     solver.test_all = lambda: results(next(values, 0.0))
 
-    def full(param, net, path):
+    def full(run, path):
         if "best" in path.name:
             raise SnapshotError("No space left on device")
 

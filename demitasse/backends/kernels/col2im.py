@@ -7,21 +7,11 @@ strides, the last window has fewer pixels.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    Arguments,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, maximum, minimum
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -32,27 +22,18 @@ class Col2ImFields(Struct):
     """Windows of (rows, columns, channels), and images in the same layout."""
 
     x: Address
-    """Address of the first window; one window for each pixel of the input images."""
+    """The windows, one for each pixel of the bottom."""
     y: Output
-    """Address of the first image."""
     offsets: Address
-    """Address of the channels' offsets, repeated for each pixel of a group."""
+    """The channels' offsets, repeated for each pixel of a group."""
     images: Word
-    """Number of images."""
     bottom_rows: Word
-    """Rows of windows of an image."""
     bottom_columns: Word
-    """Columns of windows."""
     rows: Word
-    """Rows of an image."""
     columns: Word
-    """Columns of an image."""
     channels: Word
-    """Channels of a pixel."""
     row_pad: Word
-    """Rows that windows begin above their image."""
     column_pad: Word
-    """Columns that windows begin before their image."""
     row_stride: Word
     """Rows from one window to the next."""
     column_stride: Word
@@ -60,23 +41,14 @@ class Col2ImFields(Struct):
     column_windows: Word
     """Greatest number of adjacent windows that overlap."""
     window_rows: Word
-    """Rows of a window."""
     window_columns: Word
-    """Columns of a window."""
     window_count: Word
     """Elements of a window."""
 
 
-@cache
-def _kernel(width: int, whole: bool) -> int:
-    """Return the address of the kernel; ``whole``: for windows of whole strides only."""
-    name = f"overlaps{width}_{whole:d}"
-    return compiled(name, lambda module: _write(module, name, width, whole), name)[name]
-
-
-def _write(module: Any, name: str, width: int, whole: bool) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = Col2ImFields.read(k)
+@Col2ImFields.kernel("overlaps")
+def _kernel(k: Kernel, f: Col2ImFields, *, whole: bool) -> None:
+    """Write the kernel; with ``whole``, for windows of whole strides only."""
     window_bytes, row_bytes = f.window_count * FLOAT, f.window_columns * f.channels * FLOAT
     group_bytes = f.column_stride * f.channels * FLOAT
     first_group = f.column_pad // f.column_stride
@@ -92,7 +64,7 @@ def _write(module: Any, name: str, width: int, whole: bool) -> None:
             stop = minimum(f.columns - before, f.column_stride) * f.channels
             target = f.y + (line.i * f.columns + before) * f.channels * FLOAT
             columns = _those(group.i, f.bottom_columns, f.column_windows)
-            with k.loop(stop, skipped, width) as some:
+            with k.loop(stop, skipped, k.width) as some:
                 first = k.lane_mask(stop - some.i)
                 total = k.masked_load(f.offsets + some.i * FLOAT, first)
                 with k.loop(rows[1], rows[0], vectors=[total]) as down:
@@ -108,7 +80,6 @@ def _write(module: Any, name: str, width: int, whole: bool) -> None:
                         right.vectors = [right.vectors[0] + k.masked_load(here, there)]
                     down.vectors = right.vectors
                 k.masked_store(down.vectors[0], target + some.i * FLOAT, first)
-    k.done()
 
 
 def _those(last: Word, count: Word, overlap: Word) -> tuple[Word, Word]:
@@ -125,25 +96,16 @@ class Col2Im:
         kernel: Rows and columns of a window, a stride at least.
         stride: Rows and columns from one window to the next.
         pad: Rows and columns that windows begin outside.
-        tuning: The kernel's vectors and threads.
     """
 
     def __init__(
-        self,
-        bottom: Shape,
-        top: Shape,
-        kernel: Shape,
-        stride: Shape,
-        pad: Shape,
-        tuning: Tuning,
+        self, bottom: Shape, top: Shape, kernel: Shape, stride: Shape, pad: Shape, tuning: Tuning
     ) -> None:
         self.tuning = tuning
-        self._kernel = _kernel(tuning.width, kernel[1] % stride[1] == 0)
+        self._kernel = _kernel(tuning.width, whole=kernel[1] % stride[1] == 0)
         self._offsets = aligned(stride[1] * top[3])
         self._arguments = Arguments(
             Col2ImFields.values(
-                x=RUNTIME,
-                y=RUNTIME,
                 offsets=self._offsets,
                 images=top[0],
                 bottom_rows=bottom[1],
@@ -167,10 +129,5 @@ class Col2Im:
         self._offsets.reshape(-1, offsets.size)[...] = offsets
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write ``y``.
-
-        Args:
-            x: The windows. Shape: (N, H, W, *kernel, C).
-            y: The result. Shape: (N, H, W, C).
-        """
+        """Write ``y``, (N, H, W, C), from the windows ``x``, (N, H, W, *kernel, C)."""
         self._arguments.run(self._kernel, self.tuning.threads, {"x": x, "y": y})

@@ -1,4 +1,4 @@
-"""Elementwise kernels, and sums of gradients behind ReLU.
+"""Elementwise kernels.
 
 Array after array as they lie in memory, in whatever layout. The operations are those of the layers'
 portable formulas, in their order, so that NaN, infinities and what lies on a kink give the same.
@@ -7,7 +7,7 @@ portable formulas, in their order, so that NaN, infinities and what lies on a ki
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, reduce
 from math import pi, sqrt
 from typing import Any
 
@@ -20,21 +20,17 @@ from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
     Arguments,
-    OptionalAddress,
     Output,
     Struct,
-    Values,
 )
 from demitasse.backends.kernels.language.words import (
     FLOAT,
-    Condition,
     Vector,
     Word,
     choose,
     chunk,
     clamp_max,
     clamp_min,
-    minimum,
     rectified,
     rounded,
 )
@@ -46,8 +42,7 @@ from demitasse.backends.kernels.math_functions import (
     sigmoid,
     tanh,
 )
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
-from demitasse.core.frozen_struct import FrozenStruct
+from demitasse.backends.kernels.tuning import Tuning
 
 FEWEST_EACH = 1 << 15
 """Elements of a thread at least: to meet others takes as long as so many."""
@@ -59,7 +54,10 @@ LARGEST = 50.0
 """No exponential of more is taken in the gradient of BNLL."""
 
 NUMBERS = 3
-"""Constants of a function at most."""
+"""Constants of a function; a weighted sum has one for each array."""
+
+MOST = 4
+"""Arrays that a function reads at most."""
 
 
 class ElementFields(Struct):
@@ -71,6 +69,8 @@ class ElementFields(Struct):
     """Address of the second; that of the last where there is none."""
     third: Address
     """Address of the third; that of the last where there is none."""
+    fourth: Address
+    """Address of the fourth; that of the last where there is none."""
     y: Output
     """Address of the result, which may be one of them."""
     also: Output
@@ -356,6 +356,30 @@ PAIRS: dict[str, tuple[str, str]] = {
 """Two of these at once, with two results."""
 
 
+def _sum(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k, numbers
+    return reduce(Vector.__add__, arrays)
+
+
+def _rectified_sum(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    return _relu(k, [reduce(Vector.__add__, arrays)], numbers)
+
+
+def _weighted_sum(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k
+    return reduce(Vector.__add__, map(Vector.__mul__, arrays, numbers))
+
+
+SUMS: dict[str, tuple[Formula, int]] = {
+    f"{name}{count}": (formula, count)
+    for name, formula in (
+        ("sum", _sum), ("rectified_sum", _rectified_sum), ("weighted_sum", _weighted_sum)
+    )
+    for count in range(1, MOST + 1)
+}  # fmt: skip
+"""Sums, from first to last, and their number of arrays. The sum of one array is a copy."""
+
+
 @cache
 def _kernel(width: int, function: str) -> int:
     """Return the address of the kernel."""
@@ -371,7 +395,7 @@ def _write(module: Any, name: str, width: int, function: str) -> None:
     index, threads = k.thread()
     vectors = f.count // width
     begin, end = (at * k.vector_bytes for at in chunk(vectors, index, threads))
-    arrays = f.x, f.other, f.third, f.y, f.also, f.numbers
+    arrays = f.x, f.other, f.third, f.fourth, f.y, f.also, f.numbers
     k.call(whole, *arrays, begin, end)
     with k.when(index + 1 >= threads):
         k.call(rest, *arrays, vectors * k.vector_bytes, f.count * FLOAT)
@@ -380,12 +404,15 @@ def _write(module: Any, name: str, width: int, function: str) -> None:
 
 def _part(module: Any, name: str, width: int, function: str) -> Kernel:
     """Return the kernel of a range of whole vectors of this width."""
-    k = Kernel(module, name, 8, width)
-    x, other, third, y, also, numbers, begin, end = k.arguments
-    constants = [k.broadcast(numbers + FLOAT * place) for place in range(NUMBERS)]
+    k = Kernel(module, name, 9, width)
+    x, other, third, fourth, y, also, numbers, begin, end = k.arguments
+    constants = [
+        k.broadcast(numbers + FLOAT * place) for place in range(max(NUMBERS, _count(function)))
+    ]
     known = FUNCTIONS | SLOPES | SLOPES_OF_BOTH | COMBINATIONS
+    known |= {each: formula for each, (formula, _) in SUMS.items()}
     formulas = [known[each] for each in PAIRS.get(function, (function,))]
-    read = [x, other, third][: _count(function)]
+    read = [x, other, third, fourth][: _count(function)]
     with k.loop(end, begin, k.vector_bytes) as loop:
         values = [k.load(array + loop.i) for array in read]
         results = [formula(k, values, constants) for formula in formulas]
@@ -397,280 +424,47 @@ def _part(module: Any, name: str, width: int, function: str) -> Kernel:
 
 def _count(function: str) -> int:
     """Return how many arrays a function takes."""
+    if function in SUMS:
+        return SUMS[function][1]
     return 1 if function in FUNCTIONS else 3 if function in SLOPES_OF_BOTH else 2
 
 
 class Elementwise:
-    """y = f(x), or of the two or three arrays that a function takes, or two such results.
+    """y = f(x), or of the arrays that a function takes; or two such results.
 
     Args:
         function: Its name in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`SLOPES_OF_BOTH`,
-            :data:`COMBINATIONS` or :data:`PAIRS`.
-        numbers: Its constants, three at most.
+            :data:`COMBINATIONS`, :data:`PAIRS` or :data:`SUMS`.
+        numbers: Its constants, four at most.
         count: Elements of each array.
         tuning: The kernel's vectors and threads.
     """
 
     def __init__(self, function: str, numbers: Sequence[float], count: int, tuning: Tuning) -> None:
-        self.function, self.tuning = function, tuning
+        self.function, self.tuning, self._read = function, tuning, _count(function)
         self._kernel = _kernel(tuning.width, function)
         self._threads = max(1, min(tuning.threads, count // FEWEST_EACH))
-        constants = np.zeros(NUMBERS, np.float32)
+        constants = np.zeros(MOST, np.float32)
         constants[: len(numbers)] = numbers
         fields = ElementFields.values(
-            x=RUNTIME, other=RUNTIME, third=RUNTIME, y=RUNTIME, also=RUNTIME,
+            x=RUNTIME, other=RUNTIME, third=RUNTIME, fourth=RUNTIME, y=RUNTIME, also=RUNTIME,
             count=count, numbers=constants,
         )  # fmt: skip
         self._arguments = Arguments(fields)
 
-    def __call__(
-        self, arrays: Sequence[np.ndarray], y: np.ndarray, also: np.ndarray | None = None
-    ) -> None:
-        """Write ``y``, and the second result of a pair into ``also``.
+    def __call__(self, *arrays: np.ndarray) -> None:
+        """Write the last array, or the last two of a pair of functions.
 
-        Both may be one of the arrays that are read.
+        Args:
+            arrays: Those that are read, then those that are written, which may be among the first.
         """
-        x, other, third = (*arrays, arrays[-1], arrays[-1])[:3]
-        also = y if also is None else also
-        each = {"x": x, "other": other, "third": third, "y": y, "also": also}
+        read, written = arrays[: self._read], arrays[self._read :]
+        x, other, third, fourth = (*read, *(read[-1],) * (MOST - len(read)))
+        each = {"x": x, "other": other, "third": third, "fourth": fourth}
+        each |= {"y": written[0], "also": written[-1]}
         self._arguments.run(self._kernel, self._threads, each)
 
     @property
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
         return f"{self.function} llvm:{self.tuning.instructions}"
-
-
-MOST = 4
-"""Greatest number of summed gradients, and of targets."""
-
-PIECE = 4096
-"""Elements of a row per work item."""
-
-ALONE = 1 << 14
-"""Elements up to which one thread ends before other threads would start."""
-
-
-class Rows(FrozenStruct):
-    """Elements of one bottom, in rows.
-
-    Attributes:
-        rows: Number of rows.
-        length: Elements of a row.
-        first: Elements before the first row in what is read.
-        stride: Elements from one row of the sources to the next.
-        target_stride: The same in what is written.
-    """
-
-    rows: int
-    length: int
-    first: int
-    stride: int
-    target_stride: int
-
-    @classmethod
-    def all_of(cls, count: int) -> Rows:
-        """Return all elements as one row."""
-        return cls(1, count, 0, count, count)
-
-    @property
-    def are_whole(self) -> bool:
-        """True if one row has all elements."""
-        return self == Rows.all_of(self.length)
-
-
-class PointerArray(Struct):
-    """Addresses of first elements; 0 for none."""
-
-    one: OptionalAddress
-    """The first."""
-    two: OptionalAddress
-    """The second."""
-    three: OptionalAddress
-    """The third."""
-    four: OptionalAddress
-    """The fourth."""
-
-    def some(self, count: int) -> Sequence[Word]:
-        """Return the first ``count`` addresses."""
-        return [self.one, self.two, self.three, self.four][:count]
-
-    @classmethod
-    def of_count(cls, count: int) -> Values:
-        """Return values whose first ``count`` are arguments of each call; the rest is None."""
-        return cls.values(**{name: RUNTIME if i < count else None for i, name in enumerate(NAMES)})
-
-    @classmethod
-    def names(cls, of: str, count: int) -> list[str]:
-        """Return the first ``count`` names in a struct whose field ``of`` is an array."""
-        return [f"{of}.{name}" for name in NAMES[:count]]
-
-
-class Numbers(Struct):
-    """Integers that belong to :class:`PointerArray`; 0 for none."""
-
-    one: Word
-    """The first."""
-    two: Word
-    """The second."""
-    three: Word
-    """The third."""
-    four: Word
-    """The fourth."""
-
-    def some(self, count: int) -> list[Word]:
-        """Return the first ``count`` integers."""
-        return [self.one, self.two, self.three, self.four][:count]
-
-    @classmethod
-    def of(cls, numbers: Sequence[int]) -> Values:
-        """Return values that begin with these numbers."""
-        return cls.values(**dict.fromkeys(NAMES, 0) | dict(zip(NAMES, numbers, strict=False)))
-
-
-NAMES = "one", "two", "three", "four"
-
-
-class ScatterFields(Struct):
-    """Gradients and their targets."""
-
-    sources: PointerArray
-    """The gradients."""
-    targets: PointerArray
-    """Outputs; an output may be one of the gradients in the same layout."""
-    total: OptionalAddress
-    """Address of the sum, in the sources' layout; 0 for none."""
-    y: OptionalAddress
-    """Address of ReLU's output; 0 for none."""
-    rows: Word
-    """Number of rows."""
-    pieces: Word
-    """Pieces of a row."""
-    length: Word
-    """Elements of a row."""
-    stride: Word
-    """Elements from one row of the sources to the next."""
-    target_stride: Word
-    """The same in what is written."""
-
-
-@cache
-def _scatter_kernel(width: int, sources: int, targets: int, *, relu: bool, total: bool) -> int:
-    """Return the address of the kernel."""
-    options = f"{'_relu' if relu else ''}{'_total' if total else ''}"
-    name = f"handing{width}_{sources}_{targets}{options}"
-    write = partial(
-        _write_scatter,
-        name=name,
-        width=width,
-        sources=sources,
-        targets=targets,
-        relu=relu,
-        total=total,
-    )
-    return compiled(name, write, name)[name]
-
-
-def _write_scatter(
-    module: Any, name: str, width: int, sources: int, targets: int, *, relu: bool, total: bool
-) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = ScatterFields.read(k)
-    begin, end = chunk(f.rows * f.pieces, *k.thread())
-    with k.loop(end, begin) as loop:
-        row, piece = loop.i // f.pieces, loop.i % f.pieces
-        start = piece * PIECE
-        count = minimum(f.length - start, PIECE)
-        here, there = ((row * stride + start) * FLOAT for stride in (f.stride, f.target_stride))
-        gradients = [at + here for at in f.sources.some(sources)]
-        places = [at + there for at in f.targets.some(targets)]
-        places += [f.total + here] if total else []
-        y = f.y + here if relu else None
-        whole = (count - count % width) * FLOAT
-        with k.loop(whole, 0, k.vector_bytes) as at:
-            value = _summed(k, gradients, y, at.i, None)
-            for place in places:
-                k.store(value, place + at.i)
-        with k.when(count % width > 0):
-            some = k.lane_mask(count % width)
-            value = _summed(k, gradients, y, whole, some)
-            for place in places:
-                k.masked_store(value, place + whole, some)
-    k.done()
-
-
-def _summed(
-    k: Kernel, gradients: list[Word], y: Word | None, at: Word, some: Condition | None
-) -> Vector:
-    """Return the sum of gradients, from first to last, masked by ReLU's output."""
-
-    def load(first: Word) -> Vector:
-        return k.load(first + at) if some is None else k.masked_load(first + at, some)
-
-    value = load(gradients[0])
-    for gradient in gradients[1:]:
-        value = value + load(gradient)
-    zero = k.constant(0.0)
-    return value if y is None else choose(load(y) > zero, value, zero)
-
-
-class AddReluScatter(TunedKernel):
-    """Sum of gradients, 0 where ReLU's output is 0, written to all targets.
-
-    Args:
-        rows: Layout of the elements.
-        sources: Number of gradients.
-        targets: Number of targets.
-        tuning: The kernel's vectors and threads.
-        relu: True to mask with ReLU's output.
-        total: True to write the sum, too, in the sources' layout.
-    """
-
-    kernel = "handed on"
-
-    def __init__(
-        self, rows: Rows, sources: int, targets: int, tuning: Tuning, *, relu: bool, total: bool
-    ) -> None:
-        self.rows, self.tuning = rows, tuning
-        self._kernel = _scatter_kernel(tuning.width, sources, targets, relu=relu, total=total)
-        self._names = PointerArray.names("sources", sources) + PointerArray.names(
-            "targets", targets
-        )
-        self._names += ["y"] * relu + ["total"] * total
-        self._firsts = [rows.first] * sources + [0] * targets
-        self._firsts += [rows.first] * (relu + total)
-        self._threads = tuning.threads if rows.rows * rows.length > ALONE else 1
-        self._arguments = Arguments(
-            ScatterFields.values(
-                sources=PointerArray.of_count(sources),
-                targets=PointerArray.of_count(targets),
-                total=RUNTIME if total else None,
-                y=RUNTIME if relu else None,
-                rows=rows.rows,
-                pieces=-(-rows.length // PIECE),
-                length=rows.length,
-                stride=rows.stride,
-                target_stride=rows.target_stride,
-            )
-        )
-
-    def __call__(
-        self,
-        sources: Sequence[np.ndarray],
-        targets: Sequence[np.ndarray],
-        y: np.ndarray | None = None,
-        total: np.ndarray | None = None,
-    ) -> None:
-        """Write the targets.
-
-        Args:
-            sources: The gradients.
-            targets: Outputs; a target does not overlap the sources, or is a source in the same
-                layout.
-            y: ReLU's output, if there is a ReLU.
-            total: Output for the sum; None for none.
-        """
-        arrays = [*sources, *targets, *(one for one in (y, total) if one is not None)]
-        places = zip(self._names, arrays, self._firsts, strict=True)
-        each = {name: array[first:] if first else array for name, array, first in places}
-        self._arguments.run(self._kernel, self._threads, each)

@@ -46,10 +46,7 @@ class Rectifier:
         return numbers
 
 
-NOTHING = Rectifier()
-
-
-RELU = Rectifier(slope=0.0)
+NOTHING, RELU = Rectifier(), Rectifier(slope=0.0)
 
 
 def rectifying(
@@ -57,12 +54,8 @@ def rectifying(
 ) -> Callable[[Vector], Vector]:
     """Return a function that writes the epilogue of the sums of some channels.
 
-    Args:
-        k: The kernel, which reads the numbers here.
-        numbers: Address of what :meth:`Rectifier.numbers` returns.
-        place: Bytes from the first channel's slope to these channels' slopes; None for one slope of
-            all channels.
-        limited: True for limits in place of slopes.
+    The kernel reads the ``numbers`` of a :class:`Rectifier` here: limits, or slopes ``place`` bytes
+    behind the first channel's; None for one slope of all channels.
     """
     if limited:
         low, high = (k.broadcast(numbers + FLOAT * i) for i in range(2))

@@ -6,14 +6,12 @@ The operations and their rounding are those of the portable formulas, so the bit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from demitasse.backends.arrays import address
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
@@ -32,79 +30,66 @@ ALONE = 1 << 16
 """Elements up to which one thread ends before other threads would start."""
 
 
+Vectors = Sequence[Vector]
+Update = tuple[Vector, Vectors]
+"""Change to subtract, and the new history."""
+
+
 class Rule(NamedTuple):
-    """Update rules of solvers.
+    """Update rule of a solver, with its numbers of history arrays and of coefficients."""
 
-    Attributes:
-        formula: Takes the rule's numbers, weights, gradients and history; returns what is
-            subtracted, and the new history.
-        histories: How many arrays of history there are.
-        numbers: How many numbers.
-    """
-
-    formula: Callable[
-        [Sequence[Vector], Vector, Vector, Sequence[Vector]], tuple[Vector, Sequence[Vector]]
-    ]
+    formula: Callable[[Vectors, Vector, Vector, Vectors], Update]
     histories: int
     numbers: int
 
 
-Formed = tuple[Vector, Sequence[Vector]]
-
-
-def _sgd(numbers: Sequence[Vector], w: Vector, g: Vector, history: Sequence[Vector]) -> Formed:
-    del w
+def _sgd(numbers: Vectors, _w: Vector, g: Vector, history: Vectors) -> Update:
     rate, momentum = numbers
     h = history[0] * momentum + g * rate
     return h, [h]
 
 
-def _nesterov(numbers: Sequence[Vector], w: Vector, g: Vector, history: Sequence[Vector]) -> Formed:
-    del w
+def _nesterov(numbers: Vectors, _w: Vector, g: Vector, history: Vectors) -> Update:
     rate, momentum, ahead = numbers
     before = history[0] * momentum
     h = before + g * rate
     return h * ahead - before, [h]
 
 
-def _adagrad(numbers: Sequence[Vector], w: Vector, g: Vector, history: Sequence[Vector]) -> Formed:
-    del w
+def _adagrad(numbers: Vectors, _w: Vector, g: Vector, history: Vectors) -> Update:
     rate, delta = numbers
     h = history[0] + g * g
     return g / (root(h) + delta) * rate, [h]
 
 
-def _rmsprop(numbers: Sequence[Vector], w: Vector, g: Vector, history: Sequence[Vector]) -> Formed:
-    del w
+def _rmsprop(numbers: Vectors, _w: Vector, g: Vector, history: Vectors) -> Update:
     rate, delta, *average = numbers
     h = _averaged(history[0], g * g, average)
     return g / (root(h) + delta) * rate, [h]
 
 
-def _adadelta(numbers: Sequence[Vector], w: Vector, g: Vector, history: Sequence[Vector]) -> Formed:
-    del w
+def _adadelta(numbers: Vectors, _w: Vector, g: Vector, history: Vectors) -> Update:
     rate, delta, *average = numbers
     h = _averaged(history[0], g * g, average)
     v = g * root((history[1] + delta) / (h + delta))
     return v * rate, [h, _averaged(history[1], v * v, average)]
 
 
-def _adam(numbers: Sequence[Vector], w: Vector, g: Vector, history: Sequence[Vector]) -> Formed:
-    del w
+def _adam(numbers: Vectors, _w: Vector, g: Vector, history: Vectors) -> Update:
     rate, delta, *averages = numbers
     h = _averaged(history[0], g, averages[:2])
     k = _averaged(history[1], g * g, averages[2:])
     return h / (root(k) + delta) * rate, [h, k]
 
 
-def _adamw(numbers: Sequence[Vector], w: Vector, g: Vector, history: Sequence[Vector]) -> Formed:
+def _adamw(numbers: Vectors, w: Vector, g: Vector, history: Vectors) -> Update:
     *rest, decay = numbers
     change, history = _adam(rest, w, g, history)
     return change + w * decay, history
 
 
-def _averaged(h: Vector, new: Vector, shares: Sequence[Vector]) -> Vector:
-    """Return a running average, of which one share is kept and another new."""
+def _averaged(h: Vector, new: Vector, shares: Vectors) -> Vector:
+    """Return a running average, given the shares of the old and the new value."""
     kept, fresh = shares
     return h * kept + new * fresh
 
@@ -124,13 +109,13 @@ the one that is new, and the rate times the decay of AdamW."""
 
 
 class Parameter(NamedTuple):
-    """A parameter, its arrays of one length, and the numbers of its update.
+    """A parameter and its update.
 
     Attributes:
         arrays: Weights, gradient and history; all are overwritten. Shapes: (count,).
-        rule: Name of its rule in ``RULES``.
-        decays: Whether the decay is added to the gradient.
-        numbers: The gradient's scale, the decay, and those of the rule.
+        rule: Name of a rule in ``RULES``.
+        decays: True to add the decay to the gradient.
+        numbers: The gradient's scale, the decay, and the rule's coefficients.
     """
 
     arrays: Sequence[np.ndarray]
@@ -143,36 +128,17 @@ class OptimizerFields(Struct):
     """Parameters one behind the other."""
 
     table: Address
-    """Address of a row of :class:`_Row`'s integers for each parameter."""
+    """Row of each parameter: addresses of weights, gradient and two histories (the first twice if
+    there is no second); elements of the parameters before; elements; a number of ``KINDS``."""
     numbers: Address
-    """Address of each parameter's scale and decay, and its rule's numbers, and zeros."""
+    """Scale and decay of each parameter, the rule's coefficients, and zeros."""
     parameters: Word
-    """Number of elements."""
     elements: Word
-    """Elements of all of them."""
+    """Elements of all parameters."""
 
 
-class _Row(NamedTuple):
-    """A parameter in a kernel.
-
-    Attributes:
-        w: Address of the weights.
-        g: Address of the gradient.
-        h: Address of the history.
-        k: Address of the second history; that of the first where there is none.
-        first: Elements of the parameters before it.
-        length: Its own elements.
-        kind: Which of the rules is its own, and whether it decays.
-    """
-
-    w: Word
-    g: Word
-    h: Word
-    k: Word
-    first: Word
-    length: Word
-    kind: Word
-
+COLUMNS = 7
+"""Integers of a row of the table."""
 
 NUMBERS = 2 + max(rule.numbers for rule in RULES.values())
 """Floats that each parameter has in a table of their own."""
@@ -181,35 +147,24 @@ KINDS = {pair: n for n, pair in enumerate(product(RULES, (False, True)))}
 """A number for each rule without decay and with it."""
 
 
-@cache
-def _kernel(width: int) -> int:
-    """Return the address of the kernel."""
-    name = f"descent{width}"
-    return compiled(name, lambda module: _write(module, name, width), name)[name]
-
-
-def _write(module: Any, name: str, width: int) -> None:
-    rest = _part(module, f"{name}_rest", 1)
-    whole = _part(module, f"{name}_whole", width)
-    k = Kernel(module, name, 1, width, exported=True)
-    f = OptimizerFields.read(k)
+@OptimizerFields.kernel("descent")
+def _kernel(k: Kernel, f: OptimizerFields) -> None:
+    rest, whole = _part(k, "rest", 1), _part(k, "whole", k.width)
     begin, end = chunk(f.elements, *k.thread())
     with k.loop(f.parameters) as loop:
-        row = _Row(*k.load_words(f.table + loop.i * (INT * len(_Row._fields)), len(_Row._fields)))
-        first = maximum(begin, row.first) - row.first
-        last = minimum(end, row.first + row.length) - row.first
+        *arrays, before, length, kind = k.load_words(f.table + loop.i * (INT * COLUMNS), COLUMNS)
+        first = maximum(begin, before) - before
+        last = minimum(end, before + length) - before
         with k.when(first < last):
-            middle = last - (last - first) % width
-            numbers = f.numbers + loop.i * (NUMBERS * FLOAT)
-            arrays = row.w, row.g, row.h, row.k, row.kind, numbers
-            k.call(whole, *arrays, first * FLOAT, middle * FLOAT)
-            k.call(rest, *arrays, middle * FLOAT, last * FLOAT)
-    k.done()
+            middle = last - (last - first) % k.width
+            given = *arrays, kind, f.numbers + loop.i * (NUMBERS * FLOAT)
+            k.call(whole, *given, first * FLOAT, middle * FLOAT)
+            k.call(rest, *given, middle * FLOAT, last * FLOAT)
 
 
-def _part(module: Any, name: str, width: int) -> Kernel:
+def _part(caller: Kernel, name: str, width: int) -> Kernel:
     """Return the kernel of a range of a parameter, of whole vectors of this width."""
-    k = Kernel(module, name, 8, width)
+    k = Kernel(caller.module, name, 8, width)
     w, g, *history, kind, numbers, begin, end = k.arguments
     values = [k.broadcast(numbers + FLOAT * place) for place in range(NUMBERS)]
     with k.cases(kind) as case:
@@ -221,14 +176,9 @@ def _part(module: Any, name: str, width: int) -> Kernel:
 
 
 def _update(
-    k: Kernel,
-    arrays: Sequence[Word],
-    numbers: Sequence[Vector],
-    rule: Rule,
-    part: tuple[Word, Word],
-    *,
+    k: Kernel, arrays: Sequence[Word], numbers: Vectors, rule: Rule, part: tuple[Word, Word], *,
     decays: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Write a loop over the vectors of a range."""
     begin, end = part
     scale, decay, *others = numbers
@@ -249,19 +199,12 @@ class FusedOptimizer:
     """w -= v, where v is what a rule makes of scale * g + decay * w and of a history.
 
     The gradient becomes what was subtracted.
-
-    Args:
-        tuning: The kernel's vectors and threads.
     """
 
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
         self._kernel = _kernel(tuning.width)
-        self._arguments = Arguments(
-            OptimizerFields.values(
-                table=RUNTIME, numbers=RUNTIME, parameters=RUNTIME, elements=RUNTIME
-            )
-        )
+        self._arguments = Arguments(OptimizerFields.values(parameters=RUNTIME, elements=RUNTIME))
 
     def __call__(self, parameters: Sequence[Parameter]) -> None:
         """Update all of them."""

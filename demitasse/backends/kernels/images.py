@@ -26,11 +26,8 @@ class Images:
 
     Attributes:
         shape: (N, C, H, W).
-        image_stride: From one image to the next.
-        row_stride: From one row to the next.
-        column_stride: From one column to the next.
-        block: How many channels are contiguous; C for all.
-        block_stride: From one block of channels to the next.
+        block: Number of contiguous channels; C for all.
+        block_stride: Elements from one block of channels to the next.
     """
 
     shape: tuple[int, int, int, int]
@@ -42,10 +39,7 @@ class Images:
 
     @classmethod
     def of(cls, array: np.ndarray) -> Images:
-        """Return where the elements of a float32 array lie whose channels are contiguous.
-
-        Args:
-            array: Shape (N, C, H, W), for instance a transposed view of one of (N, H, W, C).
+        """Return the layout of a float32 array (N, C, H, W), a view of one of (N, H, W, C).
 
         Raises:
             ValueError: The channels are not contiguous.
@@ -92,6 +86,10 @@ class Images:
     def fits(self, width: int) -> bool:
         """Return whether there are vectors of ``width`` contiguous channels."""
         return self.block >= width and self.has_runs(width)
+
+    def has_whole_vectors(self, width: int) -> bool:
+        """Return whether contiguous channels are whole vectors; False for a width of 0."""
+        return bool(width) and self.fits(width) and self.block % width == 0
 
     def vectors(self, width: int) -> list[tuple[int, int]]:
         """Return the first channel of each vector, and elements from the pixel's beginning to it.

@@ -5,22 +5,13 @@ As many pixels as a vector has elements get their roots and quotients together.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.image_fields import BlockFields
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    Arguments,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Word,
@@ -37,60 +28,36 @@ FEWEST_EACH = 1 << 13
 
 
 class L2NormalizeFields(Struct):
-    """Images of contiguous channels, all side by side or in blocks of whole vectors."""
+    """Images whose pixels follow each other; the results may be in the same memory."""
 
-    x: Address
-    """Address of the first image."""
+    x: BlockFields
     y: Output
-    """Address of the first result; it may be the same."""
     scales: Address
-    """Address of one scale for each channel."""
+    """One scale for each channel."""
     eps: Address
-    """Address of what is added to a sum of squares."""
-    images: Word
-    """Number of images."""
+    """Added to a sum of squares."""
     pixels: Word
     """Pixels of an image."""
-    blocks: Word
-    """Blocks of contiguous channels of an image."""
-    block_channels: Word
-    """Channels of a block."""
-    image_stride: Word
-    """Elements from one image to the next."""
-    block_stride: Word
-    """Elements from one block to the next."""
     pixel_stride: Word
-    """Elements from one pixel to the next."""
 
 
-@cache
-def _kernel(width: int, *, rest: bool) -> int:
-    """Return the address of the kernel.
-
-    Args:
-        width: Floats of a vector.
-        rest: Whether the channels of a block leave some that fill no vector.
-    """
-    name = f"lengths{width}{'_rest' if rest else ''}"
-    return compiled(name, lambda module: _write(module, name, width, rest=rest), name)[name]
-
-
-def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = L2NormalizeFields.read(k)
+@L2NormalizeFields.kernel("lengths")
+def _kernel(k: Kernel, f: L2NormalizeFields, *, rest: bool) -> None:
+    """Write the kernel; with ``rest``, a block's last channels fill no vector."""
+    width, x = k.width, f.x
     none, eps, one, sums = k.constant(0.0), k.broadcast(f.eps), k.constant(1.0), k.scratch(1)
-    whole_bytes = f.block_channels // width * k.vector_bytes
-    some = k.lane_mask(f.block_channels % width)
-    block_bytes, scales_bytes = f.block_stride * FLOAT, f.block_channels * FLOAT
+    whole_bytes = x.block_channels // width * k.vector_bytes
+    some = k.lane_mask(x.block_channels % width)
+    block_bytes, scales_bytes = x.block_stride * FLOAT, x.block_channels * FLOAT
     groups = (f.pixels + (width - 1)) // width
-    begin, end = chunk(f.images * groups, *k.thread())
+    begin, end = chunk(x.images * groups, *k.thread())
     with k.loop(end, begin) as group:
         image, first = group.i // groups, group.i % groups * width
-        offset = (image * f.image_stride + first * f.pixel_stride) * FLOAT
+        offset = (image * x.image_stride + first * f.pixel_stride) * FLOAT
         count, pixel_bytes = minimum(f.pixels - first, width), f.pixel_stride * FLOAT
         with k.loop(count) as pixel:
-            source = f.x + offset + pixel.i * pixel_bytes
-            with k.loop(f.blocks, vectors=[none]) as block:
+            source = x.at + offset + pixel.i * pixel_bytes
+            with k.loop(x.blocks, vectors=[none]) as block:
                 at = source + block.i * block_bytes
                 with k.loop(whole_bytes, 0, k.vector_bytes, vectors=block.vectors) as place:
                     value = k.load(at + place.i)
@@ -107,17 +74,16 @@ def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
         with k.loop(count) as pixel:
             by = k.broadcast(sums + pixel.i * FLOAT)
             here = offset + pixel.i * pixel_bytes
-            with k.loop(f.blocks) as block:
+            with k.loop(x.blocks) as block:
                 at, scales = here + block.i * block_bytes, f.scales + block.i * scales_bytes
                 with k.loop(whole_bytes, 0, k.vector_bytes) as place:
-                    unit = k.load(f.x + at + place.i) * by
+                    unit = k.load(x.at + at + place.i) * by
                     k.store(unit * k.load(scales + place.i), f.y + at + place.i)
                 if rest:
                     at = at + whole_bytes
-                    unit = k.masked_load(f.x + at, some) * by
+                    unit = k.masked_load(x.at + at, some) * by
                     scale = k.masked_load(scales + whole_bytes, some)
                     k.masked_store(unit * scale, f.y + at, some)
-    k.done()
 
 
 def takes(images: Images, width: int) -> bool:
@@ -129,15 +95,10 @@ class L2Normalize(TunedKernel):
     """y = s x / sqrt(sum of x^2 + eps), the sum over the channels of a pixel.
 
     Args:
-        images: Where the elements lie, of x as of y.
-        eps: What is added to the sum.
-        tuning: The kernel's vectors and threads.
+        images: Layout of x and of y.
 
     Attributes:
         scales: One for each channel; to be filled before a call. Shape: (C,).
-
-    Raises:
-        ValueError: Channels fill no whole vectors of a block, or rows do not follow each other.
     """
 
     kernel = "lengths"
@@ -154,20 +115,14 @@ class L2Normalize(TunedKernel):
         self._kernel = _kernel(tuning.width, rest=bool(images.block % tuning.width))
         self._arguments = Arguments(
             L2NormalizeFields.values(
-                x=RUNTIME,
-                y=RUNTIME,
+                x=BlockFields.of(images),
                 scales=self.scales,
                 eps=self._eps,
-                images=n,
                 pixels=h * w,
-                blocks=c // images.block,
-                block_channels=images.block,
-                image_stride=images.image_stride,
-                block_stride=images.block_stride,
                 pixel_stride=images.column_stride if w > 1 else images.row_stride,
             )
         )
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write ``y``, which may be ``x``; both lie as ``images`` says."""
-        self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
+        self._arguments.run(self._kernel, self._threads, {"x.at": x, "y": y})

@@ -206,7 +206,7 @@ UNROLLED = 4
 
 
 @cache
-def matrix_products(width: int, *, packed: bool = False, accumulate: bool = False) -> Panels:
+def matrix_products(width: int, *, packed: bool = False) -> Panels:
     """Return the kernels, by the vectors of a panel.
 
     Their arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of
@@ -218,13 +218,11 @@ def matrix_products(width: int, *, packed: bool = False, accumulate: bool = Fals
         width: Floats of a vector.
         packed: Whether the columns of ``a`` and the rows of ``b`` are contiguous, and sums are
             written and never added, whatever the arguments say.
-        accumulate: Whether packed sums start with ``c``, to the bits of one long sum.
     """
-    kind = ("packed_on" if accumulate else "packed") if packed else "product"
-    return by_panel(kind, width, 11, partial(_write, packed=packed, accumulate=accumulate))
+    return by_panel("packed" if packed else "product", width, 11, partial(_write, packed=packed))
 
 
-def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool, accumulate: bool) -> None:
+def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool) -> None:
     a, a_row_bytes, a_column_bytes, b, b_row_bytes, c, c_row_bytes, rows, length = k.arguments[:9]
     adds = k.arguments[9]
     if packed:
@@ -252,8 +250,7 @@ def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool, accumulate: bool)
             for row in range(count)
             for j in range(vectors)
         ]
-        begin, zero = b, k.constant(0.0)
-        totals = [k.load(place) if accumulate else zero for place in places]
+        begin, totals = b, [k.constant(0.0)] * len(places)
         if packed and count == of.most:
             middle = end - length % UNROLLED * b_row_bytes
             totals, left = steps(totals, left, begin, middle, count, UNROLLED)

@@ -6,15 +6,12 @@ made of two of those. ``demitasse/io/data/images/resize.py`` has the same in num
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
+from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Output, Struct
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     HALF,
@@ -40,7 +37,7 @@ COLOURS = 3
 """Planes of images in colour, for which there is a kernel of its own."""
 
 AT_ONCE = 8
-"""Columns that are made at a time of images whose colours lie side by side."""
+"""Columns that are computed at a time of images with contiguous colours."""
 
 
 class Columns(Struct):
@@ -51,9 +48,9 @@ class Columns(Struct):
     count: Word
     """Columns of the result."""
     table: Address
-    """Address of where each one's left neighbour is: bytes from the beginning of its row."""
+    """Left neighbour of each column: bytes from the beginning of a row."""
     shares: Address
-    """Address of the shares of their left and right neighbours, 16 bits each, four times."""
+    """Shares of the left and the right neighbour of each column, 16 bits each, four times."""
     fast: Word
     """Columns, a multiple of ``AT_ONCE``, that are computed from loads of 8 bytes with both
     neighbours."""
@@ -65,47 +62,39 @@ class Rows(Struct):
     needed: Word
     """Number of rows of the horizontal resize."""
     table: Address
-    """Address of their numbers."""
+    """Indices of these rows."""
     count: Word
     """Rows of the result."""
     above: Address
-    """Address of which of the needed rows lies above each."""
+    """Intermediate row above each row of the result."""
     below: Address
-    """Address of which lies below."""
     shares: Address
-    """Address of the shares of those below."""
+    """Shares of the rows below."""
 
 
 class Resize(Struct):
     """Planes of an image and of the resized image."""
 
     image: Address
-    """Address of the first pixel."""
     plane_bytes: Word
-    """Bytes from one plane to the next."""
     row_bytes: Word
-    """Bytes from one row to the next."""
     columns: Columns
-    """Horizontal resize of its rows."""
     rows: Rows
-    """Vertical resize of the intermediate rows."""
     between: Output
-    """Address of memory for the rows that were resized sideways."""
+    """Memory for the rows that were resized sideways."""
     between_bytes: Word
-    """Bytes from one of those to the next: whole vectors."""
+    """Bytes from one of these rows to the next: whole vectors."""
     result: Output
-    """Address of the result, whose planes and rows lie one behind the other."""
+    """The result in C order."""
 
 
 def resizer(planes: int) -> int:
     """Return the address of the kernel for one plane or three; it works on one thread."""
-    name = f"resize{planes}"
-    return compiled(name, lambda module: _write(module, name, planes), name)[name]
+    return _resize_kernel(WIDTH, planes)
 
 
-def _write(module: Any, name: str, planes: int) -> None:
-    k = Kernel(module, name, 1, WIDTH, exported=True)
-    f = Resize.read(k)
+@Resize.kernel("resize")
+def _resize_kernel(k: Kernel, f: Resize, planes: int) -> None:
     between = [f.between + f.rows.needed * f.between_bytes * plane for plane in range(planes)]
     with k.loop(f.rows.needed) as row:
         source = f.image + k.load_word(f.rows.table + row.i * INT) * f.row_bytes
@@ -115,11 +104,10 @@ def _write(module: Any, name: str, planes: int) -> None:
         _one_by_one(k, f, source, targets)
     for number, plane in enumerate(between):
         _down(k, f, plane, f.result + f.rows.count * f.columns.count * number)
-    k.done()
 
 
 def _side_by_side(k: Kernel, f: Resize, source: Word, targets: list[Word]) -> None:
-    """Write what resizes a row sideways, in units of 1 / 128, as far as 8 bytes can be read."""
+    """Write the horizontal resize of a row, in units of 1 / 128, as far as 8 bytes can be read."""
     flipped = f.plane_bytes < 0  # the last plane is the first in memory
     source = choose(flipped, source + f.plane_bytes * (COLOURS - 1), source)
     targets = [choose(flipped, *ends) for ends in zip(targets[::-1], targets, strict=True)]
@@ -132,7 +120,7 @@ def _side_by_side(k: Kernel, f: Resize, source: Word, targets: list[Word]) -> No
 
 
 def _two(k: Kernel, f: Resize, source: Word, column: Word) -> IntVector:
-    """Return the colours of two columns, each followed by what is of no use."""
+    """Return the colours of two columns, each followed by an unused integer."""
     places = [k.load_word(f.columns.table + (column + one) * INT) for one in range(2)]
     first, second = (k.load_lanes(source + place, 8, 8) for place in places)
     left_and_right = [0, 3, 1, 4, 2, 5, 6, 7]
@@ -146,7 +134,7 @@ def _two(k: Kernel, f: Resize, source: Word, column: Word) -> IntVector:
 
 
 def _one_by_one(k: Kernel, f: Resize, source: Word, targets: list[Word]) -> None:
-    """Write what resizes the rest of a row sideways."""
+    """Write the horizontal resize of the rest of a row."""
     with k.loop(f.columns.count, f.columns.fast) as column:
         place = source + k.load_word(f.columns.table + column.i * INT)
         shares = f.columns.shares + column.i * (8 * HALF)
@@ -159,10 +147,7 @@ def _one_by_one(k: Kernel, f: Resize, source: Word, targets: list[Word]) -> None
 
 
 def _down(k: Kernel, f: Resize, between: Word, result: Word) -> None:
-    """Write what makes the rows of a plane.
-
-    What a vector writes behind the end of a row is overwritten by the next one.
-    """
+    """Write the rows of a plane; the next row overwrites elements behind the end of a row."""
     with k.loop(f.rows.count) as line:
         above = between + k.load_word(f.rows.above + line.i * INT) * f.between_bytes
         below = between + k.load_word(f.rows.below + line.i * INT) * f.between_bytes
@@ -181,76 +166,38 @@ FEWEST_EACH = 1 << 13
 
 
 class InterpolationFields(Struct):
-    """Images of contiguous channels, all side by side or in blocks of whole vectors."""
+    """Images, and per row and column of the result the two neighbours in the source."""
 
-    x: Address
-    """Address of the first image's first pixel that counts."""
-    y: Output
-    """Address of the first result."""
+    x: BlockFields
+    y: BlockOutputFields
     row_places: Address
-    """Address of bytes from that pixel to the two rows that each row of the result is made of."""
+    """Bytes from the beginning of an image to the two rows."""
     row_shares: Address
-    """Address of their shares, two floats each."""
+    """Shares of the two rows, floats."""
     column_places: Address
-    """The same of columns: bytes from the beginning of a row to the two of each."""
+    """Bytes from the beginning of a row to the two columns."""
     column_shares: Address
-    """Address of their shares."""
-    images: Word
-    """Number of images."""
-    blocks: Word
-    """Blocks of contiguous channels of an image."""
-    block_channels: Word
-    """Channels of a block."""
-    rows: Word
-    """Rows of the result."""
-    columns: Word
-    """Columns of the result."""
-    image_stride: Word
-    """Elements from one image to the next."""
-    block_stride: Word
-    """Elements from one block to the next."""
-    y_image_stride: Word
-    """The same of the result: from one image to the next."""
-    y_block_stride: Word
-    """From one block to the next."""
-    y_row_stride: Word
-    """From one row to the next."""
-    y_column_stride: Word
-    """From one column to the next."""
 
 
-@cache
-def _kernel(width: int, *, rest: bool) -> int:
-    """Return the address of the kernel.
-
-    Args:
-        width: Floats of a vector.
-        rest: Whether the channels of a block leave some that fill no vector.
-    """
-    name = f"interpolation{width}{'_rest' if rest else ''}"
-    return compiled(
-        name, lambda module: _write_interpolation(module, name, width, rest=rest), name
-    )[name]
-
-
-def _write_interpolation(module: Any, name: str, width: int, *, rest: bool) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = InterpolationFields.read(k)
-    whole_bytes = f.block_channels // width * k.vector_bytes
-    some = k.lane_mask(f.block_channels % width)
-    begin, end = chunk(f.images * f.blocks * f.rows, *k.thread())
+@InterpolationFields.kernel("interpolation")
+def _kernel(k: Kernel, f: InterpolationFields, *, rest: bool) -> None:
+    """Write the kernel; with ``rest``, a block's last channels fill no vector."""
+    x, y = f.x, f.y
+    whole_bytes = y.block_channels // k.width * k.vector_bytes
+    some = k.lane_mask(y.block_channels % k.width)
+    begin, end = chunk(y.images * y.blocks * y.rows, *k.thread())
     with k.loop(end, begin) as line:
-        row, block = line.i % f.rows, line.i // f.rows % f.blocks
-        image = line.i // f.rows // f.blocks
-        plane = f.x + (image * f.image_stride + block * f.block_stride) * FLOAT
-        first = image * f.y_image_stride + block * f.y_block_stride + row * f.y_row_stride
-        target = f.y + first * FLOAT
+        row, block = line.i % y.rows, line.i // y.rows % y.blocks
+        image = line.i // y.rows // y.blocks
+        plane = x.at + (image * x.image_stride + block * x.block_stride) * FLOAT
+        first = image * y.image_stride + block * y.block_stride + row * y.row_stride
+        target = y.at + first * FLOAT
         above, below = (plane + n for n in k.load_words(f.row_places + row * 2 * INT, 2))
         vertical = _shares(k, f.row_shares, row)
-        with k.loop(f.columns) as column:
+        with k.loop(y.columns) as column:
             left, right = k.load_words(f.column_places + column.i * 2 * INT, 2)
             horizontal = _shares(k, f.column_shares, column.i)
-            at = target + column.i * f.y_column_stride * FLOAT
+            at = target + column.i * y.column_stride * FLOAT
             pixels = [[above + left, below + left], [above + right, below + right]]
             with k.loop(whole_bytes, 0, k.vector_bytes) as place:
                 corners = [[k.load(pixel + place.i) for pixel in side] for side in pixels]
@@ -260,7 +207,6 @@ def _write_interpolation(module: Any, name: str, width: int, *, rest: bool) -> N
                     [k.masked_load(pixel + whole_bytes, some) for pixel in side] for side in pixels
                 ]
                 k.masked_store(_mixed(corners, vertical, horizontal), at + whole_bytes, some)
-    k.done()
 
 
 def _shares(k: Kernel, table: Word, place: Word) -> list[Vector]:
@@ -281,15 +227,8 @@ def takes(images: Images, width: int) -> bool:
 class Interpolation(TunedKernel):
     """Each pixel of the result from four of the source, the corners from the corners.
 
-    Args:
-        x: Where the elements of the source lie.
-        y: Where those of the result lie, in the same blocks of channels.
-        cut: Rows and columns of the source that come before the part that is resized.
-        part: Rows and columns of that part.
-        tuning: The kernel's vectors and threads.
-
-    Raises:
-        ValueError: Channels fill no whole vectors of a block, or the blocks differ.
+    Source ``x`` and result ``y`` have the same blocks of channels. A part of the source is resized,
+    behind some rows and columns, the ``cut``.
     """
 
     kernel = "interpolation"
@@ -315,41 +254,25 @@ class Interpolation(TunedKernel):
         )
         self._arguments = Arguments(
             InterpolationFields.values(
-                x=RUNTIME,
-                y=RUNTIME,
+                x=BlockFields.of(x),
+                y=BlockOutputFields.of(y),
                 row_places=rows[0],
                 row_shares=rows[1],
                 column_places=columns[0],
                 column_shares=columns[1],
-                images=n,
-                blocks=c // x.block,
-                block_channels=x.block,
-                rows=out[0],
-                columns=out[1],
-                image_stride=x.image_stride,
-                block_stride=x.block_stride,
-                y_image_stride=y.image_stride,
-                y_block_stride=y.block_stride,
-                y_row_stride=y.row_stride,
-                y_column_stride=y.column_stride,
             )
         )
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write ``y``; both are the memories that the images describe."""
-        self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
+        self._arguments.run(self._kernel, self._threads, {"x.at": x, "y.at": y})
 
 
 def _neighbours(size: int, count: int, before: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each output pixel along an axis, the offsets and weights of its two neighbours.
+    """Return the offsets in bytes and the shares of the two neighbours of each output pixel.
 
-    Args:
-        size: Input pixels.
-        count: Output pixels.
-        before: Padding pixels before the input's.
-        stride: Elements from one input pixel to the next.
-
-    Shapes: bytes (count, 2), shares (count, 2).
+    Along an axis, ``count`` pixels are interpolated from ``size`` pixels, which lie ``stride``
+    elements apart behind ``before`` pixels. Shapes: (count, 2), (count, 2).
     """
     scaled, step = np.arange(count) * (size - 1), max(1, count - 1)  # in units of 1 / step pixels
     low = scaled // step

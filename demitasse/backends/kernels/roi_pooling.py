@@ -7,21 +7,13 @@ transposed, so that the results are in C order: a fully connected layer comes ne
 from __future__ import annotations
 
 import math
-from functools import cache
-from typing import Any
 
 import numpy as np
 
+from demitasse.backends.kernels.image_fields import BlockFields
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    Arguments,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct, Values
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -41,64 +33,59 @@ FEWEST_EACH = 1 << 12
 """Results of a thread at least."""
 
 
-class RegionFields(Struct):
-    """Images of contiguous channels, all side by side or in blocks of whole vectors, and bins."""
+class BinFields(Struct):
+    """Bins of regions."""
 
-    x: Address
-    """Address of the first image."""
-    y: Output
-    """Address of the first result."""
     items: Address
-    """Address of each region's image, its index in the batch."""
+    """Index of each region's image in the batch."""
     rows: Address
-    """Address of the first row of each row of bins, and the one after the last."""
-    columns: Word
-    """The same of columns."""
+    """First row of each row of bins, and the row after the last."""
+    columns: Address
+    """First column of each column of bins, and the column after the last."""
     regions: Word
-    """Number of regions."""
     bin_rows: Word
     """Rows of bins of a region."""
     bin_columns: Word
-    """Columns of bins."""
+
+    @classmethod
+    def of(cls, regions: int, pooled: tuple[int, int]) -> Values:
+        """Return the fields of regions with rows and columns of bins."""
+        return cls.values(regions=regions, bin_rows=pooled[0], bin_columns=pooled[1])
+
+
+def _tables(bins: Bins) -> dict[str, np.ndarray]:
+    """Return the arrays of :class:`BinFields` for a call."""
+    tables = bins._asdict().items()
+    return {f"bins.{name}": np.ascontiguousarray(table, np.int64) for name, table in tables}
+
+
+class RegionFields(Struct):
+    """Images of contiguous channels, all or blocks of whole vectors, and results of bins."""
+
+    x: BlockFields
+    y: Output
+    bins: BinFields
     channels: Word
     """Channels of an image."""
-    block_channels: Word
-    """Channels of a block of them."""
-    block_vectors: Word
-    """Number of vectors; the last one may be partial."""
-    image_stride: Word
-    """Elements from one image to the next."""
-    block_stride: Word
-    """Elements from one block to the next."""
-    row_stride: Word
-    """Elements from one row to the next."""
-    column_stride: Word
-    """Elements from one column to the next."""
 
 
-@cache
-def _kernel(width: int) -> int:
-    """Return the address of the kernel for vectors of so many floats."""
-    name = f"region_maxima{width}"
-    return compiled(name, lambda module: _write(module, name, width), name)[name]
-
-
-def _write(module: Any, name: str, width: int) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f, square = RegionFields.read(k), k.scratch(width)
-    count = f.bin_rows * f.bin_columns
-    vectors = f.channels // f.block_channels * f.block_vectors
-    begin, end = chunk(f.regions * vectors, *k.thread())
+@RegionFields.kernel("region_maxima")
+def _kernel(k: Kernel, f: RegionFields) -> None:
+    width, square, x, b = k.width, k.scratch(k.width), f.x, f.bins
+    count = b.bin_rows * b.bin_columns
+    block_vectors = (x.block_channels + (width - 1)) // width
+    vectors = x.blocks * block_vectors
+    begin, end = chunk(b.regions * vectors, *k.thread())
     with k.loop(end, begin) as part:
         region, vector = part.i // vectors, part.i % vectors
-        block, first = vector // f.block_vectors, vector % f.block_vectors * width
-        channels = minimum(f.block_channels - first, width)
-        item = k.load_word(f.items + region * INT)
-        source = f.x + (item * f.image_stride + block * f.block_stride + first) * FLOAT
-        channel = region * f.channels + block * f.block_channels + first
+        block, first = vector // block_vectors, vector % block_vectors * width
+        channels = minimum(x.block_channels - first, width)
+        item = k.load_word(b.items + region * INT)
+        source = x.at + (item * x.image_stride + block * x.block_stride + first) * FLOAT
+        channel = region * f.channels + block * x.block_channels + first
         tables = (
-            f.rows + region * f.bin_rows * (2 * INT),
-            f.columns + region * f.bin_columns * (2 * INT),
+            b.rows + region * b.bin_rows * (2 * INT),
+            b.columns + region * b.bin_columns * (2 * INT),
         )
         with k.loop(count, 0, width, words=[k.word(0), k.word(0)]) as vector_of_bins:
             bins = minimum(count - vector_of_bins.i, width)
@@ -109,8 +96,8 @@ def _write(module: Any, name: str, width: int) -> None:
                     k.load_words(table + place * (2 * INT), 2)
                     for table, place in zip(tables, (row, column), strict=True)
                 ]
-                _note(k, f, source, k.lane_mask(channels), spans, target)
-                ends = column + 1 >= f.bin_columns
+                _write_maxima(k, x, source, k.lane_mask(channels), spans, target)
+                ends = column + 1 >= b.bin_columns
                 one.words = [row + choose(ends, 1, 0), choose(ends, 0, column + 1)]
             vector_of_bins.words = one.words
             noted = [k.load(square + k.vector_bytes * place) for place in range(width)]
@@ -119,29 +106,14 @@ def _write(module: Any, name: str, width: int) -> None:
                 k.masked_store(
                     maxima, f.y + ((channel + lane) * count + vector_of_bins.i) * FLOAT, some
                 )
-    k.done()
 
 
-def _note(
-    k: Kernel,
-    f: RegionFields,
-    source: Word,
-    some: Condition,
-    spans: list[list[Word]],
-    target: Word,
+def _write_maxima(
+    k: Kernel, x: BlockFields, source: Word, some: Condition, spans: list[list[Word]], target: Word
 ) -> None:
-    """Write the maxima of some channels in one bin.
-
-    Args:
-        k: The kernel.
-        f: Its fields.
-        source: Address of those channels of the image's first pixel.
-        some: Which elements of a vector they are.
-        spans: First row and the one after the last, and the same of columns.
-        target: Address of the vector of maxima.
-    """
+    """Write the maxima of some channels in one bin, the given spans of rows and columns."""
     (top, bottom), (left, right) = spans
-    row_bytes, column_bytes = f.row_stride * FLOAT, f.column_stride * FLOAT
+    row_bytes, column_bytes = x.row_stride * FLOAT, x.column_stride * FLOAT
     k.store(k.constant(0.0), target)
     with k.when((top < bottom) & (left < right)):
         begin, width = left * column_bytes, (right - left) * column_bytes
@@ -162,14 +134,7 @@ def takes(images: Images, width: int) -> bool:
 class RegionMaxima(TunedKernel):
     """The largest value of each channel in each bin, and 0 in an empty one. NaN stays.
 
-    Args:
-        x: Where the elements of the images lie.
-        regions: How many regions there are.
-        pooled: Rows and columns of bins of each.
-        tuning: The kernel's vectors and threads.
-
-    Raises:
-        ValueError: Channels fill no whole vectors of a block.
+    Each of a number of regions has ``pooled`` rows and columns of bins.
     """
 
     kernel = "region maxima"
@@ -178,46 +143,21 @@ class RegionMaxima(TunedKernel):
         if not takes(x, tuning.width):
             message = f"{x} was given; give channels side by side, or blocks of whole vectors"
             raise ValueError(message)
-        channels, (rows, columns) = x.shape[1], pooled
-        self.tuning = tuning
-        results = regions * channels * rows * columns
+        channels = x.shape[1]
+        self.tuning, self._kernel = tuning, _kernel(tuning.width)
+        results = regions * channels * math.prod(pooled)
         self._threads = max(1, min(tuning.threads, results // FEWEST_EACH))
-        self._kernel = _kernel(tuning.width)
+        bins = BinFields.of(regions, pooled)
         self._arguments = Arguments(
-            RegionFields.values(
-                x=RUNTIME,
-                y=RUNTIME,
-                items=RUNTIME,
-                rows=RUNTIME,
-                columns=RUNTIME,
-                regions=regions,
-                bin_rows=rows,
-                bin_columns=columns,
-                channels=channels,
-                block_channels=x.block,
-                block_vectors=-(-x.block // tuning.width),
-                image_stride=x.image_stride,
-                block_stride=x.block_stride,
-                row_stride=x.row_stride,
-                column_stride=x.column_stride,
-            )
+            RegionFields.values(x=BlockFields.of(x), bins=bins, channels=channels)
         )
 
     def __call__(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
-        """Write ``y``, in C order.
-
-        Args:
-            x: The images, in the memory that was described.
-            bins: Those of the regions, within the images.
-            y: The results. Shape: (regions, C, rows, columns) or the same in one row.
-        """
-        tables = {
-            name: np.ascontiguousarray(table, np.int64) for name, table in bins._asdict().items()
-        }
-        self._arguments.run(self._kernel, self._threads, {"x": x, "y": y, **tables})
+        """Write ``y``, (regions, C, rows, columns) in C order, from bins within the images."""
+        self._arguments.run(self._kernel, self._threads, {"x.at": x, "y": y, **_tables(bins)})
 
 
-REGION_MEANS_FEWEST_EACH = 1 << 10
+FEWEST_MEANS_EACH = 1 << 10
 """Results of a thread at least."""
 
 
@@ -225,51 +165,28 @@ class MeanFields(Struct):
     """Images in C order, and bins."""
 
     x: Address
-    """Address of the first image."""
     y: Output
-    """Address of the first result."""
-    items: Address
-    """Address of each region's image, its index in the batch."""
-    rows: Address
-    """Address of the first row of each row of bins, and the one after the last."""
-    columns: Word
-    """The same of columns."""
+    bins: BinFields
     counts: Address
-    """Address of how many pixels each bin has, a float; 1 for an empty one."""
-    regions: Word
-    """Number of regions."""
+    """Number of pixels of each bin, a float; 1 for an empty one."""
     outputs: Word
     """Results of each bin."""
-    bin_rows: Word
-    """Rows of bins of a region."""
-    bin_columns: Word
-    """Columns of bins."""
     height: Word
-    """Rows of an image."""
     width: Word
-    """Columns of an image."""
 
 
-@cache
-def _region_means_kernel(width: int) -> int:
-    """Return the address of the kernel for vectors of so many floats."""
-    name = f"region_means{width}"
-    return compiled(name, lambda module: _region_means_write(module, name, width), name)[name]
-
-
-def _region_means_write(module: Any, name: str, width: int) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = MeanFields.read(k)
-    none, one = k.constant(0.0), k.lane_mask(k.word(1))
-    bins, plane = f.bin_rows * f.bin_columns, f.height * f.width
-    begin, end = chunk(f.regions * bins, *k.thread())
+@MeanFields.kernel("region_means")
+def _means_kernel(k: Kernel, f: MeanFields) -> None:
+    none, one, b = k.constant(0.0), k.lane_mask(k.word(1)), f.bins
+    bins, plane = b.bin_rows * b.bin_columns, f.height * f.width
+    begin, end = chunk(b.regions * bins, *k.thread())
     with k.loop(end, begin) as part:
         region, place = part.i // bins, part.i % bins
-        row, column = place // f.bin_columns, place % f.bin_columns
-        top, bottom = k.load_words(f.rows + (region * f.bin_rows + row) * (2 * INT), 2)
-        spans = f.columns + (region * f.bin_columns + column) * (2 * INT)
+        row, column = place // b.bin_columns, place % b.bin_columns
+        top, bottom = k.load_words(b.rows + (region * b.bin_rows + row) * (2 * INT), 2)
+        spans = b.columns + (region * b.bin_columns + column) * (2 * INT)
         left, right = k.load_words(spans, 2)
-        image = k.load_word(f.items + region * INT) * f.outputs * bins
+        image = k.load_word(b.items + region * INT) * f.outputs * bins
         source = f.x + (image + place) * plane * FLOAT
         target = f.y + (region * f.outputs * bins + place) * FLOAT
         count = k.broadcast(f.counts + part.i * FLOAT)
@@ -277,27 +194,19 @@ def _region_means_write(module: Any, name: str, width: int) -> None:
             here, result = output.words
             with k.loop(bottom, top, vectors=[none]) as line:
                 start = here + line.i * f.width * FLOAT
-                with k.loop(right, left, width, vectors=line.vectors) as pixel:
-                    some = k.lane_mask(minimum(right - pixel.i, width))
+                with k.loop(right, left, k.width, vectors=line.vectors) as pixel:
+                    some = k.lane_mask(minimum(right - pixel.i, k.width))
                     value = k.masked_load(start + pixel.i * FLOAT, some)
                     pixel.vectors = [pixel.vectors[0] + value]
                 line.vectors = pixel.vectors
             k.masked_store(horizontal_sum(line.vectors[0]) / count, result, one)
             output.words = [here + bins * plane * FLOAT, result + bins * FLOAT]
-    k.done()
 
 
 class RegionMeans(TunedKernel):
     """Bin (i, j) of output d from channel (d G + i) G + j of an image; 0 in an empty one.
 
-    Args:
-        shape: Of the images, (N, D G G, H, W).
-        regions: How many regions there are.
-        pooled: Rows and columns of bins of each: G and G.
-        tuning: The kernel's vectors and threads.
-
-    Raises:
-        ValueError: The channels are not those of whole outputs.
+    The images have the shape (N, D G G, H, W); ``pooled`` is (G, G).
     """
 
     kernel = "region means"
@@ -309,40 +218,16 @@ class RegionMeans(TunedKernel):
         if rest:
             message = f"{shape[1]} channels for {pooled} bins; give a multiple of as many"
             raise ValueError(message)
-        self.tuning = tuning
-        results = regions * shape[1]
-        self._threads = max(1, min(tuning.threads, results // REGION_MEANS_FEWEST_EACH))
-        self._kernel = _region_means_kernel(tuning.width)
+        self.tuning, self._kernel = tuning, _means_kernel(tuning.width)
+        self._threads = max(1, min(tuning.threads, regions * shape[1] // FEWEST_MEANS_EACH))
+        bins = BinFields.of(regions, pooled)
         self._arguments = Arguments(
-            MeanFields.values(
-                x=RUNTIME,
-                y=RUNTIME,
-                items=RUNTIME,
-                rows=RUNTIME,
-                columns=RUNTIME,
-                counts=RUNTIME,
-                regions=regions,
-                outputs=outputs,
-                bin_rows=pooled[0],
-                bin_columns=pooled[1],
-                height=shape[2],
-                width=shape[3],
-            )
+            MeanFields.values(bins=bins, outputs=outputs, height=shape[2], width=shape[3])
         )
 
     def __call__(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
-        """Write ``y``; both are in C order.
-
-        Args:
-            x: The images.
-            bins: Those of the regions, within the images.
-            y: The results. Shape: (regions, D, G, G) or the same in one row.
-        """
-        tables = {
-            name: np.ascontiguousarray(table, np.int64) for name, table in bins._asdict().items()
-        }
+        """Write ``y``, (regions, D, G, G), from bins within the images; all are in C order."""
         tall, wide = (np.diff(spans, axis=2)[:, :, 0] for spans in (bins.rows, bins.columns))
         counts = np.maximum(1, tall[:, :, None] * wide[:, None, :]).astype(np.float32)
-        self._arguments.run(
-            self._kernel, self._threads, {"x": x, "y": y, "counts": counts, **tables}
-        )
+        each = {"x": x, "y": y, "counts": counts, **_tables(bins)}
+        self._arguments.run(self._kernel, self._threads, each)

@@ -7,21 +7,12 @@ diverged: ``NanRows`` writes NaN where a row holds NaN or infinity.
 
 from __future__ import annotations
 
-from functools import cache
 from math import inf
-from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    Arguments,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -46,27 +37,18 @@ class ClassFields(Struct):
     """Rows of few elements, one behind the other, or in planes."""
 
     x: Address
-    """Address of the first row."""
     y: Output
-    """Address of the first row of results; others than those of ``x``."""
     images: Word
-    """Number of planes; 1 where rows are contiguous."""
+    """Number of images of planes; 1 where rows are contiguous."""
     rows: Word
-    """Rows of each plane, at least as many as a vector holds."""
+    """Rows of each image, at least as many as a vector holds."""
     length: Word
     """Elements of a row."""
 
 
-@cache
-def _kernel(width: int, *, planes: bool) -> int:
-    """Return the address of the kernel."""
-    name = f"few_classes{width}{'_planes' if planes else ''}"
-    return compiled(name, lambda module: _write(module, name, width, planes=planes), name)[name]
-
-
-def _write(module: Any, name: str, width: int, *, planes: bool) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = ClassFields.read(k)
+@ClassFields.kernel("few_classes")
+def _kernel(k: Kernel, f: ClassFields, *, planes: bool) -> None:
+    width = k.width
     none, lowest, one, columns = k.constant(0.0), k.constant(-inf), k.constant(1.0), k.scratch(MOST)
     row_bytes, class_bytes = (FLOAT, f.rows * FLOAT) if planes else (f.length * FLOAT, FLOAT)
     groups = (f.rows + (width - 1)) // width
@@ -100,7 +82,6 @@ def _write(module: Any, name: str, width: int, *, planes: bool) -> None:
                 k.store(value, place)
                 for lane in range(width):
                     k.store(k.load_float(place + lane * FLOAT), at + row_bytes * lane)
-    k.done()
 
 
 def takes(rows: int, length: int, width: int) -> bool:
@@ -112,13 +93,9 @@ class SmallAxisSoftmax(TunedKernel):
     """Softmax of rows; a row that holds NaN or infinity is NaN.
 
     Args:
-        rows: How many there are, one behind the other, or in each image.
+        rows: Number of rows, contiguous or in each image.
         length: Elements of a row.
-        tuning: The kernel's vectors and threads.
-        images: How many images of planes there are; None where rows lie one behind the other.
-
-    Raises:
-        ValueError: Rows are too few, or too long.
+        images: Number of images of planes; None for contiguous rows.
     """
 
     kernel = "rows"
@@ -132,9 +109,7 @@ class SmallAxisSoftmax(TunedKernel):
         self.tuning, self._kernel = tuning, _kernel(tuning.width, planes=images is not None)
         count = 1 if images is None else images
         self._threads = max(1, min(tuning.threads, count * rows * length // FEWEST_EACH))
-        self._arguments = Arguments(
-            ClassFields.values(x=RUNTIME, y=RUNTIME, images=count, rows=rows, length=length)
-        )
+        self._arguments = Arguments(ClassFields.values(images=count, rows=rows, length=length))
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write ``y``, another array than ``x``. Shapes: (images * rows * length,)."""
@@ -149,25 +124,14 @@ class NanRowsFields(Struct):
     """Rows, and what was made of them."""
 
     x: Address
-    """Address of the first row."""
     y: Output
-    """Address of the first row of results."""
     rows: Word
-    """Number of rows."""
     length: Word
     """Elements of a row."""
 
 
-@cache
-def _nan_kernel(width: int) -> int:
-    """Return the address of the kernel."""
-    name = f"lost_rows{width}"
-    return compiled(name, lambda module: _write_nan_rows(module, name, width), name)[name]
-
-
-def _write_nan_rows(module: Any, name: str, width: int) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = NanRowsFields.read(k)
+@NanRowsFields.kernel("lost_rows")
+def _nan_kernel(k: Kernel, f: NanRowsFields) -> None:
     none, noted = k.constant(0.0), k.scratch(1)
     row_bytes = f.length * FLOAT
     whole_bytes = row_bytes // k.vector_bytes * k.vector_bytes
@@ -185,32 +149,23 @@ def _write_nan_rows(module: Any, name: str, width: int) -> None:
             rest.vectors = [marked(rest.vectors[0], k.broadcast(x + rest.i))]
         k.store(rest.vectors[0], noted)
         mark = none
-        for lane in range(width):
+        for lane in range(k.width):
             mark = mark + k.broadcast(noted + FLOAT * lane)
         k.store(mark, noted)
         is_lost = k.load_word(noted) // 2 > 0  # as an integer it is 0, or that of a NaN
         with k.when(is_lost), k.loop(row_bytes, 0, FLOAT) as place:
             k.store(k.load_float(noted), y + place.i)
-    k.done()
 
 
 class NanRows(TunedKernel):
-    """Writes NaN into every row of results whose row holds NaN or infinity.
-
-    Args:
-        rows: How many there are, one behind the other.
-        length: Elements of a row.
-        tuning: The kernel's vectors and threads.
-    """
+    """Writes NaN into every row of results whose contiguous row of x holds NaN or infinity."""
 
     kernel = "NaN"
 
     def __init__(self, rows: int, length: int, tuning: Tuning) -> None:
         self.tuning, self._kernel = tuning, _nan_kernel(tuning.width)
         self._threads = max(1, min(tuning.threads, rows * length // FEWEST_NAN_EACH))
-        self._arguments = Arguments(
-            NanRowsFields.values(x=RUNTIME, y=RUNTIME, rows=rows, length=length)
-        )
+        self._arguments = Arguments(NanRowsFields.values(rows=rows, length=length))
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Look at the rows of ``x``; write to those of ``y``, which lie as they do."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Output, Struct
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word, chunk
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
@@ -20,53 +18,34 @@ FEWEST_EACH = 1 << 15
 """Elements of a thread at least: to meet others takes as long as so many."""
 
 CopyLoop = tuple[int, int, int]
-"""Count, and elements from one turn to the next in the source and in the target."""
+"""Count, and elements from one iteration to the next in the source and in the target."""
 
 
 class LoopFields(Struct):
-    """A loop."""
+    """Number of iterations of a loop, and bytes from one iteration to the next."""
 
     count: Word
-    """Turns."""
     source_bytes: Word
-    """Bytes from one turn to the next in the source."""
     target_bytes: Word
-    """Bytes from one turn to the next in the target."""
 
 
 class CopyFields(Struct):
-    """Nested loops, the outermost first."""
+    """Nested loops, the outermost first, which threads divide."""
 
     source: Address
-    """Address of the source's first element."""
     target: Output
-    """Address of the target's first element."""
     first: LoopFields
-    """Loop that threads divide."""
     second: LoopFields
-    """Second loop."""
     third: LoopFields
-    """Third loop."""
     fourth: LoopFields
-    """Fourth loop."""
     fifth: LoopFields
-    """Fifth loop."""
     sixth: LoopFields
-    """Innermost loop."""
     vectors: Word
     """Whole vectors of the innermost loop; 0 if its elements are not contiguous on both sides."""
 
 
-@cache
-def _kernel(width: int) -> int:
-    """Return the address of the kernel."""
-    name = f"strided_copy{width}"
-    return compiled(name, lambda module: _write(module, name, width), name)[name]
-
-
-def _write(module: Any, name: str, width: int) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = CopyFields.read(k)
+@CopyFields.kernel("strided_copy")
+def _kernel(k: Kernel, f: CopyFields) -> None:
     loops = (f.first, f.second, f.third, f.fourth, f.fifth, f.sixth)
 
     def nest(depth: int, source: Word, target: Word, begin: Word | int, end: Word) -> None:
@@ -81,7 +60,6 @@ def _write(module: Any, name: str, width: int) -> None:
 
     index, threads = k.thread()
     nest(0, f.source, f.target, *chunk(f.first.count, index, threads))
-    k.done()
 
 
 def _copy_row(k: Kernel, f: CopyFields, source: Word, target: Word) -> None:
@@ -96,12 +74,7 @@ def _copy_row(k: Kernel, f: CopyFields, source: Word, target: Word) -> None:
 
 
 class StridedCopy(TunedKernel):
-    """Copy of elements to other places.
-
-    Args:
-        loops: Loops over the elements, in any order.
-        tuning: The kernel's vectors and threads.
-    """
+    """Copy of elements to other places, by loops over the elements in any order."""
 
     kernel: ClassVar = "copy"
 
@@ -120,9 +93,7 @@ class StridedCopy(TunedKernel):
         }
         contiguous = inner[1:] == (1, 1)
         vectors = inner[0] // tuning.width if contiguous else 0
-        self._arguments = Arguments(
-            CopyFields.values(source=RUNTIME, target=RUNTIME, vectors=vectors, **fields)
-        )
+        self._arguments = Arguments(CopyFields.values(vectors=vectors, **fields))
 
     def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
         """Copy from and to memory that begins with the first element."""

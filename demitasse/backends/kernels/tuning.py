@@ -17,19 +17,16 @@ LOWERINGS = {
     "few_inputs": "direct convolution of few input channels",
     "few_outputs": "convolution to few output channels",
     "few_rows": "inner products of few rows",
-    "gradient_sum": "the gradients of a sum or Concat, ReLU and Split in one kernel",
     "grouped": "convolution of small groups",
     "grouped_pointwise": "gradients of 1x1 convolutions in groups, by batched products",
     "norm": "BatchNorm by the batch's statistics",
     "normed_pointwise": "a 1x1 convolution together with the BatchNorm before it",
     "overlap_add": "deconvolution of overlapping windows",
-    "plane_deconvolution": "deconvolution of one channel at a time",
     "pointwise": "1x1 convolution into a part of a Concat's top, or with limits",
     "row_convolution": "filters as wide as the image",
     "separable": "a depthwise convolution together with the 1x1 convolution after it",
     "transposed": "gradients of convolutions to few output channels",
     "winograd": "Winograd's convolution",
-    "winograd_strided": "Winograd's convolution of stride 2, in training",
 }
 """Lowerings of the cpu backend that replace other fast code, by name."""
 
@@ -56,8 +53,6 @@ class Tuning:
             fit into no cache.
         fewest_tiles: Least number of tiles of a block.
         shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
-        transformed_bytes: Filters that a thread transforms at a time, in a core's second
-            cache.
         copy_bytes: Rows of an image that direct convolution copies at a time, in a core's first
             cache.
         pooled_bytes: Outputs of direct convolution that are pooled at a time; they stay in the
@@ -86,7 +81,6 @@ class Tuning:
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
-    transformed_bytes: int = 320 << 10
     copy_bytes: int = 32 << 10
     pooled_bytes: int = 160 << 10
     group_filter_bytes: int = 160 << 10

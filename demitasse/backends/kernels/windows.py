@@ -10,16 +10,10 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    Arguments,
-    Output,
-    Struct,
-    Values,
-)
+from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -36,58 +30,16 @@ MOST_SEEN = 320
 """Greatest number of a tile's taps: kernels are unrolled over their addresses."""
 
 
-class ImageFields(Struct):
-    """Images of the input, or of the output."""
-
-    at: Address
-    """Address of the first image."""
-    image_stride: Word
-    """Elements from one image to the next."""
-    row_stride: Word
-    """Elements from one row to the next."""
-    column_stride: Word
-    """Elements from one column to the next."""
-    rows: Word
-    """Rows of an image."""
-    columns: Word
-    """Columns of an image."""
-
-
-class OutputFields(ImageFields):
-    """Images of the output."""
-
-    at: Output
-    """Address of the first image."""
-
-
-def _image_values(images: Images, of: type[ImageFields] = ImageFields) -> Values:
-    """Return the fields of images, whose address is an argument of each call."""
-    _, _, rows, columns = images.shape
-    return of.values(
-        at=RUNTIME,
-        image_stride=images.image_stride,
-        row_stride=images.row_stride,
-        column_stride=images.column_stride,
-        rows=rows,
-        columns=columns,
-    )
-
-
 class Row(NamedTuple):
     """An output row and its input rows, in the kernel.
 
     Attributes:
-        image: Address of the image's first pixel.
+        image: Address of the image's first pixel; ``height`` to ``column_bytes`` are the image's.
         top: Input row of the first row of taps, possibly outside.
         down: Rows from one row of taps to the next.
         left: Columns that the first window reaches to the left of the image.
-        height: Rows of the image.
-        width: Its columns.
-        row_bytes: Bytes from one of its rows to the next.
-        column_bytes: Bytes from one of its columns to the next.
         zeros: Address of zeros in place of a pixel outside.
-        output: Address of the first output.
-        output_bytes: Bytes from one output to the next.
+        output: Address of the first output; ``output_bytes`` are the bytes to the next output.
         columns: Number of outputs.
     """
 
@@ -109,9 +61,7 @@ class WindowFields(Struct):
     """A convolution's windows, and the images that they go over."""
 
     x: ImageFields
-    """The input."""
     y: ImageFields
-    """The output."""
     step_down: Word
     """Rows of the input from one window to the window below."""
     down: Word
@@ -125,7 +75,6 @@ class WindowFields(Struct):
     zeros_bytes: Word
     """Bytes from the first zero to the pixel."""
     images: Word
-    """Number of images."""
 
     def row(self, place: Word) -> Row:
         """Return a row of outputs, counted through all images."""
@@ -158,17 +107,12 @@ def window_values(
 ) -> dict[str, Any]:
     """Return the values of a convolution's windows.
 
-    Args:
-        op: The convolution.
-        x: The input.
-        y: The output.
-        zeros: Zeros in place of a pixel outside.
-        before: Number of zeros before that pixel, for vectors that begin early.
-        gradient: True to read ``y`` as a gradient instead of writing it.
+    A number of ``zeros`` lie ``before`` the pixel of zeros, for vectors that begin early. With
+    ``gradient``, ``y`` is read instead of written.
     """
     return {
-        "x": _image_values(x),
-        "y": _image_values(y, ImageFields if gradient else OutputFields),
+        "x": ImageFields.of(x),
+        "y": (ImageFields if gradient else OutputFields).of(y),
         "step_down": op.stride[0],
         "down": op.dilation[0],
         "top": op.pad[0],
@@ -180,14 +124,7 @@ def window_values(
 
 
 class RegisterTile(NamedTuple):
-    """Parameters of a row of windows that the code depends on.
-
-    Attributes:
-        pixels: Windows of a tile; a row has at least as many.
-        taps: Columns of a window.
-        stride: Columns from one window to the next.
-        dilation: Columns from one tap to the next.
-    """
+    """Parameters of a row of windows that the code depends on: ``pixels`` windows at a time."""
 
     pixels: int
     taps: int
@@ -204,12 +141,9 @@ class RegisterTile(NamedTuple):
 
 
 def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
-    """Return the register tile for a row of windows: few tiles, with little overlap.
+    """Return the register tile for a row of ``columns`` windows: few tiles, with little overlap.
 
-    Args:
-        columns: Outputs of a row.
-        most: Windows whose sums fit into registers.
-        op: The convolution.
+    The sums of ``most`` windows fit into registers.
     """
 
     def cost(tiles: int) -> int:  # a tile's overhead is about a pixel's time
@@ -221,11 +155,7 @@ def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
 
 
 def decline_many(tile: RegisterTile, op: ops.Conv) -> None:
-    """Decline windows that read too many pixels in a tile.
-
-    Raises:
-        Declined: The windows are too large, or too far apart.
-    """
+    """Raise Declined if windows read too many pixels in a tile."""
     seen = op.kernel[0] * tile.span
     if seen > MOST_SEEN:
         message = (
@@ -252,15 +182,9 @@ of zeros."""
 def fill_indirection_buffer(
     k: Kernel, rows: int, row: Row, first: Word, seen: Word, span: int
 ) -> None:
-    """Write the addresses of some rows' columns; outside pixels get the address of zeros.
+    """Write the addresses of pixels in rows of taps to ``seen``, row after row.
 
-    Args:
-        k: The kernel.
-        rows: Number of rows of taps.
-        row: The row of windows.
-        first: The first column; it may lie outside.
-        seen: Where they are written, row after row.
-        span: Number of columns.
+    In each row, ``span`` columns begin with ``first``; outside pixels get the address of zeros.
     """
     for i in range(rows):
         y = row.top + row.down * i
@@ -278,15 +202,9 @@ def for_each_tile(
 ) -> None:
     """Write a loop over the windows of a row, tile by tile; the last tile begins early.
 
-    At the edges of an image, pixels' addresses are written to an indirection buffer first.
-
-    Args:
-        k: The kernel.
-        row: The row.
-        rows: Number of rows of taps.
-        tile: The register tile.
-        body: Writes a tile, given the address of the first pixel, possibly outside; the address of
-            the first output; and the function that returns pixels' addresses.
+    At the edges of an image, pixels' addresses are written to an indirection buffer first. ``body``
+    writes a tile, given the address of the first pixel, possibly outside; the address of the first
+    output; and the function that returns pixels' addresses.
     """
     noted = k.scratch(math.ceil(rows * tile.span * INT / k.vector_bytes))
     rows_inside = (row.top > -1) & (row.top + row.down * (rows - 1) < row.height)
@@ -314,14 +232,7 @@ def for_each_tile(
 
 
 class Padded(NamedTuple):
-    """Images of which rows are copied with zeros around them.
-
-    Attributes:
-        height: Rows of an image.
-        width: Columns of it.
-        left: Zeros before the first column.
-        columns: Columns of a copied row, with its zeros.
-    """
+    """Images of which rows are copied, with ``left`` zeros before, to rows of ``columns``."""
 
     height: Word
     width: Word
@@ -332,18 +243,9 @@ class Padded(NamedTuple):
 def bordered(
     k: Kernel, y: Word, images: Padded, target: Word, zero: Vector | Float, step: int
 ) -> tuple[Word, Word]:
-    """Write the zeros of a row of an image, and leave the rest to be copied.
+    """Write the zeros of a copied row, and return the range of columns to be copied.
 
-    Args:
-        k: The kernel.
-        y: Index of the row, which may lie outside the image; then all is zero.
-        images: The images.
-        target: Address of the copied row.
-        zero: What is written.
-        step: Its bytes.
-
-    Returns:
-        The first of the columns that are the image's, and that after the last.
+    A row ``y`` outside the image is all zeros. Each zero has ``step`` bytes.
     """
     columns = images.columns
     inside = (y > -1) & (y < images.height)
@@ -356,14 +258,7 @@ def bordered(
 
 
 class WindowConvolution:
-    """A convolution with an offset for each channel and perhaps a rectifier.
-
-    Args:
-        schedule: The convolution.
-        kernel: Address of the kernel.
-        values: Fields of the kernel.
-        rectifier: Numbers of the epilogue, which the kernel reads.
-    """
+    """Base of convolutions with an offset for each channel and an epilogue."""
 
     def __init__(
         self, schedule: ConvSchedule, kernel: int, values: Values, rectifier: np.ndarray
@@ -377,13 +272,7 @@ class WindowConvolution:
         self._rectifier[...] = slopes
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
-        """Convolve.
-
-        Args:
-            source: The images.
-            target: The output.
-            offsets: One for each channel, contiguous; None for zeros.
-        """
+        """Convolve, with one offset for each channel; None for zeros."""
         each = {
             "x.at": source,
             "y.at": target,

@@ -14,6 +14,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, Primitive
 from demitasse.backends.step import Layouts, LayoutUse, Memory, Operand
+from demitasse.errors import DeviceError, ErrorCode
 
 NEVER = (-1, -1)
 
@@ -73,10 +74,6 @@ class CachedReorder:
 class Argument(ABC):
     """An argument of a primitive.
 
-    Args:
-        role: Which argument.
-        layout: The layout the primitive was made for.
-
     Attributes:
         descriptor: The part of the memory that the primitive reads or writes; by default all.
     """
@@ -115,6 +112,26 @@ class Argument(ABC):
     def layout_use(self) -> LayoutUse | None:
         """The layout in which it uses a blob, for Steps that are prepared later."""
         return None
+
+
+class BufferArg(Argument):
+    """An argument that is a buffer of the Step, or a part of a buffer.
+
+    Attributes:
+        buffer: Contiguous array of the next run.
+    """
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, role: int, layout: Layout, buffer: np.ndarray | None = None) -> None:
+        super().__init__(role, layout)
+        self.buffer = buffer
+
+    def array(self) -> np.ndarray:
+        if self.buffer is None:
+            message = "a product was run before its buffers were named"
+            raise DeviceError(message, code=ErrorCode.BAD_STATE)
+        return self.buffer
 
 
 class BlobArg(Argument):

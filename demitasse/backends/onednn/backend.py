@@ -23,7 +23,7 @@ from demitasse.backends.onednn.lowerings import LOWERINGS
 from demitasse.backends.onednn.steps.fusion import fuse
 from demitasse.backends.onednn.threads import ready_threads, wanted
 from demitasse.backends.ops import Op
-from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
+from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
 from demitasse.core.config import settings
 
@@ -111,15 +111,6 @@ class OnednnBackend(NumpyBackend):
         self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
     ) -> AnyStep:
         return fuse(self.engine, chain, at, steps)
-
-    def fuse_gradients(self, steps: Sequence[AnyStep | None]) -> AnyStep:
-        if not self.engine.tuning.as_set(1).width:
-            message = "no kernels of our own here"
-            raise Declined(message)
-        from demitasse.backends.onednn.steps.gradient_sum import GradientSumStep
-
-        self.engine.tuning.require("gradient_sum")
-        return GradientSumStep(self.engine, steps)
 
 
 class KernelsBackend(OnednnBackend):

@@ -42,11 +42,7 @@ class Runnable(Protocol):
 
 
 class Derived(ABC):
-    """Values that are computed from parameters, again after each change.
-
-    Args:
-        params: The parameters.
-    """
+    """Values that are computed from parameters, again after each change."""
 
     def __init__(self, params: Sequence[Operand]) -> None:
         self._params = params
@@ -170,13 +166,7 @@ class OnednnStep(Step[Engine, O], Generic[O]):
 
 
 class FusedStep(OnednnStep[O]):
-    """An operation and what follows it, forward; each computes its own gradient.
-
-    Args:
-        first: The Step of the first operation.
-        call: What runs them all.
-        followers: Names of the other operations.
-    """
+    """An operation and what follows it, forward; each computes its own gradient."""
 
     def __init__(self, first: OnednnStep[O], call: Runnable, followers: Sequence[str]) -> None:
         super().__init__(first.engine, first.op, first.at)

@@ -1,7 +1,6 @@
 """test, time, bench and largest_batch: measure accuracy, times and memory of nets.
 
-Source: Caffe, ``tools/caffe.cpp`` (``test``).
-Source: Caffe, ``tools/caffe.cpp`` (``time``).
+Source: Caffe, ``tools/caffe.cpp`` (``test`` and ``time``).
 """
 
 from __future__ import annotations
@@ -10,23 +9,25 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
 
 from demitasse.cli.command import DEVICES, Command, MultiValueCommand
-from demitasse.cli.errors import FAILED, echo, print_stderr
-from demitasse.cli.gflags import RenamedOption
+from demitasse.cli.errors import FAILED, echo, fail, print_stderr
 from demitasse.cli.options import (
     FILE,
+    POSITIVE,
     FloatRange,
     complete_devices,
     device_options,
     json_option,
     mismatch_option,
+    option,
     phase_option,
     split_names,
     state_options,
+    switch,
     weights_option,
 )
 from demitasse.cli.render import print_json, show, table
@@ -47,36 +48,25 @@ def _iterations(ctx: click.Context, param: click.Parameter, value: str) -> int |
 
 
 @click.command(cls=Command)
-@click.option("--model", type=FILE, required=True, help="The net's prototxt.")
+@option("--model", "The net's prototxt.", FILE, required=True)
 @weights_option("Weights to test.", required=True)
-@click.option(
-    "--iterations",
-    callback=_iterations,
-    default="50",
-    show_default=True,
-    metavar="N|epoch",
-    help="Number of batches; 'epoch' reads every record exactly once.",
-)
+@option(
+    "--iterations", "Number of batches; 'epoch' reads every record exactly once.", default="50",
+    metavar="N|epoch", callback=_iterations,
+)  # fmt: skip
 @mismatch_option
 @state_options
 @device_options
 @json_option
 def test_command(
-    model: Path,
-    weights: tuple[str, ...],
-    iterations: int | None,
-    on_mismatch: Literal["raise", "skip"],
-    level: int | None,
-    stages: list[str],
-    device: str | None,
-    as_json: bool,
-) -> None:
+    model: Path, weights: list[str], iterations: int | None, on_mismatch: Literal["raise", "skip"],
+    state: dict[str, Any], device: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Test a trained net on batches of its data.
 
     Logs every output of every batch, and the means at the end.
     """
-    files = split_names(weights)
-    if not files:  # initial weights have no meaningful score
+    if not weights:  # initial weights have no meaningful score
         message = "got no file"
         raise click.BadParameter(message, param_hint="--weights")
     from demitasse.cli.evaluation import Scores, load_weights_into
@@ -86,11 +76,9 @@ def test_command(
 
     log = get_logger(__name__)
     scores = Scores()
-    with Net(
-        model, "TEST", device=device, level=level or 0, stages=stages, keep_blobs="outputs"
-    ) as net:
+    with Net(model, "TEST", device=device, **state, keep_blobs="outputs") as net:
         log.info("Use %s.", net.device)
-        load_weights_into(net, files, on_mismatch)
+        load_weights_into(net, weights, on_mismatch)
         if iterations is None:
             log.info("Running for one epoch.")
         else:
@@ -103,29 +91,17 @@ def test_command(
 
 
 @click.command(cls=Command)
-@click.option("--model", type=FILE, required=True, help="The net's prototxt.")
-@click.option(
-    "--iterations",
-    type=click.IntRange(min=1),
-    default=50,
-    show_default=True,
-    help="Number of measured passes.",
-)
-@click.option("--forward_only", is_flag=True, help="Measure forward passes only.")
+@option("--model", "The net's prototxt.", FILE, required=True)
+@option("--iterations", "Number of measured passes.", POSITIVE, 50)
+@switch("--forward_only", "Measure forward passes only.")
 @phase_option("TRAIN")
 @state_options
 @device_options
 @json_option
 def time_command(
-    model: Path,
-    iterations: int,
-    forward_only: bool,
-    phase: str,
-    level: int | None,
-    stages: list[str],
-    device: str | None,
-    as_json: bool,
-) -> None:
+    model: Path, iterations: int, forward_only: bool, phase: str, state: dict[str, Any],
+    device: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Measure forward and backward passes, whole and by layer.
 
     Every measurement synchronizes the device. Whole passes are measured first, without
@@ -138,7 +114,7 @@ def time_command(
     from demitasse.net import Net
 
     log = get_logger(__name__)
-    with Net(model, phase, device=device, level=level or 0, stages=stages) as net:
+    with Net(model, phase, device=device, **state) as net:
         log.info("Use %s.", net.device)
         log.info("*** Benchmark begins ***")
         log.info("Testing for %d iterations.", iterations)
@@ -163,87 +139,34 @@ class Bench(MultiValueCommand):
 
 @click.command(cls=Bench)
 @click.argument("nets", type=FILE, nargs=-1, required=True, metavar="NET...")
-@click.option(
-    "--devices",
-    default="",
-    metavar="A,B,...",
-    shell_complete=complete_devices,
-    help="Devices to run on. [default: the device of the settings]",
-)
-@click.option(
-    "--batches", default="1,8,64", show_default=True, metavar="N,M,...", help="Batch sizes."
-)
-@click.option(
-    "--phases",
-    default="test",
-    show_default=True,
+@option(
+    "--devices", "Devices to run on. [default: the device of the settings]", default="",
+    metavar="A,B,...", shell_complete=complete_devices,
+)  # fmt: skip
+@option("--batches", "Batch sizes.", default="1,8,64", metavar="N,M,...")
+@option(
+    "--phases", "Measure forward passes (test), or whole steps of SGD (train).", default="test",
     metavar="test,train",
-    help="Measure forward passes (test), or whole steps of SGD (train).",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Number of rounds; each round measures every case.",
-)
-@click.option(
-    "--seconds",
-    type=FloatRange(min=0),
-    default=0.2,
-    show_default=True,
-    help="Time of each case in a round.",
-)
-@click.option("--layers", is_flag=True, help="Time each layer, too.")
-@click.option(
-    "--peers",
-    is_flag=True,
-    help="Also measure ONNX Runtime and OpenVINO, where installed, on an export of NET.",
-)
-@click.option(
-    "--input",
-    "reading",
-    is_flag=True,
-    help="Also measure data layers: alone, and the net while it reads.",
-)
-@click.option("--save", type=FILE, help="Write the results as pytest-benchmark does (JSON).")
-@click.option(
-    "--baseline",
-    cls=RenamedOption,
-    old="--against",
-    type=FILE,
-    help="Compare with a saved run; slower cases exit with 1.",
-)
-@click.option(
-    "--tolerance",
-    cls=RenamedOption,
-    old="--allowed",
-    type=FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    metavar="PERCENT",
-    help="Slowdown from --baseline that is no regression.",
-)
-@click.option("--html", type=FILE, help="Write a page with charts.")
-@click.option("--chart", type=FILE, help="Draw images per second over batch sizes (.svg, .png).")
+)  # fmt: skip
+@option("--rounds", "Number of rounds; each round measures every case.", POSITIVE, 10)
+@option("--seconds", "Time of each case in a round.", FloatRange(min=0), 0.2)
+@switch("--layers", "Time each layer, too.")
+@switch("--peers", "Also measure ONNX Runtime and OpenVINO, where installed, on an export of NET.")
+@switch("--input reading", "Also measure data layers: alone, and the net while it reads.")
+@option("--save", "Write the results as pytest-benchmark does (JSON).", FILE)
+@option("--baseline", "Compare with a saved run; slower cases exit with 1.", FILE, old="--against")
+@option(
+    "--tolerance", "Slowdown from --baseline that is no regression.", FloatRange(min=0), 10.0,
+    old="--allowed", metavar="PERCENT",
+)  # fmt: skip
+@option("--html", "Write a page with charts.", FILE)
+@option("--chart", "Draw images per second over batch sizes (.svg, .png).", FILE)
 @click.pass_context
 def bench_command(
-    ctx: click.Context,
-    nets: tuple[Path, ...],
-    devices: str,
-    batches: str,
-    phases: str,
-    rounds: int,
-    seconds: float,
-    layers: bool,
-    peers: bool,
-    reading: bool,
-    save: Path | None,
-    baseline: Path | None,
-    tolerance: float,
-    html: Path | None,
-    chart: Path | None,
-) -> None:
+    ctx: click.Context, /, nets: tuple[Path, ...], devices: str, batches: str, phases: str,
+    peers: bool, save: Path | None, baseline: Path | None, tolerance: float, html: Path | None,
+    chart: Path | None, **how: Any,
+) -> None:  # fmt: skip
     """Measure images per second.
 
     NETs are prototxts, or folders of trained models, whose deploy nets are measured. Inputs of the
@@ -269,18 +192,11 @@ def bench_command(
         check_exists(net)
         paths += deploy_nets(net) if is_folder(net) else [net]
     saved = None if baseline is None else read_results(baseline)
-    names = [Device(name).name for name in split_names((devices,))] or [choose_device()[0].name]
+    names = [Device(name).name for name in split_names(devices)] or [choose_device()[0].name]
     cases, others = _cases(paths, names, batches, phases), installed_peers() if peers else []
     cases += _cases(paths, others, batches, "test")
 
-    results = measure(
-        cases,
-        rounds=rounds,
-        seconds=seconds,
-        layers=layers,
-        reading=reading,
-        on_case=lambda case: print_stderr(f"preparing: {case.name}"),
-    )
+    results = measure(cases, on_case=lambda case: print_stderr(f"preparing: {case.name}"), **how)
     show(table(*results_table(results)))
     about = machine(names) | peer_versions(others)
     show("\n" + ", ".join(f"{name} {value}" for name, value in about.items()))
@@ -308,19 +224,14 @@ def bench_command(
 
 
 def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: str) -> list[Case]:
-    """Return every combination of nets, phases, batch sizes and devices.
-
-    Raises:
-        UsageError: A batch size is not an integer above 0, or a phase is unknown.
-    """
+    """Return every combination of nets, phases, batch sizes and devices."""
     from demitasse.benchmark import Case
 
-    sizes, wanted = split_names((batches,)), [name.upper() for name in split_names((phases,))]
+    sizes, wanted = split_names(batches), [name.upper() for name in split_names(phases)]
     wrong = [size for size in sizes if not size.isdecimal() or int(size) == 0]
     wrong += [phase for phase in wanted if phase not in {"TEST", "TRAIN"}]
     if wrong or not sizes or not wanted:
-        message = f"--batches takes integers and --phases test and train; got {', '.join(wrong)}"
-        raise click.UsageError(message)
+        fail(f"--batches takes integers and --phases test and train; got {', '.join(wrong)}")
     return [
         Case(net, device, int(size), phase)
         for net in nets
@@ -333,51 +244,27 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
 @phase_option("TRAIN")
-@click.option(
-    "--limit",
-    metavar="SIZE",
-    help="Memory limit, e.g. 8GiB. [default: nine tenths of the free memory]",
+@option(
+    "--limit", "Memory limit, e.g. 8GiB. [default: nine tenths of the free memory]", metavar="SIZE"
 )
-@click.option(
-    "--keep",
-    "keep_blobs",
-    default="outputs",
-    show_default=True,
+@option(
+    "--keep keep_blobs", "Blobs to keep, in addition to inputs and outputs.", default="outputs",
     metavar="BLOB[,BLOB]|outputs|all",
-    help="Blobs to keep, in addition to inputs and outputs.",
-)
-@click.option(
+)  # fmt: skip
+@option(
     "--solver",
+    "Also update the parameters, by a solver type, such as SGD, or a solver's prototxt.",
     metavar="TYPE|FILE",
-    help="Also update the parameters, by a solver type, such as SGD, or a solver's prototxt.",
 )
-@click.option(
+@option(
     "--confirm/--no_confirm",
+    "Confirm the batch size by running the net, or only compute it. [default: confirm]",
     default=True,
-    help="Confirm the batch size by running the net, or only compute it. [default: confirm]",
 )
-@click.option(
-    "--max_batch",
-    cls=RenamedOption,
-    old="--at_most",
-    type=click.IntRange(min=1),
-    default=65536,
-    show_default=True,
-    help="Largest batch size to try.",
-)
+@option("--max_batch", "Largest batch size to try.", POSITIVE, 65536, old="--at_most")
 @device_options
 @json_option
-def largest_batch_command(
-    net: Path,
-    phase: str,
-    limit: str | None,
-    keep_blobs: str,
-    solver: str | None,
-    confirm: bool,
-    max_batch: int,
-    device: str | None,
-    as_json: bool,
-) -> None:
+def largest_batch_command(net: Path, keep_blobs: str, as_json: bool, **how: Any) -> None:
     """Find the largest batch size that fits into memory.
 
     The batch size is computed from the memory of two small batches, and confirmed by runs in
@@ -387,14 +274,9 @@ def largest_batch_command(
 
     found = largest_batch(
         net,
-        device=device,
-        phase=phase,
-        limit=limit,
-        keep_blobs={"all": None, "outputs": "outputs"}.get(keep_blobs, split_names((keep_blobs,))),
-        solver=solver,
-        confirm=confirm,
-        max_batch=max_batch,
+        keep_blobs={"all": None, "outputs": "outputs"}.get(keep_blobs, split_names(keep_blobs)),
         on_trial=lambda batch: print_stderr(f"trying a batch of {batch}"),
+        **how,
     )
     if as_json:
         about = {"net": str(net), **asdict(found)}

@@ -22,21 +22,11 @@ BREW = ("train", "test", "time", "device_query")
 """Commands of Caffe's program ``caffe``."""
 
 SHIMS = (
-    "caffe",
-    "compute_image_mean",
-    "convert_annoset",
-    "convert_imageset",
-    "device_query",
-    "extract_features",
-    "finetune_net",
-    "get_image_size",
-    "net_speed_benchmark",
-    "test_net",
-    "train_net",
-    "upgrade_net_proto_binary",
-    "upgrade_net_proto_text",
+    "caffe", "compute_image_mean", "convert_annoset", "convert_imageset", "device_query",
+    "extract_features", "finetune_net", "get_image_size", "net_speed_benchmark", "test_net",
+    "train_net", "upgrade_net_proto_binary", "upgrade_net_proto_text",
     "upgrade_solver_proto_text",
-)
+)  # fmt: skip
 """Executables in ``build/tools`` of Caffe and of SSD's Caffe."""
 
 EXAMPLE_SHIMS = {
@@ -115,31 +105,19 @@ def write_shims(folder: Path) -> list[Path]:
 
     For a folder ``tools``, the converters are also written to ``examples`` beside the folder, as
     in Caffe's ``build``.
-
-    Args:
-        folder: The folder; created if missing.
-
-    Returns:
-        The written files.
-
-    Raises:
-        OSError: A file cannot be written.
     """
     places = [(folder, name) for name in (*SHIMS, *EXAMPLE_SHIMS.values())]
     if real_path(folder).name == "tools":
         beside = real_path(folder).parent / "examples"
         places += [(beside / place, name) for place, name in EXAMPLE_SHIMS.items()]
     written = []
+    python = shlex.quote(sys.executable)
     for place, name in places:
         place.mkdir(parents=True, exist_ok=True)
+        script = f'#!/bin/sh\nexec {python} -P -m demitasse.tools.{name} "$@"\n'
         for file in (place / name, place / f"{name}.bin"):
             with atomic_write(file) as out:
-                out.write(_script(name).encode())
+                out.write(script.encode())
             file.chmod(0o755)
             written.append(file)
     return written
-
-
-def _script(name: str) -> str:
-    python = shlex.quote(sys.executable)
-    return f'#!/bin/sh\nexec {python} -P -m demitasse.tools.{name} "$@"\n'

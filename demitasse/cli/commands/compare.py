@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from demitasse.cli.command import Command, MultiValueCommand
-from demitasse.cli.errors import FAILED
-from demitasse.cli.gflags import RenamedOption
+from demitasse.cli.errors import FAILED, fail
 from demitasse.cli.options import (
     FILE,
     FloatRange,
     complete_devices,
     device_option,
     json_option,
+    option,
     option_group,
     phase_option,
     split_names,
     state_options,
+    switch,
     weights_option,
 )
 from demitasse.cli.render import print_json, show
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
     from demitasse.testing.compare_models import ModelComparison
     from demitasse.testing.comparison import Comparison
 
-
-inputs_option = click.option(
-    "--inputs", type=FILE, help="A .npz file with an array for each input. [default: random inputs]"
+inputs_option = option(
+    "--inputs", "A .npz file with an array for each input. [default: random inputs]", FILE
 )
 
 
@@ -49,16 +49,7 @@ class Converted(Protocol):
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Flags of tolerance and output that comparisons share.
-
-    Attributes:
-        rtol: Largest relative difference allowed; None for the default of the element type.
-        sort_by_error: List the layers with the largest differences first.
-        details: Give every array a row.
-        junit: File for JUnit's XML, or None.
-        html: File for a page, or None.
-        as_json: Print JSON in place of a table.
-    """
+    """Flags of tolerance and output that comparisons share."""
 
     rtol: float | None
     sort_by_error: bool
@@ -69,79 +60,62 @@ class ReportOptions:
 
     def show(self, ctx: click.Context, result: ComparisonReport) -> None:
         """Print and write a report; exit with 1 if it has differences above the tolerance."""
-        self._write_files(result)
         if self.as_json:
             print_json(result.as_dict())
         else:
-            show(result.text(worst_first=self.sort_by_error, details=self.details))
-        if not result.agree:
-            ctx.exit(FAILED)
+            show(self._text(result))
+        self._finish(ctx, result)
 
     def show_conversion(
         self, ctx: click.Context, text: str, facts: dict[str, Any], check: ComparisonReport | None
     ) -> None:
         """Print a summary of a conversion, and the report of a check; exit with 1 if it differs.
 
-        Args:
-            ctx: Context of the command.
-            text: Summary of the conversion.
-            facts: Summary for JSON.
-            check: Report of the check; None without a check.
+        ``text`` is the summary, ``facts`` the same for JSON.
         """
         if self.as_json:
             print_json(facts | {"check": None if check is None else check.as_dict()})
         else:
             show(text)
+            if check is not None:
+                show("\n" + self._text(check))
         if check is not None:
-            if not self.as_json:
-                show("\n" + check.text(worst_first=self.sort_by_error, details=self.details))
-            self._write_files(check)
-            if not check.agree:
-                ctx.exit(FAILED)
+            self._finish(ctx, check)
 
     def check(
         self, made: Converted, name: str, dtype: str, inputs: Path | None, seed: int
     ) -> ComparisonReport:
-        """Compare a conversion with its source on the same inputs.
-
-        Args:
-            made: The converted file or net.
-            name: File of the other framework.
-            dtype: Element type of its computation.
-            inputs: A .npz file of inputs; None for random inputs.
-            seed: Seed of random inputs.
-        """
+        """Compare a conversion, which computes in ``dtype``, with its source on the same inputs."""
         from demitasse.cli.comparison import ComparisonReport
         from demitasse.testing.reference.model import read_arrays
 
         found = made.compare(None if inputs is None else read_arrays(inputs), seed)
         return ComparisonReport(name, found, [], dtype, self.rtol, title="Check")
 
-    def _write_files(self, result: ComparisonReport) -> None:
+    def _text(self, result: ComparisonReport) -> str:
+        return result.text(worst_first=self.sort_by_error, details=self.details)
+
+    def _finish(self, ctx: click.Context, result: ComparisonReport) -> None:
         if self.junit is not None:
             result.write_junit(self.junit)
         if self.html is not None:
             result.write_page(self.html)
+        if not result.agree:
+            ctx.exit(FAILED)
 
 
 report_options = option_group(
     "options",
     ReportOptions,
-    click.option(
+    option(
         "--rtol",
-        type=FloatRange(min=0),
-        help="Largest difference allowed, relative to an array's largest value. [default: 1e-4]",
+        "Largest difference allowed, relative to an array's largest value. [default: 1e-4]",
+        FloatRange(min=0),
     ),
-    click.option(
-        "--sort_by_error",
-        cls=RenamedOption,
-        old="--worst",
-        is_flag=True,
-        help="List the layers with the largest differences first.",
-    ),
-    click.option("--details", is_flag=True, help="Print a row for each array, not for each layer."),
-    click.option("--junit", type=FILE, help="Write the result as JUnit's XML, for CI servers."),
-    click.option("--html", type=FILE, help="Write the result as a page with a chart."),
+    switch("--sort_by_error", "List the layers with the largest differences first.", old="--worst"),
+    switch("--details", "Print a row for each array, not for each layer."),
+    option("--junit", "Write the result as JUnit's XML, for CI servers.", FILE),
+    option("--html", "Write the result as a page with a chart.", FILE),
     json_option,
 )
 """Adds the flags of comparisons; the command gets ``options``."""
@@ -149,77 +123,49 @@ report_options = option_group(
 
 @click.command(cls=MultiValueCommand)
 @click.argument("net", type=FILE)
-@click.option(
-    "--devices",
-    shell_complete=complete_devices,
-    required=True,
-    metavar="A B ...",
-    help="Two or more devices; the first is the reference.",
-)
+@option(
+    "--devices", "Two or more devices; the first is the reference.",
+    shell_complete=complete_devices, required=True, metavar="A B ...",
+)  # fmt: skip
 @weights_option("Weights of NET.")
-@click.option(
+@option(
     "--steps",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Also train N steps on each device, and compare losses and parameters after each step.",
-)
-@click.option(
+    "Also train N steps on each device, and compare losses and parameters after each step.",
+    click.IntRange(min=0), default=0, show_default=False, metavar="N",
+)  # fmt: skip
+@switch(
     "--each_step",
-    is_flag=True,
-    help="Also compare every Step with portable code on the same inputs; name the first wrong one.",
+    "Also compare every Step with portable code on the same inputs; name the first wrong one.",
 )
 @report_options
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of weights, inputs and dropout."
-)
+@option("--seed", "Seed of weights, inputs and dropout.", int, 0)
 @inputs_option
 @phase_option("TRAIN")
 @state_options
 @click.pass_context
 def consistency_command(
-    ctx: click.Context,
-    net: Path,
-    devices: str,
-    weights: tuple[str, ...],
-    steps: int,
-    each_step: bool,
-    seed: int,
-    inputs: Path | None,
-    phase: str,
-    level: int | None,
-    stages: list[str],
-    options: ReportOptions,
-) -> None:
+    ctx: click.Context, net: Path, devices: str, weights: list[str], steps: int, each_step: bool,
+    seed: int, inputs: Path | None, phase: str, state: dict[str, Any], options: ReportOptions,
+) -> None:  # fmt: skip
     """Compare a net on several devices, layer by layer.
 
     NET is its prototxt, or an .onnx file, of phase TEST. Exits with 1 if a difference is above
     --rtol.
     """
     from demitasse.cli.comparison import ComparisonReport
-    from demitasse.cli.evaluation import load_weights_into
-    from demitasse.cli.onnx_models import open_net
+    from demitasse.cli.evaluation import load_weights_into, open_net
     from demitasse.inference.cards.card_file import ONNX
-    from demitasse.testing.comparison import (
-        compare,
-        compare_training,
-        random_inputs,
-        verify_steps,
-    )  # fmt: skip
-    from demitasse.testing.reference.model import read_arrays
+    from demitasse.testing.comparison import compare, compare_training, verify_steps
 
-    names = split_names((devices,))
+    names = split_names(devices)
     if len(names) < 2:
-        message = "--devices needs two or more devices, e.g. --devices cpu cuda:0"
-        raise click.UsageError(message)
+        fail("--devices needs two or more devices, e.g. --devices cpu cuda:0")
     phase = "TEST" if net.suffix == ONNX else phase
     if steps and phase != "TRAIN":
-        message = "--steps needs a prototxt, and --phase TRAIN"
-        raise click.UsageError(message)
-    state: dict[str, Any] = {"level": level or 0, "stages": stages}
+        fail("--steps needs a prototxt, and --phase TRAIN")
     with open_net(net, phase, device=names[0], seed=seed, **state) as made:
-        load_weights_into(made, split_names(weights))
-        arrays = random_inputs(made, seed) if inputs is None else read_arrays(inputs)
+        load_weights_into(made, weights)
+        arrays = _inputs(made, inputs, seed)
         found = compare(made, names, arrays)
 
         def prepare(other: Net) -> None:
@@ -246,30 +192,18 @@ WEIGHT_FILES = {".caffemodel", ".h5", ".safetensors"}
 @weights_option("Weights of NET.")
 @weights_option("Weights of OTHER, a prototxt.", "--other_weights")
 @device_option("Device of NET: cpu, cuda:0, numpy, ...")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
+@option("--seed", "Seed of random inputs.", int, 0)
 @inputs_option
-@click.option(
-    "--trust", is_flag=True, help="Allow OTHER to run code, which a .pt2 file can contain."
-)
+@switch("--trust", "Allow OTHER to run code, which a .pt2 file can contain.")
 @report_options
 @phase_option("TEST")
 @state_options
 @click.pass_context
 def diff_command(
-    ctx: click.Context,
-    net: Path,
-    other: Path,
-    weights: tuple[str, ...],
-    other_weights: tuple[str, ...],
-    device: str | None,
-    seed: int,
-    inputs: Path | None,
-    trust: bool,
-    phase: str,
-    level: int | None,
-    stages: list[str],
-    options: ReportOptions,
-) -> None:
+    ctx: click.Context, net: Path, other: Path, weights: list[str], other_weights: list[str],
+    device: str | None, seed: int, inputs: Path | None, trust: bool, phase: str,
+    state: dict[str, Any], options: ReportOptions,
+) -> None:  # fmt: skip
     """Compare a net with another model, by blobs and parameters.
 
     NET is its prototxt. OTHER is an .onnx file (run by ONNX Runtime), a .pt2 file (by PyTorch),
@@ -281,16 +215,14 @@ def diff_command(
     from demitasse.net import Net
 
     if other_weights and other.suffix != ".prototxt":
-        message = f"--other_weights needs a prototxt as OTHER, got {other}"
-        raise click.UsageError(message)
-    state: dict[str, Any] = {"level": level or 0, "stages": stages}
+        fail(f"--other_weights needs a prototxt as OTHER, got {other}")
     with Net(net, phase, device=device, seed=seed, **state) as made:
-        load_weights_into(made, split_names(weights))
+        load_weights_into(made, weights)
         if other.suffix in WEIGHT_FILES:
             found = _with_weights(made, other, bool(weights))
         elif other.suffix == ".prototxt":
             with Net(other, phase, device=made.device, seed=seed, **state) as second:
-                load_weights_into(second, split_names(other_weights))
+                load_weights_into(second, other_weights)
                 found = _with_net(made, second, other, _inputs(made, inputs, seed))
         else:
             found = _with_model(made, other, inputs, seed, trust=trust)
@@ -339,7 +271,9 @@ def _with_model(
     if isinstance(other, RecordedArrays):
         arrays = {name: other.arrays[name] for name in net.inputs if name in other.arrays}
         arrays |= {} if inputs is None else _inputs(net, inputs, seed)
-        _check_inputs(arrays, net.inputs, path)
+        missing = [name for name in net.inputs if name not in arrays]
+        if missing:
+            fail(f"{path} lacks the inputs {', '.join(missing)}; give the inputs with --inputs")
     else:
         arrays = _inputs(net, inputs, seed)
     return compare_model(net, other, arrays)
@@ -350,11 +284,3 @@ def _inputs(net: Net, inputs: Path | None, seed: int) -> dict[str, Any]:
     from demitasse.testing.reference.model import read_arrays
 
     return random_inputs(net, seed) if inputs is None else read_arrays(inputs)
-
-
-def _check_inputs(arrays: dict[str, Any], names: Sequence[str], path: Path) -> None:
-    """Raise UsageError if recorded blobs lack an input of the net."""
-    missing = [name for name in names if name not in arrays]
-    if missing:
-        message = f"{path} lacks the inputs {', '.join(missing)}; give the inputs with --inputs"
-        raise click.UsageError(message)

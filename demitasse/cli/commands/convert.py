@@ -6,6 +6,7 @@ Source: Caffe, ``tools/upgrade_net_proto_text.cpp``, ``upgrade_net_proto_binary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,20 @@ import click
 
 from demitasse.cli.command import Command
 from demitasse.cli.commands.compare import ReportOptions, report_options
-from demitasse.cli.errors import echo
-from demitasse.cli.gflags import RenamedOption
+from demitasse.cli.errors import echo, fail
 from demitasse.cli.options import (
     FILE,
     FLOAT,
+    POSITIVE,
+    Decorator,
     Function,
     device_option,
+    option,
+    option_group,
     shape_option,
-    split_names,
+    split_values,
     state_options,
+    switch,
     weights_option,
 )
 from demitasse.core.paths import regular_file
@@ -31,7 +36,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.interop import Exported, Preprocess, TorchExported
-    from demitasse.interop.onnx_import import Imported
+
+Check = tuple[Path | None, int]
+"""Inputs and seed of a check."""
 
 ENDINGS = {"onnx": ".onnx", "torch": ".py"}
 """Framework -> extension of its files."""
@@ -40,12 +47,19 @@ FOR_ONNX = ("any_size", "opset", "float16", "mean", "scale", "bgr", "uint8")
 """Options of ONNX files only."""
 
 
-def check_inputs_options(function: Function) -> Function:
-    """Add ``--inputs`` and ``--seed`` of a check."""
-    help_inputs = "A .npz file with an array for each input, for --check. [default: random inputs]"
-    help_seed = "Seed of random inputs, for --check. [default: 0]"
-    function = click.option("--seed", type=int, default=0, help=help_seed)(function)
-    return click.option("--inputs", type=FILE, help=help_inputs)(function)
+def check_options(help: str) -> Decorator:
+    """Add the flags of a check; the command gets ``check``: inputs and seed, or None."""
+    return option_group(
+        "check",
+        lambda check, inputs, seed: (inputs, seed) if check else None,
+        switch("--check", help),
+        option(
+            "--inputs",
+            "A .npz file with an array for each input, for --check. [default: random inputs]",
+            FILE,
+        ),
+        option("--seed", "Seed of random inputs, for --check. [default: 0]", int, 0),
+    )
 
 
 def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
@@ -64,71 +78,38 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
 @click.argument("net", type=FILE)
 @click.argument("out", type=FILE)
 @weights_option("Weights of NET.")
-@click.option(
-    "--to",
-    "kind",
-    type=click.Choice(list(ENDINGS)),
-    help="Framework of OUT. [default: by the extension of OUT]",
+@option(
+    "--to kind", "Framework of OUT. [default: by the extension of OUT]", click.Choice(list(ENDINGS))
 )
-@click.option("--outputs", multiple=True, metavar="BLOB[,BLOB]", help="Further blobs to output.")
-@click.option("--only", is_flag=True, help="Drop layers that --outputs do not need.")
-@click.option(
+@option(
+    "--outputs", "Further blobs to output.",
+    multiple=True, metavar="BLOB[,BLOB]", callback=split_values,
+)  # fmt: skip
+@switch("--only", "Drop layers that --outputs do not need.")
+@option(
     "--batch",
-    callback=_batch,
-    default="auto",
-    show_default=True,
-    metavar="N|dynamic|fixed|auto",
-    help="Batch size: a number, any (dynamic), as in NET (fixed), or any if NET allows (auto).",
-)
-@click.option("--any_size", is_flag=True, help="Allow any height, width and batch size of images.")
+    "Batch size: a number, any (dynamic), as in NET (fixed), or any if NET allows (auto).",
+    default="auto", callback=_batch, metavar="N|dynamic|fixed|auto",
+)  # fmt: skip
+@switch("--any_size", "Allow any height, width and batch size of images.")
 @shape_option("Shape of an input, in place of NET's; any other blob becomes an input.")
-@click.option(
-    "--opset", type=int, default=17, show_default=True, help="Version of ONNX's operators."
-)
-@click.option(
-    "--float16", is_flag=True, help="Compute in 16 bits; inputs and outputs stay 32 bits."
-)
-@click.option(
-    "--mean", metavar="B,G,R|FILE", help="Subtract this from images: numbers, .npy, .binaryproto."
-)
-@click.option(
-    "--scale", type=FLOAT, default=1.0, help="Multiply images by this, after --mean. [default: 1]"
-)
-@click.option("--bgr", is_flag=True, help="Convert images from RGB to NET's BGR.")
-@click.option("--uint8", is_flag=True, help="Take images as integers from 0 to 255.")
-@click.option(
-    "--check", is_flag=True, help="Run OUT by ONNX Runtime or PyTorch, and compare every blob."
-)
-@check_inputs_options
+@option("--opset", "Version of ONNX's operators.", int, 17)
+@switch("--float16", "Compute in 16 bits; inputs and outputs stay 32 bits.")
+@option("--mean", "Subtract this from images: numbers, .npy, .binaryproto.", metavar="B,G,R|FILE")
+@option("--scale", "Multiply images by this, after --mean. [default: 1]", FLOAT, default=1.0)
+@switch("--bgr", "Convert images from RGB to NET's BGR.")
+@switch("--uint8", "Take images as integers from 0 to 255.")
+@check_options("Run OUT by ONNX Runtime or PyTorch, and compare every blob.")
 @device_option("Device of NET for --check: cpu, numpy, ...")
 @report_options
 @state_options
 @click.pass_context
 def export_command(
-    ctx: click.Context,
-    net: Path,
-    out: Path,
-    weights: tuple[str, ...],
-    kind: str | None,
-    outputs: tuple[str, ...],
-    only: bool,
-    batch: Any,
-    any_size: bool,
-    shapes: dict[str, tuple[int, ...]],
-    opset: int,
-    float16: bool,
-    mean: str | None,
-    scale: float,
-    bgr: bool,
-    uint8: bool,
-    check: bool,
-    inputs: Path | None,
-    seed: int,
-    device: str | None,
-    level: int | None,
-    stages: list[str],
-    options: ReportOptions,
-) -> None:
+    ctx: click.Context, /, net: Path, out: Path, weights: list[str], kind: str | None,
+    outputs: list[str], any_size: bool, opset: int, float16: bool, mean: str | None, scale: float,
+    bgr: bool, uint8: bool, check: Check | None, state: dict[str, Any], options: ReportOptions,
+    **settings: Any,
+) -> None:  # fmt: skip
     """Write a net in phase TEST as an ONNX file or a PyTorch module.
 
     NET is its prototxt, OUT an .onnx file or a .py file, with the weights in a .safetensors file
@@ -139,36 +120,50 @@ def export_command(
     from demitasse.interop import export_onnx, export_torch
 
     check_exists(net)
-    kind = _kind(ctx, out, kind)
     done: Exported | TorchExported
-    if kind == "torch":
-        done = export_torch(
-            net, split_names(weights), out, outputs=split_names(outputs), only=only, batch=batch,
-            shapes=shapes, level=level or 0, stages=stages, device=device,
-        )  # fmt: skip
+    if _framework(ctx, out, kind) == "torch":
+        done = export_torch(net, weights, out, outputs=outputs, **settings, **state)
     else:
+        preprocess = _preprocess(mean, scale, bgr=bgr, uint8=uint8)
         done = export_onnx(
-            net, split_names(weights), out, outputs=split_names(outputs), only=only, batch=batch,
-            any_size=any_size, shapes=shapes, opset=opset, float16=float16,
-            preprocess=_preprocess(mean, scale, bgr=bgr, uint8=uint8),
-            level=level or 0, stages=stages, device=device,
+            net, weights, out, outputs=outputs, any_size=any_size, opset=opset, float16=float16,
+            preprocess=preprocess, **settings, **state,
         )  # fmt: skip
-    result = options.check(done, done.files[0].name, done.dtype, inputs, seed) if check else None
-    options.show_conversion(ctx, _export_text(done), _export_dict(done), result)
+    facts = {
+        "files": [str(file) for file in done.files],
+        "opset": getattr(done, "opset", None),
+        "dtype": done.dtype,
+        "inputs": done.inputs,
+        "outputs": done.outputs,
+        "notes": done.notes,
+    }
+    text = _conversion_text(facts, f", opset {facts['opset']}" if facts["opset"] else "")
+    result = None if check is None else options.check(done, done.files[0].name, done.dtype, *check)
+    options.show_conversion(ctx, text, facts, result)
 
 
-def _kind(ctx: click.Context, out: Path, kind: str | None) -> str:
-    """Return the framework.
+def _conversion_text(facts: Mapping[str, Any], about: str) -> str:
+    """Return the files, a table of the inputs and outputs with their sizes, and notes."""
+    from demitasse.cli.render import table
+    from demitasse.core.text import escaped
 
-    Raises:
-        click.UsageError: OUT has another extension, or an option is for ONNX only.
-    """
+    rows = [
+        (what, name, " x ".join(map(str, sizes)))
+        for what in ("input", "output")
+        for name, sizes in facts[f"{what}s"].items()
+    ]
+    notes = [f"note: {escaped(note, one_line=True)}" for note in facts["notes"]]
+    written = f"Wrote {' and '.join(facts['files'])}{about}."
+    return "\n".join([written, table(("", "name", "sizes"), rows), *notes])
+
+
+def _framework(ctx: click.Context, out: Path, kind: str | None) -> str:
+    """Return the framework; refuse other extensions of OUT, and options for ONNX only."""
     named = {ending: name for name, ending in ENDINGS.items()}.get(out.suffix)
     found = kind or named
     if found is None or out.suffix != ENDINGS[found]:
         wanted = ENDINGS[found] if found else " or ".join(ENDINGS.values())
-        message = f"got {out}, expected a file ending in {wanted}"
-        raise click.UsageError(message)
+        fail(f"got {out}, expected a file ending in {wanted}")
     given = [
         name
         for name in FOR_ONNX
@@ -176,8 +171,7 @@ def _kind(ctx: click.Context, out: Path, kind: str | None) -> str:
     ]
     if found == "torch" and given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        message = f"{flags}: for ONNX files only"
-        raise click.UsageError(message)
+        fail(f"{flags}: for ONNX files only")
     return found
 
 
@@ -193,43 +187,13 @@ def _mean(text: str) -> np.ndarray:
     """Return the numbers of a flag, or of the file that the flag names."""
     import numpy as np
 
-    from demitasse.io.data.transform.mean import read_mean
-    from demitasse.io.weights.npz import read_npy
+    from demitasse.inference.cards.preprocessing import read_mean_array
 
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        file = Path(text)
-        return read_npy(file) if file.suffix == ".npy" else read_mean(file)
+        return read_mean_array(Path(text))
     return np.array(numbers if len(numbers) > 1 else numbers[0], np.float32)
-
-
-def _export_text(done: Exported | TorchExported) -> str:
-    from demitasse.cli.render import table
-    from demitasse.core.text import escaped
-    from demitasse.interop import Exported
-
-    rows = [
-        (what, name, " x ".join(map(str, sizes)))
-        for what, some in (("input", done.inputs), ("output", done.outputs))
-        for name, sizes in some.items()
-    ]
-    files = " and ".join(map(str, done.files))
-    notes = [f"note: {escaped(note, one_line=True)}" for note in done.notes]
-    opset = f", opset {done.opset}" if isinstance(done, Exported) else ""
-    return "\n".join([f"Wrote {files}{opset}.", table(("", "name", "sizes"), rows),
-                      *notes])  # fmt: skip
-
-
-def _export_dict(done: Exported | TorchExported) -> dict[str, Any]:
-    return {
-        "files": [str(file) for file in done.files],
-        "opset": getattr(done, "opset", None),
-        "dtype": done.dtype,
-        "inputs": done.inputs,
-        "outputs": done.outputs,
-        "notes": done.notes,
-    }
 
 
 @click.command(cls=Command)
@@ -237,27 +201,16 @@ def _export_dict(done: Exported | TorchExported) -> dict[str, Any]:
 @click.argument("prototxt", type=FILE, required=False)
 @click.argument("caffemodel", type=FILE, required=False)
 @shape_option("Shape of an input, in place of MODEL's.", "INPUT=N,C,H,W")
-@click.option(
-    "--batch", type=click.IntRange(min=1), help="Batch size. [default: MODEL's, or 1 if dynamic]"
-)
-@click.option("--check", is_flag=True, help="Run MODEL by ONNX Runtime, and compare every value.")
-@check_inputs_options
+@option("--batch", "Batch size. [default: MODEL's, or 1 if dynamic]", POSITIVE)
+@check_options("Run MODEL by ONNX Runtime, and compare every value.")
 @device_option("Device of the net for --check: cpu, numpy, ...")
 @report_options
 @click.pass_context
 def import_command(
-    ctx: click.Context,
-    model: Path,
-    prototxt: Path | None,
-    caffemodel: Path | None,
-    shapes: dict[str, tuple[int, ...]],
-    batch: int | None,
-    check: bool,
-    inputs: Path | None,
-    seed: int,
-    device: str | None,
+    ctx: click.Context, model: Path, prototxt: Path | None, caffemodel: Path | None,
+    shapes: dict[str, tuple[int, ...]], batch: int | None, check: Check | None, device: str | None,
     options: ReportOptions,
-) -> None:
+) -> None:  # fmt: skip
     """Convert an ONNX file to a prototxt and a caffemodel.
 
     MODEL is an .onnx file. PROTOTXT and CAFFEMODEL default to MODEL with other extensions. Blobs
@@ -269,54 +222,32 @@ def import_command(
 
     check_exists(model)
     if model.suffix != ".onnx":
-        message = f"got {model}, expected a file ending in .onnx"
-        raise click.UsageError(message)
+        fail(f"got {model}, expected a file ending in .onnx")
     if prototxt is not None and caffemodel is None:
-        message = f"got {prototxt} without CAFFEMODEL; give a file for the weights, too"
-        raise click.UsageError(message)
+        fail(f"got {prototxt} without CAFFEMODEL; give a file for the weights, too")
     done = import_onnx(
         model, prototxt or model.with_suffix(".prototxt"),
         caffemodel or model.with_suffix(".caffemodel"), shapes=shapes, batch=batch, device=device,
     )  # fmt: skip
-    result = options.check(done, done.source.name, "float32", inputs, seed) if check else None
-    options.show_conversion(ctx, _import_text(done), _import_dict(done), result)
+    inputs, outputs = (
+        {name: list(done.net.blobs[name].shape) for name in names}
+        for names in (done.net.inputs, done.net.outputs)
+    )
+    files = [str(file) for file in done.files]
+    facts = {"files": files, "inputs": inputs, "outputs": outputs, "notes": done.notes}
+    text = _conversion_text(facts, f", {len(done.net.layers)} layers")
+    result = None if check is None else options.check(done, done.source.name, "float32", *check)
+    options.show_conversion(ctx, text, facts, result)
 
 
-def _shapes_of(done: Imported, names: list[str]) -> dict[str, list[int]]:
-    return {name: list(done.net.blobs[name].shape) for name in names}
+def in_and_out(function: Function) -> Function:
+    """Add the arguments IN and OUT."""
+    out = click.argument("out", metavar="OUT", type=FILE)
+    return click.argument("source", metavar="IN", type=FILE)(out(function))
 
 
-def _import_text(done: Imported) -> str:
-    from demitasse.cli.render import table
-    from demitasse.core.text import escaped
-
-    rows = [
-        (what, escaped(name, one_line=True), " x ".join(map(str, sizes)))
-        for what, names in (("input", done.net.inputs), ("output", done.net.outputs))
-        for name, sizes in _shapes_of(done, list(names)).items()
-    ]
-    files = " and ".join(map(str, done.files))
-    notes = [f"note: {escaped(note, one_line=True)}" for note in done.notes]
-    layers = len(done.net.layers)
-    return "\n".join([f"Wrote {files}, {layers} layers.", table(("", "name", "sizes"), rows),
-                      *notes])  # fmt: skip
-
-
-def _import_dict(done: Imported) -> dict[str, Any]:
-    return {
-        "files": [str(file) for file in done.files],
-        "inputs": _shapes_of(done, list(done.net.inputs)),
-        "outputs": _shapes_of(done, list(done.net.outputs)),
-        "notes": done.notes,
-    }
-
-
-ignore_unknown_option = click.option(
-    "--ignore_unknown_fields",
-    cls=RenamedOption,
-    old="--lenient",
-    is_flag=True,
-    help="Drop unknown fields, with a warning.",
+ignore_unknown_option = switch(
+    "--ignore_unknown_fields", "Drop unknown fields, with a warning.", old="--lenient"
 )
 
 
@@ -354,12 +285,9 @@ def upgrade_command() -> None:
 
 
 @upgrade_command.command(cls=Command)
-@click.argument("source", metavar="IN", type=FILE)
-@click.argument("out", metavar="OUT", type=FILE)
+@in_and_out
 @click.option(
-    "--binary/--text",
-    default=None,
-    help="Format of IN and OUT. [default: by the content of IN]",
+    "--binary/--text", default=None, help="Format of IN and OUT. [default: by the content of IN]"
 )
 @ignore_unknown_option
 def net(source: Path, out: Path, binary: bool | None, ignore_unknown_fields: bool) -> None:
@@ -371,8 +299,7 @@ def net(source: Path, out: Path, binary: bool | None, ignore_unknown_fields: boo
 
 
 @upgrade_command.command(cls=Command)
-@click.argument("source", metavar="IN", type=FILE)
-@click.argument("out", metavar="OUT", type=FILE)
+@in_and_out
 @ignore_unknown_option
 def solver(source: Path, out: Path, ignore_unknown_fields: bool) -> None:
     """Write the solver in IN, a prototxt, to OUT, in the current format."""
@@ -391,8 +318,7 @@ def _is_binary(path: Path) -> bool:
 
 
 @click.command(cls=Command)
-@click.argument("source", metavar="IN", type=FILE)
-@click.argument("out", metavar="OUT", type=FILE)
+@in_and_out
 @ignore_unknown_option
 def upgrade_net_proto_text_command(source: Path, out: Path, ignore_unknown_fields: bool) -> None:
     """Upgrade an old net, a prototxt, to the current format."""
@@ -400,16 +326,14 @@ def upgrade_net_proto_text_command(source: Path, out: Path, ignore_unknown_field
 
 
 @click.command(cls=Command)
-@click.argument("source", metavar="IN", type=FILE)
-@click.argument("out", metavar="OUT", type=FILE)
+@in_and_out
 def upgrade_net_proto_binary_command(source: Path, out: Path) -> None:
     """Upgrade old weights, a caffemodel, to the current format."""
     upgrade_net_binary(source, out)
 
 
 @click.command(cls=Command)
-@click.argument("source", metavar="IN", type=FILE)
-@click.argument("out", metavar="OUT", type=FILE)
+@in_and_out
 @ignore_unknown_option
 def upgrade_solver_proto_text_command(source: Path, out: Path, ignore_unknown_fields: bool) -> None:
     """Upgrade an old solver, a prototxt, to the current format."""

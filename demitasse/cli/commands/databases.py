@@ -7,15 +7,14 @@ Source: Caffe, ``tools``, ``examples/mnist``, ``examples/siamese`` and ``example
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import echo
+from demitasse.cli.errors import echo, fail
 from demitasse.cli.options import (
     BACKEND,
     FILE,
@@ -24,192 +23,108 @@ from demitasse.cli.options import (
     device_option,
     gpu_numbers,
     json_option,
+    option,
     option_group,
     overwrite_option,
     split_names,
+    switch,
+    threads_option,
 )
 from demitasse.cli.render import print_json
 
-if TYPE_CHECKING:
-    from demitasse.io.data.imageset import Annotations
 
-Function = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class ImageSetConversion:
-    """Flags of a database of images.
-
-    Attributes:
-        root: Prefix of each name.
-        source: The list.
-        out: The database's folder.
-        images: Fields of ``ImageSet``.
-        options: Further arguments of ``convert_imageset``.
-        as_json: Print JSON.
-    """
-
-    root: str
-    source: Path
-    out: Path
-    images: dict[str, Any]
-    options: dict[str, Any]
-    as_json: bool
-
-    def run(
-        self, *, min_dim: int = 0, max_dim: int = 0, annotations: Annotations | None = None
-    ) -> None:
-        """Make the database and print its size; see ``ImageSet`` for the arguments."""
-        from demitasse.cli.progress import line_progress
-        from demitasse.io.data.imageset import ImageSet, convert_imageset
-
-        how = ImageSet(**self.images, min_dim=min_dim, max_dim=max_dim, annotations=annotations)
-        with line_progress() as progress:
-            done = convert_imageset(
-                self.root, self.source, self.out, how, **self.options, progress=progress
-            )
-        if self.as_json:
-            print_json({"database": str(self.out), **done._asdict()})
-            return
-        left_out = f", {done.skipped} images skipped" if done.skipped else ""
-        echo(f"{self.out}: {done.written} records written{left_out}")
-
-
-def _conversion(
-    *,
-    root: str,
-    source: Path,
-    out: Path,
-    as_json: bool,
-    backend: str,
-    overwrite: bool,
-    resume: bool,
-    on_error: str,
-    threads: int | None,
-    **images: Any,
-) -> ImageSetConversion:
+def make_image_set(
+    root: str, source: Path, out: Path, *, as_json: bool, backend: str, overwrite: bool,
+    resume: bool, on_error: str, threads: int | None, **images: Any,
+) -> None:  # fmt: skip
+    """Make a database of images and print its size; ``images`` are fields of ``ImageSet``."""
+    from demitasse.cli.progress import line_progress
+    from demitasse.io.data.imageset import ImageSet, convert_imageset
     from demitasse.io.data.threads import THREADS
 
     for side in ("resize_height", "resize_width"):
         images[side] = max(images[side], 0)
-    options = {
-        "backend": backend,
-        "overwrite": overwrite,
-        "resume": resume,
-        "skip": on_error == "skip",
-        "threads": threads or THREADS,
-    }
-    return ImageSetConversion(root, source, out, images, options, as_json)
+    with line_progress() as progress:
+        done = convert_imageset(
+            root, source, out, ImageSet(**images), backend=backend, overwrite=overwrite,
+            resume=resume, skip=on_error == "skip", threads=threads or THREADS, progress=progress,
+        )  # fmt: skip
+    if as_json:
+        print_json({"database": str(out), **done._asdict()})
+        return
+    left_out = f", {done.skipped} images skipped" if done.skipped else ""
+    echo(f"{out}: {done.written} records written{left_out}")
 
 
 image_set_options = option_group(
-    "conversion",
-    _conversion,
+    "flags",
+    dict,
     click.argument("root", metavar="ROOTFOLDER/"),
     click.argument("source", metavar="LISTFILE", type=FILE),
     click.argument("out", metavar="DB_NAME", type=FOLDER),
-    click.option("--gray", is_flag=True, help="Store one channel: brightness."),
-    click.option("--shuffle", is_flag=True, help="Store the images in random order."),
-    click.option(
-        "--seed",
-        type=int,
-        default=0,
-        show_default=True,
-        help="Seed of --shuffle.",
-    ),
+    switch("--gray", "Store one channel: brightness."),
+    switch("--shuffle", "Store the images in random order."),
+    option("--seed", "Seed of --shuffle.", int, 0),
     backend_option(),
-    click.option(
-        "--resize_width",
-        type=int,
+    option(
+        "--resize_width", "Resize to this width, in pixels. [default: 0, no resizing]", int,
         default=0,
-        help="Resize to this width, in pixels. [default: 0, no resizing]",
     ),
-    click.option(
-        "--resize_height",
-        type=int,
+    option(
+        "--resize_height", "Resize to this height, in pixels. [default: 0, no resizing]", int,
         default=0,
-        help="Resize to this height, in pixels. [default: 0, no resizing]",
     ),
-    click.option("--check_size", is_flag=True, help="Refuse images of different sizes."),
-    click.option("--encoded", is_flag=True, help="Store the bytes of image files."),
-    click.option(
-        "--encode_type",
-        default="",
-        metavar="jpg|png|...",
-        help="Store the bytes of files of this format; convert other formats.",
+    switch("--check_size", "Refuse images of different sizes."),
+    switch("--encoded", "Store the bytes of image files."),
+    option(
+        "--encode_type", "Store the bytes of files of this format; convert other formats.",
+        default="", show_default=False, metavar="jpg|png|...",
     ),
     overwrite_option,
-    click.option("--resume", is_flag=True, help="Resume an interrupted run with the same flags."),
-    click.option(
-        "--on_error",
-        type=click.Choice(["skip", "raise"]),
-        default="skip",
-        show_default=True,
-        help="Skip unreadable images with a warning, or raise an error.",
+    switch("--resume", "Resume an interrupted run with the same flags."),
+    option(
+        "--on_error", "Skip unreadable images with a warning, or raise an error.",
+        ["skip", "raise"], "skip",
     ),
-    click.option(
-        "--threads",
-        type=click.IntRange(min=1),
-        help="Number of decoder threads. [default: number of CPUs]",
-    ),
+    threads_option,
     json_option,
-)
-"""Adds the flags of databases of images; the command gets ``conversion``."""
+)  # fmt: skip
+"""Adds the flags of databases of images; the command gets ``flags``, by name."""
 
 
 @click.command(cls=Command)
 @image_set_options
-def convert_imageset_command(conversion: ImageSetConversion) -> None:
+def convert_imageset_command(flags: dict[str, Any]) -> None:
     """Make a database of the images in a list.
 
     LISTFILE has lines "NAME LABEL"; ROOTFOLDER/ is the folder of the images, or, as in Caffe, a
     prefix of each name. The database appears when it is complete; --resume continues an
     interrupted run.
     """
-    conversion.run()
+    make_image_set(**flags)
 
 
 @click.command(cls=Command)
 @image_set_options
-@click.option(
-    "--anno_type",
-    type=click.Choice(["classification", "detection"]),
-    default="classification",
-    show_default=True,
-    help="Second column of LISTFILE: a label, or the name of a file of objects.",
-)
-@click.option(
+@option(
+    "--anno_type", "Second column of LISTFILE: a label, or the name of a file of objects.",
+    ["classification", "detection"], "classification",
+)  # fmt: skip
+@option(
     "--label_type",
-    type=click.Choice(["xml", "json", "txt"]),
-    default="xml",
-    show_default=True,
-    help="Format of files of objects: VOC's, COCO's, or lines of class, xmin, ymin, xmax, ymax.",
+    "Format of files of objects: VOC's, COCO's, or lines of class, xmin, ymin, xmax, ymax.",
+    ["xml", "json", "txt"], "xml",
+)  # fmt: skip
+@option("--label_map_file", "Names and numbers of the classes, a LabelMap prototxt.", FILE)
+@switch("--check_label", "Refuse duplicate names of classes.")
+@option(
+    "--min_dim", "Enlarge images with a shorter side, in pixels. [default: 0, none]", int, default=0
 )
-@click.option(
-    "--label_map_file", type=FILE, help="Names and numbers of the classes, a LabelMap prototxt."
-)
-@click.option("--check_label", is_flag=True, help="Refuse duplicate names of classes.")
-@click.option(
-    "--min_dim",
-    type=int,
-    default=0,
-    help="Enlarge images with a shorter side, in pixels. [default: 0, none]",
-)
-@click.option(
-    "--max_dim",
-    type=int,
-    default=0,
-    help="Shrink longer sides to this, in pixels. [default: 0, none]",
-)
+@option("--max_dim", "Shrink longer sides to this, in pixels. [default: 0, none]", int, default=0)
 def convert_annoset_command(
-    conversion: ImageSetConversion,
-    anno_type: str,
-    label_type: str,
-    label_map_file: Path | None,
-    check_label: bool,
-    min_dim: int,
-    max_dim: int,
-) -> None:
+    flags: dict[str, Any], anno_type: str, label_type: str, label_map_file: Path | None,
+    check_label: bool, min_dim: int, max_dim: int,
+) -> None:  # fmt: skip
     """Make a database of the images in a list and their objects.
 
     LISTFILE has lines "NAME LABEL", or for --anno_type detection "NAME OBJECTS", the name of a file
@@ -222,11 +137,12 @@ def convert_annoset_command(
     annotations = Annotations()
     if anno_type == "detection":
         if label_map_file is None and label_type != "txt":
-            message = f"--label_map_file is missing: {label_type} files name classes"
-            raise click.UsageError(message)
+            fail(f"--label_map_file is missing: {label_type} files name classes")
         labels = read_labels(label_map_file, check=check_label) if label_map_file else {}
         annotations = Annotations(label_type, labels)
-    conversion.run(min_dim=max(min_dim, 0), max_dim=max(max_dim, 0), annotations=annotations)
+    make_image_set(
+        **flags, min_dim=max(min_dim, 0), max_dim=max(max_dim, 0), annotations=annotations
+    )
 
 
 def print_record_counts(written: Mapping[Path, int], *, as_json: bool) -> None:
@@ -286,17 +202,11 @@ def convert_mnist_data_command(
 @click.argument("labels", type=FILE)
 @click.argument("out", metavar="DB_NAME", type=FOLDER)
 @backend_option("LEVELDB")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the pairs.")
+@option("--seed", "Seed of the pairs.", int, 0)
 @overwrite_option
 @json_option
 def convert_mnist_siamese_data_command(
-    images: Path,
-    labels: Path,
-    out: Path,
-    backend: str,
-    seed: int,
-    overwrite: bool,
-    as_json: bool,
+    images: Path, labels: Path, out: Path, backend: str, seed: int, overwrite: bool, as_json: bool
 ) -> None:
     """Make a database of pairs of MNIST's images.
 
@@ -377,30 +287,18 @@ def compute_image_mean_command(
 @overwrite_option
 @json_option
 def extract_features_command(
-    weights: Path,
-    model: Path,
-    blobs: str,
-    databases: str,
-    batches: int,
-    backend: str,
-    mode: str | None,
-    gpu: str,
-    device: str | None,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
+    weights: Path, model: Path, blobs: str, databases: str, batches: int, backend: str,
+    mode: str | None, gpu: str, device: str | None, overwrite: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Write blobs of a net as databases of features.
 
     NET is a prototxt with a data layer; BATCHES batches are run in phase TEST. Each blob is written
     to the database at its position, a record for each item, with keys 0000000000, ...; DB_TYPE is
     lmdb or leveldb.
     """
-    names, paths = split_names((blobs,)), [Path(path) for path in split_names((databases,))]
+    names, paths = split_names(blobs), [Path(path) for path in split_names(databases)]
     if len(names) != len(paths):
-        message = (
-            f"got {len(names)} blobs and {len(paths)} databases; give a database for each blob"
-        )
-        raise click.UsageError(message)
+        fail(f"got {len(names)} blobs and {len(paths)} databases; give a database for each blob")
     from demitasse.cli.evaluation import load_weights_into, write_features
     from demitasse.cli.progress import line_progress
     from demitasse.core.log import get_logger
@@ -418,7 +316,6 @@ def extract_features_command(
 
 
 def _caffe_device(mode: str | None, gpu: str) -> str | None:
-    """Return the device of Caffe's arguments; None without arguments."""
     if mode is None:
         return None
     number = gpu_numbers(re.sub(r"^DEVICE_ID=", "", gpu))[0]

@@ -17,8 +17,8 @@ import click
 
 from demitasse import __version__
 from demitasse.cli.command import Command
-from demitasse.cli.errors import FAILED, echo
-from demitasse.cli.options import FILE, available_gpus, gpu_numbers, json_option
+from demitasse.cli.errors import FAILED, echo, fail
+from demitasse.cli.options import FILE, available_gpus, gpu_numbers, json_option, option, switch
 from demitasse.cli.render import print_json, show, table
 from demitasse.core.config import settings
 from demitasse.core.host import cores, quota
@@ -42,66 +42,43 @@ def doctor_command(ctx: click.Context, as_json: bool) -> None:
         ctx.exit(FAILED)
 
 
-def _cores(found: dict[str, Any]) -> str:
-    """Return the used cores, the quota and the load average."""
-    text = f"{found['cores']} of {found['cpus']}"
-    if found["quota"] is not None:
-        text += f" (a quota of {found['quota']:g})"
-    return text if found["load"] is None else f"{text}, load {found['load']:.1f}"
-
-
 def _doctor_text(found: dict[str, Any]) -> str:
     from demitasse.core.config import TABLE
     from demitasse.core.memory_info import MemoryInfo
 
+    used = f"{found['cores']} of {found['cpus']}"
+    used += "" if found["quota"] is None else f" (a quota of {found['quota']:g})"
+    used += "" if found["load"] is None else f", load {found['load']:.1f}"
+    blas, onednn, kernels, cudnn = (found[name] for name in ("blas", "onednn", "kernels", "cudnn"))
+    onednn_rows = [("oneDNN", f"not used: {onednn['reason']}")]
+    if onednn["loaded"]:
+        about = "{version} ({threading} threads, {instruction_set}) from {path}".format(**onednn)
+        teams = f"OpenMP's: {onednn['openmp']}" if onednn["openmp"] else "ours"
+        onednn_rows = [("oneDNN", about), ("threads of cpu", teams)]
+    jit = f"none: {kernels['reason']}"
+    if kernels["ready"]:
+        jit = f"for {kernels['processor']}, cached in {kernels['folder'] or 'no folder'}"
+    cudnn_text = f"not used: {cudnn['reason']}"
+    if cudnn["loaded"]:
+        cudnn_text = "{version}, by its frontend {frontend}".format(**cudnn)
+    graphs = found["settings"]["cuda_graphs"]["value"]
+    often = "never" if graphs == "off" else "where nothing stands in the way"
     general = [
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),
         ("Python", found["python"]),
         ("platform", found["platform"]),
-        ("cores", _cores(found)),
+        ("cores", used),
+        ("BLAS of numpy", f"{blas['name']} {blas['version']}, kernels: {blas['kernel'] or '?'}"),
+        *onednn_rows,
+        ("JIT kernels", jit),
+        ("cuDNN", cudnn_text),
+        ("MPI", found["mpi"] or "none (pip install 'demitasse[mpi]')"),
+        ("GPU passes as one launch", f"{often} (setting cuda_graphs: {graphs})"),
     ]
     libraries = []
     for name, number in found["libraries"].items():
         extra = f"  (pip install 'demitasse[{EXTRAS[name]}]')" if name in EXTRAS else ""
         libraries.append((name, number or f"not installed{extra}"))
-    blas = found["blas"]
-    general.append(
-        ("BLAS of numpy", f"{blas['name']} {blas['version']}, kernels: {blas['kernel'] or '?'}")
-    )
-    onednn = found["onednn"]
-    general.append(
-        (
-            "oneDNN",
-            "{version} ({threading} threads, {instruction_set}) from {path}".format(**onednn)
-            if onednn["loaded"]
-            else f"not used: {onednn['reason']}",
-        )
-    )
-    if onednn["loaded"]:
-        teams = f"OpenMP's: {onednn['openmp']}" if onednn["openmp"] else "ours"
-        general.append(("threads of cpu", teams))
-    kernels = found["kernels"]
-    general.append(
-        (
-            "JIT kernels",
-            f"for {kernels['processor']}, cached in {kernels['folder'] or 'no folder'}"
-            if kernels["ready"]
-            else f"none: {kernels['reason']}",
-        )
-    )
-    cudnn = found["cudnn"]
-    general.append(
-        (
-            "cuDNN",
-            "{version}, by its frontend {frontend}".format(**cudnn)
-            if cudnn["loaded"]
-            else f"not used: {cudnn['reason']}",
-        )
-    )
-    general.append(("MPI", found["mpi"] or "none (pip install 'demitasse[mpi]')"))
-    graph = found["settings"]["cuda_graphs"]["value"]
-    often = "never" if graph == "off" else "where nothing stands in the way"
-    general.append(("GPU passes as one launch", f"{often} (setting cuda_graphs: {graph})"))
     devices = [
         (name, ", ".join(there) if isinstance(there, list) else f"none: {there}")
         for name, there in found["devices"].items()
@@ -123,34 +100,19 @@ def _doctor_text(found: dict[str, Any]) -> str:
 
 
 LIBRARIES = {
-    "numpy": ["numpy"],
-    "array-api-compat": ["array-api-compat"],
-    "protobuf": ["protobuf"],
-    "llvmlite": ["llvmlite"],
-    "lmdb": ["lmdb"],
-    "click": ["click"],
-    "rich": ["rich"],
-    "h5py": ["h5py"],
-    "Pillow": ["pillow"],
-    "scikit-learn": ["scikit-learn"],
-    "torch": ["torch"],
+    "numpy": ["numpy"], "array-api-compat": ["array-api-compat"], "protobuf": ["protobuf"],
+    "llvmlite": ["llvmlite"], "lmdb": ["lmdb"], "click": ["click"], "rich": ["rich"],
+    "h5py": ["h5py"], "Pillow": ["pillow"], "scikit-learn": ["scikit-learn"], "torch": ["torch"],
     "cupy": ["cupy-cuda13x", "cupy-cuda12x", "cupy"],
     "cuDNN": ["nvidia-cudnn-cu13", "nvidia-cudnn-cu12"],
-    "cuDNN frontend": ["nvidia-cudnn-frontend"],
-    "NCCL": ["nvidia-nccl-cu13", "nvidia-nccl-cu12"],
-}
+    "cuDNN frontend": ["nvidia-cudnn-frontend"], "NCCL": ["nvidia-nccl-cu13", "nvidia-nccl-cu12"],
+}  # fmt: skip
 """Library -> distributions that can contain it."""
 
 EXTRAS = {
-    "h5py": "hdf5",
-    "Pillow": "image",
-    "scikit-learn": "examples",
-    "torch": "torch",
-    "cupy": "cuda13",
-    "cuDNN": "cudnn13",
-    "cuDNN frontend": "cudnn13",
-    "NCCL": "nccl13",
-}
+    "h5py": "hdf5", "Pillow": "image", "scikit-learn": "examples", "torch": "torch",
+    "cupy": "cuda13", "cuDNN": "cudnn13", "cuDNN frontend": "cudnn13", "NCCL": "nccl13",
+}  # fmt: skip
 """Optional library -> the extra of demitasse that installs it."""
 
 BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
@@ -159,13 +121,20 @@ BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 def examine() -> dict[str, Any]:
     """Return all results, for JSON."""
+    from demitasse.backends.cupy.library.cudnn_library import status as cudnn_status
+    from demitasse.training.distributed.mpi import library
+
     found = {
         **environment(),
-        "cudnn": cudnn(),
-        "mpi": mpi(),
+        "cudnn": asdict(cudnn_status()),
+        "mpi": library(),
         "devices": devices(),
         "memory": memory(),
-        "settings": settings_table(),
+        "settings": {
+            name: {"value": value.value, "where": value.where}
+            for name in settings.names()
+            for value in [settings.find(name)]
+        },
     }
     return {**found, "problems": problems(found)}
 
@@ -174,6 +143,11 @@ def environment() -> dict[str, Any]:
     """Return versions and libraries of a run; search no devices."""
     import platform
 
+    from demitasse.backends.kernels.language import folder
+    from demitasse.backends.kernels.language import status as kernel_status
+    from demitasse.backends.onednn import status as onednn_status
+
+    kernels = kernel_status()
     return {
         "demitasse": __version__,
         "installed_at": str(Path(__file__).parents[2]),
@@ -183,24 +157,21 @@ def environment() -> dict[str, Any]:
         "cores": cores(),
         "quota": quota(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "libraries": libraries(),
+        "libraries": {name: _version(names) for name, names in LIBRARIES.items()},
         "blas": blas(),
-        "onednn": onednn(),
-        "kernels": kernels(),
+        "onednn": asdict(onednn_status()),
+        "kernels": {
+            **asdict(kernels),
+            "processor": kernels.processor,
+            "folder": str(folder() or ""),
+        },
     }
-
-
-def libraries() -> dict[str, str | None]:
-    """Return the version of each library; None if not installed."""
-    return {name: _version(names) for name, names in LIBRARIES.items()}
 
 
 def _version(distributions: list[str]) -> str | None:
     for name in distributions:
-        try:
+        with suppress(PackageNotFoundError):
             return version(name)
-        except PackageNotFoundError:
-            continue
     return None
 
 
@@ -217,35 +188,6 @@ def blas() -> dict[str, str | None]:
     }
 
 
-def onednn() -> dict[str, Any]:
-    """Return the oneDNN of the device ``cpu``, or why there is none."""
-    from demitasse.backends.onednn import status
-
-    return asdict(status())
-
-
-def kernels() -> dict[str, Any]:
-    """Return the processor and cache folder of JIT kernels, or why there are none."""
-    from demitasse.backends.kernels.language import folder, status
-
-    found = status()
-    return {**asdict(found), "processor": found.processor, "folder": str(folder() or "")}
-
-
-def cudnn() -> dict[str, Any]:
-    """Return the version of cuDNN, or why convolutions on a GPU do not use cuDNN."""
-    from demitasse.backends.cupy.library.cudnn_library import status
-
-    return asdict(status())
-
-
-def mpi() -> str:
-    """Return the name of the MPI library; an empty text without MPI."""
-    from demitasse.training.distributed.mpi import library
-
-    return library()
-
-
 def _openblas(numpy: Path) -> str | None:
     """Return the kernels that numpy's OpenBLAS has chosen."""
     import ctypes
@@ -258,13 +200,10 @@ def _openblas(numpy: Path) -> str | None:
             continue
         for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_",
                      "scipy_openblas_get_corename", "openblas_get_corename"):  # fmt: skip
-            try:
-                ask = getattr(library, name)
-            except AttributeError:
-                continue
-            ask.restype = ctypes.c_char_p
-            answer = ask()
-            return answer.decode(errors="replace") if answer else None
+            if (ask := getattr(library, name, None)) is not None:
+                ask.restype = ctypes.c_char_p
+                answer = ask()
+                return answer.decode(errors="replace") if answer else None
     return None
 
 
@@ -296,15 +235,6 @@ def memory() -> dict[str, dict[str, Any]]:
     return found
 
 
-def settings_table() -> dict[str, dict[str, Any]]:
-    """Return the value and the origin of every setting."""
-    return {
-        name: {"value": value.value, "where": value.where}
-        for name in settings.names()
-        for value in [settings.find(name)]
-    }
-
-
 def problems(found: dict[str, Any]) -> list[str]:
     """Return the problems, with their remedies."""
     from demitasse.backends import clashes
@@ -333,30 +263,22 @@ def problems(found: dict[str, Any]) -> list[str]:
 
 
 PROPERTIES = {
-    "id": "Device id",
-    "major": "Major revision number",
-    "minor": "Minor revision number",
-    "name": "Name",
-    "totalGlobalMem": "Total global memory",
+    "id": "Device id", "major": "Major revision number", "minor": "Minor revision number",
+    "name": "Name", "totalGlobalMem": "Total global memory",
     "sharedMemPerBlock": "Total shared memory per block",
-    "regsPerBlock": "Total registers per block",
-    "warpSize": "Warp size",
-    "memPitch": "Maximum memory pitch",
-    "maxThreadsPerBlock": "Maximum threads per block",
-    "maxThreadsDim": "Maximum dimension of block",
-    "maxGridSize": "Maximum dimension of grid",
-    "clockRate": "Clock rate",
-    "totalConstMem": "Total constant memory",
-    "textureAlignment": "Texture alignment",
-    "asyncEngineCount": "Concurrent copy and execution",
+    "regsPerBlock": "Total registers per block", "warpSize": "Warp size",
+    "memPitch": "Maximum memory pitch", "maxThreadsPerBlock": "Maximum threads per block",
+    "maxThreadsDim": "Maximum dimension of block", "maxGridSize": "Maximum dimension of grid",
+    "clockRate": "Clock rate", "totalConstMem": "Total constant memory",
+    "textureAlignment": "Texture alignment", "asyncEngineCount": "Concurrent copy and execution",
     "multiProcessorCount": "Number of multiprocessors",
     "kernelExecTimeoutEnabled": "Kernel execution timeout",
-}
+}  # fmt: skip
 """CUDA's name of a property -> Caffe's; newer versions of CUDA lack some."""
 
 
 @click.command(cls=Command)
-@click.option("--gpu", default="all", metavar="ID[,ID]|all", help="GPUs to query. [default: all]")
+@option("--gpu", "GPUs to query. [default: all]", default="all", metavar="ID[,ID]|all")
 @json_option
 def device_query_command(gpu: str, as_json: bool) -> None:
     """Print CUDA's properties of the GPUs.
@@ -364,42 +286,31 @@ def device_query_command(gpu: str, as_json: bool) -> None:
     Exits with 4 if there is no GPU, or not the given one.
     """
     from demitasse.backends.cupy.library.memory_pools import properties
-
-    devices = [{"id": number, **properties(number)} for number in _existing_gpus(gpu)]
-    if as_json:
-        print_json(devices)
-        return
-    for device in devices:
-        echo("\n".join(_property_lines(device)))
-
-
-def _existing_gpus(gpu: str) -> list[int]:
     from demitasse.errors import DeviceError, ErrorCode
 
-    there = available_gpus()
-    numbers = gpu_numbers(gpu)
+    there, numbers = available_gpus(), gpu_numbers(gpu)
     for number in numbers:
         if number not in there:
             message = f"unknown GPU {number}; the GPUs are {', '.join(map(str, there))}"
             raise DeviceError(message, code=ErrorCode.UNAVAILABLE, got=number, expected=there)
-    return numbers
-
-
-def _property_lines(device: dict[str, Any]) -> list[str]:
-    lines = []
-    for key, label in PROPERTIES.items():
-        if key in device:
+    devices = [{"id": number, **properties(number)} for number in numbers]
+    if as_json:
+        print_json(devices)
+        return
+    for device in devices:
+        for key, label in PROPERTIES.items():
+            if key not in device:
+                continue
             value = device[key]
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             if key in {"asyncEngineCount", "kernelExecTimeoutEnabled"}:
                 text = "Yes" if value else "No"
-            lines.append(f"{label + ':':<31}{text}")
-    return lines
+            echo(f"{label + ':':<31}{text}")
 
 
 @click.command(cls=Command)
 @click.argument("files", type=FILE, nargs=-1, metavar="[FILE]...")
-@click.option("--remove", is_flag=True, help="Remove the files from the list of trusted files.")
+@switch("--remove", "Remove the files from the list of trusted files.")
 def trust_command(files: tuple[Path, ...], remove: bool) -> None:
     """Trust settings files in their current state, or list the trusted files.
 
@@ -421,8 +332,7 @@ def trust_command(files: tuple[Path, ...], remove: bool) -> None:
         elif distrust(file):
             echo(f"no longer trusted: {file}")
         else:
-            message = f"{file} is not on the list {trust_list()}"
-            raise click.UsageError(message)
+            fail(f"{file} is not on the list {trust_list()}")
 
 
 @click.command(cls=Command)

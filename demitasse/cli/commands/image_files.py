@@ -14,45 +14,30 @@ import click
 
 from demitasse.cli.command import Command
 from demitasse.cli.errors import echo
-from demitasse.cli.options import FILE, FOLDER
+from demitasse.cli.options import FILE, FOLDER, POSITIVE, option
 from demitasse.errors import DataError, ErrorCode
 
 
 @click.command(cls=Command)
-@click.option("--input", "source", type=FILE, required=True, help="List of images, one per line.")
-@click.option(
-    "--input_folder",
-    type=FOLDER,
+@option("--input source", "List of images, one per line.", FILE, required=True)
+@option(
+    "--input_folder", "Folder of the names in the list. [default: the working directory]", FOLDER,
     default=Path(),
-    help="Folder of the names in the list. [default: the working directory]",
+)  # fmt: skip
+@option("--output_folder", "Folder to write to.", FOLDER, required=True)
+@option(
+    "--output_side_length side", "Height and width of the written images, in pixels.", POSITIVE, 256
 )
-@click.option("--output_folder", type=FOLDER, required=True, help="Folder to write to.")
-@click.option(
-    "--output_side_length",
-    "side",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="Height and width of the written images, in pixels.",
-)
-@click.option(
-    "--num_clients", type=click.IntRange(min=1), help="Number of threads. [default: number of CPUs]"
-)
-@click.option(
+@option("--num_clients", "Number of threads. [default: number of CPUs]", POSITIVE)
+@option(
     "--image_lib",
-    type=click.Choice(["opencv", "PIL"], case_sensitive=False),
-    default="opencv",
-    show_default=True,
-    help="Resize as opencv or PIL; PIL averages pixels and writes JPEGs, some of them smaller.",
-)
+    "Resize as opencv or PIL; PIL averages pixels and writes JPEGs, some of them smaller.",
+    click.Choice(["opencv", "PIL"], case_sensitive=False), "opencv",
+)  # fmt: skip
 def resize_and_crop_images_command(
-    source: Path,
-    input_folder: Path,
-    output_folder: Path,
-    side: int,
-    num_clients: int | None,
+    source: Path, input_folder: Path, output_folder: Path, side: int, num_clients: int | None,
     image_lib: str,
-) -> None:
+) -> None:  # fmt: skip
     """Resize images and crop their centre squares.
 
     The shorter side is resized to --output_side_length, and the longer side is cropped. Unreadable
@@ -100,7 +85,6 @@ def _write_square(
 
 
 def _as_opencv(side: int, path: Path) -> bytes:
-    """Return the bytes of the square of an image, in the format of its extension."""
     from demitasse.io.data.images.codecs import encode_image, read_image
     from demitasse.io.data.images.crop import center_crop
 
@@ -109,7 +93,6 @@ def _as_opencv(side: int, path: Path) -> bytes:
 
 
 def _as_pil(side: int, path: Path) -> bytes:
-    """Return the bytes of the square of an image, a JPEG."""
     from demitasse.core.paths import read_bytes
     from demitasse.io.data.bad_records import located
     from demitasse.io.data.images.crop import averaged_center_crop
@@ -128,11 +111,7 @@ def _as_pil(side: int, path: Path) -> bytes:
 @click.argument("root", metavar="ROOTFOLDER/", type=FOLDER)
 @click.argument("source", metavar="LISTFILE", type=FILE)
 @click.argument("out", metavar="OUTFILE", type=FILE)
-@click.option(
-    "--name_id_file",
-    type=FILE,
-    help='File of lines "STEM ID"; write the ids in place of the names.',
-)
+@option("--name_id_file", 'File of lines "STEM ID"; write the ids in place of the names.', FILE)
 def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> None:
     """Write a line "STEM HEIGHT WIDTH" for each image in a list, in pixels.
 
@@ -140,7 +119,7 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
     """
     from demitasse.core.atomic import atomic_write
     from demitasse.core.paths import read_text
-    from demitasse.errors import DataError, ErrorCode
+    from demitasse.io.data.images.codecs import read_image
     from demitasse.io.data.imageset import read_lines
     from demitasse.io.data.threads import THREADS, map_ahead
 
@@ -154,17 +133,13 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
             message = f"the file has no id for {missing[0]!r}"
             raise DataError(message, str(name_id_file), code=ErrorCode.MISSING, got=missing[0])
         stems = [ids[stem] for stem in stems]
-    sizes = map_ahead(partial(_size, root), names, THREADS)
-    lines = [
-        f"{stem} {height} {width}\n" for stem, (height, width) in zip(stems, sizes, strict=True)
-    ]
+
+    def size(name: str) -> str:
+        _, height, width = read_image(root / name, "color").shape  # after EXIF rotation
+        return f"{height} {width}"
+
+    sizes = map_ahead(size, names, THREADS)
+    lines = [f"{stem} {size}\n" for stem, size in zip(stems, sizes, strict=True)]
     with atomic_write(out) as file:
         file.write("".join(lines).encode("utf-8", "surrogateescape"))
     echo(f"{out}: sizes of {len(lines)} images")
-
-
-def _size(root: Path, name: str) -> tuple[int, ...]:
-    """Return the height and width of an image, after its EXIF rotation."""
-    from demitasse.io.data.images.codecs import read_image
-
-    return read_image(root / name, "color").shape[1:]

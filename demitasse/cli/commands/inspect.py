@@ -7,49 +7,40 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import MODEL_OR_DATA, echo, print_stderr
+from demitasse.cli.errors import MODEL_OR_DATA, echo, fail, print_stderr
 from demitasse.cli.options import (
     FILE,
     complete_codes,
     device_options,
     json_option,
+    option,
     phase_option,
     state_options,
+    switch,
 )
 from demitasse.cli.render import print_json, show, table, terminal_width
 from demitasse.core.text import bytes_text, escaped
 
 if TYPE_CHECKING:
     from demitasse.core.memory_info import MemoryInfo
-    from demitasse.lint import Finding
-    from demitasse.lint.findings import Code
 
 
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
 @phase_option("TEST")
 @state_options
-@click.option(
-    "--runs",
-    is_flag=True,
-    help="Also print the code of each layer on the device, and why no faster code runs.",
-)
+@switch("--runs", "Also print the code of each layer on the device, and why no faster code runs.")
 @device_options
 @json_option
 def summary_command(
-    net: Path,
-    phase: str,
-    level: int | None,
-    stages: list[str],
-    runs: bool,
-    device: str | None,
-    as_json: bool,
-) -> None:
+    net: Path, phase: str, state: dict[str, Any], runs: bool, device: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Show a net's layers, parameters, work and memory.
 
     NET is a prototxt or an .onnx file.
@@ -57,14 +48,14 @@ def summary_command(
     Work and bytes are those of a forward pass, computed from the shapes: multiply-adds, and the
     bytes that layers read and write.
     """
-    from demitasse.cli.onnx_models import open_net
+    from demitasse.cli.evaluation import open_net
     from demitasse.cli.timing import capture_status, layer_table
     from demitasse.net.summary import net_summary, shapes_text, without_split_layers
     from demitasse.plan.report import report
 
     # shapes need no device; --runs does
     where = device if runs else "numpy"
-    with open_net(net, phase, device=where, level=level or 0, stages=stages) as made:
+    with open_net(net, phase, device=where, **state) as made:
         found, memory = net_summary(made), _memory_of(device)
         found["memory"] = asdict(memory)
         if runs:
@@ -77,18 +68,11 @@ def summary_command(
         return
     layers_shown = without_split_layers(found["layers"])
     rows = [
-        (
-            layer["name"],
-            layer["type"],
-            ", ".join(layer["bottoms"]),
-            ", ".join(layer["tops"]),
-            shapes_text(list(layer["tops"].values())),
-            layer["parameters"],
-            layer["multiply_adds"],
-            bytes_text(layer["bytes_moved"]),
-        )
-        for layer in layers_shown
-    ]
+        (one["name"], one["type"], ", ".join(one["bottoms"]), ", ".join(one["tops"]),
+         shapes_text(list(one["tops"].values())), one["parameters"], one["multiply_adds"],
+         bytes_text(one["bytes_moved"]))
+        for one in layers_shown
+    ]  # fmt: skip
     head = ("layer", "type", "bottom", "top", "shape", "parameters", "multiply-adds", "moved")
     total, name = found["total"], escaped(str(found["name"] or net), one_line=True)
     splits = len(found["layers"]) - len(layers_shown)
@@ -123,7 +107,7 @@ def _memory_of(device: str | None) -> MemoryInfo:
 
 @click.command(cls=Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
-@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@switch("--strict", "Treat warnings as errors.")
 @json_option
 @click.pass_context
 def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_json: bool) -> None:
@@ -132,6 +116,7 @@ def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_j
     FILEs are prototxt. Nothing is run; data files are read if they exist. Exits with 3 if there
     are errors.
     """
+    from demitasse.cli.excerpts import excerpt_of
     from demitasse.lint import lint
 
     findings = [finding for file in files for finding in lint(file)]
@@ -140,9 +125,13 @@ def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_j
     else:
         for finding in findings:
             show(str(finding))
-            for line in _excerpt(finding):
-                echo(line)
-        echo(_count_text([finding.severity for finding in findings]))
+            if terminal_width():  # programs read one line for each finding
+                for line in excerpt_of(finding.where, finding.message):
+                    echo(line)
+        severities = [finding.severity for finding in findings]
+        counts = {name: severities.count(name) for name in ("error", "warning", "note")}
+        parts = [f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items() if n]
+        echo(", ".join(parts) or "nothing found")
         if findings:
             print_stderr(f"to explain: demitasse explain {findings[0].code}")
     bad = {"error", "warning"} if strict else {"error"}
@@ -150,26 +139,12 @@ def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_j
         ctx.exit(MODEL_OR_DATA)
 
 
-def _excerpt(finding: Finding) -> list[str]:
-    """Return the line of a finding on a terminal; programs read one line for each finding."""
-    from demitasse.cli.excerpts import excerpt_of
-
-    return excerpt_of(finding.where, finding.message) if terminal_width() else []
-
-
-def _count_text(severities: list[str]) -> str:
-    counts = {name: severities.count(name) for name in ("error", "warning", "note")}
-    parts = [
-        f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count
-    ]
-    return ", ".join(parts) or "nothing found"
-
-
 @click.command(cls=Command)
 @click.argument("code", required=False, shell_complete=complete_codes)
 def explain_command(code: str | None) -> None:
     """Explain a code of lint by examples; without CODE, list all codes."""
     from demitasse.core.text import suggestion
+    from demitasse.lint.examples import EXAMPLES
     from demitasse.lint.findings import CODES
 
     if code is None:
@@ -177,47 +152,31 @@ def explain_command(code: str | None) -> None:
         return
     name = next((known for known in CODES if known == code.strip("[]")), None)
     if name is None:
-        message = (
-            f"unknown code {code!r}{suggestion(code, CODES)}; `demitasse explain` lists all codes"
-        )
-        raise click.UsageError(message)
-    show(_explanation(name))
-
-
-def _explanation(code: Code) -> str:
-    from demitasse.lint.examples import EXAMPLES
-    from demitasse.lint.findings import CODES
-
-    parts = [f"{code}: {CODES[code].text}", f"What to do: {CODES[code].remedy}"]
-    for example in EXAMPLES[code]:
+        fail(f"unknown code {code!r}{suggestion(code, CODES)}; `demitasse explain` lists all codes")
+    parts = [f"{name}: {CODES[name].text}", f"What to do: {CODES[name].remedy}"]
+    for example in EXAMPLES[name]:
         parts.append(f"Found ({example.severity}):\n\n{_indented(example.wrong)}")
         if example.right:
             parts.append(f"Not found:\n\n{_indented(example.right)}")
-    return "\n\n".join(parts)
+    show("\n\n".join(parts))
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"  {line}".rstrip() for line in text.strip("\n").split("\n"))
+    return indent(text.strip("\n"), "  ")
 
 
 @click.command(cls=Command)
 @click.argument("net", metavar="NET", type=FILE)
 @click.argument("out", metavar="OUTPUT", type=FILE)
-@click.option(
-    "--rankdir",
-    type=click.Choice(["LR", "RL", "TB", "BT"], case_sensitive=False),
-    default="LR",
-    show_default=True,
-    help="Direction of the drawing: left to right, top to bottom, ...",
-)
-@click.option(
-    "--phase",
-    type=click.Choice(["TRAIN", "TEST", "ALL"], case_sensitive=False),
-    default="ALL",
-    show_default=True,
-    help="Draw the layers of this phase.",
-)
-@click.option("--display_lrm", is_flag=True, help="Also draw the learning-rate factors.")
+@option(
+    "--rankdir", "Direction of the drawing: left to right, top to bottom, ...",
+    click.Choice(["LR", "RL", "TB", "BT"], case_sensitive=False), "LR",
+)  # fmt: skip
+@option(
+    "--phase", "Draw the layers of this phase.",
+    click.Choice(["TRAIN", "TEST", "ALL"], case_sensitive=False), "ALL",
+)  # fmt: skip
+@switch("--display_lrm", "Also draw the learning-rate factors.")
 def draw_net_command(net: Path, out: Path, rankdir: str, phase: str, display_lrm: bool) -> None:
     """Draw a net.
 

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.commands.classify import input_errors
-from demitasse.cli.errors import echo
+from demitasse.cli.errors import echo, fail, input_errors
 from demitasse.cli.options import (
     FILE,
     FOLDER,
     FloatRange,
     json_option,
+    labels_option,
+    option,
     overwrite_option,
     shape_option,
     state_options,
+    switch,
+    threads_option,
 )
 from demitasse.cli.render import print_json
 
 if TYPE_CHECKING:
     from demitasse.examples.nets import StartData
 
-NETS = ("lenet", "cifar10_quick", "resnet20", "squeezenet")
-
-replace_option = click.option("--overwrite", is_flag=True, help="Replace existing files.")
+replace_option = switch("--overwrite", "Replace existing files.")
 
 
 def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[int, int] | None:
@@ -45,61 +47,32 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tup
 @click.command(cls=Command)
 @click.argument("source", metavar="PHOTOS", type=FOLDER)
 @click.argument("out", type=FOLDER)
-@click.option(
-    "--size",
-    metavar="PIXELS|HxW",
-    default="64",
-    show_default=True,
-    callback=_size,
-    help="Resize the images to this size.",
+@option(
+    "--size", "Resize the images to this size.", default="64", metavar="PIXELS|HxW", callback=_size
 )
-@click.option("--gray", is_flag=True, help="Store one channel: brightness.")
-@click.option(
-    "--test",
-    type=FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.2,
-    show_default=True,
-    help="Part of each class that is kept for the test.",
-)
-@click.option(
+@switch("--gray", "Store one channel: brightness.")
+@option(
+    "--test", "Part of each class that is kept for the test.",
+    FloatRange(0, 1, min_open=True, max_open=True), 0.2,
+)  # fmt: skip
+@option(
     "--max_per_class",
-    type=click.IntRange(min=2),
-    help="Take this many images of a class at most, chosen by the seed. [default: all]",
+    "Take this many images of a class at most, chosen by the seed. [default: all]",
+    click.IntRange(min=2),
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, (1 << 32) - 1),
-    default=0,
-    show_default=True,
-    help="Seed of the split and of the order.",
-)
-@click.option(
-    "--on_error",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="Raise an error for an unreadable image, or skip it with a warning.",
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    help="Number of decoder threads. [default: number of CPUs]",
-)
+@option("--seed", "Seed of the split and of the order.", click.IntRange(0, (1 << 32) - 1), 0)
+@option(
+    "--on_error", "Raise an error for an unreadable image, or skip it with a warning.",
+    ["raise", "skip"], "raise",
+)  # fmt: skip
+@threads_option
 @overwrite_option
 @json_option
 def dataset_command(
-    source: Path,
-    out: Path,
-    size: tuple[int, int],
-    gray: bool,
-    test: float,
-    max_per_class: int | None,
-    seed: int,
-    on_error: str,
-    threads: int | None,
-    overwrite: bool,
+    source: Path, out: Path, size: tuple[int, int], gray: bool, test: float,
+    max_per_class: int | None, seed: int, on_error: str, threads: int | None, overwrite: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Make databases for training and test of the images in class folders.
 
     PHOTOS has a folder of images for each class. OUT gets train_lmdb, test_lmdb, their lists,
@@ -116,16 +89,7 @@ def dataset_command(
             source, out, options, overwrite=overwrite, threads=threads or THREADS, progress=progress
         )
     if as_json:
-        print_json(
-            {
-                "folder": str(out),
-                "labels": list(made.labels),
-                "shape": list(made.shape),
-                "mean": list(made.mean),
-                "train": made.train,
-                "test": made.test,
-            }
-        )
+        print_json({**asdict(made), "folder": str(out)})
         return
     for channel, value in enumerate(made.mean):
         echo(f"mean_value channel [{channel}]: {value:g}")
@@ -136,36 +100,23 @@ def dataset_command(
 
 
 @click.command(cls=Command)
-@click.option(
-    "--data", type=FOLDER, help="Folder of `demitasse dataset`, for classes, size and mean."
-)
-@click.option("--classes", type=click.IntRange(min=2), help="Number of classes, without --data.")
-@click.option(
-    "--net",
-    "name",
-    type=click.Choice(NETS),
-    help="The net. [default: lenet for small gray images, else cifar10_quick]",
-)
-@click.option(
-    "--size",
-    metavar="PIXELS|HxW",
+@option("--data", "Folder of `demitasse dataset`, for classes, size and mean.", FOLDER)
+@option("--classes", "Number of classes, without --data.", click.IntRange(min=2))
+@option(
+    "--net name", "The net. [default: lenet for small gray images, else cifar10_quick]",
+    ["lenet", "cifar10_quick", "resnet20", "squeezenet"],
+)  # fmt: skip
+@option(
+    "--size", "Size of the images, without --data. [default: the net's]", metavar="PIXELS|HxW",
     callback=_size,
-    help="Size of the images, without --data. [default: the net's]",
-)
-@click.option("--gray", is_flag=True, help="Images have one channel, without --data.")
-@click.option(
-    "--out", "-o", type=FOLDER, default=".", help="Folder of the files. [default: this folder]"
-)
+)  # fmt: skip
+@switch("--gray", "Images have one channel, without --data.")
+@option("--out -o", "Folder of the files. [default: this folder]", FOLDER, default=".")
 @replace_option
 def new_command(
-    data: Path | None,
-    classes: int | None,
-    name: str | None,
-    size: tuple[int, int] | None,
-    gray: bool,
-    out: Path,
-    overwrite: bool,
-) -> None:
+    data: Path | None, classes: int | None, name: str | None, size: tuple[int, int] | None,
+    gray: bool, out: Path, overwrite: bool,
+) -> None:  # fmt: skip
     """Write train_val.prototxt and solver.prototxt, to start from.
 
     With --data, classes, size, mean and databases are those of the folder. squeezenet is for
@@ -173,16 +124,20 @@ def new_command(
     the last layer.
     """
     from demitasse.core.atomic import atomic_write
-    from demitasse.examples.nets import default_net, net_files
+    from demitasse.examples.nets import NETS, StartData, default_net, net_files
 
     prefix = "" if out == Path() else f"{out.as_posix()}/"
     if data is not None:
         if size is not None or gray:
-            message = "--size and --gray are for nets without --data; the data has its own"
-            raise click.UsageError(message)
+            fail("--size and --gray are for nets without --data; the data has its own")
         start = _start_data(data, classes)
+    elif classes is None:
+        fail("give the folder of `demitasse dataset` by --data, or a number by --classes")
     else:
-        start = _without_data(classes, name, size, gray=gray, prefix=prefix)
+        side = NETS[name or ("lenet" if gray else "cifar10_quick")].size
+        shape = (1 if gray else 3, *(size or (side, side)))
+        sources = (f"{prefix}train_lmdb", f"{prefix}test_lmdb")
+        start = StartData(classes, shape, (127.5,) * shape[0], sources)
     chosen = name or default_net(start.shape)
     texts = net_files(chosen, start, prefix)
     _need_new([out / file for file in texts], overwrite=overwrite)
@@ -202,57 +157,30 @@ def _start_data(folder: Path, classes: int | None) -> StartData:
 
     found = read_dataset(folder)
     if classes is not None and classes != len(found.labels):
-        message = f"got --classes {classes}, but {folder} has {len(found.labels)}; omit the flag"
-        raise click.UsageError(message)
+        fail(f"got --classes {classes}, but {folder} has {len(found.labels)}; omit the flag")
     sources = ((folder / "train_lmdb").as_posix(), (folder / "test_lmdb").as_posix())
     mean = tuple(round(value, 2) for value in found.mean)
     return StartData(len(found.labels), found.shape, mean, sources, found.train, found.test)
 
 
-def _without_data(
-    classes: int | None, name: str | None, size: tuple[int, int] | None, *, gray: bool, prefix: str
-) -> StartData:
-    from demitasse.examples.nets import NETS as KNOWN
-    from demitasse.examples.nets import StartData
-
-    if classes is None:
-        message = "give the folder of `demitasse dataset` by --data, or a number by --classes"
-        raise click.UsageError(message)
-    side = KNOWN[name or ("lenet" if gray else "cifar10_quick")].size
-    shape = (1 if gray else 3, *(size or (side, side)))
-    sources = (f"{prefix}train_lmdb", f"{prefix}test_lmdb")
-    return StartData(classes, shape, (127.5,) * shape[0], sources)
-
-
 def _need_new(files: list[Path], *, overwrite: bool) -> None:
     existing = [str(file) for file in files if file.exists()]
     if existing and not overwrite:
-        message = (
-            f"{' and '.join(existing)} exist; replace by --overwrite, or write elsewhere by --out"
-        )
-        raise click.UsageError(message)
+        fail(f"{' and '.join(existing)} exist; replace by --overwrite, or write elsewhere by --out")
 
 
 @click.command(cls=Command)
 @click.argument("net", metavar="TRAIN_VAL", type=FILE)
-@click.option("--weights", type=FILE, multiple=True, required=True, help="The trained weights.")
-@click.option("--labels", type=FILE, help="File of class names, one per line.")
-@click.option(
-    "--out", "-o", type=FOLDER, help="Folder of the files. [default: the folder of TRAIN_VAL]"
-)
+@option("--weights", "The trained weights.", FILE, multiple=True, required=True)
+@labels_option
+@option("--out -o", "Folder of the files. [default: the folder of TRAIN_VAL]", FOLDER)
 @shape_option("Shape of an input, in place of that of the data.")
 @replace_option
 @state_options
 def deploy_command(
-    net: Path,
-    weights: tuple[Path, ...],
-    labels: Path | None,
-    out: Path | None,
-    shapes: dict[str, tuple[int, ...]],
-    overwrite: bool,
-    level: int | None,
-    stages: list[str],
-) -> None:
+    net: Path, weights: tuple[Path, ...], labels: Path | None, out: Path | None,
+    shapes: dict[str, tuple[int, ...]], overwrite: bool, state: dict[str, Any],
+) -> None:  # fmt: skip
     """Write the deploy net of a training net, and its model card.
 
     Writes deploy.prototxt and model.toml. Data layers become inputs, losses become Softmax or
@@ -264,10 +192,7 @@ def deploy_command(
     folder = out or net.parent
     _need_new([folder / "deploy.prototxt", folder / "model.toml"], overwrite=overwrite)
     with input_errors():
-        write = deploy(
-            net, weights, labels, folder,
-            shapes=shapes, level=level or 0, stages=stages, overwrite=overwrite,
-        )  # fmt: skip
+        write = deploy(net, weights, labels, folder, shapes=shapes, overwrite=overwrite, **state)
     done = write()
     for note in done.notes:
         echo(note)

@@ -8,81 +8,56 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.commands.classify import input_errors
-from demitasse.cli.errors import MODEL_OR_DATA, echo, print_stderr
-from demitasse.cli.options import FILE, FOLDER, FloatRange, device_options
+from demitasse.cli.errors import MODEL_OR_DATA, echo, fail, input_errors, print_stderr
+from demitasse.cli.options import (
+    FILE,
+    FOLDER,
+    POSITIVE,
+    FloatRange,
+    device_options,
+    labels_option,
+    option,
+    switch,
+)
 
 if TYPE_CHECKING:
     from demitasse.inference.prediction.parts import Format
     from demitasse.inference.serving.model import Model
 
+weights_files = option("--weights", "Weights of a net given as a prototxt.", FILE, multiple=True)
+
 
 @click.command(cls=Command)
 @click.argument("model", metavar="MODEL", type=FILE)
 @click.argument("images", metavar="IMAGE...", nargs=-1)
-@click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
-@click.option(
-    "--card",
-    "card",
-    metavar="NAME",
-    default="",
-    help="Use this published card, for weights that are not recognised.",
+@weights_files
+@option(
+    "--card card", "Use this published card, for weights that are not recognised.", default="",
+    show_default=False, metavar="NAME",
+)  # fmt: skip
+@labels_option
+@option("--mean", "Subtract this mean image, .npy or .binaryproto.", FILE)
+@option("--top", "Show this many classes or objects. [default: 5]", POSITIVE)
+@option("--threshold", "Hide objects with lower scores. [default: the card's]", FloatRange(0, 1))
+@option("--batch", "Most images per forward pass.", POSITIVE, 16)
+@option("--every", "Step between the frames of videos and animations.", POSITIVE, 1)
+@option(
+    "--draw", "Write images with the predictions, or the net's images, as PNG, to a folder.", FOLDER
 )
-@click.option("--labels", type=FILE, help="File of class names, one per line.")
-@click.option("--mean", type=FILE, help="Subtract this mean image, .npy or .binaryproto.")
-@click.option(
-    "--top", type=click.IntRange(min=1), help="Show this many classes or objects. [default: 5]"
-)
-@click.option(
-    "--threshold",
-    type=FloatRange(0, 1),
-    help="Hide objects with lower scores. [default: the card's]",
-)
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    default=16,
-    show_default=True,
-    help="Most images per forward pass.",
-)
-@click.option(
-    "--every",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Step between the frames of videos and animations.",
-)
-@click.option(
-    "--draw",
-    type=FOLDER,
-    help="Write images with the predictions, or the net's images, as PNG, to a folder.",
-)
-@click.option("--masks", type=FOLDER, help="Write the class of every pixel, as PNG, to a folder.")
-@click.option("--json", "lines", is_flag=True, help="Print a line of JSON for each image.")
+@option("--masks", "Write the class of every pixel, as PNG, to a folder.", FOLDER)
+@switch("--json lines", "Print a line of JSON for each image.")
 @device_options
 @click.pass_context
 def run_command(
-    ctx: click.Context,
-    model: Path,
-    images: tuple[str, ...],
-    weights: tuple[Path, ...],
-    card: str,
-    labels: Path | None,
-    mean: Path | None,
-    top: int | None,
-    threshold: float | None,
-    batch: int,
-    every: int,
-    draw: Path | None,
-    masks: Path | None,
-    lines: bool,
-    device: str | None,
-) -> None:
+    ctx: click.Context, model: Path, images: tuple[str, ...], weights: tuple[Path, ...], card: str,
+    labels: Path | None, mean: Path | None, top: int | None, threshold: float | None, batch: int,
+    every: int, draw: Path | None, masks: Path | None, lines: bool, device: str | None,
+) -> None:  # fmt: skip
     """Run a trained net on images and print its predictions.
 
     MODEL is a model card (.toml), a folder with a card model.toml, an .onnx file with its card
@@ -103,8 +78,7 @@ def run_command(
 
     if not images:
         check_exists(model)
-        message = "Missing argument 'IMAGE...'."
-        raise click.UsageError(message)
+        fail("Missing argument 'IMAGE...'.")
     with input_errors():
         if not card and trains(model, weights) and recognize(weights) is None:
             found = ModelFiles(model, weights, None)
@@ -141,58 +115,29 @@ def run_command(
 @click.command(cls=Command)
 @click.argument("model", metavar="MODEL", type=FILE)
 @click.argument("inputs", metavar="INPUT...", nargs=-1)
-@click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
-@click.option(
-    "--out", "-o", type=FILE, required=True, help="The folder of parts; with --join, the file."
-)
-@click.option(
-    "--shard",
-    metavar="i/n|auto",
-    default="0/1",
-    show_default=True,
-    help="Share of this process, from 0; auto asks MPI, a Slurm array or a Kubernetes job.",
-)
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    default=16,
-    show_default=True,
-    help="Items per forward pass.",
-)
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["npz", "jsonl"]),
-    default="npz",
-    show_default=True,
-    help="Write arrays of the outputs, or a line of JSON per item, as the card defines.",
-)
-@click.option(
-    "--output",
-    metavar="BLOB",
+@weights_files
+@option("--out -o", "The folder of parts; with --join, the file.", FILE, required=True)
+@option(
+    "--shard", "Share of this process, from 0; auto asks MPI, a Slurm array or a Kubernetes job.",
+    default="0/1", metavar="i/n|auto",
+)  # fmt: skip
+@option("--batch", "Items per forward pass.", POSITIVE, 16)
+@option(
+    "--format kind",
+    "Write arrays of the outputs, or a line of JSON per item, as the card defines.",
+    ["npz", "jsonl"], "npz",
+)  # fmt: skip
+@option(
+    "--output", "Write this blob in place of the outputs. Repeatable.", metavar="BLOB",
     multiple=True,
-    help="Write this blob in place of the outputs. Repeatable.",
-)
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Replace a part of another model, other items or another batch size.",
-)
-@click.option("--join", is_flag=True, help="Join the parts in the folder MODEL into one file.")
+)  # fmt: skip
+@switch("--force", "Replace a part of another model, other items or another batch size.")
+@switch("--join", "Join the parts in the folder MODEL into one file.")
 @device_options
 def predict_command(
-    model: Path,
-    inputs: tuple[str, ...],
-    weights: tuple[Path, ...],
-    out: Path,
-    shard: str,
-    batch: int,
-    kind: Format,
-    output: tuple[str, ...],
-    force: bool,
-    join: bool,
-    device: str | None,
-) -> None:
+    model: Path, inputs: tuple[str, ...], weights: tuple[Path, ...], out: Path, shard: str,
+    batch: int, kind: Format, output: tuple[str, ...], force: bool, join: bool, device: str | None,
+) -> None:  # fmt: skip
     """Run a trained net on many inputs and write its outputs in parts.
 
     MODEL is as for run; arrays and databases need no published weights or card. INPUTs are images,
@@ -208,14 +153,12 @@ def predict_command(
 
     if join:
         if inputs:
-            message = "--join takes one folder of parts and no INPUT"
-            raise click.UsageError(message)
+            fail("--join takes one folder of parts and no INPUT")
         count = join_parts(model, out)
         echo(f"{out}: {count} parts")
         return
     if not inputs:
-        message = "Missing argument 'INPUT...'."
-        raise click.UsageError(message)
+        fail("Missing argument 'INPUT...'.")
     part = find_shard(shard, os.environ)
     if shard.startswith("auto"):
         echo(f"Shard {part}, from {part.where}")
@@ -235,79 +178,35 @@ def predict_command(
 MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """Pattern of a model's name."""
 
-POSITIVE = click.IntRange(min=1)
-
 
 @click.command(cls=Command)
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
-@click.option(
-    "--host",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; the default accepts connections from this machine alone.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="Port to listen on; 0 for a free port.",
-)
-@click.option(
-    "--workers",
-    type=POSITIVE,
-    default=1,
-    show_default=True,
-    help="Threads per model, each with its own net.",
-)
-@click.option(
-    "--max_batch", type=POSITIVE, default=16, show_default=True, help="Most items per forward pass."
-)
-@click.option(
-    "--max_delay",
-    type=FloatRange(0, 60_000),
-    default=0.0,
-    metavar="MS",
-    help="Milliseconds that a request waits for a larger batch. [default: 0]",
-)
-@click.option(
-    "--max_queue",
-    type=POSITIVE,
-    default=128,
-    show_default=True,
-    help="Requests that can wait for a model; further requests get status 503.",
-)
-@click.option(
-    "--max_bytes",
-    type=POSITIVE,
-    default=1 << 25,
-    show_default=True,
-    help="Most bytes of a request.",
-)
-@click.option(
-    "--timeout",
-    type=FloatRange(0.001, 86_400),
-    default=60.0,
-    metavar="SECONDS",
-    show_default=True,
-    help="Time limit of receiving a request, and again of answering it.",
-)
+@weights_files
+@option(
+    "--host", "Address to listen on; the default accepts connections from this machine alone.",
+    default="127.0.0.1", metavar="ADDRESS",
+)  # fmt: skip
+@option("--port", "Port to listen on; 0 for a free port.", click.IntRange(0, 65535), 8000)
+@option("--workers", "Threads per model, each with its own net.", POSITIVE, 1)
+@option("--max_batch", "Most items per forward pass.", POSITIVE, 16)
+@option(
+    "--max_delay", "Milliseconds that a request waits for a larger batch. [default: 0]",
+    FloatRange(0, 60_000), default=0.0, metavar="MS",
+)  # fmt: skip
+@option(
+    "--max_queue", "Requests that can wait for a model; further requests get status 503.", POSITIVE,
+    128,
+)  # fmt: skip
+@option("--max_bytes", "Most bytes of a request.", POSITIVE, 1 << 25)
+@option(
+    "--timeout", "Time limit of receiving a request, and again of answering it.",
+    FloatRange(0.001, 86_400), 60.0, metavar="SECONDS",
+)  # fmt: skip
 @device_options
 def serve_command(
-    models: tuple[str, ...],
-    weights: tuple[Path, ...],
-    host: str,
-    port: int,
-    workers: int,
-    max_batch: int,
-    max_delay: float,
-    max_queue: int,
-    max_bytes: int,
-    timeout: float,
-    device: str | None,
-) -> None:
+    models: tuple[str, ...], weights: tuple[Path, ...], max_delay: float, max_bytes: int,
+    timeout: float, **settings: Any,
+) -> None:  # fmt: skip
     """Serve trained nets over HTTP, by KServe's protocol, version 2.
 
     Each MODEL is a card (.toml), a folder with a card model.toml, an .onnx file, weights with their
@@ -323,21 +222,10 @@ def serve_command(
     names = [name for name, _ in named]
     for name in names:
         if names.count(name) > 1:
-            message = f"two models have the name {name!r}; name them: one={named[0][1]}"
-            raise click.UsageError(message)
+            fail(f"two models have the name {name!r}; name them: one={named[0][1]}")
     if weights and len(models) > 1:
-        message = "--weights needs a single MODEL; give files of weights beside their prototxts"
-        raise click.UsageError(message)
-    how = ServerConfig(
-        host=host,
-        port=port,
-        workers=workers,
-        max_batch=max_batch,
-        max_delay=max_delay / 1000,
-        max_queue=max_queue,
-        device=device,
-        limits=Limits(max_bytes, timeout),
-    )
+        fail("--weights needs a single MODEL; give files of weights beside their prototxts")
+    how = ServerConfig(**settings, max_delay=max_delay / 1000, limits=Limits(max_bytes, timeout))
     with ExitStack() as imported:
         with input_errors():
             found = {}
@@ -347,7 +235,6 @@ def serve_command(
 
 
 def _name_and_path(text: str) -> tuple[str, Path]:
-    """Return the name and the path of a model."""
     given = re.fullmatch(rf"({MODEL_NAME})=(.+)", text, re.DOTALL)
     if given is not None:
         return given[1], Path(given[2])
@@ -355,13 +242,11 @@ def _name_and_path(text: str) -> tuple[str, Path]:
     stem = (path if path.is_dir() else path.with_suffix("")).resolve().name
     name = path.resolve().parent.name if path.name == "model.toml" else stem
     if re.fullmatch(MODEL_NAME, name) is None:
-        message = f"{name!r} cannot be a model's name; give a name: NAME={text}"
-        raise click.UsageError(message)
+        fail(f"{name!r} cannot be a model's name; give a name: NAME={text}")
     return name, path
 
 
 def _print_models(address: str, models: Sequence[Model]) -> None:
-    """Print the address, inputs and batching of each model."""
     for model in models:
         inputs = ", ".join(f"{port.name} {list(port.shape)}" for port in model.inputs)
         joined = f"up to {model.max_batch} at once" if model.can_batch else "one request at a time"
@@ -372,7 +257,6 @@ def _print_models(address: str, models: Sequence[Model]) -> None:
 
 
 def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    """Print the published cards and exit."""
     del param
     if not wanted:
         return
@@ -387,70 +271,44 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
 @click.argument("weights", metavar="WEIGHTS...", nargs=-1, type=FILE)
-@click.option(
-    "--list",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
+@switch(
+    "--list", "Print the published cards and exit.", is_eager=True, expose_value=False,
     callback=_show_list,
-    help="Print the published cards and exit.",
-)
-@click.option("--out", type=FILE, help="File of the card. [default: model.toml beside NET]")
-@click.option("--overwrite", is_flag=True, help="Replace an existing card.")
-@click.option("--card", "known", metavar="NAME", help="Start from this published card.")
-@click.option(
-    "--train",
-    type=FILE,
-    help="Prototxt of the training, for mean, scale, crop and size.",
-)
-@click.option(
-    "--task",
-    type=click.Choice(["classify", "detect", "segment", "image", "features"]),
-    help="Task of the net.",
-)
-@click.option(
-    "--channels",
-    type=click.Choice(["bgr", "rgb", "gray", "y", "l"]),
-    help="Order of the net's channels.",
-)
-@click.option("--size", metavar="PIXELS|H,W", help="Resize images to this size.")
-@click.option(
+)  # fmt: skip
+@option("--out", "File of the card. [default: model.toml beside NET]", FILE)
+@switch("--overwrite", "Replace an existing card.")
+@option("--card known", "Start from this published card.", metavar="NAME")
+@option("--train", "Prototxt of the training, for mean, scale, crop and size.", FILE)
+@option("--task", "Task of the net.", ["classify", "detect", "segment", "image", "features"])
+@option("--channels", "Order of the net's channels.", ["bgr", "rgb", "gray", "y", "l"])
+@option("--size", "Resize images to this size.", metavar="PIXELS|H,W")
+@option(
     "--resize",
-    type=click.Choice(["warp", "short side", "factor", "none"]),
-    help="Resize to --size: both sides, the short side, by this factor, or not. [default: warp]",
+    "Resize to --size: both sides, the short side, by this factor, or not. [default: warp]",
+    ["warp", "short side", "factor", "none"],
 )
-@click.option("--crop", metavar="PIXELS|H,W", help="Crop the centre to this size.")
-@click.option(
+@option("--crop", "Crop the centre to this size.", metavar="PIXELS|H,W")
+@option(
     "--mean",
-    metavar="NUMBERS|FILE|none",
-    help="Subtract this from pixels of 0 to 255: a number for each channel, with commas between, "
+    "Subtract this from pixels of 0 to 255: a number for each channel, with commas between, "
     "a file, or none.",
+    metavar="NUMBERS|FILE|none",
 )
-@click.option("--scale", metavar="NUMBERS", help="Multiply by this after the mean. [default: 1]")
-@click.option("--labels", type=FILE, help="File of class names, one per line.")
-@click.option("--input", "input_", metavar="BLOB", help="Input of the net, if it has several.")
-@click.option(
-    "--output",
-    metavar="BLOB",
+@option("--scale", "Multiply by this after the mean. [default: 1]", metavar="NUMBERS")
+@labels_option
+@option("--input input_", "Input of the net, if it has several.", metavar="BLOB")
+@option(
+    "--output", "Read this blob. Repeatable. [default: the net's outputs]", metavar="BLOB",
     multiple=True,
-    help="Read this blob. Repeatable. [default: the net's outputs]",
-)
-@click.option("--softmax", is_flag=True, help="Apply softmax to the scores of classes.")
-@click.option("--name", help="Name of the model. [default: the net's name]")
-@click.option("--source", help="Origin of the model.")
-@click.option("--licence", help="Licence of the model.")
+)  # fmt: skip
+@switch("--softmax", "Apply softmax to the scores of classes.")
+@option("--name", "Name of the model. [default: the net's name]")
+@option("--source", "Origin of the model.")
+@option("--licence", "Licence of the model.")
 def card_command(
-    net: Path,
-    weights: tuple[Path, ...],
-    out: Path | None,
-    overwrite: bool,
-    known: str | None,
-    train: Path | None,
-    labels: Path | None,
-    mean: str | None,
-    softmax: bool,
-    **flags: object,
-) -> None:
+    net: Path, weights: tuple[Path, ...], out: Path | None, overwrite: bool, known: str | None,
+    train: Path | None, labels: Path | None, mean: str | None, softmax: bool, **flags: object,
+) -> None:  # fmt: skip
     """Write a model card, which defines a net's preprocessing and labels for `demitasse run`.
 
     NET is a prototxt, or an .onnx file without WEIGHTS. Published weights are recognised. For other
@@ -465,12 +323,10 @@ def card_command(
     from demitasse.inference.cards.predictor import Predictor
 
     if bool(weights) == (net.suffix == ONNX):
-        message = "WEIGHTS are needed with a prototxt, and not with an .onnx file"
-        raise click.UsageError(message)
+        fail("WEIGHTS are needed with a prototxt, and not with an .onnx file")
     path = out or net.parent / CARD
     if path.exists() and not overwrite:
-        message = f"{path} exists; replace it by --overwrite, or give another file by --out"
-        raise click.UsageError(message)
+        fail(f"{path} exists; replace it by --overwrite, or give another file by --out")
     given = ModelFiles(net, weights, None)
     with input_errors(), ready_files(given, labels, mean) as ready:
         if ready.card is not None and not known:  # a training net defines most of it
@@ -483,10 +339,10 @@ def card_command(
             }
             flags = derived | {key: value for key, value in flags.items() if value}
             train = train or net
-        draft = CardRequest(
+        request = CardRequest(
             ready.net, ready.weights, known or "", train, labels, mean, softmax, flags
         )
-        card, label_file = build_card(draft)
+        card, label_file = build_card(request)
         Predictor(card, device="numpy").net.close()
         card = replace(card, net=net, weights=weights)
         text = format_card(card, path.parent, label_file)

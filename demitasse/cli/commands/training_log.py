@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import echo
-from demitasse.cli.options import FILE, FOLDER
+from demitasse.cli.errors import echo, fail
+from demitasse.cli.options import FILE, FOLDER, option, switch
 
 if TYPE_CHECKING:
     from demitasse.cli.training_log import Row
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("runs", metavar="RUN...", type=FILE, nargs=-1, required=True)
-@click.option("-o", "--out", type=FILE, required=True, help="The page to write, e.g. report.html.")
+@option("-o --out", "The page to write, e.g. report.html.", FILE, required=True)
 def report_command(runs: tuple[Path, ...], out: Path) -> None:
     """Write a page that compares training runs by curves.
 
@@ -36,8 +36,8 @@ def report_command(runs: tuple[Path, ...], out: Path) -> None:
 @click.command(cls=Command)
 @click.argument("log", metavar="LOGFILE", type=FILE)
 @click.argument("folder", metavar="OUTPUT_DIR", type=FOLDER)
-@click.option("--delimiter", default=",", show_default=True, help="Character between columns.")
-@click.option("--verbose", is_flag=True, help="Print the names of the written files.")
+@option("--delimiter", "Character between columns.", default=",")
+@switch("--verbose", "Print the names of the written files.")
 def parse_log_command(log: Path, folder: Path, delimiter: str, verbose: bool) -> None:
     """Write the numbers of a training log as CSV.
 
@@ -46,8 +46,7 @@ def parse_log_command(log: Path, folder: Path, delimiter: str, verbose: bool) ->
     from demitasse.cli.training_log import read_log
 
     if len(delimiter) != 1:
-        message = f"--delimiter takes one character, got {delimiter!r}"
-        raise click.UsageError(message)
+        fail(f"--delimiter takes one character, got {delimiter!r}")
     found = read_log(log)
     for name, rows in (("train", found.train), ("test", found.test)):
         out = folder / f"{log.name}.{name}"

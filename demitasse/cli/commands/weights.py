@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import FAILED, echo
-from demitasse.cli.options import FILE, FloatRange, json_option
+from demitasse.cli.errors import FAILED, echo, fail
+from demitasse.cli.options import FILE, FloatRange, json_option, option, switch
 from demitasse.cli.render import print_json, show, table
 from demitasse.core.text import bytes_text, escaped
 
 if TYPE_CHECKING:
     from demitasse.cli.comparison import WeightsDifference
-    from demitasse.io.weights.formats import Parameters
 
 FORMATS = ["npz", "h5", "safetensors", "caffemodel", "pt", "pth"]
 TYPES = ["float32", "float16", "bfloat16"]
@@ -35,40 +34,26 @@ def list_weights(file: Path, as_json: bool) -> None:
     from demitasse.io.weights.formats import load_weights
 
     weights = load_weights(file)
-    rows = [
-        (layer, i, " ".join(map(str, array.shape)), array.dtype.name, array.size)
-        for layer, arrays in weights.items()
-        for i, array in enumerate(arrays)
-    ]
+    arrays = [(layer, i, a) for layer, blobs in weights.items() for i, a in enumerate(blobs)]
+    rows = [(layer, i, a.shape, a.dtype.name, a.size) for layer, i, a in arrays]
     if as_json:
         head = ("layer", "index", "shape", "dtype", "count")
-        entries = [dict(zip(head, row, strict=True)) for row in rows]
-        for entry in entries:
-            entry["shape"] = [int(size) for size in str(entry["shape"]).split()]
-        print_json(entries)
+        print_json([dict(zip(head, row, strict=True)) for row in rows])
         return
-    count = sum(row[4] for row in rows)
-    size = sum(array.nbytes for arrays in weights.values() for array in arrays)
-    echo(table(("layer", "param", "shape", "dtype", "count"), rows))
+    texts = [(layer, i, " ".join(map(str, shape)), *rest) for layer, i, shape, *rest in rows]
+    count, size = sum(a.size for *_, a in arrays), sum(a.nbytes for *_, a in arrays)
+    echo(table(("layer", "param", "shape", "dtype", "count"), texts))
     echo(f"\n{len(weights):,} layers, {count:,} values, {bytes_text(size)}")
 
 
 @weights_command.command(cls=Command)
 @click.argument("file", type=FILE)
 @click.argument("out", type=FILE)
-@click.option(
-    "--to",
-    "kind",
-    type=click.Choice(FORMATS),
-    help="Format of OUT. [default: the extension of OUT]",
+@option("--to kind", "Format of OUT. [default: the extension of OUT]", click.Choice(FORMATS))
+@option(
+    "--map names", "Layers and their modules: write a state_dict of PyTorch with these names.", FILE
 )
-@click.option(
-    "--map",
-    "names",
-    type=FILE,
-    help="Layers and their modules: write a state_dict of PyTorch with these names.",
-)
-@click.option("--dtype", type=click.Choice(TYPES), help="Element type of a state_dict.")
+@option("--dtype", "Element type of a state_dict.", click.Choice(TYPES))
 def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: str | None) -> None:
     """Write the parameters in FILE to OUT.
 
@@ -76,31 +61,21 @@ def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: s
     With --map, and in PyTorch's .pt and .pth files, they are a state_dict: LAYER.weight,
     LAYER.bias, LAYER.running_mean, ...
     """
-    from demitasse.io.weights.formats import read_weights, write_weights
+    from demitasse.io.weights.formats import read_layers, read_weights, write_weights
+    from demitasse.io.weights.state_dict import ENDINGS, to_state_dict, write_state_dict
 
     kind = kind or out.suffix[1:]
     if kind not in FORMATS:
-        message = (
+        fail(
             f"got {out}, expected an extension of {', '.join(FORMATS)}; or give the format by --to"
         )
-        raise click.UsageError(message)
     weights = read_weights(file)
     if names is None and kind not in {"pt", "pth"} and dtype is None:
         write_weights(out, kind, weights)
         echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
         return
-    _export_state_dict(file, weights, out, kind, names, dtype)
-
-
-def _export_state_dict(
-    file: Path, weights: Parameters, out: Path, kind: str, names: Path | None, dtype: str | None
-) -> None:
-    from demitasse.io.weights.formats import read_layers
-    from demitasse.io.weights.state_dict import ENDINGS, to_state_dict, write_state_dict
-
     if f".{kind}" not in ENDINGS or out.suffix != f".{kind}":
-        message = f"got {out}, expected {', '.join(sorted(ENDINGS))} for a state_dict"
-        raise click.UsageError(message)
+        fail(f"got {out}, expected {', '.join(sorted(ENDINGS))} for a state_dict")
     arrays, pairs = to_state_dict(read_layers(file), weights, names)
     write_state_dict(out, arrays, dtype)
     echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
@@ -111,14 +86,9 @@ def _export_state_dict(
 @click.argument("file", type=FILE)
 @click.argument("net", type=FILE)
 @click.argument("out", type=FILE)
-@click.option(
-    "--map",
-    "names",
-    type=FILE,
-    help="Layers and their modules. [default: match by order and shape]",
-)
-@click.option("--save_map", type=FILE, help="Write the layers and their modules to this file.")
-@click.option("--yes", is_flag=True, help="Accept the match by order and shape without a question.")
+@option("--map names", "Layers and their modules. [default: match by order and shape]", FILE)
+@option("--save_map", "Write the layers and their modules to this file.", FILE)
+@switch("--yes", "Accept the match by order and shape without a question.")
 def import_state_dict(
     file: Path, net: Path, out: Path, names: Path | None, save_map: Path | None, yes: bool
 ) -> None:
@@ -156,16 +126,11 @@ def import_state_dict(
 @weights_command.command(cls=Command)
 @click.argument("first", type=FILE)
 @click.argument("second", type=FILE)
-@click.option(
-    "--rtol",
-    type=FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="Largest difference allowed, relative to an array's largest value.",
-)
-@click.option(
-    "--top", type=click.IntRange(min=0), default=20, show_default=True, help="Print this many rows."
-)
+@option(
+    "--rtol", "Largest difference allowed, relative to an array's largest value.",
+    FloatRange(min=0), 0.0,
+)  # fmt: skip
+@option("--top", "Print this many rows.", click.IntRange(min=0), 20)
 @json_option
 @click.pass_context
 def diff(
@@ -188,12 +153,12 @@ def diff(
 
 
 def _text(result: WeightsDifference, top: int) -> str:
-    lines = [f"only in the first: {escaped(name, one_line=True)}" for name in result.only_first]
-    lines += [f"only in the second: {escaped(name, one_line=True)}" for name in result.only_second]
-    for layer, index, one, other in result.shapes:
-        lines.append(
-            f"{escaped(layer, one_line=True)}, parameter {index}: {_shape(one)} and {_shape(other)}"
-        )
+    lines = [f"only in the first: {name}" for name in result.only_first]
+    lines += [f"only in the second: {name}" for name in result.only_second]
+    for layer, index, *shapes in result.shapes:
+        one, other = ("missing" if shape is None else str(shape) for shape in shapes)
+        lines.append(f"{layer}, parameter {index}: {one} and {other}")
+    lines = [escaped(line, one_line=True) for line in lines]
     unlike = [array for array in result.arrays if array.absolute]
     if unlike:
         rows = [
@@ -205,7 +170,3 @@ def _text(result: WeightsDifference, top: int) -> str:
         lines.append(table(head, rows))
     lines.append(f"{len(unlike)} of {len(result.arrays)} arrays of equal shape differ")
     return "\n".join(lines)
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "missing" if shape is None else str(shape)

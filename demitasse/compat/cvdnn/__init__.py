@@ -6,8 +6,6 @@ OpenCV is not needed. ``cv2.dnn = cvdnn`` replaces ``cv2.dnn`` in a script.
 Source: OpenCV 4, ``modules/dnn/include/opencv2/dnn/dnn.hpp``.
 """
 
-from __future__ import annotations
-
 from demitasse.compat.cvdnn import constants
 from demitasse.compat.cvdnn.boxes import NMSBoxes, NMSBoxesBatched
 from demitasse.compat.cvdnn.constants import *  # noqa: F403
@@ -30,23 +28,9 @@ from demitasse.compat.cvdnn.net import Layer, Net, readNet, readNetFromCaffe
 from demitasse.compat.cvdnn.targets import getAvailableTargets
 
 __all__ = [
-    "ClassificationModel",
-    "DetectionModel",
-    "Image2BlobParams",
-    "Layer",
-    "Model",
-    "NMSBoxes",
-    "NMSBoxesBatched",
-    "Net",
-    "SegmentationModel",
-    "blobFromImage",
-    "blobFromImageWithParams",
-    "blobFromImages",
-    "blobFromImagesWithParams",
-    "error",
-    "getAvailableTargets",
-    "imagesFromBlob",
-    "readNet",
-    "readNetFromCaffe",
-]
-__all__ += constants.__all__
+    "ClassificationModel", "DetectionModel", "Image2BlobParams", "Layer", "Model", "NMSBoxes",
+    "NMSBoxesBatched", "Net", "SegmentationModel", "blobFromImage", "blobFromImageWithParams",
+    "blobFromImages", "blobFromImagesWithParams", "error", "getAvailableTargets",
+    "imagesFromBlob", "readNet", "readNetFromCaffe",
+]  # fmt: skip
+__all__ += [name for name in vars(constants) if name.startswith(("CV_", "DNN_"))]

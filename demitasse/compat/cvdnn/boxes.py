@@ -17,7 +17,6 @@ Numbers = Sequence[float] | np.ndarray
 
 EPS = float(np.finfo(np.float64).eps)
 
-
 WIDTH = 7  # image, class, score, xmin, ymin, xmax, ymax
 
 
@@ -72,12 +71,9 @@ def NMSBoxesBatched(
     eta: float = 1.0,
     top_k: int = 0,
 ) -> np.ndarray | tuple[()]:
-    """Return the indices of the boxes that ``NMSBoxes`` keeps in each class.
+    """Return the indices of the boxes that ``NMSBoxes`` keeps in each class; see there.
 
     Boxes of different classes are shifted apart by more than the largest coordinate.
-
-    Raises:
-        error: See ``NMSBoxes``; or the number of classes differs.
     """
     boxes, values = _checked(bboxes, scores, score_threshold, nms_threshold, eta)
     classes = np.asarray(class_ids, np.float64).reshape(-1)

@@ -3,38 +3,6 @@
 Source: OpenCV 4, ``modules/dnn/include/opencv2/dnn/dnn.hpp``.
 """
 
-from __future__ import annotations
-
-__all__ = [
-    "CV_8U",
-    "CV_32F",
-    "DNN_BACKEND_CANN",
-    "DNN_BACKEND_CUDA",
-    "DNN_BACKEND_DEFAULT",
-    "DNN_BACKEND_HALIDE",
-    "DNN_BACKEND_INFERENCE_ENGINE",
-    "DNN_BACKEND_OPENCV",
-    "DNN_BACKEND_TIMVX",
-    "DNN_BACKEND_VKCOM",
-    "DNN_BACKEND_WEBNN",
-    "DNN_LAYOUT_NCHW",
-    "DNN_LAYOUT_NHWC",
-    "DNN_PMODE_CROP_CENTER",
-    "DNN_PMODE_LETTERBOX",
-    "DNN_PMODE_NULL",
-    "DNN_TARGET_CPU",
-    "DNN_TARGET_CPU_FP16",
-    "DNN_TARGET_CUDA",
-    "DNN_TARGET_CUDA_FP16",
-    "DNN_TARGET_FPGA",
-    "DNN_TARGET_HDDL",
-    "DNN_TARGET_MYRIAD",
-    "DNN_TARGET_NPU",
-    "DNN_TARGET_OPENCL",
-    "DNN_TARGET_OPENCL_FP16",
-    "DNN_TARGET_VULKAN",
-]
-
 CV_8U, CV_32F = 0, 5
 
 DNN_BACKEND_DEFAULT = 0

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from demitasse.errors import DemitasseError, ErrorCode
 
-__all__ = ["error", "failing_as"]
-
 
 class error(DemitasseError):
     """Raised in place of ``cv2.error``.

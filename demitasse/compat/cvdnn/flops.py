@@ -13,37 +13,21 @@ from math import prod
 
 import numpy as np
 
-from demitasse.io.proto import LRNParameter, PoolingParameter
+from demitasse.io.proto import LRNParameter
 from demitasse.layers import Layer
 from demitasse.layers.pooling import pooling_method, pooling_window
-
-__all__ = ["layer_flops"]
 
 Shapes = Sequence[tuple[int, ...]]
 
 PER_VALUE = {
-    "AbsVal": 1,
-    "BNLL": 5,
-    "BatchNorm": 3,
-    "ELU": 2,
-    "PReLU": 1,
-    "ReLU": 1,
-    "ReLU6": 2,
-    "Sigmoid": 3,
-    "Softmax": 4,
-    "TanH": 1,
-}
+    "AbsVal": 1, "BNLL": 5, "BatchNorm": 3, "ELU": 2, "PReLU": 1, "ReLU": 1, "ReLU6": 2,
+    "Sigmoid": 3, "Softmax": 4, "TanH": 1,
+}  # fmt: skip
 """Operations per value of the first bottom, by layer type."""
 
 
 def layer_flops(layer: Layer, bottoms: Shapes, tops: Shapes) -> int:
-    """Return the operations of a layer's forward pass.
-
-    Args:
-        layer: The layer.
-        bottoms: Shapes of the bottoms.
-        tops: Shapes of the tops.
-    """
+    """Return the operations of a layer's forward pass, for shapes of bottoms and tops."""
     count = prod(bottoms[0]) if bottoms else 0
     outputs = prod(tops[0]) if tops else 0
     match layer.param.type:
@@ -57,7 +41,9 @@ def layer_flops(layer: Layer, bottoms: Shapes, tops: Shapes) -> int:
             weight = layer.blobs[0].count
             return 3 * weight * outputs // layer.param.inner_product_param.num_output
         case "Pooling":
-            return outputs * _pooling(layer.param.pooling_param, bottoms[0])
+            p = layer.param.pooling_param
+            window = prod(pooling_window(p, bottoms[0][2:]).kernel)
+            return outputs * (window + (pooling_method(p)[0] == "AVE"))
         case "LRN":
             return _lrn(layer.param.lrn_param, bottoms[0])
         case "Eltwise":
@@ -71,12 +57,6 @@ def layer_flops(layer: Layer, bottoms: Shapes, tops: Shapes) -> int:
             return count * (10 if layer.param.power_param.power != 1 else 2)
         case kind:
             return count * PER_VALUE.get(kind, 0)
-
-
-def _pooling(p: PoolingParameter, shape: tuple[int, ...]) -> int:
-    """Return the operations per output value."""
-    window = prod(pooling_window(p, shape[2:]).kernel)
-    return window + (1 if pooling_method(p)[0] == "AVE" else 0)
 
 
 def _lrn(p: LRNParameter, shape: tuple[int, ...]) -> int:

@@ -13,15 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.compat.cvdnn.constants import (
-    CV_8U,
-    CV_32F,
-    DNN_LAYOUT_NCHW,
-    DNN_LAYOUT_NHWC,
-    DNN_PMODE_CROP_CENTER,
-    DNN_PMODE_LETTERBOX,
-    DNN_PMODE_NULL,
-)
+from demitasse.compat.cvdnn import constants as cv
 from demitasse.compat.cvdnn.errors import error, failing_as
 from demitasse.errors import ErrorCode
 from demitasse.io.data.images.resize import resize_image, resize_values
@@ -51,9 +43,9 @@ class Image2BlobParams:
     size: tuple[int, int] = (0, 0)
     mean: ScalarLike = (0.0, 0.0, 0.0, 0.0)
     swapRB: bool = False
-    ddepth: int = CV_32F
-    datalayout: int = DNN_LAYOUT_NCHW
-    paddingmode: int = DNN_PMODE_NULL
+    ddepth: int = cv.CV_32F
+    datalayout: int = cv.DNN_LAYOUT_NCHW
+    paddingmode: int = cv.DNN_PMODE_NULL
     borderValue: ScalarLike = (0.0, 0.0, 0.0, 0.0)
 
 
@@ -65,14 +57,11 @@ def blobFromImage(
     mean: ScalarLike = (),
     swapRB: bool = False,
     crop: bool = False,
-    ddepth: int = CV_32F,
+    ddepth: int = cv.CV_32F,
 ) -> np.ndarray:
     """Return one image as a blob; see ``blobFromImages``.
 
     Shapes: image (H, W) or (H, W, C) -> (1, C, height, width).
-
-    Raises:
-        error: See ``blobFromImages``.
     """
     return blobFromImages([image], scalefactor, size, mean, swapRB, crop, ddepth)
 
@@ -85,7 +74,7 @@ def blobFromImages(
     mean: ScalarLike = (),
     swapRB: bool = False,
     crop: bool = False,
-    ddepth: int = CV_32F,
+    ddepth: int = cv.CV_32F,
 ) -> np.ndarray:
     """Return images as a blob: resize, swap channels, subtract the mean, then scale.
 
@@ -103,27 +92,15 @@ def blobFromImages(
     Raises:
         error: There are no images, they do not fit together, or an argument is invalid.
     """
-    scale = float(scalefactor)
-    return blobFromImagesWithParams(
-        images,
-        Image2BlobParams(
-            (scale, scale, scale, scale),
-            as_size(size),
-            mean,
-            swapRB,
-            ddepth,
-            paddingmode=DNN_PMODE_CROP_CENTER if crop else DNN_PMODE_NULL,
-        ),
-    )
+    mode = cv.DNN_PMODE_CROP_CENTER if crop else cv.DNN_PMODE_NULL
+    scale = (float(scalefactor),) * 4
+    params = Image2BlobParams(scale, as_size(size), mean, swapRB, ddepth, paddingmode=mode)
+    return blobFromImagesWithParams(images, params)
 
 
 @failing_as("blobFromImageWithParams")
 def blobFromImageWithParams(image: np.ndarray, param: Image2BlobParams | None = None) -> np.ndarray:
-    """Return one image as a blob; see ``blobFromImagesWithParams``.
-
-    Raises:
-        error: See ``blobFromImages``.
-    """
+    """Return one image as a blob; see ``blobFromImagesWithParams``."""
     return blobFromImagesWithParams([image], param)
 
 
@@ -131,22 +108,19 @@ def blobFromImageWithParams(image: np.ndarray, param: Image2BlobParams | None = 
 def blobFromImagesWithParams(
     images: Sequence[np.ndarray] | np.ndarray, param: Image2BlobParams | None = None
 ) -> np.ndarray:
-    """Return images as a blob, converted by ``param``.
+    """Return images as a blob, converted by ``param``; errors are those of ``blobFromImages``.
 
     Shapes: images (H, W) or (H, W, C) -> (N, C, height, width), or (N, height, width, C).
-
-    Raises:
-        error: See ``blobFromImages``.
     """
     p = Image2BlobParams() if param is None else param
     scale, mean = as_scalar(p.scalefactor, "scalefactor"), as_scalar(p.mean, "mean")
-    if p.ddepth not in {CV_32F, CV_8U}:
+    if p.ddepth not in {cv.CV_32F, cv.CV_8U}:
         message = f"ddepth must be CV_32F (5) or CV_8U (0), not {p.ddepth}"
         raise error(message, code=ErrorCode.UNKNOWN, field="ddepth", got=p.ddepth)
-    if p.datalayout not in {DNN_LAYOUT_NCHW, DNN_LAYOUT_NHWC}:
+    if p.datalayout not in {cv.DNN_LAYOUT_NCHW, cv.DNN_LAYOUT_NHWC}:
         message = f"datalayout must be DNN_LAYOUT_NCHW or DNN_LAYOUT_NHWC, not {p.datalayout}"
         raise error(message, code=ErrorCode.UNKNOWN, field="datalayout", got=p.datalayout)
-    if p.ddepth == CV_8U and (set(scale) != {1.0} or set(mean) != {0.0}):
+    if p.ddepth == cv.CV_8U and (set(scale) != {1.0} or set(mean) != {0.0}):
         message = "a blob of CV_8U has no mean and no scalefactor; use CV_32F"
         raise error(message, code=ErrorCode.CONFLICT, field="ddepth")
     pixels = [_channels_last(image) for image in images]
@@ -167,13 +141,13 @@ def blobFromImagesWithParams(
     batch = np.stack(pixels)  # (N, H, W, C)
     if p.swapRB and batch.shape[3] >= 3:
         batch = batch[..., [2, 1, 0, *range(3, batch.shape[3])]]
-    if p.ddepth == CV_8U:
+    if p.ddepth == cv.CV_8U:
         if batch.dtype != np.uint8:
             message = f"a blob of CV_8U needs images of uint8, got {batch.dtype}"
             raise error(message, code=ErrorCode.DTYPE_MISMATCH, got=str(batch.dtype))
     else:
         batch = _scaled(batch, mean[: batch.shape[3]], scale[: batch.shape[3]])
-    if p.datalayout == DNN_LAYOUT_NCHW:
+    if p.datalayout == cv.DNN_LAYOUT_NCHW:
         batch = np.moveaxis(batch, 3, 1)
     return np.ascontiguousarray(batch)
 
@@ -220,13 +194,13 @@ def _fitted(image: np.ndarray, width: int, height: int, p: Image2BlobParams) -> 
     if (height, width) == (H, W):
         return image
     across, down = np.float32(width) / np.float32(W), np.float32(height) / np.float32(H)
-    if p.paddingmode == DNN_PMODE_CROP_CENTER:
+    if p.paddingmode == cv.DNN_PMODE_CROP_CENTER:
         factor = float(max(across, down))
         rows, columns = round(H * factor), round(W * factor)  # rounds half to even
         resized = _resized(image, rows, columns, factor)
         top, left = int(0.5 * (rows - height)), int(0.5 * (columns - width))
         return resized[top : top + height, left : left + width]
-    if p.paddingmode == DNN_PMODE_LETTERBOX:
+    if p.paddingmode == cv.DNN_PMODE_LETTERBOX:
         smallest = min(across, down)
         rows, columns = int(np.float32(H) * smallest), int(np.float32(W) * smallest)
         if not rows or not columns:
@@ -259,15 +233,7 @@ def _scaled(batch: np.ndarray, mean: Sequence[float], scale: Sequence[float]) ->
 
 
 def as_scalar(values: ScalarLike, what: str) -> Scalar:
-    """Return OpenCV's Scalar: four numbers, padded with 0.
-
-    Args:
-        values: One number, or up to four.
-        what: Name of the argument, for messages.
-
-    Raises:
-        error: There are more than four numbers.
-    """
+    """Return OpenCV's Scalar: four numbers, padded with 0; more numbers are an ``error``."""
     numbers = tuple(float(value) for value in np.ravel(values))
     if len(numbers) > 4:
         message = f"{what} has at most four numbers, one per channel, got {len(numbers)}"
@@ -277,11 +243,7 @@ def as_scalar(values: ScalarLike, what: str) -> Scalar:
 
 
 def as_size(size: int | Sequence[int | Sequence[int]]) -> tuple[int, int]:
-    """Return OpenCV's Size: width and height.
-
-    Raises:
-        error: The argument does not consist of two numbers.
-    """
+    """Return OpenCV's Size, width and height; other than two numbers are an ``error``."""
     numbers = [int(number) for number in np.ravel(size)]
     if len(numbers) != 2:
         message = f"size must be (width, height), it is {size!r}"

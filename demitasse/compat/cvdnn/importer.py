@@ -40,7 +40,6 @@ class ImportedLayer:
     """A layer as OpenCV counts layers.
 
     Attributes:
-        name: Unique name.
         message: The file's layer.
         part: Index of the only bottom and top of a Convolution; None for all of another layer.
     """
@@ -75,7 +74,6 @@ class BuiltNet:
     """A net of the engine, with the indices of the layers.
 
     Attributes:
-        net: The net.
         layers: The layers, from layer 1 on.
         indices: Index in the net of each layer; 0 for layer 0.
         untrained: Names of layers with parameters, if no weights were given.
@@ -105,20 +103,11 @@ class BuiltNet:
 class ImportedNet:
     """A net's upgraded message, with OpenCV's layer numbers and names.
 
-    Args:
-        message: The net's message.
-        weights: A file or message of weights, or None.
-        source: Name of the prototxt in messages.
-
     Attributes:
         inputs: Names of the inputs.
         declared: Declared shapes of the inputs; empty if undeclared.
         layers: Layers of phase TEST, without Input layers.
         names: Unique names of the layers.
-
-    Raises:
-        DemitasseError: The message cannot be upgraded.
-        error: A Convolution's top has the name of another layer.
     """
 
     def __init__(self, message: NetParameter, weights: Weights | None, source: str) -> None:
@@ -129,7 +118,7 @@ class ImportedNet:
         message.state.phase = Phase.Value("TEST")
         self._message, _ = filter_net(message)
         for layer in self._message.layer:
-            apply_opencv_defaults(layer)
+            _apply_opencv_defaults(layer)
         self._weights, self._source = weights, source
         self.declared: dict[str, Shape] = {}
         for layer in self._inputs():
@@ -145,11 +134,7 @@ class ImportedNet:
         return {name: number for number, name in enumerate([INPUTS, *self.names])}
 
     def number(self, layer: LayerId) -> int:
-        """Return the number of a layer given by name or number.
-
-        Raises:
-            error: The layer does not exist.
-        """
+        """Return the number of a layer given by name or number; an unknown one is an error."""
         if isinstance(layer, str):
             number = self.numbers().get(layer)
             if number is None:
@@ -168,11 +153,7 @@ class ImportedNet:
 
     def outputs(self) -> list[int]:
         """Return the numbers of the layers whose tops have no reader."""
-        writer: dict[str, int] = {}
-        read: set[int] = set()
-        for number, layer in enumerate(self.layers, 1):
-            read.update(writer[bottom] for bottom in layer.bottoms if bottom in writer)
-            writer.update(dict.fromkeys(layer.tops, number))
+        read = {writer for writer, _ in self.edges()}
         return [number for number in range(1, len(self.layers) + 1) if number not in read]
 
     def edges(self) -> list[tuple[int, int]]:
@@ -186,12 +167,7 @@ class ImportedNet:
     def build(self, input_shapes: Mapping[str, Shape], device: Device | None) -> BuiltNet | None:
         """Build the net and load its weights; return None if the shape of an input is unknown.
 
-        Args:
-            input_shapes: Shapes of inputs without a declared shape.
-            device: Device of the net; defaults to the configuration's.
-
-        Raises:
-            DemitasseError: The layers do not fit together, or the weights do not fit the net.
+        ``input_shapes`` are those of inputs without a declared shape.
         """
         shapes = {
             name: shape or input_shapes.get(name, ()) for name, shape in self.declared.items()
@@ -254,7 +230,7 @@ def _imported(net: NetParameter) -> list[ImportedLayer]:
     return list(layers.values())
 
 
-def apply_opencv_defaults(layer: LayerParameter) -> None:
+def _apply_opencv_defaults(layer: LayerParameter) -> None:
     """Set OpenCV's defaults in a layer, in place, where they differ from Caffe's.
 
     LRN: alpha defaults to 0.0001 instead of 1, and k is always 1. PriorBox: boxes are clipped to

@@ -11,21 +11,13 @@ from typing import Self
 
 import numpy as np
 
+from demitasse.compat.cvdnn import images
 from demitasse.compat.cvdnn.boxes import array_or_empty
 from demitasse.compat.cvdnn.constants import DNN_PMODE_CROP_CENTER, DNN_PMODE_NULL
 from demitasse.compat.cvdnn.errors import error, failing_as
-from demitasse.compat.cvdnn.images import (
-    Image2BlobParams,
-    Scalar,
-    ScalarLike,
-    as_scalar,
-    as_size,
-    blobFromImageWithParams,
-)
+from demitasse.compat.cvdnn.images import ScalarLike, as_scalar
 from demitasse.compat.cvdnn.net import Net, readNet
 from demitasse.errors import ErrorCode
-
-__all__ = ["ClassificationModel", "DetectionModel", "Model", "SegmentationModel"]
 
 INFO = "im_info"
 """Input of a detector with proposals: height, width and scale of the image."""
@@ -34,20 +26,14 @@ INFO = "im_info"
 class Model:
     """A net for images: ``Model(net)`` or ``Model(model, config)``.
 
+    ``model`` is the path of the weights and ``config`` that of the prototxt; see ``readNet``.
     Setters return the model, so that they can be chained.
-
-    Args:
-        model: A net, or the path of its weights.
-        config: Path of its prototxt.
-
-    Raises:
-        error: The files cannot be read.
     """
 
     def __init__(self, model: Net | str | os.PathLike[str], config: str = "") -> None:
         self._net = model if isinstance(model, Net) else readNet(model, config)
         self._outputs = self._net.getUnconnectedOutLayersNames()
-        self._params = Image2BlobParams(size=self._net._image_size())
+        self._params = images.Image2BlobParams(size=self._net._image_size())
 
     def setPreferableBackend(self, backendId: int) -> Self:
         """See ``Net.setPreferableBackend``."""
@@ -78,12 +64,8 @@ class Model:
 
     @failing_as("setInputSize")
     def setInputSize(self, *size: int | Sequence[int]) -> Self:
-        """Set width and height of the blob, in pixels: ``(width, height)`` or two numbers.
-
-        Raises:
-            error: The argument does not consist of two numbers.
-        """
-        self._params.size = as_size(size)
+        """Set width and height of the blob, in pixels: ``(width, height)`` or two numbers."""
+        self._params.size = images.as_size(size)
         return self
 
     def setInputMean(self, mean: ScalarLike) -> Self:
@@ -93,7 +75,8 @@ class Model:
 
     def setInputScale(self, scale: ScalarLike) -> Self:
         """Set the scale factors; a single number applies to all channels."""
-        self._params.scalefactor = _for_all(as_scalar(scale, "scale"))
+        first, *others = numbers = as_scalar(scale, "scale")
+        self._params.scalefactor = numbers if any(others) else (first,) * 4
         return self
 
     def setInputCrop(self, crop: bool) -> Self:
@@ -113,9 +96,7 @@ class Model:
 
     @failing_as("predict")
     def predict(self, frame: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the outputs for one image.
-
-        Shapes: frame (H, W) or (H, W, C).
+        """Return the outputs for one image, (H, W) or (H, W, C).
 
         Raises:
             error: The size of the input is unknown, or see ``Net.forward``.
@@ -124,7 +105,7 @@ class Model:
         if width <= 0 or height <= 0:
             message = f"the input size is {self._params.size}; call setInputSize((width, height))"
             raise error(message, code=ErrorCode.MISSING, field="size", got=self._params.size)
-        self._net.setInput(blobFromImageWithParams(frame, self._params))
+        self._net.setInput(images.blobFromImageWithParams(frame, self._params))
         if self._has_info():
             info = np.array([[height, width, 1.6]], np.float32)
             self._net.setInput(info, INFO)
@@ -157,11 +138,7 @@ class ClassificationModel(Model):
 
     @failing_as("classify")
     def classify(self, frame: np.ndarray) -> tuple[int, float]:
-        """Return the best class of an image and its score.
-
-        Raises:
-            error: The net has several outputs, or see ``predict``.
-        """
+        """Return the best class of an image and its score, for a net with one output."""
         scores = self._only_output(frame).ravel()
         if self._softmax:
             powers = np.exp(scores - scores.max())
@@ -198,10 +175,8 @@ class DetectionModel(Model):
     ) -> tuple[np.ndarray | tuple[()], np.ndarray | tuple[()], np.ndarray | tuple[()]]:
         """Return detections: classes, scores and boxes of x, y, width and height.
 
-        Args:
-            frame: The image.
-            confThreshold: Lowest score.
-            nmsThreshold: Ignored: the layer has suppressed overlapping boxes.
+        Scores are at least ``confThreshold``. ``nmsThreshold`` is ignored, as the layer has
+        suppressed overlapping boxes.
 
         Shapes: classes (K,) int32, scores (K,) float32, boxes (K, 4) int32, in pixels of the
         image; each an empty tuple without detections.
@@ -244,9 +219,3 @@ def _boxes(corners: np.ndarray, width: int, height: int) -> np.ndarray:
     low = np.clip(corner[:, :2], 0, size - 1)
     extent = np.maximum(np.minimum(corner[:, 2:] - corner[:, :2] + 1, size - low), 1)
     return np.concatenate([low, extent], axis=1).astype(np.int32)
-
-
-def _for_all(scale: Scalar) -> Scalar:
-    """Return a scale; a single number is repeated for all channels."""
-    first, *others = scale
-    return scale if any(others) else (first, first, first, first)

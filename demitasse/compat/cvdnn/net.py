@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Self, overload
+from typing import overload
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from demitasse.compat.cvdnn.errors import error, failing_as
 from demitasse.compat.cvdnn.flops import layer_flops
 from demitasse.compat.cvdnn.images import ScalarLike, as_scalar
 from demitasse.compat.cvdnn.importer import INPUTS, BuiltNet, ImportedNet, LayerId, Shape, Weights
-from demitasse.compat.cvdnn.targets import check_backend, device_of
+from demitasse.compat.cvdnn.targets import BACKENDS, device_of, name_of
 from demitasse.core.atomic import atomic_write
 from demitasse.core.device import Device
 from demitasse.core.paths import is_file
@@ -42,7 +42,6 @@ class Layer:
     """A read-only description of a layer.
 
     Attributes:
-        name: Name of the layer.
         type: Type of the layer; empty for layer 0, the inputs.
         blobs: Copies of the parameters.
         tops: Names of the outputs.
@@ -61,11 +60,7 @@ class Layer:
 class Session:
     """An imported net, the engine's net once it is built, and the inputs.
 
-    Args:
-        imported: The imported net.
-
     Attributes:
-        imported: The imported net.
         built: The engine's net; None until the shapes of all inputs are known.
         inputs: The inputs that were set, by name.
         timings: Times of the last pass and of its layers, in nanoseconds.
@@ -79,20 +74,12 @@ class Session:
         self.timings: tuple[int, list[float]] = (0, [])
 
     def build(self, shapes: Mapping[str, Shape]) -> None:
-        """Build the engine's net, unless it exists or the shape of an input is unknown.
-
-        Args:
-            shapes: Shapes of inputs without a declared shape.
-        """
+        """Build the engine's net, unless it exists or the shape of an input is unknown."""
         if self.built is None:
             self.built = self.imported.build(shapes, self._device)
 
     def ready(self) -> BuiltNet:
-        """Return the engine's net, built with the shapes of the inputs if necessary.
-
-        Raises:
-            error: The shape of an input is unknown.
-        """
+        """Return the engine's net, built with the shapes of the inputs if necessary."""
         self.build({name: values.shape for name, values in self.inputs.items()})
         if self.built is None:
             message = (
@@ -109,11 +96,7 @@ class Session:
             self.built.net.to(device)
 
     def last(self) -> str:
-        """Return the name of the last layer.
-
-        Raises:
-            error: The net is empty.
-        """
+        """Return the name of the last layer."""
         if not self.imported.layers:
             message = "the net is empty; read one with readNetFromCaffe"
             raise error(message, code=ErrorCode.BAD_STATE)
@@ -123,9 +106,6 @@ class Session:
         """Run the net up to each of the layers; return copies of their outputs.
 
         Each output is copied before a layer that runs in place overwrites it.
-
-        Raises:
-            error: A layer does not exist, or an input or the weights are missing.
         """
         numbers = [self.imported.number(name) for name in names]
         if 0 in numbers:
@@ -180,14 +160,7 @@ class Session:
         self.timings = (total, [1e9 * s for s in seconds])
 
     def shapes(self, inputs: Sequence[Shape]) -> list[tuple[list[Shape], list[Shape]]]:
-        """Return the shapes of bottoms and tops of each layer, without a forward pass.
-
-        Args:
-            inputs: Shape of each input.
-
-        Raises:
-            error: The number of inputs differs.
-        """
+        """Return the shapes of bottoms and tops of each layer, without a forward pass."""
         names = self.imported.inputs
         if len(inputs) != len(names):
             message = f"got {len(inputs)} shapes, expected those of inputs {', '.join(names)}"
@@ -221,14 +194,6 @@ class Net:
 
     def _begin(self, imported: ImportedNet) -> None:
         self._imported, self._session = imported, Session(imported)
-
-    @classmethod
-    def _of(cls, message: NetParameter, weights: Weights | None, source: str) -> Self:
-        """Return the net of a message."""
-        self = cls()
-        self._begin(ImportedNet(message, weights, source))
-        self._session.build({})
-        return self
 
     # -- structure ------------------------------------------------------------------------------
 
@@ -264,8 +229,7 @@ class Net:
     def getLayer(self, layerId: LayerId) -> Layer:
         """Return a layer by number or name, with copies of its parameters.
 
-        Raises:
-            error: The layer does not exist.
+        Here and below, a layer or parameter that does not exist is an ``error``.
         """
         number = self._imported.number(layerId)
         if number == 0:
@@ -278,39 +242,26 @@ class Net:
 
     @failing_as("getParam")
     def getParam(self, layer: LayerId, numParam: int = 0) -> np.ndarray:
-        """Return a copy of a parameter of a layer.
-
-        Raises:
-            error: The layer or the parameter does not exist.
-        """
-        info = self.getLayer(layer)
-        self._check_param(info, numParam)
-        return info.blobs[numParam]
-
-    @failing_as("setParam")
-    def setParam(self, layer: LayerId, numParam: int, blob: np.ndarray) -> None:
-        """Replace the values of a parameter of a layer.
-
-        Raises:
-            error: The layer or the parameter does not exist, or the shape differs.
-        """
-        info = self.getLayer(layer)
-        self._check_param(info, numParam)
-        values = np.asarray(blob)
-        if values.shape != info.blobs[numParam].shape:
-            message = (
-                f"parameter {numParam} of layer {info.name!r} is {info.blobs[numParam].shape}, "
-                f"got {values.shape}"
-            )
-            raise error(message, code=ErrorCode.SHAPE_MISMATCH, layer=info.name, param=numParam)
-        params = self._session.ready().layer(self._imported.number(layer)).blobs
-        params[numParam].mutable_cpu_data()[...] = values
+        """Return a copy of a parameter of a layer."""
+        return self._param(self.getLayer(layer), numParam)
 
     @staticmethod
-    def _check_param(layer: Layer, number: int) -> None:
+    def _param(layer: Layer, number: int) -> np.ndarray:
         if not 0 <= number < len(layer.blobs):
             message = f"layer {layer.name!r} has {len(layer.blobs)} parameters, none is {number}"
             raise error(message, code=ErrorCode.OUT_OF_RANGE, layer=layer.name, param=number)
+        return layer.blobs[number]
+
+    @failing_as("setParam")
+    def setParam(self, layer: LayerId, numParam: int, blob: np.ndarray) -> None:
+        """Replace the values of a parameter of a layer; another shape is an ``error``."""
+        info, values = self.getLayer(layer), np.asarray(blob)
+        shape = self._param(info, numParam).shape
+        if values.shape != shape:
+            message = f"parameter {numParam} of layer {info.name!r} is {shape}, got {values.shape}"
+            raise error(message, code=ErrorCode.SHAPE_MISMATCH, layer=info.name, param=numParam)
+        params = self._session.ready().layer(self._imported.number(layer)).blobs
+        params[numParam].mutable_cpu_data()[...] = values
 
     def _image_size(self) -> tuple[int, int]:
         """Return width and height of the first input, in pixels; (0, 0) if it is not an image."""
@@ -375,31 +326,19 @@ class Net:
 
     @failing_as("forwardAndRetrieve")
     def forwardAndRetrieve(self, outBlobNames: Names) -> tuple[tuple[np.ndarray, ...], ...]:
-        """Run the net and return all outputs of the layers.
-
-        Raises:
-            error: See ``forward``.
-        """
+        """Run the net and return all outputs of the layers; errors are those of ``forward``."""
         return tuple(map(tuple, self._session.outputs(list(outBlobNames))))
 
     # -- device ---------------------------------------------------------------------------------
 
     @failing_as("setPreferableBackend")
     def setPreferableBackend(self, backendId: int) -> None:
-        """Do nothing: the target selects the device.
-
-        Raises:
-            error: The number is unknown.
-        """
-        check_backend(backendId)
+        """Check the number; the target selects the device."""
+        name_of(backendId, BACKENDS)
 
     @failing_as("setPreferableTarget")
     def setPreferableTarget(self, targetId: int) -> None:
-        """Run on the GPU for the CUDA targets, else on the CPU.
-
-        Raises:
-            error: The number is unknown.
-        """
+        """Run on the GPU for the CUDA targets, else on the CPU; unknown numbers are an error."""
         self._session.move(device_of(targetId))
 
     def enableFusion(self, fusion: bool) -> None:
@@ -426,11 +365,7 @@ class Net:
     ) -> tuple[np.ndarray, tuple[tuple[np.ndarray, ...], ...], tuple[tuple[np.ndarray, ...], ...]]:
         """Return the numbers of all layers, and the shapes of their inputs and outputs.
 
-        Args:
-            netInputShapes: Shape of the input, or of each input.
-
-        Raises:
-            error: The shapes do not fit the net.
+        Shapes of the input, or of each input, that do not fit the net are an ``error``.
         """
         pairs = self._session.shapes(_shape_list(netInputShapes))
         arrays = [
@@ -455,14 +390,7 @@ class Net:
 
     @failing_as("getMemoryConsumption")
     def getMemoryConsumption(self, *where: Shapes | int) -> tuple[int, int]:
-        """Return the bytes of the parameters and of the outputs of layers.
-
-        Args:
-            where: Like ``getFLOPS``.
-
-        Raises:
-            error: See ``getFLOPS``.
-        """
+        """Return the bytes of the parameters and of the outputs of layers; see ``getFLOPS``."""
         numbers, pairs = self._shapes_for(where)
         built = self._session.ready()
         weights = sum(blob.count for n in numbers if n for blob in built.layer(n).blobs)
@@ -554,7 +482,10 @@ def readNetFromCaffe(prototxt: Source, caffeModel: Source = "") -> Net:
         encoded = _contents(caffeModel, "caffeModel")
         if encoded:
             weights = parsed(encoded, NetParameter, "caffeModel buffer", WeightsError)
-    return Net._of(message, weights, source)
+    net = Net()
+    net._begin(ImportedNet(message, weights, source))
+    net._session.build({})
+    return net
 
 
 @failing_as("readNet")

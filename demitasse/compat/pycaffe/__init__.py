@@ -13,129 +13,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from demitasse.compat.caffe_import_hook import install
-    from demitasse.compat.pycaffe import (
-        classifier,
-        coord_map,
-        detector,
-        draw,
-        io,
-        net_spec,
-        proto,
-        pycaffe,
-    )
+    # ruff: noqa: F401, F403 - names that ``__getattr__`` imports
+    from demitasse.compat.caffe_import_hook import *
+    from demitasse.compat.pycaffe import classifier, coord_map, detector, draw, io, net_spec, proto
+    from demitasse.compat.pycaffe import pycaffe as pycaffe
     from demitasse.compat.pycaffe.classifier import Classifier
-    from demitasse.compat.pycaffe.common import (
-        TEST,
-        TRAIN,
-        Timer,
-        init_log,
-        layer_type_list,
-        log,
-        set_device,
-        set_mode_cpu,
-        set_mode_gpu,
-        set_phase_test,
-        set_phase_train,
-        set_random_seed,
-    )
+    from demitasse.compat.pycaffe.common import *
     from demitasse.compat.pycaffe.detector import Detector
     from demitasse.compat.pycaffe.net import Net
-    from demitasse.compat.pycaffe.net_spec import NetSpec, layers, params, to_proto
-    from demitasse.compat.pycaffe.solver import (
-        NCCL,
-        AdaDeltaSolver,
-        AdaGradSolver,
-        AdamSolver,
-        NesterovSolver,
-        RMSPropSolver,
-        SGDSolver,
-        get_solver,
-        has_nccl,
-        set_multiprocess,
-        set_solver_count,
-        set_solver_rank,
-        solver_count,
-        solver_rank,
-    )
+    from demitasse.compat.pycaffe.net_spec import *
+    from demitasse.compat.pycaffe.solver import *
     from demitasse.layers.user_layer import UserLayer as Layer
 
 __version__ = "1.0.0"
 """Version of Caffe's interface; the package's version is ``demitasse.__version__``."""
 
-__all__ = [
-    "NCCL",
-    "TEST",
-    "TRAIN",
-    "AdaDeltaSolver",
-    "AdaGradSolver",
-    "AdamSolver",
-    "Classifier",
-    "Detector",
-    "Layer",
-    "NesterovSolver",
-    "Net",
-    "NetSpec",
-    "RMSPropSolver",
-    "SGDSolver",
-    "Timer",
-    "__version__",
-    "classifier",
-    "coord_map",
-    "detector",
-    "draw",
-    "get_solver",
-    "has_nccl",
-    "init_log",
-    "install",
-    "io",
-    "layer_type_list",
-    "layers",
-    "log",
-    "net_spec",
-    "params",
-    "proto",
-    "pycaffe",
-    "set_device",
-    "set_mode_cpu",
-    "set_mode_gpu",
-    "set_multiprocess",
-    "set_phase_test",
-    "set_phase_train",
-    "set_random_seed",
-    "set_solver_count",
-    "set_solver_rank",
-    "solver_count",
-    "solver_rank",
-    "to_proto",
-]
-
-_MODULES = {
-    "_caffe", "classifier", "coord_map", "detector", "draw", "io", "net_spec", "proto", "pycaffe",
-}  # fmt: skip
-_SOLVERS = [name for name in __all__ if name.endswith("Solver")]
+_MODULES = (
+    "classifier", "coord_map", "detector", "draw", "io", "net_spec", "proto", "pycaffe",
+)  # fmt: skip
 _SOURCES = {
-    "demitasse.compat.caffe_import_hook": ["install"],
-    "demitasse.layers.user_layer": ["Layer"],  # UserLayer
-    "demitasse.compat.pycaffe.classifier": ["Classifier"],
-    "demitasse.compat.pycaffe.detector": ["Detector"],
-    "demitasse.compat.pycaffe.common": [
-        "TEST", "TRAIN", "Timer", "init_log", "layer_type_list", "log", "set_device",
-        "set_mode_cpu", "set_mode_gpu", "set_phase_test", "set_phase_train", "set_random_seed",
-    ],
-    "demitasse.compat.pycaffe.net": ["Net"],
-    "demitasse.compat.pycaffe.net_spec": ["NetSpec", "layers", "params", "to_proto"],
-    "demitasse.compat.pycaffe.solver": [
-        *_SOLVERS, "NCCL", "get_solver", "has_nccl", "set_multiprocess", "set_solver_count",
-        "set_solver_rank", "solver_count", "solver_rank",
-    ],
-}  # fmt: skip
-_HOME = {name: module for module, names in _SOURCES.items() for name in names}
+    "demitasse.compat.caffe_import_hook": "install",
+    "demitasse.layers.user_layer": "Layer",  # UserLayer
+    f"{__name__}.classifier": "Classifier",
+    f"{__name__}.detector": "Detector",
+    f"{__name__}.common": "TEST TRAIN Timer init_log layer_type_list log set_device set_mode_cpu "
+    "set_mode_gpu set_phase_test set_phase_train set_random_seed",
+    f"{__name__}.net": "Net",
+    f"{__name__}.net_spec": "NetSpec layers params to_proto",
+    f"{__name__}.solver": "NCCL AdaDeltaSolver AdaGradSolver AdamSolver NesterovSolver "
+    "RMSPropSolver SGDSolver get_solver has_nccl set_multiprocess set_solver_count "
+    "set_solver_rank solver_count solver_rank",
+}
+_HOME = {name: module for module, names in _SOURCES.items() for name in names.split()}
+
+__all__ = ["__version__"]
+__all__ += list(_MODULES)
+__all__ += list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
-    if name in _MODULES:
+    if name in {*_MODULES, "_caffe"}:
         return import_module(f"{__name__}.{name}")
     if name not in _HOME:
         message = f"module {__name__!r} has no attribute {name!r}"

@@ -3,6 +3,8 @@
 Source: Caffe, ``python/caffe/_caffe.cpp``.
 """
 
+# ruff: noqa: F401, F403 - names that programs import from here
+
 from demitasse.blob import Blob
 from demitasse.compat.pycaffe import __version__
 from demitasse.compat.pycaffe.common import (
@@ -16,63 +18,7 @@ from demitasse.compat.pycaffe.common import (
     set_random_seed,
 )
 from demitasse.compat.pycaffe.net import BoolVec, DtypeVec, IntVec, LayerVec, Net, NetVec, StringVec
-from demitasse.compat.pycaffe.solver import (
-    NCCL,
-    AdaDeltaSolver,
-    AdaGradSolver,
-    AdamSolver,
-    NesterovSolver,
-    RMSPropSolver,
-    SGDSolver,
-    Solver,
-    get_solver,
-    has_nccl,
-    set_multiprocess,
-    set_solver_count,
-    set_solver_rank,
-    solver_count,
-    solver_rank,
-)
+from demitasse.compat.pycaffe.solver import *
 from demitasse.io.proto import LayerParameter, SolverParameter
 from demitasse.layers.user_layer import BlobVec, RawBlobVec
 from demitasse.layers.user_layer import UserLayer as Layer
-
-__all__ = [
-    "NCCL",
-    "AdaDeltaSolver",
-    "AdaGradSolver",
-    "AdamSolver",
-    "Blob",
-    "BlobVec",
-    "BoolVec",
-    "DtypeVec",
-    "IntVec",
-    "Layer",
-    "LayerParameter",
-    "LayerVec",
-    "NesterovSolver",
-    "Net",
-    "NetVec",
-    "RMSPropSolver",
-    "RawBlobVec",
-    "SGDSolver",
-    "Solver",
-    "SolverParameter",
-    "StringVec",
-    "Timer",
-    "__version__",
-    "get_solver",
-    "has_nccl",
-    "init_log",
-    "layer_type_list",
-    "log",
-    "set_device",
-    "set_mode_cpu",
-    "set_mode_gpu",
-    "set_multiprocess",
-    "set_random_seed",
-    "set_solver_count",
-    "set_solver_rank",
-    "solver_count",
-    "solver_rank",
-]

@@ -13,8 +13,6 @@ from demitasse.compat.pycaffe import io
 from demitasse.compat.pycaffe.net import Net
 from demitasse.io.proto import caffe_pb2
 
-__all__ = ["Classifier", "transformer_for"]
-
 
 class Classifier(Net):
     """A net in phase TEST that preprocesses images and averages over several crops.
@@ -40,15 +38,10 @@ class Classifier(Net):
     """
 
     def __init__(
-        self,
-        model_file: str,
-        pretrained_file: str,
-        image_dims: io.Sizes | None = None,
-        mean: np.ndarray | None = None,
-        input_scale: float | None = None,
-        raw_scale: float | None = None,
-        channel_swap: Sequence[int] | None = None,
-    ) -> None:
+        self, model_file: str, pretrained_file: str, image_dims: io.Sizes | None = None,
+        mean: np.ndarray | None = None, input_scale: float | None = None,
+        raw_scale: float | None = None, channel_swap: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file)
         self.transformer = transformer_for(self, mean, input_scale, raw_scale, channel_swap)
         self.crop_dims = np.array(self.blobs[self.inputs[0]].data.shape[2:])
@@ -69,20 +62,21 @@ class Classifier(Net):
             ValueError: The net's input is larger than ``image_dims``.
         """
         resized = np.stack([io.resize_image(image, self.image_dims) for image in inputs])
-        views = io.oversample(resized, self.crop_dims) if oversample else self._centers(resized)
+        if oversample:
+            views = io.oversample(resized, self.crop_dims)
+        else:
+            size = np.array(resized.shape[1:3])
+            if np.any(size < self.crop_dims):
+                message = (
+                    f"the net's input is {self.crop_dims} pixels, larger than image_dims, {size}"
+                )
+                raise ValueError(message)
+            (top, left), (height, width) = (size - self.crop_dims) // 2, self.crop_dims
+            views = resized[:, top : top + height, left : left + width]
         name = self.inputs[0]
         batch = np.stack([self.transformer.preprocess(name, view) for view in views])
         scores = self.forward_all(**{name: batch})[self.outputs[0]]
         return scores.reshape(len(inputs), 10, -1).mean(1) if oversample else scores
-
-    def _centers(self, images: np.ndarray) -> np.ndarray:
-        """Return center crops of the net's input size. Shape: (N, H, W, C)."""
-        size = np.array(images.shape[1:3])
-        if np.any(size < self.crop_dims):
-            message = f"the net's input is {self.crop_dims} pixels, larger than image_dims, {size}"
-            raise ValueError(message)
-        (top, left), (height, width) = (size - self.crop_dims) // 2, self.crop_dims
-        return images[:, top : top + height, left : left + width]
 
 
 def transformer_for(

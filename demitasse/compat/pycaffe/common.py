@@ -53,11 +53,7 @@ def set_mode_gpu() -> None:
 
 
 def set_device(device_id: int) -> None:
-    """Choose the GPU that ``set_mode_gpu`` uses.
-
-    Raises:
-        DeviceError: The process is in GPU mode and the GPU is not present.
-    """
+    """Choose the GPU that ``set_mode_gpu`` uses, at once if the process is in GPU mode."""
     _gpu["id"] = int(device_id)
     if device.current_device().kind == "cuda":
         set_mode_gpu()

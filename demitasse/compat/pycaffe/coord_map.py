@@ -15,45 +15,15 @@ import numpy as np
 
 from demitasse.compat.pycaffe.net_spec import Function, Top
 
-__all__ = [
-    "PASS_THROUGH_LAYERS",
-    "AxisMismatchException",
-    "UndefinedMapException",
-    "compose",
-    "conv_params",
-    "coord_map",
-    "coord_map_from_to",
-    "crop",
-    "crop_params",
-    "inverse",
-]
-
 Map = tuple[int | None, np.ndarray | float, np.ndarray | float]
 """Axis, scale and shift; scale and shift are numbers, or arrays with one number for each axis."""
 
 IDENTITY: Map = (None, 1, 0)
 
 PASS_THROUGH_LAYERS = [
-    "AbsVal",
-    "BatchNorm",
-    "Bias",
-    "BNLL",
-    "Dropout",
-    "Eltwise",
-    "ELU",
-    "Log",
-    "LRN",
-    "Exp",
-    "MVN",
-    "Power",
-    "ReLU",
-    "PReLU",
-    "Scale",
-    "Sigmoid",
-    "Split",
-    "TanH",
-    "Threshold",
-]
+    "AbsVal", "BatchNorm", "Bias", "BNLL", "Dropout", "Eltwise", "ELU", "Log", "LRN", "Exp", "MVN",
+    "Power", "ReLU", "PReLU", "Scale", "Sigmoid", "Split", "TanH", "Threshold",
+]  # fmt: skip
 """Types of layers whose map is the identity."""
 
 LEGACY = {f"{name}_{side}" for name in ("pad", "kernel", "stride") for side in "hw"}
@@ -103,11 +73,7 @@ def crop_params(fn: Function) -> tuple[int, np.ndarray]:
 
 
 def coord_map(fn: Function) -> Map:
-    """Return the map of one layer, from its bottom to its top.
-
-    Raises:
-        UndefinedMapException: The type of the layer has no map.
-    """
+    """Return the map of one layer, from its bottom to its top; see ``UndefinedMapException``."""
     if fn.type_name in {"Convolution", "Pooling", "Im2col"}:
         axis, stride, window, pad = conv_params(fn)
         return axis, 1 / stride, (pad - (window - 1) / 2) / stride
@@ -124,11 +90,7 @@ def coord_map(fn: Function) -> Map:
 
 
 def compose(base_map: Map, next_map: Map) -> Map:
-    """Return the map that applies ``next_map`` first and then ``base_map``.
-
-    Raises:
-        AxisMismatchException: The maps have different axes.
-    """
+    """Return the map that applies ``next_map`` and then ``base_map``, which have equal axes."""
     axis, scale, shift = base_map
     next_axis, next_scale, next_shift = next_map
     if axis is None:
@@ -173,7 +135,9 @@ def _maps_back(top: Top) -> Iterator[tuple[Top, Map]]:
     while waiting:
         here = waiting.popleft()
         yield here, found[here]
-        bottoms = _mapped_bottoms(here.fn)
+        bottoms = here.fn.inputs
+        if here.fn.type_name == "Crop":  # its second bottom only sets a size
+            bottoms = bottoms[:1]
         try:
             step = coord_map(here.fn) if bottoms else IDENTITY
         except UndefinedMapException:
@@ -185,11 +149,6 @@ def _maps_back(top: Top) -> Iterator[tuple[Top, Map]]:
                 waiting.append(bottom)
 
 
-def _mapped_bottoms(fn: Function) -> tuple[Top, ...]:
-    """Return the bottoms with a map to the top; the second bottom of Crop only sets a size."""
-    return fn.inputs[:1] if fn.type_name == "Crop" else fn.inputs
-
-
 def crop(top_from: Top, top_to: Top) -> Top:
     """Return a Crop layer that aligns one blob with another.
 
@@ -199,19 +158,18 @@ def crop(top_from: Top, top_to: Top) -> Top:
     """
     axis, scale, shift = coord_map_from_to(top_from, top_to)
     offset = -np.atleast_1d(shift)
+    reason = ""
     if np.any(np.asarray(scale) != 1):
-        _refuse(f"their scales differ by {scale}; check the strides in between")
-    if np.any(offset < 0):
-        _refuse(f"its offset would be {offset}, below 0: it is the smaller one; pad it more")
-    if np.any(offset != np.round(offset)):
-        _refuse(f"its offset would be {offset}, no whole number of pixels")
+        reason = f"their scales differ by {scale}; check the strides in between"
+    elif np.any(offset < 0):
+        reason = f"its offset would be {offset}, below 0: it is the smaller one; pad it more"
+    elif np.any(offset != np.round(offset)):
+        reason = f"its offset would be {offset}, no whole number of pixels"
+    if reason:
+        message = f"one blob cannot be cropped to the other: {reason}"
+        raise AssertionError(message)
     crop_param = {
         "axis": 2 if axis is None else axis + 1,
         "offset": [int(pixels) for pixels in offset],
     }
     return Function("Crop", (top_from, top_to), {"crop_param": crop_param}).tops[0]
-
-
-def _refuse(reason: str) -> None:
-    message = f"one blob cannot be cropped to the other: {reason}"
-    raise AssertionError(message)

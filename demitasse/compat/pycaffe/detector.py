@@ -17,8 +17,6 @@ from demitasse.compat.pycaffe.classifier import transformer_for
 from demitasse.compat.pycaffe.net import Net
 from demitasse.io.proto import caffe_pb2
 
-__all__ = ["Detection", "Detector"]
-
 Window = Sequence[float] | np.ndarray
 """First row and column, last row and column, in pixels: ymin, xmin, ymax, xmax."""
 
@@ -34,13 +32,9 @@ class Detection(TypedDict):
 class Detector(Net):
     """A net in phase TEST that classifies windows of images, warped to its input.
 
+    Other arguments and errors are those of ``Classifier``.
+
     Args:
-        model_file: The net's prototxt.
-        pretrained_file: The net's weights.
-        mean: Subtracted from images, see ``io.Transformer.set_mean``.
-        input_scale: Factor after the subtraction of the mean.
-        raw_scale: Factor before: 255 for nets trained on [0, 255].
-        channel_swap: Order of channels: (2, 1, 0) for nets trained on BGR.
         context_pad: Width of the border of the net's input that shows the surroundings of a
             window, in pixels of the input; None for no border.
 
@@ -48,22 +42,13 @@ class Detector(Net):
         transformer: Preprocesses images for the net.
         crop_dims: Shape of the net's input as an image: (H, W, C).
         crop_mean: Value of pixels beyond an image's edges, for a border.
-
-    Raises:
-        PrototxtError: The net's file cannot be read.
-        WeightsError: The weights cannot be read, or do not fit.
     """
 
     def __init__(
-        self,
-        model_file: str,
-        pretrained_file: str,
-        mean: np.ndarray | None = None,
-        input_scale: float | None = None,
-        raw_scale: float | None = None,
-        channel_swap: Sequence[int] | None = None,
-        context_pad: int | None = None,
-    ) -> None:
+        self, model_file: str, pretrained_file: str, mean: np.ndarray | None = None,
+        input_scale: float | None = None, raw_scale: float | None = None,
+        channel_swap: Sequence[int] | None = None, context_pad: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file)
         self.transformer = transformer_for(self, mean, input_scale, raw_scale, channel_swap)
         self.configure_crop(context_pad)
@@ -71,14 +56,7 @@ class Detector(Net):
     def detect_windows(
         self, images_windows: Iterable[tuple[str, Iterable[Window]]]
     ) -> list[Detection]:
-        """Run the net on windows of images.
-
-        Args:
-            images_windows: Image files, each with its windows.
-
-        Returns:
-            File, window and the net's first output, for each window.
-        """
+        """Return the net's first output for each window of image files."""
         detections: list[Detection] = []
         inputs = []
         name = self.inputs[0]
@@ -95,13 +73,7 @@ class Detector(Net):
         return detections
 
     def detect_selective_search(self, image_fnames: Iterable[str]) -> list[Detection]:
-        """Run the net on windows proposed by selective search.
-
-        Args:
-            image_fnames: Image files.
-
-        Returns:
-            Like ``detect_windows``.
+        """Run the net on windows of image files that selective search proposes.
 
         Raises:
             ImportError: The package of selective search is missing.
@@ -120,14 +92,9 @@ class Detector(Net):
         return self.detect_windows(zip(files, windows, strict=True))
 
     def crop(self, im: np.ndarray, window: Window) -> np.ndarray:
-        """Crop a window out of an image, with context if configured.
+        """Return a window of an image (H, W, C) in its own size.
 
-        Args:
-            im: The image. Shape: (H, W, C).
-            window: The window.
-
-        Returns:
-            The window in its own size; with context, in the size of the net's input.
+        With context the result has the size of the net's input.
 
         Raises:
             ValueError: The window is outside of the image.
@@ -159,11 +126,7 @@ class Detector(Net):
         return crop
 
     def configure_crop(self, context_pad: int | None) -> None:
-        """Set the width of the context, and compute the mean image for pixels beyond the edges.
-
-        Args:
-            context_pad: Width, as in the constructor.
-        """
+        """Set the width of the context, and compute the mean image for pixels beyond the edges."""
         name = self.inputs[0]
         to_image = np.argsort(self.transformer.transpose[name])
         shape = self.blobs[name].data.shape

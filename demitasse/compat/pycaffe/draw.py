@@ -9,12 +9,11 @@ Source: Caffe, ``python/caffe/draw.py``.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
 
 from demitasse.compat.pycaffe.graphs import dot
 from demitasse.core.atomic import atomic_write
@@ -22,25 +21,9 @@ from demitasse.io.proto import (
     ConvolutionParameter,
     LayerParameter,
     NetParameter,
-    NetStateRule,
     PoolingParameter,
     upgrade_net,
 )
-
-__all__ = [
-    "BLOB_STYLE",
-    "LAYER_STYLE_DEFAULT",
-    "NEURON_LAYER_STYLE",
-    "Graph",
-    "choose_color_by_layertype",
-    "draw_net",
-    "draw_net_to_file",
-    "get_edge_label",
-    "get_layer_label",
-    "get_layer_lr_mult",
-    "get_pooling_types_dict",
-    "get_pydot_graph",
-]
 
 LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
 NEURON_LAYER_STYLE = {"shape": "record", "fillcolor": "#90EE90", "style": "filled"}
@@ -56,22 +39,6 @@ COLORS = {
 LEARNING = ("Convolution", "Deconvolution", "InnerProduct")
 
 NO_LABEL = '""'
-
-
-class Graph(Protocol):
-    """Methods of graphs that scripts use; pydot's class and ``dot.Dot`` have them."""
-
-    def add_node(self, graph_node: dot.Node) -> None:
-        """Add a node."""
-
-    def add_edge(self, graph_edge: dot.Edge) -> None:
-        """Add an edge."""
-
-    def create(self, prog: object = None, format: str = "ps") -> bytes:
-        """Return the graph as the contents of a file."""
-
-    def to_string(self) -> str:
-        """Return the graph in Graphviz's language."""
 
 
 def get_pooling_types_dict() -> dict[int, str]:
@@ -109,21 +76,18 @@ def get_layer_lr_mult(layer: LayerParameter) -> tuple[float, float]:
 
 
 def get_layer_label(layer: LayerParameter, rankdir: str, display_lrm: bool = False) -> str:
-    """Return the text in a layer's box, in quotes.
+    """Return the text in a layer's box, in quotes; several lines if ``rankdir`` is sideways.
 
-    Args:
-        layer: The layer.
-        rankdir: Direction of the graph; sideways, the text has several lines.
-        display_lrm: Include the factors of the learning rate.
+    With ``display_lrm`` the text has the factors of the learning rate.
     """
     kind = layer.type
     if kind == "Pooling":
         kind = f"{kind} {get_pooling_types_dict()[layer.pooling_param.pool]}"
     parts = [layer.name, f"({kind})"]
     if layer.type == "Pooling":
-        parts += _pooling_window(layer.pooling_param)
+        parts += _window(layer.pooling_param)
     elif layer.type in {"Convolution", "Deconvolution"}:
-        parts += _convolution_window(layer.convolution_param)
+        parts += _window(layer.convolution_param)
     if display_lrm and layer.type in LEARNING:
         weight, bias = get_layer_lr_mult(layer)
         if weight or bias:
@@ -132,35 +96,25 @@ def get_layer_label(layer: LayerParameter, rankdir: str, display_lrm: bool = Fal
     return f'"{separator.join(parts)}"'
 
 
-def _pooling_window(param: PoolingParameter) -> list[str]:
-    if param.global_pooling:
+def _window(param: PoolingParameter | ConvolutionParameter) -> list[str]:
+    if isinstance(param, PoolingParameter) and param.global_pooling:
         return ["kernel size: all"]
-    return _window(
-        _sides(param.kernel_size, param.kernel_h, param.kernel_w),
-        _sides(param.stride, param.stride_h, param.stride_w),
-        _sides(param.pad, param.pad_h, param.pad_w),
-    )
-
-
-def _convolution_window(param: ConvolutionParameter) -> list[str]:
-    return _window(
-        list(param.kernel_size) or _sides(1, param.kernel_h, param.kernel_w),
-        list(param.stride) or _sides(1, param.stride_h, param.stride_w),
-        list(param.pad) or _sides(0, param.pad_h, param.pad_w),
-    )
-
-
-def _sides(both: int, height: int, width: int) -> list[int]:
-    return [height, width] if height or width else [both]
-
-
-def _window(kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int]) -> list[str]:
-    named = {"kernel size": kernel, "stride": stride, "pad": pad}
+    named = {
+        "kernel size": _sides(param.kernel_size, param.kernel_h, param.kernel_w, 1),
+        "stride": _sides(param.stride, param.stride_h, param.stride_w, 1),
+        "pad": _sides(param.pad, param.pad_h, param.pad_w, 0),
+    }
     return [
         # equal sides are shown once
         f"{name}: {'x'.join(map(str, sides if len(set(sides)) > 1 else sides[:1]))}"
         for name, sides in named.items()
     ]
+
+
+def _sides(given: int | Iterable[int], height: int, width: int, default: int) -> list[int]:
+    if isinstance(given, int):
+        return [height, width] if height or width else [given]
+    return list(given) or ([height, width] if height or width else [default])
 
 
 def choose_color_by_layertype(layertype: str) -> str:
@@ -174,7 +128,7 @@ def get_pydot_graph(
     label_edges: bool = True,
     phase: int | None = None,
     display_lrm: bool = False,
-) -> Graph:
+) -> dot.Dot:
     """Return the graph of a net, after an upgrade of layers in old formats.
 
     Args:
@@ -207,7 +161,7 @@ def get_pydot_graph(
             # a blob without readers keeps this plain style: the net's outputs stand out
             nodes[f"{blob}_blob"] = library.Node(blob)
             edges.append((name, f"{blob}_blob", get_edge_label(layer) if label_edges else NO_LABEL))
-    graph: Graph = library.Dot(net.name or "Net", graph_type="digraph", rankdir=rankdir)
+    graph: dot.Dot = library.Dot(net.name or "Net", graph_type="digraph", rankdir=rankdir)
     for node in nodes.values():
         graph.add_node(node)
     for source, target, label in edges:
@@ -229,12 +183,8 @@ def _in_phase(layer: LayerParameter, phase: int) -> bool:
     if layer.include and layer.exclude:
         message = f"layer {layer.name!r} has both include and exclude; only one of them may be"
         raise ValueError(message)
-
-    def names(rule: NetStateRule) -> bool:
-        return rule.phase == phase or not rule.HasField("phase")
-
     if layer.include:
-        return any(map(names, layer.include))
+        return any(rule.phase == phase or not rule.HasField("phase") for rule in layer.include)
     return not any(rule.HasField("phase") and rule.phase == phase for rule in layer.exclude)
 
 
@@ -245,14 +195,9 @@ def draw_net(
     phase: int | None = None,
     display_lrm: bool = False,
 ) -> bytes:
-    """Return a drawing of a net as the contents of a file.
+    """Return a drawing of a net as the contents of a file; see ``get_pydot_graph``.
 
-    Args:
-        caffe_net: The net.
-        rankdir: TB, BT, LR or RL: from top to bottom, ...
-        ext: ``svg``, ``png`` or another format of pixels, or ``raw`` for Graphviz's language.
-        phase: TRAIN or TEST for the layers of that phase; None for all.
-        display_lrm: Include the factors of the learning rate.
+    ``ext`` is ``svg``, ``png`` or another format of pixels, or ``raw`` for Graphviz's language.
 
     Raises:
         ConfigError: The format is unknown, or needs Pillow, which is not installed.

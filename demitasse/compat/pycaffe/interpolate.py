@@ -16,8 +16,6 @@ from math import comb, factorial
 
 import numpy as np
 
-__all__ = ["resize_points", "resize_squares"]
-
 Taps = tuple[np.ndarray, np.ndarray]
 """Indices of the source pixels of each new pixel, perhaps outside of the image, and weights.
 Shapes: (new, n), (new, n)."""
@@ -26,15 +24,9 @@ MAX_ORDER = 5
 
 
 def resize_squares(
-    image: np.ndarray,
-    height: int,
-    width: int,
-    order: int,
-    *,
-    mode: str = "constant",
-    cval: float = 0.0,
-    clip: bool = True,
-) -> np.ndarray:
+    image: np.ndarray, height: int, width: int, order: int, *, mode: str = "constant",
+    cval: float = 0.0, clip: bool = True,
+) -> np.ndarray:  # fmt: skip
     """Resize like scikit-image before 0.15.
 
     Args:
@@ -42,14 +34,11 @@ def resize_squares(
         height: New height in pixels.
         width: New width in pixels.
         order: Order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5.
-        mode: Extension beyond the edges: ``"constant"``, one value; ``"edge"``, the outermost
-            pixels; ``"symmetric"`` and ``"reflect"``, the mirror image with and without the
-            outermost pixels; ``"wrap"``, the opposite side.
+        mode: Extension beyond the edges: ``"constant"``, the value ``cval``; ``"edge"``, the
+            outermost pixels; ``"symmetric"`` and ``"reflect"``, the mirror image with and without
+            the outermost pixels; ``"wrap"``, the opposite side.
         cval: Value of the mode ``"constant"``.
         clip: Clip results to the range of the image.
-
-    Returns:
-        The pixels, float64. Shape: (height, width, C).
 
     Raises:
         ValueError: The order or the mode is unknown.

@@ -25,27 +25,12 @@ from demitasse.io.proto import (
     BlobProto,
     BlobProtoVector,
     Datum,
-    caffe_pb2,  # scripts use caffe.io.caffe_pb2
+    caffe_pb2,  # noqa: F401 - scripts use caffe.io.caffe_pb2
     floats,
     set_floats,
     stored_shape,
 )
 from demitasse.io.proto.read_binary import parse_message
-
-__all__ = [
-    "Transformer",
-    "array_to_blobproto",
-    "array_to_datum",
-    "arraylist_to_blobprotovector_str",
-    "blobproto_to_array",
-    "blobprotovector_str_to_arraylist",
-    "caffe_pb2",
-    "datum_to_array",
-    "load_image",
-    "oversample",
-    "resize",
-    "resize_image",
-]
 
 Sizes = Sequence[int] | np.ndarray
 """Height and width, in pixels."""
@@ -154,12 +139,12 @@ class Transformer:
 
     Configured steps are applied in this order: resize to the input's size, ``transpose``,
     ``channel_swap``, multiply by ``raw_scale``, subtract ``mean``, multiply by ``input_scale``.
+    Methods raise an Exception for an input that the net does not have.
 
     Args:
         inputs: Shape of each input: ``{"data": net.blobs["data"].data.shape}``; (N, C, H, W).
 
     Attributes:
-        inputs: Shape of each input.
         transpose: Order of an image's axes, by input.
         channel_swap: Order of the channels, by input.
         raw_scale: Factor before the subtraction of the mean, by input.
@@ -178,15 +163,7 @@ class Transformer:
     def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
         """Return an image preprocessed for an input; the argument is not changed.
 
-        Args:
-            in_: Name of the input.
-            data: The image. Shape: (H', W', C).
-
-        Returns:
-            float32. Shape: (C, H, W) when ``transpose`` is (2, 0, 1).
-
-        Raises:
-            Exception: The net has no such input.
+        Shapes: (H', W', C) -> float32 (C, H, W) when ``transpose`` is (2, 0, 1).
         """
         height, width = self._shape(in_)[2:]
         image = np.array(data, np.float32)
@@ -208,12 +185,7 @@ class Transformer:
     def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
         """Return an input of the net as an image of the same size: the inverse of ``preprocess``.
 
-        Args:
-            in_: Name of the input.
-            data: One item; axes of length 1 are dropped. Shape: (C, H, W) or (1, C, H, W).
-
-        Raises:
-            Exception: The net has no such input.
+        Axes of length 1 are dropped. Shapes: (C, H, W) or (1, C, H, W).
         """
         self._shape(in_)
         image = np.array(data).squeeze()
@@ -233,7 +205,7 @@ class Transformer:
         """Set the order of an image's axes: (2, 0, 1) converts (H, W, C) to (C, H, W).
 
         Raises:
-            Exception: The net has no such input, or the number of axes differs.
+            Exception: The number of axes differs.
         """
         axes = len(self._shape(in_)) - 1
         if len(order) != axes:
@@ -247,7 +219,7 @@ class Transformer:
         The channels are then the first axis, after ``transpose``.
 
         Raises:
-            Exception: The net has no such input, or the number of channels differs.
+            Exception: The number of channels differs.
         """
         channels = self._shape(in_)[1]
         if len(order) != channels:
@@ -256,11 +228,7 @@ class Transformer:
         self.channel_swap[in_] = order
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
-        """Set the factor before the subtraction of the mean: 255 for nets trained on [0, 255].
-
-        Raises:
-            Exception: The net has no such input.
-        """
+        """Set the factor before the subtraction of the mean: 255 for nets trained on [0, 255]."""
         self._shape(in_)
         self.raw_scale[in_] = scale
 
@@ -273,7 +241,6 @@ class Transformer:
                 or (H, W) for one channel.
 
         Raises:
-            Exception: The net has no such input.
             ValueError: The number of channels or axes differs.
         """
         shape = tuple(self._shape(in_)[1:])
@@ -291,11 +258,7 @@ class Transformer:
         self.mean[in_] = mean
 
     def set_input_scale(self, in_: str, scale: float) -> None:
-        """Set the factor after the subtraction of the mean.
-
-        Raises:
-            Exception: The net has no such input.
-        """
+        """Set the factor after the subtraction of the mean."""
         self._shape(in_)
         self.input_scale[in_] = scale
 
@@ -310,16 +273,10 @@ class Transformer:
 
 
 def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) -> np.ndarray:
-    """Read an image from a file.
+    """Read an image from a path or from a file opened in binary mode.
 
-    The EXIF orientation is ignored, and transparency is dropped.
-
-    Args:
-        filename: Path, or a file opened in binary mode.
-        color: True for three channels, False for one gray channel.
-
-    Returns:
-        float32, in [0, 1], RGB. Shape: (H, W, 3) or (H, W, 1).
+    The EXIF orientation is ignored, and transparency is dropped. The image is float32, in [0, 1],
+    RGB (H, W, 3), or gray (H, W, 1) if ``color`` is False.
 
     Raises:
         OSError: The file cannot be read, or is not an image.
@@ -406,18 +363,11 @@ def resize(
 
     By default the image is extended with black, which darkens its edges slightly when it grows.
 
-    Args:
-        image: Pixels. Shape: (H, W) or (H, W, C).
-        output_shape: New height and width, in pixels, and optionally the channels.
-        order: Order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5.
-        mode: Extension beyond the edges: ``"constant"``, ``"edge"``, ``"symmetric"``,
-            ``"reflect"`` or ``"wrap"``.
-        cval: Value of the mode ``"constant"``.
-        clip: Clip results to the range of the image.
-        preserve_range: Keep the range of integers instead of scaling to [0, 1].
+    ``output_shape`` is the new height and width, in pixels, and optionally the channels.
+    ``preserve_range`` keeps the range of integers instead of scaling to [0, 1]. Other arguments
+    are those of ``interpolate.resize_squares``.
 
-    Returns:
-        float64. Shape: (height, width) or (height, width, C).
+    Shapes: (H, W) or (H, W, C) -> float64 (height, width) or (height, width, C).
 
     Raises:
         ValueError: The number of axes or channels differs, or the order or the mode is invalid.
@@ -436,12 +386,7 @@ def resize(
 def oversample(images: Sequence[np.ndarray] | np.ndarray, crop_dims: Sizes) -> np.ndarray:
     """Return ten crops of each image: corners, center, and the mirror images of all five.
 
-    Args:
-        images: Images of one size. Shape of each: (H, W, C).
-        crop_dims: Height and width of a crop, in pixels.
-
-    Returns:
-        float32. Shape: (10 N, height, width, C).
+    Shapes: N images of one size (H, W, C) -> float32 (10 N, height, width, C).
 
     Raises:
         ValueError: A crop is larger than the image.

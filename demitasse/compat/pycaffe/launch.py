@@ -17,8 +17,6 @@ from typing import NoReturn
 from demitasse import __version__
 from demitasse.compat.caffe_import_hook import install
 
-__all__ = ["main"]
-
 USAGE = """\
 usage: python -m demitasse.pycaffe SCRIPT.py [ARGUMENT ...]
        python -m demitasse.pycaffe -m MODULE [ARGUMENT ...]
@@ -52,20 +50,25 @@ def main(arguments: list[str] | None = None) -> None:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         case ["-c", code, *rest]:
             _prepare(rest, argv0="-c", folder="")
-            _run_code(code)
+            names = vars(sys.modules["__main__"])
+            names.clear()
+            names.update(__name__="__main__", __doc__=None, __package__=None, __spec__=None)
+            exec(compile(code, "<string>", "exec"), names)
         case [name, *rest]:
             _run_file(name, rest)
 
 
 def _run_file(name: str, rest: list[str]) -> None:
-    file = name if _is_runnable(Path(name)) else shutil.which(name)
+    by_path = Path(name).is_file() or (Path(name) / "__main__.py").is_file()
+    file = name if by_path else shutil.which(name)
     if file is None:
         sys.stderr.write(f"demitasse.pycaffe: {name!r} is neither a file nor a program\n")
         raise SystemExit(2)
-    if _is_interpreter(file) and rest and (rest[0] in {"-m", "-c"} or rest[0][:1] != "-"):
+    folder, mine = Path(file).resolve(), Path(sys.executable)
+    is_interpreter = Path(file).parent == mine.parent and folder == mine.resolve()
+    if is_interpreter and rest and (rest[0] in {"-m", "-c"} or rest[0][:1] != "-"):
         main(rest)
     elif _is_python(Path(file), by_path=file == name):
-        folder = Path(file).resolve()
         _prepare(rest, argv0=file, folder=str(folder if folder.is_dir() else folder.parent))
         runpy.run_path(file, run_name="__main__")
     else:
@@ -89,25 +92,6 @@ def _set_child_paths() -> None:
         others = [p for p in os.environ.get(variable, "").split(os.pathsep) if p]
         if str(folder) not in others:
             os.environ[variable] = os.pathsep.join([str(folder), *others])
-
-
-def _run_code(code: str) -> None:
-    """Run a line of code as the module ``__main__``."""
-    main_module = sys.modules["__main__"]
-    names = vars(main_module)
-    names.clear()
-    names.update(__name__="__main__", __doc__=None, __package__=None, __spec__=None)
-    exec(compile(code, "<string>", "exec"), names)
-
-
-def _is_interpreter(file: str) -> bool:
-    """Return True if a program is this Python interpreter."""
-    mine = Path(sys.executable)
-    return Path(file).parent == mine.parent and Path(file).resolve() == mine.resolve()
-
-
-def _is_runnable(path: Path) -> bool:
-    return path.is_file() or (path / "__main__.py").is_file()
 
 
 def _is_python(file: Path, by_path: bool) -> bool:

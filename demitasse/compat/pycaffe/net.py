@@ -26,6 +26,7 @@ from demitasse.layers.python import Python
 from demitasse.layers.user_layer import BlobVec, Phase
 
 Arrays = dict[str, np.ndarray]
+Rows = dict[str, list[np.ndarray]]
 Hook = Callable[[int], None]
 
 
@@ -66,11 +67,6 @@ DEPRECATED_METHODS = {
 FileName = str | bytes | os.PathLike[str]
 
 
-def file_name(name: FileName) -> str:
-    """Return a file name as text; bytes are decoded by the file system's encoding."""
-    return os.fsdecode(name)
-
-
 class Net:
     """A net: ``Net(file, phase, level=0, stages=None, weights=None)``.
 
@@ -85,7 +81,7 @@ class Net:
         phase, weights, level, stages = _arguments(*args, **kwargs)
         begin_log()
         self._net = engine.Net(
-            file_name(network_file), int(phase), level=level, stages=stages, weights=weights
+            os.fsdecode(network_file), int(phase), level=level, stages=stages, weights=weights
         )
         self._fill()
 
@@ -235,33 +231,19 @@ class Net:
             raise NetError(message, code=ErrorCode.MISSING, expected=names, got=list(given))
         for name, value in given.items():
             array, blob = np.asarray(value), self.blobs[name]
-            if array.shape[:1] != blob.shape[:1]:
-                message = (
-                    f"blob {name!r} holds {blob.shape[:1]} items, given are {array.shape[:1]}; "
-                    "reshape the blob first"
-                )
-                raise ShapeError(
-                    message,
-                    code=ErrorCode.SHAPE_MISMATCH,
-                    blob=name,
-                    got=array.shape,
-                    expected=blob.shape,
-                )
-            view = blob.diff if diff else blob.data
             try:
-                view[...] = array
+                if array.shape[:1] != blob.shape[:1]:
+                    raise ValueError  # one item is not broadcast to a batch
+                (blob.diff if diff else blob.data)[...] = array
             except ValueError:
                 message = (
                     f"blob {name!r} is {blob.shape}, the array given is {array.shape}; "
                     "reshape one of them"
                 )
                 raise ShapeError(
-                    message,
-                    code=ErrorCode.SHAPE_MISMATCH,
-                    blob=name,
-                    got=array.shape,
+                    message, code=ErrorCode.SHAPE_MISMATCH, blob=name, got=array.shape,
                     expected=blob.shape,
-                ) from None
+                ) from None  # fmt: skip
 
     def _forward(self, start: int, end: int) -> float:
         return self._net.forward(start, end)
@@ -272,11 +254,11 @@ class Net:
     def forward_all(self, blobs: Iterable[str] | None = None, **kwargs: Any) -> Arrays:
         """Run any number of items through the net, in batches of its size; return copies."""
         wanted = list(blobs or ())
-        rows = _Rows([*self.outputs, *wanted])
+        rows: Rows = {name: [] for name in [*self.outputs, *wanted]}
         with self._net.lock:
             for batch in self._batch(kwargs):
-                rows.add(self.forward(wanted, None, None, **batch))
-        return rows.arrays(_count(kwargs))
+                _append(rows, self.forward(wanted, None, None, **batch))
+        return _first(rows, kwargs)
 
     def forward_backward_all(
         self, blobs: Iterable[str] | None = None, diffs: Iterable[str] | None = None, **kwargs: Any
@@ -293,7 +275,8 @@ class Net:
             Copies of the data and of the gradients.
         """
         data, gradients = list(blobs or ()), list(diffs or ())
-        outs, backs = _Rows([*self.outputs, *data]), _Rows([*self.inputs, *gradients])
+        outs: Rows = {name: [] for name in [*self.outputs, *data]}
+        backs: Rows = {name: [] for name in [*self.inputs, *gradients]}
         forward, backward = (
             self._batch({name: kwargs[name] for name in names if name in kwargs})
             for names in (self.inputs, self.outputs)
@@ -301,9 +284,9 @@ class Net:
         none: Arrays = {}
         with self._net.lock:
             for up, down in zip_longest(forward, backward, fillvalue=none):
-                outs.add(self.forward(data, None, None, **up))
-                backs.add(self.backward(gradients, None, None, **down))
-        return outs.arrays(_count(kwargs)), backs.arrays(_count(kwargs))
+                _append(outs, self.forward(data, None, None, **up))
+                _append(backs, self.backward(gradients, None, None, **down))
+        return _first(outs, kwargs), _first(backs, kwargs)
 
     def _batch(self, blobs: Mapping[str, Any]) -> Iterator[Arrays]:
         """Split arrays into batches of the net's size; the last batch is padded with zeros."""
@@ -330,9 +313,6 @@ class Net:
             ShapeError: The arrays have other shapes.
             DataError: n is not a multiple of the batch size.
         """
-        self._set_input_arrays(data, labels)
-
-    def _set_input_arrays(self, data: ArrayLike, labels: ArrayLike) -> None:
         first = self._net.layers[0]
         if not isinstance(first, MemoryData):
             message = (
@@ -341,6 +321,8 @@ class Net:
             )
             raise NetError(message, code=ErrorCode.UNSUPPORTED, layer=first.name)
         first.reset(data, labels)
+
+    _set_input_arrays = set_input_arrays  # of Caffe's compiled module
 
     def reshape(self) -> None:
         """Reshape the tops of all layers."""
@@ -374,7 +356,7 @@ class Net:
         Raises:
             WeightsError: ``copy_from`` reads files with this suffix in another format.
         """
-        file = pathlib.Path(file_name(path))
+        file = pathlib.Path(os.fsdecode(path))
         if file.suffix in ARRAYS:
             message = (
                 f"net.save writes a caffemodel, which could not be read back from {file}; call it "
@@ -386,15 +368,15 @@ class Net:
 
     def save_hdf5(self, path: FileName, write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file."""
-        self._net.save_hdf5(file_name(path), write_diff)
+        self._net.save_hdf5(os.fsdecode(path), write_diff)
 
     def copy_from(self, path: FileName) -> None:
         """Load parameters by layer name from a file of weights, in any format."""
-        self._net.load(file_name(path))
+        self._net.load(os.fsdecode(path))
 
     def load_hdf5(self, path: FileName) -> None:
         """Load parameters by layer name from an HDF5 file."""
-        self._net.load(file_name(path))
+        self._net.load(os.fsdecode(path))
 
     def share_with(self, other: Net) -> None:
         """Share the parameters of another net's layers with equal names."""
@@ -418,18 +400,14 @@ class NetVec(list[Net]):
     """Nets, such as a solver's test nets."""
 
 
-class _Rows:
-    """Rows of blobs, collected batch by batch."""
+def _append(rows: Rows, batch: Arrays) -> None:
+    for name, array in batch.items():
+        rows[name].extend(array.copy())
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.rows: dict[str, list[np.ndarray]] = {name: [] for name in names}
 
-    def add(self, batch: Arrays) -> None:
-        for name, array in batch.items():
-            self.rows[name].extend(array.copy())
-
-    def arrays(self, count: int) -> Arrays:
-        return {name: np.asarray(rows)[:count] for name, rows in self.rows.items()}
+def _first(rows: Rows, given: Mapping[str, Any]) -> Arrays:
+    """Return the rows of the given items, without those of the last batch's padding."""
+    return {name: np.asarray(values)[: _count(given)] for name, values in rows.items()}
 
 
 def _count(arrays: Mapping[str, Any]) -> int:
@@ -452,5 +430,5 @@ def _arguments(*args: Any, **kwargs: Any) -> tuple[Phase | int, Any, int, Sequen
             message += "; the phase is missing, caffe.TRAIN or caffe.TEST"
         raise TypeError(message)
     weights = given.get("weights")
-    weights = None if weights is None else file_name(weights)
+    weights = None if weights is None else os.fsdecode(weights)
     return given["phase"], weights, given.get("level", 0), given.get("stages") or ()

@@ -18,28 +18,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from demitasse.core.text import nearest, suggestion
-from demitasse.io.proto import (
-    LayerParameter,
-    NetParameter,
-    caffe_pb2,
-    fork_of_type,
-    forks_of_field,
-)
+from demitasse.io.proto import LayerParameter, NetParameter, caffe_pb2, fork_of_type, forks_of_field
 from demitasse.layers import layer_types
-
-__all__ = [
-    "Function",
-    "Layers",
-    "NetSpec",
-    "Parameters",
-    "Top",
-    "assign_proto",
-    "layers",
-    "param_name_dict",
-    "params",
-    "to_proto",
-]
-
 
 SHARED = {
     "Deconvolution": "convolution",
@@ -51,12 +31,7 @@ SHARED = {
 
 
 class Top:
-    """A top of a layer.
-
-    Attributes:
-        fn: The layer.
-        n: Index of the top.
-    """
+    """The top number ``n`` of the layer ``fn``."""
 
     def __init__(self, fn: Function, n: int) -> None:
         self.fn = fn
@@ -95,11 +70,7 @@ class Function:
 
 
 class NetSpec:
-    """A net under construction: a top that is assigned to an attribute gets its name.
-
-    Attributes:
-        tops: Assigned tops, by name.
-    """
+    """A net under construction: a top that is assigned to an attribute gets its name."""
 
     tops: OrderedDict[str, Top | Function]
 
@@ -175,21 +146,13 @@ class Layers:
         return layer
 
 
-class _Constants:
-    def __init__(self, name: str) -> None:
-        self._message = getattr(caffe_pb2, name + "Parameter")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._message, name)
-
-
 class Parameters:
     """Values of the enums in layers' messages: ``Parameters().Pooling.MAX``."""
 
-    def __getattr__(self, name: str) -> _Constants:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Constants(name)
+        return getattr(caffe_pb2, name + "Parameter")
 
 
 layers = Layers()
@@ -231,7 +194,12 @@ def assign_proto(proto: Message, name: str, val: Any) -> None:
         AttributeError: The message, or a nested one, has no such field.
         TypeError: The value has the wrong type.
     """
-    _need_field(proto, name)
+    known = proto.DESCRIPTOR.fields_by_name
+    if name not in known:
+        message = f"{proto.DESCRIPTOR.name} has no field {name!r}"
+        forks = forks_of_field(proto.DESCRIPTOR.name, name)
+        message += f"; it comes from {forks}" if forks else suggestion(name, known)
+        raise AttributeError(message)
     field = getattr(proto, name)
     if hasattr(field, "extend"):
         for item in val if isinstance(val, list | tuple) else [val]:
@@ -264,21 +232,10 @@ def _assign_all(proto: Message, values: Mapping[str, Any]) -> None:
         assign_proto(proto, name, value)
 
 
-def _need_field(proto: Message, name: str) -> None:
-    known = proto.DESCRIPTOR.fields_by_name
-    if name in known:
-        return
-    message = f"{proto.DESCRIPTOR.name} has no field {name!r}"
-    forks = forks_of_field(proto.DESCRIPTOR.name, name)
-    message += f"; it comes from {forks}" if forks else suggestion(name, known)
-    raise AttributeError(message)
-
-
 class _Writer:
     """Writes the messages of layers in topological order.
 
-    Args:
-        names: Names of tops, and of layers without tops; other names are a type and a number.
+    Tops, and layers without tops, have the given names; other names are a type and a number.
     """
 
     def __init__(self, names: Mapping[Top | Function, str]) -> None:
@@ -292,7 +249,7 @@ class _Writer:
 
     def add(self, wanted: Top | Function) -> None:
         """Add a layer after its dependencies, without recursion, since nets can be deep."""
-        waiting = [_layer_of(wanted)]
+        waiting = [wanted.fn if isinstance(wanted, Top) else wanted]
         while waiting:
             fn = waiting[-1]
             missing = [top.fn for top in fn.inputs if top.fn not in self._layers]
@@ -324,10 +281,6 @@ class _Writer:
             self._numbers[type_name] += 1
             self._names[of] = f"{type_name}{self._numbers[type_name]}"
         return self._names[of]
-
-
-def _layer_of(wanted: Top | Function) -> Function:
-    return wanted.fn if isinstance(wanted, Top) else wanted
 
 
 def _holder(layer: LayerParameter, name: str) -> Message:

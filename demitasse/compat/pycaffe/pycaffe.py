@@ -3,26 +3,8 @@
 Source: Caffe, ``python/caffe/pycaffe.py``.
 """
 
+# ruff: noqa: F401, F403 - names that programs import from here
+
 from demitasse.compat.pycaffe.common import Timer
 from demitasse.compat.pycaffe.net import Net
-from demitasse.compat.pycaffe.solver import (
-    NCCL,
-    AdaDeltaSolver,
-    AdaGradSolver,
-    AdamSolver,
-    NesterovSolver,
-    RMSPropSolver,
-    SGDSolver,
-)
-
-__all__ = [
-    "NCCL",
-    "AdaDeltaSolver",
-    "AdaGradSolver",
-    "AdamSolver",
-    "NesterovSolver",
-    "Net",
-    "RMSPropSolver",
-    "SGDSolver",
-    "Timer",
-]
+from demitasse.compat.pycaffe.solver import *

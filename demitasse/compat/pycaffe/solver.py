@@ -6,13 +6,14 @@ Source: Caffe, ``python/caffe/_caffe.cpp`` and ``src/caffe/parallel.cpp``.
 from __future__ import annotations
 
 import math
+import os
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from demitasse import training as solvers
 from demitasse.compat.pycaffe.common import begin_log
-from demitasse.compat.pycaffe.net import FileName, Net, NetVec, file_name
+from demitasse.compat.pycaffe.net import FileName, Net, NetVec
 from demitasse.core.log import get_logger
 from demitasse.core.text import html_of
 from demitasse.errors import ConfigError, ErrorCode
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
     from demitasse.training.distributed.gradient_buffer import GradientAverager
 
 
-_logger = get_logger(__name__)
+__all__ = [
+    "NCCL", "AdaDeltaSolver", "AdaGradSolver", "AdamSolver", "NesterovSolver", "RMSPropSolver",
+    "SGDSolver", "Solver", "get_solver", "has_nccl", "set_multiprocess", "set_solver_count",
+    "set_solver_rank", "solver_count", "solver_rank",
+]  # fmt: skip
 
+_logger = get_logger(__name__)
 
 _solvers = {"count": 1, "rank": 0}
 
@@ -80,7 +86,7 @@ class Solver:
     def solve(self, resume_file: FileName | None = None) -> None:
         """Train to the last iteration, optionally from a snapshot."""
         self._start_logged = True
-        self._solver.solve(None if resume_file is None else file_name(resume_file))
+        self._solver.solve(None if resume_file is None else os.fsdecode(resume_file))
 
     def snapshot(self) -> None:
         """Write the weights and the state."""
@@ -88,7 +94,7 @@ class Solver:
 
     def restore(self, state_file: FileName) -> None:
         """Continue from a snapshot."""
-        self._solver.restore(file_name(state_file))
+        self._solver.restore(os.fsdecode(state_file))
 
     def apply_update(self) -> None:
         """Apply one update from the present gradients."""
@@ -161,12 +167,8 @@ class AdamSolver(SGDSolver):
     type = "Adam"
 
 
-CLASSES: dict[str, type[Solver]] = {
-    kind.type: kind
-    for kind in (
-        SGDSolver, NesterovSolver, AdaGradSolver, RMSPropSolver, AdaDeltaSolver, AdamSolver,
-    )
-}  # fmt: skip
+CLASSES: dict[str, type[Solver]] = {SGDSolver.type: SGDSolver}
+CLASSES |= {kind.type: kind for kind in SGDSolver.__subclasses__()}
 
 
 def get_solver(param_file: FileName | SolverParameter) -> Solver:
@@ -182,7 +184,7 @@ def get_solver(param_file: FileName | SolverParameter) -> Solver:
 
 
 def _source(given: FileName | SolverParameter) -> str | SolverParameter:
-    return given if isinstance(given, SolverParameter) else file_name(given)
+    return given if isinstance(given, SolverParameter) else os.fsdecode(given)
 
 
 def has_nccl() -> bool:
@@ -201,15 +203,8 @@ def solver_count() -> int:
 
 
 def set_solver_count(count: int) -> None:
-    """Set the number of solvers; each later solver reads its share of the data.
-
-    Raises:
-        ConfigError: The number is below 1.
-    """
-    if count < 1:
-        message = f"got {count} solvers, expected 1 or more"
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="solver_count", got=count)
-    _solvers["count"] = int(count)
+    """Set the number of solvers, 1 or more; each later solver reads its share of the data."""
+    _set("count", count, least=1)
 
 
 def solver_rank() -> int:
@@ -218,23 +213,19 @@ def solver_rank() -> int:
 
 
 def set_solver_rank(rank: int) -> None:
-    """Set the rank of this solver, from 0; only rank 0 tests and writes snapshots.
+    """Set the rank of this solver, from 0; only rank 0 tests and writes snapshots."""
+    _set("rank", rank, least=0)
 
-    Raises:
-        ConfigError: The rank is negative.
-    """
-    if rank < 0:
-        message = f"got rank {rank}, expected 0 or more"
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="solver_rank", got=rank)
-    _solvers["rank"] = int(rank)
+
+def _set(name: str, value: int, least: int) -> None:
+    if value < least:
+        message = f"got solver {name} {value}, expected {least} or more"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=f"solver_{name}", got=value)
+    _solvers[name] = int(value)
 
 
 def rank_and_count() -> tuple[int, int]:
-    """Return the rank of a new solver, and the number of solvers.
-
-    Raises:
-        ConfigError: The rank is not below the number.
-    """
+    """Return the rank of a new solver, and the number of solvers, which is larger."""
     rank, count = solver_rank(), solver_count()
     if rank >= count:
         message = (
@@ -280,7 +271,7 @@ class NCCL:
         return new_uid() if has_nccl() else uuid.uuid4().hex.encode()
 
     def bcast(self) -> None:
-        """LoggerGroup the weights of rank 0."""
+        """Broadcast the weights of rank 0."""
         if self._gradients is not None:
             self._gradients.broadcast_weights()
 

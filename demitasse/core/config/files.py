@@ -37,13 +37,7 @@ NAMES = {"demitasse.toml": (), "pyproject.toml": ("tool", "demitasse")}
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """A parsed settings file.
-
-    Attributes:
-        path: Path of the file.
-        table: Raw values by name of the setting.
-        digest: SHA-256 of the file, in hexadecimal digits.
-    """
+    """A parsed settings file: raw values by setting, and the SHA-256 in hexadecimal digits."""
 
     path: Path
     table: Mapping[str, object]
@@ -76,13 +70,7 @@ def nearest_files(folder: str) -> Iterator[SettingsFile]:
     """Yield the settings files of ``folder``, or of its nearest parent that has one.
 
     Every net calls this several times, so paths are strings: making Path objects takes longer than
-    the search.
-
-    Args:
-        folder: The folder; an empty string has no files (see ``working_folder``).
-
-    Raises:
-        ConfigError: A file cannot be read, or contains an unknown setting.
+    the search. An empty string has no files (see ``working_folder``).
     """
     for paths in _candidates(folder):
         files = [file for path in paths if (file := settings_file(path)) is not None]
@@ -101,11 +89,7 @@ def _candidates(folder: str) -> list[list[str]]:
 
 
 def settings_file(path: str) -> SettingsFile | None:
-    """Return a parsed settings file; None if it is missing, unsafe, or has no settings.
-
-    Raises:
-        ConfigError: The file cannot be read, or contains an unknown setting.
-    """
+    """Return a parsed settings file; None if it is missing, unsafe, or has no settings."""
     try:
         status = os.stat(path)  # noqa: PTH116 - see nearest_files
     except OSError:
@@ -139,25 +123,20 @@ def _read(name: str, changed: int, reason: str) -> SettingsFile | None:
     if reason:
         _warn(f"the settings in {path} are ignored: {reason}")
         return None
-    return SettingsFile(path, _current_names(path, table), sha256(content).hexdigest())
-
-
-def _current_names(path: Path, table: Mapping[str, object]) -> dict[str, object]:
-    """Return the table with present names of settings; refuse unknown names."""
     current: dict[str, object] = {}
     for key, value in table.items():
-        name = CURRENT_NAMES.get(key, key)
-        if name not in TABLE:
+        present = CURRENT_NAMES.get(key, key)
+        if present not in TABLE:
             message = (
                 f"{path} contains the unknown setting {key!r}{suggestion(key, TABLE)}; "
                 f"known are {', '.join(TABLE)}"
             )
             raise ConfigError(message, code=ErrorCode.UNKNOWN, file=str(path), setting=key)
-        if name != key:
-            log_once(log, f"{key} in {path}", name)
-        if name == key or name not in table:
-            current[name] = value
-    return current
+        if present != key:
+            log_once(log, f"{key} in {path}", present)
+        if present == key or present not in table:
+            current[present] = value
+    return SettingsFile(path, current, sha256(content).hexdigest())
 
 
 def untrusted_reason(status: os.stat_result) -> str:
@@ -208,11 +187,7 @@ def trust(path: Path) -> None:
 
 
 def distrust(path: Path) -> bool:
-    """Remove a file from the list of trusted files; return False if it was not listed.
-
-    Raises:
-        OSError: The list cannot be written.
-    """
+    """Remove a file from the list of trusted files; return False if it was not listed."""
     files = dict(trusted_files())
     listed = files.pop(str(path.resolve()), None) is not None
     if listed:
@@ -248,8 +223,7 @@ def _warn(message: str) -> None:
     log.warning(message)
 
 
-TABLE_BYTES = 1000
-"""Memory of a parsed table."""
+TABLE_BYTES = 1000  # memory of a parsed table
 
 SPARE, FACTOR = 16 << 20, 20
 """Bytes of memory that tables may take in any case, and times the size of the file."""

@@ -69,7 +69,8 @@ class Settings:
         """
         setting = self._setting(name)
         check_variables()
-        program = self._of_program(setting.name)
+        overrides = self._overrides.get(setting.name)
+        program = overrides[-1].value if overrides else self._set.get(setting.name)
         if program is not None:
             return Value(program, "set by the program")
         for variable in setting.variables:
@@ -150,11 +151,6 @@ class Settings:
         """Return the names of all settings, in the order of the documentation."""
         return list(TABLE)
 
-    def _of_program(self, name: str) -> object:
-        """Return the program's value, or None."""
-        overrides = self._overrides.get(name)
-        return overrides[-1].value if overrides else self._set.get(name)
-
     def _checked(self, setting: Setting, value: object) -> object:
         """Return a value of the program, converted; None stays None."""
         return None if value is None else self._read(setting, value, PROGRAM).value
@@ -186,21 +182,12 @@ class Settings:
             return Value(setting.value_of(raw), where, folder)
         except ConfigError as error:
             message = f"{where} sets {setting.name} to {raw!r}: {error}"
-            details: dict[str, Any] = {
-                "setting": setting.name,
-                "got": raw,
-                "where": where,
-                **error.details,
-            }
+            details: Any = {"setting": setting.name, "got": raw, "where": where, **error.details}
             raise ConfigError(message, code=error.code, **details) from None
 
 
 def check_variables() -> None:
-    """Check that every environment variable with our prefix is known.
-
-    Raises:
-        ConfigError: A variable is unknown; the message names the most similar one.
-    """
+    """Raise a ConfigError unless every environment variable with our prefix is known."""
     if os.supports_bytes_environ:  # the environment is bytes, and decoding all of it is slow
         ours = tuple(name for name in os.environb if name.startswith(_PREFIX_BYTES))
         _check(tuple(map(os.fsdecode, ours)))

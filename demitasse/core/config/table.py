@@ -10,8 +10,7 @@ from typing import Any
 from demitasse.core.text import read_size
 from demitasse.errors import ConfigError, ErrorCode
 
-PREFIX = "DEMITASSE_"
-"""Prefix of the environment variables."""
+PREFIX = "DEMITASSE_"  # prefix of the environment variables
 
 MOST_THREADS = 4096
 """Largest number of threads; OpenMP's library overflows the stack at about ten thousand."""
@@ -57,40 +56,26 @@ def _names(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting.
+    """One setting: name in files and in Python, conversion, default, and purpose.
 
-    Attributes:
-        name: Name in files and in Python.
-        read: Converts a raw value; raises ValueError or TypeError if it cannot.
-        default: Value without any source.
-        meaning: Purpose, for the documentation.
-        choices: Allowed values; empty for any.
-        at_least: Smallest number, or None.
-        at_most: Largest number, or None.
-        from_files: Values that an untrusted settings file may give; None for any. A setting that
-            selects code to load or run lists the values that forbid it; a setting that names
-            files to write lists none.
-        old_name: Deprecated name, or an empty string.
-        old_values: Present value for each deprecated one.
+    ``from_files`` are the values that an untrusted settings file may give; None for any. A setting
+    that selects code to load or run lists the values that forbid it; a setting that names files to
+    write lists none.
     """
 
     name: str
-    read: Callable[[Any], object]
+    read: Callable[[Any], object]  # raises ValueError or TypeError
     default: object
-    meaning: str
-    choices: tuple[object, ...] = ()
+    meaning: str  # for the documentation
+    choices: tuple[object, ...] = ()  # empty for any value
     at_least: int | None = None
     at_most: int | None = None
     from_files: tuple[object, ...] | None = None
     old_name: str = ""
-    old_values: Mapping[object, object] = field(default_factory=dict)
+    old_values: Mapping[object, object] = field(default_factory=dict)  # old to present value
 
     def value_of(self, raw: object) -> object:
-        """Convert and check a raw value.
-
-        Raises:
-            ConfigError: The value has the wrong type or is not allowed.
-        """
+        """Convert and check a raw value; raise a ConfigError if it is not allowed."""
         try:
             value = self.read(raw)
         except (TypeError, ValueError) as error:
@@ -118,170 +103,57 @@ class Setting:
         return tuple(PREFIX + name.upper() for name in names)
 
 
-TABLE = {
-    setting.name: setting
-    for setting in (
-        Setting("device", str, "cpu", "device of nets that are constructed without one"),
-        Setting(
-            "plugins",
-            _names,
-            (),
-            "modules, or .py files, that add layers and backends; imported on first use",
-            from_files=((),),
-            old_name="import",
-        ),
-        Setting(
-            "gpu_fallback",
-            _word,
-            "raise",
-            "a GPU is requested and none is present: raise an error, or use the cpu with a warning",
-            choices=("raise", "cpu"),
-            old_values={"error": "raise"},
-        ),
-        Setting(
-            "optimize",
-            _flag,
-            True,
-            "run lowered and fused operations; off: every layer's portable code",
-            old_name="plan",
-        ),
-        Setting(
-            "seed",
-            _integer,
-            -1,
-            "seed of fillers, dropout and augmentation; -1: a fresh seed",
-            at_least=-1,
-        ),
-        Setting(
-            "memory_limit",
-            read_size,
-            0,
-            "limit of the memory of blobs on each device, e.g. 8GiB; 0: no limit",
-        ),
-        Setting(
-            "transfers",
-            _word,
-            "allow",
-            "copies of blobs between host and device in the middle of a pass",
-            choices=("allow", "warn", "raise"),
-            old_values={"log": "warn", "error": "raise"},
-        ),
-        Setting(
-            "debug_fill_stale",
-            _flag,
-            False,
-            "fill the stale side of every memory with NaN, to find code that reads it",
-            old_name="poison",
-        ),
-        Setting(
-            "python_layers",
-            _flag,
-            True,
-            "let nets import modules for Python layers",
-            from_files=(False,),
-        ),
-        Setting(
-            "log_level",
-            _word,
-            "info",
-            "lowest level of messages that are logged",
-            choices=("debug", "info", "warning", "error", "critical"),
-        ),
-        Setting(
-            "threads",
-            _integer,
-            0,
-            "threads of the CPU kernels; 0: one per usable core",
-            at_least=0,
-            at_most=MOST_THREADS,
-        ),
-        Setting(
-            "bad_records",
-            _word,
-            "raise",
-            "records that cannot be read: raise an error, or skip to the next record",
-            choices=("raise", "skip"),
-            old_name="on_error",
-        ),
-        Setting(
-            "onednn_library",
-            str,
-            "",
-            "file of oneDNN's library; none: run without it",
-            from_files=("none",),
-        ),
-        Setting(
-            "jit",
-            _flag,
-            True,
-            "compile kernels for this processor at run time, with LLVM",
-            from_files=(False,),
-        ),
-        Setting(
-            "winograd",
-            _flag,
-            True,
-            "use Winograd convolution on cpu where it is faster",
-        ),
-        Setting(
-            "kernel_dump",
-            str,
-            "",
-            "folder for the LLVM IR and assembly of compiled kernels",
-            from_files=(),
-        ),
-        Setting(
-            "cuda_graphs",
-            _word,
-            "auto",
-            "on a GPU, launch iterations and passes as one CUDA graph where possible",
-            choices=("auto", "off"),
-            old_name="graph",
-        ),
-        Setting(
-            "gpu_storage_dtype",
-            _word,
-            "float",
-            "storage of blobs and weights on a GPU, in nets of phase TEST: float32, or 16 bits; "
-            "arithmetic is in float32 either way",
-            choices=("float", "half", "bfloat16"),
-            old_name="storage",
-        ),
-        Setting(
-            "tf32",
-            _switch,
-            "auto",
-            "round the inputs of float32 arithmetic on a GPU to TF32: auto, in convolutions, as "
-            "PyTorch does; on, in InnerProduct too; off, nowhere",
-            choices=("auto", "on", "off"),
-        ),
-        Setting(
-            "deterministic",
-            _flag,
-            True,
-            "on a GPU, use convolutions whose results are the same bits in every run",
-        ),
-        Setting(
-            "cudnn",
-            _flag,
-            True,
-            "use cuDNN's convolutions on a GPU where it is installed",
-            from_files=(False,),
-        ),
-        Setting(
-            "cudnn_autotune",
-            _flag,
-            False,
-            "time cuDNN's plans and own kernels for each convolution and use the fastest",
-        ),
-        Setting(
-            "cudnn_relu",
-            _flag,
-            False,
-            "let cuDNN compute the ReLU after a convolution; it may lose NaN",
-        ),
-    )
-}
+TABLE = {setting.name: setting for setting in (
+    Setting("device", str, "cpu", "device of nets that are constructed without one"),
+    Setting("plugins", _names, (), "modules, or .py files, that add layers and backends; imported "
+            "on first use", from_files=((),), old_name="import"),
+    Setting("gpu_fallback", _word, "raise", "a GPU is requested and none is present: raise an "
+            "error, or use the cpu with a warning",
+            choices=("raise", "cpu"), old_values={"error": "raise"}),
+    Setting("optimize", _flag, True, "run lowered and fused operations; off: every layer's "
+            "portable code", old_name="plan"),
+    Setting("seed", _integer, -1, "seed of fillers, dropout and augmentation; -1: a fresh seed",
+            at_least=-1),
+    Setting("memory_limit", read_size, 0, "limit of the memory of blobs on each device, e.g. 8GiB; "
+            "0: no limit"),
+    Setting("transfers", _word, "allow", "copies of blobs between host and device in the middle of "
+            "a pass", choices=("allow", "warn", "raise"),
+            old_values={"log": "warn", "error": "raise"}),
+    Setting("debug_fill_stale", _flag, False, "fill the stale side of every memory with NaN, to "
+            "find code that reads it", old_name="poison"),
+    Setting("python_layers", _flag, True, "let nets import modules for Python layers",
+            from_files=(False,)),
+    Setting("log_level", _word, "info", "lowest level of messages that are logged",
+            choices=("debug", "info", "warning", "error", "critical")),
+    Setting("threads", _integer, 0, "threads of the CPU kernels; 0: one per usable core",
+            at_least=0, at_most=MOST_THREADS),
+    Setting("bad_records", _word, "raise", "records that cannot be read: raise an error, or skip "
+            "to the next record", choices=("raise", "skip"), old_name="on_error"),
+    Setting("onednn_library", str, "", "file of oneDNN's library; none: run without it",
+            from_files=("none",)),
+    Setting("jit", _flag, True, "compile kernels for this processor at run time, with LLVM",
+            from_files=(False,)),
+    Setting("winograd", _flag, True, "use Winograd convolution on cpu where it is faster"),
+    Setting("kernel_dump", str, "", "folder for the LLVM IR and assembly of compiled kernels",
+            from_files=()),
+    Setting("cuda_graphs", _word, "auto", "on a GPU, launch iterations and passes as one CUDA "
+            "graph where possible", choices=("auto", "off"), old_name="graph"),
+    Setting("gpu_storage_dtype", _word, "float", "storage of blobs and weights on a GPU, in nets "
+            "of phase TEST: float32, or 16 bits; arithmetic is in float32 either way",
+            choices=("float", "half", "bfloat16"), old_name="storage"),
+    Setting("tf32", _switch, "auto", "round the inputs of float32 arithmetic on a GPU to TF32: "
+            "auto, in convolutions, as PyTorch does; on, in InnerProduct too; off, nowhere",
+            choices=("auto", "on", "off")),
+    Setting("deterministic", _flag, True, "on a GPU, use convolutions whose results are the same "
+            "bits in every run"),
+    Setting("cudnn", _flag, True, "use cuDNN's convolutions on a GPU where it is installed",
+            from_files=(False,)),
+    Setting("cudnn_autotune", _flag, False, "time cuDNN's plans and own kernels for each "
+            "convolution and use the fastest"),
+    Setting("cudnn_relu", _flag, False, "let cuDNN compute the ReLU after a convolution; it may "
+            "lose NaN"),
+)}  # fmt: skip
+"""The settings by name."""
 
 CURRENT_NAMES = {one.old_name: one.name for one in TABLE.values() if one.old_name}
 """Present name for each deprecated one."""

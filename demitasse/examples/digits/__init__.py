@@ -61,18 +61,14 @@ def prepare(folder: Path) -> None:
     split = read_digits(size=16, test=TEST_SIZE)
     write_databases(folder, split, ("train_lmdb", "test_lmdb"))
     if not (folder / IMAGE).exists():
-        _write_image(folder / IMAGE, split.test[0][0])
-
-
-def _write_image(path: Path, digit: np.ndarray) -> None:
-    try:
-        content = encode_image(digit, "png")
-    except DataError as error:
-        if error.code != ErrorCode.UNAVAILABLE:
-            raise
-        return
-    with atomic_write(path) as file:
-        file.write(content)
+        try:
+            content = encode_image(split.test[0][0], "png")
+        except DataError as error:
+            if error.code != ErrorCode.UNAVAILABLE:
+                raise
+            return
+        with atomic_write(folder / IMAGE) as opened:
+            opened.write(content)
 
 
 def run(folder: Path, device: str | None = None) -> Result:

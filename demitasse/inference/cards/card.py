@@ -16,7 +16,6 @@ OUTPUT_CHANNELS = {"bgr": 3, "rgb": 3, "gray": 1, "y": 1, "ab": 2}
 COMPLETED = {"y": "y", "ab": "l"}
 """Channels of an output that lacks others, which the image has -> channels of the input."""
 
-
 MAX_SIDE = 16_384
 """Longest side of a resized image, in pixels."""
 

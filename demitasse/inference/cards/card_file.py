@@ -7,9 +7,10 @@ in its own folder only (see ``safe_path``). Files that the caller gives replace 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from demitasse.core.config.files import parse_toml
 from demitasse.core.log import get_logger
@@ -46,7 +47,6 @@ MAX_LABELS, MAX_FILES, MAX_MAPS, MAX_FACTOR = 100_000, 16, 64, 16
 
 log = get_logger(__name__)
 
-
 MAX_TEXT = 2000
 """Longest text, in characters."""
 
@@ -56,14 +56,7 @@ MAX_NUMBER = 1e30
 
 @dataclass(frozen=True)
 class FileOverrides:
-    """Files of the caller, which replace those of a card.
-
-    Attributes:
-        net: The prototxt.
-        weights: The files of weights.
-        labels: File with the names of the classes.
-        mean: File with the mean image.
-    """
+    """Files of the caller, which replace those of a card."""
 
     net: Path | None = None
     weights: Sequence[Path] = ()
@@ -91,126 +84,101 @@ def read_card(path: Path, overrides: FileOverrides | None = None) -> Card:
 
 
 def parse_card(path: Path) -> Table:
-    """Return the root table of a card; see ``card_values``."""
+    """Return the root table of a card."""
     return Table(card_values(path), str(path))
 
 
 def card_values(path: Path) -> dict[str, object]:
-    """Return the raw tables of a card.
-
-    Raises:
-        ConfigError: The file cannot be read, or is not TOML.
-    """
+    """Return the raw tables of a card."""
+    content = _read_bounded(path, MAX_CARD, "the card")
     try:
-        if path.stat().st_size > MAX_CARD:
-            message = f"a card has at most {MAX_CARD} bytes"
+        return parse_toml(content)
+    except (ValueError, RecursionError) as error:
+        message = f"the card cannot be read: {error}"
+        raise ConfigError(message, code=ErrorCode.UNREADABLE).at(str(path)) from None
+
+
+def _read_bounded(path: Path, most: int, what: str) -> bytes:
+    try:
+        if path.stat().st_size > most:
+            message = f"{what} must have at most {most} bytes"
             raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
-        return parse_toml(read_bytes(path))
-    except (OSError, ValueError, RecursionError) as error:
-        message = f"the card cannot be read: {getattr(error, 'strerror', None) or error}"
+        return read_bytes(path)
+    except OSError as error:
+        message = f"{what} cannot be read: {error.strerror or error}"
         raise ConfigError(message, code=ErrorCode.UNREADABLE).at(str(path)) from None
 
 
 def card_from_table(
     table: Table, folder: Path, overrides: FileOverrides, *, labels_optional: bool = False
 ) -> Card:
-    """Return the card in a table.
+    """Return the card in a table, whose files are in ``folder``.
 
-    Args:
-        table: The root table.
-        folder: Folder of the card's files.
-        overrides: Files that replace those of the card.
-        labels_optional: Log a warning instead of an error if the file with labels is missing.
-
-    Raises:
-        ConfigError: An entry is invalid, or a file is missing.
+    With ``labels_optional``, a missing file of labels is a warning instead of an error.
     """
     table.integer("format", FORMAT, FORMAT, FORMAT)
-    model, preprocess = table.table("model"), table.table("preprocess")
-    classify, detect = table.table("classify"), table.table("detect")
-    image = table.table("image")
+    model, preprocess, classify, detect, image = (
+        table.table(name) for name in ("model", "preprocess", "classify", "detect", "image")
+    )
     table.close()
     net, weights = model.text("net"), model.names("weights", MAX_FILES)
     task, how = model.choice("task", TASKS), _preprocess(preprocess, folder, overrides)
     if task == "image" and how.crop:
-        message = "crop leaves out parts of the image, which task image shows whole; use size"
-        raise preprocess.refuse(message)
+        preprocess.refuse("crop cuts the image, which task image shows whole; use size")
     card = Card(
-        task=task,
-        preprocess=how,
-        net=overrides.net or (safe_path(folder, net) if net else None),
-        weights=tuple(overrides.weights or (safe_path(folder, name) for name in weights)),
-        name=model.text("name"),
-        input=model.text("input"),
+        task, how, overrides.net or (safe_path(folder, net) if net else None),
+        tuple(overrides.weights or (safe_path(folder, name) for name in weights)),
+        name=model.text("name"), input=model.text("input"),
         outputs=model.names("output", MAX_FILES),
         labels=_labels(model, folder, overrides, optional=labels_optional),
-        batch=model.integer("batch", 0, 1 << 16, 0),
-        softmax=classify.flag("softmax"),
-        detect=_detect(detect),
-        image=_image(image, how) if task == "image" else ImageOutput(),
-        source=model.text("source"),
-        licence=model.text("licence"),
-    )
-    for one in (model, classify):
-        one.close()
+        batch=model.integer("batch", 0, 1 << 16, 0), softmax=classify.flag("softmax"),
+        detect=_detect(detect), image=_image(image, how) if task == "image" else ImageOutput(),
+        source=model.text("source"), licence=model.text("licence"),
+    )  # fmt: skip
+    model.close()
+    classify.close()
     return card
 
 
 def _preprocess(table: Table, folder: Path, overrides: FileOverrides) -> Preprocess:
     channels = table.choice("channels", list(CHANNELS))
     counts = {1, CHANNELS[channels]}
-    size, crop = table.sides("size", MAX_SIDE), table.sides("crop", MAX_SIDE)
+    size, crop = table.sides("size"), table.sides("crop")
     resize = table.choice("resize", RESIZES, "warp")
     if resize == "short side" and len(size) != 1:
-        message = 'resize = "short side" needs size = the length of that side, one number of pixels'
-        raise table.refuse(message)
+        table.refuse('resize = "short side" needs one size, the length of that side in pixels')
     if resize == "factor" and (len(size) != 1 or size[0] > MAX_FACTOR):
-        message = f'resize = "factor" needs size = the factor, one number from 1 to {MAX_FACTOR}'
-        raise table.refuse(message)
+        table.refuse(f'resize = "factor" needs one size, the factor, from 1 to {MAX_FACTOR}')
     if resize == "none" and size:
-        message = 'resize = "none" leaves images as they are; leave size out'
-        raise table.refuse(message)
+        table.refuse('resize = "none" leaves images as they are; leave size out')
     scale = table.numbers("scale", counts, (1.0,))
-    made = Preprocess(
-        channels,
-        size * 2 if resize == "warp" and len(size) == 1 else size,
-        resize,
-        crop * 2 if len(crop) == 1 else crop,
-        _mean(table, counts, folder, overrides),
-        scale,
-    )
-    table.close()
-    return made
-
-
-def _mean(
-    table: Table, counts: set[int], folder: Path, overrides: FileOverrides
-) -> tuple[float, ...] | Path:
-    if not table.holds_text("mean"):
+    mean: tuple[float, ...] | Path
+    if table.holds_text("mean"):
+        name = table.text("mean")
+        mean = overrides.mean or safe_path(folder, name)
+    else:
         values = table.numbers("mean", counts)
-        return values if overrides.mean is None else overrides.mean
-    name = table.text("mean")
-    return overrides.mean or safe_path(folder, name)
+        mean = overrides.mean or values
+    table.close()
+    size = size * 2 if resize == "warp" and len(size) == 1 else size
+    crop = crop * 2 if len(crop) == 1 else crop
+    return Preprocess(channels, size, resize, crop, mean, scale)
 
 
 def _detect(table: Table) -> Detect:
     anchors = table.table("anchors") if table.has("anchors") else None
     made = Detect(
-        threshold=table.number("threshold", 0, 1, 0.5),
-        boxes=table.text("boxes"),
-        scores=table.text("scores"),
-        anchors=None if anchors is None else _anchors(anchors),
-        overlap=table.number("overlap", 0, 1, 0.45),
-        background=table.integer("background", -1, MAX_LABELS, 0),
-    )
+        table.number("threshold", 0, 1, 0.5), table.text("boxes"), table.text("scores"),
+        None if anchors is None else _anchors(anchors), table.number("overlap", 0, 1, 0.45),
+        table.integer("background", -1, MAX_LABELS, 0),
+    )  # fmt: skip
     table.close()
     if bool(made.boxes) != bool(made.scores) or bool(made.boxes) != (made.anchors is not None):
-        message = (
+        table.refuse(
             "boxes, scores and [detect.anchors] go together: the outputs with predicted boxes and "
             "their scores, and the anchors of the boxes. A net with a DetectionOutput layer needs "
             "none of them"
         )
-        raise table.refuse(message)
     return made
 
 
@@ -220,17 +188,14 @@ def _image(table: Table, how: Preprocess) -> ImageOutput:
         "channels", list(OUTPUT_CHANNELS), "ab" if how.channels == "l" else how.channels
     )
     same = channels == how.channels
-    if (channels in COMPLETED or how.channels in COMPLETED.values()) and (
-        COMPLETED.get(channels) != how.channels
-    ):
-        message = (
+    completes = channels in COMPLETED or how.channels in COMPLETED.values()
+    if completes and COMPLETED.get(channels) != how.channels:
+        table.refuse(
             f'channels = "{channels}" does not go with "{how.channels}" of [preprocess]; an output '
             '"y" needs the input "y", and "ab" the input "l"'
         )
-        raise table.refuse(message)
     if same and isinstance(how.mean, Path) and not table.has("mean"):
-        message = "mean is missing; the mean image of [preprocess] has the size of the input"
-        raise table.refuse(message)
+        table.refuse("mean is missing; the mean image of [preprocess] has the size of the input")
     mean = () if isinstance(how.mean, Path) or not same else how.mean
     counts = {1, OUTPUT_CHANNELS[channels]}
     made = ImageOutput(
@@ -240,8 +205,7 @@ def _image(table: Table, how: Preprocess) -> ImageOutput:
     )
     table.close()
     if 0 in made.scale:
-        message = "scale must not be 0, because outputs are divided by it"
-        raise table.refuse(message)
+        table.refuse("scale must not be 0, because outputs are divided by it")
     return made
 
 
@@ -251,11 +215,10 @@ def _anchors(table: Table) -> Anchors:
     made = Anchors(sizes, steps, table.numbers("variance", {4}, (0.1, 0.1, 0.2, 0.2)))
     table.close()
     if len(sizes) != len(steps) or min(min(row) for row in sizes) <= 0 or min(steps) <= 0:
-        message = (
+        table.refuse(
             f"sizes has {len(sizes)} lists and steps {len(steps)} numbers; each feature map needs "
             "one of both, all above 0"
         )
-        raise table.refuse(message)
     return made
 
 
@@ -274,28 +237,15 @@ def _labels(
     except ConfigError:
         if not optional:
             raise
-        log.warning(
-            "There is no file %s in %s: classes are shown by their indices. Use --labels FILE",
-            labels[0],
-            folder,
-        )
+        text = "There is no file %s in %s: classes are shown by their indices. Use --labels FILE"
+        log.warning(text, labels[0], folder)
         return ()
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Read the names of classes, one per line, in the order of their indices.
-
-    Raises:
-        ConfigError: The file cannot be read, or has too many or too long lines.
-    """
-    try:
-        if path.stat().st_size > MAX_LABEL_FILE:
-            message = f"a file of labels has at most {MAX_LABEL_FILE} bytes"
-            raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
-        lines = read_bytes(path).decode("utf-8", "replace").splitlines()
-    except OSError as error:
-        message = f"the labels cannot be read: {error.strerror or error}"
-        raise ConfigError(message, code=ErrorCode.UNREADABLE).at(str(path)) from None
+    """Read the names of classes, one per line, in the order of their indices."""
+    content = _read_bounded(path, MAX_LABEL_FILE, "the file of labels")
+    lines = content.decode("utf-8", "replace").splitlines()
     if len(lines) > MAX_LABELS:
         message = f"there are {len(lines)} labels; at most {MAX_LABELS} are taken"
         raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
@@ -305,72 +255,48 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def format_card(card: Card, folder: Path, labels: Path | None = None) -> str:
-    """Return a card as TOML text.
+    """Return a card as TOML text, for its folder, which contains all its files.
 
-    Args:
-        card: The card.
-        folder: The card's folder, which contains all its files.
-        labels: File with the labels; None writes the labels into the card.
-
-    Raises:
-        ConfigError: A file is outside of the folder.
+    Without a file of labels, the labels are written into the card.
     """
     how, detect = card.preprocess, card.detect
     mean = _file(how.mean, folder) if isinstance(how.mean, Path) else _one_or_all(how.mean)
     tables: dict[str, dict[str, object]] = {
         "model": {
-            "name": card.name,
-            "net": "" if card.net is None else _file(card.net, folder),
+            "name": card.name, "net": "" if card.net is None else _file(card.net, folder),
             "weights": _one_or_all([_file(path, folder) for path in card.weights]),
-            "task": card.task,
-            "input": card.input,
-            "output": _one_or_all(card.outputs),
-            "labels": _file(labels, folder) if labels else list(card.labels),
-            "batch": card.batch,
-            "source": card.source,
-            "licence": card.licence,
+            "task": card.task, "input": card.input, "output": _one_or_all(card.outputs),
+            "labels": _file(labels, folder) if labels else card.labels, "batch": card.batch,
+            "source": card.source, "licence": card.licence,
         },
         "preprocess": {
             "channels": how.channels,
-            "size": list(how.size) if how.resize == "warp" else _one_or_all(how.size),
-            "resize": "" if how.resize == "warp" else how.resize,
-            "crop": list(how.crop),
-            "mean": mean,
+            "size": how.size if how.resize == "warp" else _one_or_all(how.size),
+            "resize": "" if how.resize == "warp" else how.resize, "crop": how.crop, "mean": mean,
             "scale": "" if how.scale == (1.0,) else _one_or_all(how.scale),
         },
         "classify": {"softmax": card.softmax},
-    }
+    }  # fmt: skip
     if card.task == "image":
-        tables["image"] = {
-            "channels": card.image.channels,
-            "mean": _one_or_all(card.image.mean),
-            "scale": _one_or_all(card.image.scale),
-        }
+        image = {name: _one_or_all(value) for name, value in vars(card.image).items()}
+        tables["image"] = image | {"channels": card.image.channels}
     if card.task == "detect":
         tables["detect"] = {"threshold": detect.threshold}
         if detect.anchors is not None:
-            tables["detect"] |= {
-                "overlap": detect.overlap,
-                "background": detect.background,
-                "boxes": detect.boxes,
-                "scores": detect.scores,
-            }
-            tables["detect.anchors"] = {
-                "sizes": [list(row) for row in detect.anchors.sizes],
-                "steps": list(detect.anchors.steps),
-                "variance": list(detect.anchors.variance),
-            }
+            names = ("overlap", "background", "boxes", "scores")
+            tables["detect"] |= {name: getattr(detect, name) for name in names}
+            tables["detect.anchors"] = dict(vars(detect.anchors))
     parts = ["format = 1\n"]
     for name, values in tables.items():
-        lines = [f"{key} = {_toml(value)}" for key, value in values.items() if _is_set(value)]
+        # TOML equals JSON except for the DEL character; empty values and 0 are omitted
+        lines = [
+            f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+            for key, value in values.items()
+            if value or isinstance(value, float)
+        ]
         if lines:
             parts.append("\n".join([f"[{name}]", *lines]) + "\n")
     return "\n".join(parts)
-
-
-def _is_set(value: object) -> bool:
-    """Return True if a value differs from an omitted one."""
-    return isinstance(value, float) or bool(value)
 
 
 def _file(path: Path, folder: Path) -> str:
@@ -389,18 +315,11 @@ def _one_or_all(values: Sequence[object]) -> object:
     return values[0] if len(values) == 1 else list(values)
 
 
-def _toml(value: object) -> str:
-    """Return a value as TOML, which equals JSON except for the DEL character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def safe_path(folder: Path, name: str) -> Path:
     """Return the path of a file in a card's folder or below.
 
-    A card may come from another person, so it must not reach other files of the user.
-
-    Raises:
-        ConfigError: The file is missing or, perhaps by a symbolic link, outside of the folder.
+    A card may come from another person, so it must not reach other files of the user, not even by
+    a symbolic link.
     """
     try:
         path = folder / name
@@ -440,103 +359,92 @@ class Table:
         """Return True if an entry is a text, without reading it."""
         return isinstance(self._values.get(key), str)
 
-    def text(self, key: str, default: str = "") -> str:
-        """Read a text."""
-        value = self._entry(key, default)
-        if not isinstance(value, str) or len(value) > MAX_TEXT:
-            raise self._error(key, f"must be a text of at most {MAX_TEXT} characters", value)
-        return value
+    def text(self, key: str) -> str:
+        """Read a text; empty if the entry is missing."""
+        needed = f"a text of at most {MAX_TEXT} characters"
+        return str(self._entry(key, "", _is_text, needed))
 
     def choice(self, key: str, choices: Sequence[str], default: str = "") -> str:
         """Read one of several words; without a default the entry is required."""
-        value = self._entry(key, default)
-        if value not in choices:
-            near = suggestion(value, choices) if isinstance(value, str) else ""
-            if not value:
-                message = f"{key} is missing; use one of {_quoted(choices)}"
-                raise ConfigError(message, code=ErrorCode.MISSING, field=key).at(self._place)
-            raise self._error(key, f"must be one of {_quoted(choices)}", value, near)
-        return str(value)
+        value = self._values.get(key, default)
+        near = suggestion(value, choices) if isinstance(value, str) else ""
+        quoted = ", ".join(f'"{choice}"' for choice in choices)
+        if not value:
+            message = f"{key} is missing; use one of {quoted}"
+            raise ConfigError(message, code=ErrorCode.MISSING, field=key).at(self._place)
+        return str(self._entry(key, default, choices.__contains__, f"one of {quoted}", near))
 
     def names(self, key: str, most: int) -> tuple[str, ...]:
         """Read a text, or a list of at most ``most`` texts."""
-        value = self._entry(key, ())
-        some = [value] if isinstance(value, str) else value
-        if (
-            not isinstance(some, Sequence)
-            or len(some) > most
-            or not all(isinstance(one, str) and len(one) <= MAX_TEXT for one in some)
-        ):
-            raise self._error(key, f"must be a text or a list of at most {most} texts", value)
-        return tuple(str(one) for one in some)
 
-    def flag(self, key: str, *, default: bool = False) -> bool:
-        """Read true or false."""
-        value = self._entry(key, default)
-        if not isinstance(value, bool):
-            raise self._error(key, "must be true or false", value)
-        return value
+        def valid(value: Any) -> bool:
+            return _is_text(value) or (_is_list(value, most) and all(map(_is_text, value)))
+
+        value = self._entry(key, (), valid, f"a text or a list of at most {most} texts")
+        return (value,) if isinstance(value, str) else tuple(value)
+
+    def flag(self, key: str) -> bool:
+        """Read true or false; false if the entry is missing."""
+        return bool(self._entry(key, False, lambda value: isinstance(value, bool), "true or false"))
 
     def integer(self, key: str, low: int, high: int, default: int) -> int:
         """Read an integer within limits."""
-        value = self._entry(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self._error(key, f"must be a whole number from {low} to {high}", value)
-        return value
 
-    def sides(self, key: str, most: int) -> tuple[int, ...]:
+        def valid(value: Any) -> bool:
+            return type(value) is int and low <= value <= high
+
+        return int(self._entry(key, default, valid, f"a whole number from {low} to {high}"))
+
+    def sides(self, key: str) -> tuple[int, ...]:
         """Read one length, or height and width, in pixels; empty if the entry is missing."""
-        value = self._entry(key, ())
-        some = [value] if isinstance(value, int) else value
-        if (
-            not isinstance(some, Sequence)
-            or isinstance(some, str)
-            or len(some) > 2
-            or not all(type(one) is int and 1 <= one <= most for one in some)
-        ):
-            message = f"must be one number of pixels or [height, width], from 1 to {most}"
-            raise self._error(key, message, value)
-        return tuple(int(one) for one in some)
+
+        def valid(value: Any) -> bool:
+            some = [value] if isinstance(value, int) else value
+            return _is_list(some, 2) and all(
+                type(one) is int and 1 <= one <= MAX_SIDE for one in some
+            )
+
+        needed = f"one number of pixels or [height, width], from 1 to {MAX_SIDE}"
+        value = self._entry(key, (), valid, needed)
+        return (value,) if isinstance(value, int) else tuple(value)
 
     def number(self, key: str, low: float, high: float, default: float) -> float:
         """Read a number within limits."""
-        value = self._entry(key, default)
-        if not _is_number(value) or not low <= float(str(value)) <= high:
-            raise self._error(key, f"must be a number from {low:g} to {high:g}", value)
-        return float(str(value))
+
+        def valid(value: Any) -> bool:
+            return _is_number(value) and low <= value <= high
+
+        return float(self._entry(key, default, valid, f"a number from {low:g} to {high:g}"))
 
     def numbers(
         self, key: str, counts: Collection[int], default: Sequence[float] = ()
     ) -> tuple[float, ...]:
         """Read a number, or a list whose length is one of ``counts``."""
-        value = self._entry(key, default)
-        some = [value] if _is_number(value) else value
-        if (
-            not isinstance(some, Sequence)
-            or len(some) not in {*counts, len(default)}
-            or not all(_is_number(one) for one in some)
-        ):
-            allowed = " or ".join(map(str, sorted(counts)))
-            raise self._error(key, f"must be {allowed} numbers", value)
-        return tuple(float(str(one)) for one in some)
+
+        def valid(value: Any) -> bool:
+            some = [value] if _is_number(value) else value
+            allowed = {*counts, len(default)}
+            return _is_list(some) and len(some) in allowed and all(map(_is_number, some))
+
+        needed = f"{' or '.join(map(str, sorted(counts)))} numbers"
+        value = self._entry(key, default, valid, needed)
+        return tuple(map(float, [value] if isinstance(value, int | float) else value))
 
     def lists(self, key: str, most: int) -> tuple[tuple[float, ...], ...]:
         """Read a list of lists of numbers."""
-        value = self._entry(key, ())
-        if (
-            not isinstance(value, Sequence)
-            or not 0 < len(value) <= most
-            or not all(isinstance(row, Sequence) and 0 < len(row) <= most for row in value)
-            or not all(_is_number(one) for row in value for one in row)
-        ):
-            raise self._error(key, f"must be a list of at most {most} lists of numbers", value)
-        return tuple(tuple(float(one) for one in row) for row in value)
+
+        def valid(value: Any) -> bool:
+            rows = value if _is_list(value, most) else ()
+            return len(rows) > 0 and all(
+                _is_list(row, most) and row and all(map(_is_number, row)) for row in rows
+            )
+
+        value = self._entry(key, (), valid, f"a list of at most {most} lists of numbers")
+        return tuple(tuple(map(float, row)) for row in value)
 
     def table(self, key: str) -> Table:
         """Read a table; empty if the entry is missing."""
-        value = self._entry(key, {})
-        if not isinstance(value, Mapping):
-            raise self._error(key, f"must be a table, [{key}]", value)
+        value = self._entry(key, {}, lambda one: isinstance(one, Mapping), f"a table, [{key}]")
         return Table(value, f"{self._place} [{key}]")
 
     def close(self) -> None:
@@ -549,28 +457,33 @@ class Table:
                 )
                 raise ConfigError(message, code=ErrorCode.UNKNOWN, field=key).at(self._place)
 
-    def refuse(self, message: str) -> ConfigError:
-        """Return an error about this table."""
-        return ConfigError(message, code=ErrorCode.INVALID).at(self._place)
+    def refuse(self, message: str) -> NoReturn:
+        """Raise an error about this table."""
+        raise ConfigError(message, code=ErrorCode.INVALID).at(self._place)
 
-    def _entry(self, key: str, default: object) -> object:
+    def _entry(
+        self, key: str, default: object, valid: Callable[[Any], bool], needed: str, near: str = ""
+    ) -> Any:
+        """Read an entry, which must be ``needed``; ``near`` ends the message otherwise."""
         self._read.append(key)
-        return self._values.get(key, default)
+        value = self._values.get(key, default)
+        if not valid(value):
+            text = repr(value)
+            text = text if len(text) < 80 else f"{text[:80]}..."
+            message = f"{key} must be {needed}, it is {text}{near}"
+            raise ConfigError(message, code=ErrorCode.INVALID, field=key).at(self._place)
+        return value
 
-    def _error(self, key: str, needed: str, value: object, near: str = "") -> ConfigError:
-        text = repr(value)
-        text = text if len(text) < 80 else f"{text[:80]}..."
-        message = f"{key} {needed}, it is {text}{near}"
-        return ConfigError(message, code=ErrorCode.INVALID, field=key).at(self._place)
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT
+
+
+def _is_list(value: object, most: int = MAX_LABELS) -> bool:
+    return isinstance(value, list | tuple) and len(value) <= most
 
 
 def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and -MAX_NUMBER <= value <= MAX_NUMBER
-    )
-
-
-def _quoted(choices: Sequence[str]) -> str:
-    return ", ".join(f'"{choice}"' for choice in choices)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -MAX_NUMBER <= value <= MAX_NUMBER

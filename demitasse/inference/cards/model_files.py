@@ -15,12 +15,7 @@ from demitasse.core.text import command_line
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.card_file import CARD, ONNX, FileOverrides, read_card
-from demitasse.inference.cards.predictor import (
-    Arrays,
-    Predictor,
-    load_weights,
-    run_net,
-)
+from demitasse.inference.cards.predictor import Arrays, Predictor, load_weights, run_net
 from demitasse.inference.cards.published import published_card, recognize, similar_cards
 from demitasse.net import Net
 
@@ -32,13 +27,7 @@ WEIGHTS = {".caffemodel", ".h5", ".npz", ".safetensors"}
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Files of a model, and its card.
-
-    Attributes:
-        net: The prototxt.
-        weights: The files of weights.
-        card: The card; None for a model without one.
-    """
+    """Files of a model: its prototxt and weights; and its card, or None."""
 
     net: Path
     weights: tuple[Path, ...]
@@ -76,13 +65,9 @@ def load_model(
 
 
 def find_card(
-    source: Name,
-    weights: Name | Sequence[Name] = (),
-    *,
-    card: str = "",
-    labels: Name | None = None,
-    mean: Name | None = None,
-) -> Card:
+    source: Name, weights: Name | Sequence[Name] = (), *, card: str = "",
+    labels: Name | None = None, mean: Name | None = None,
+) -> Card:  # fmt: skip
     """Return the card of a model; see ``load_model``.
 
     Raises:
@@ -91,12 +76,8 @@ def find_card(
     """
     path = Path(source)
     check_exists(path)
-    overrides = FileOverrides(
-        None,
-        _paths(weights),
-        None if labels is None else Path(labels),
-        None if mean is None else Path(mean),
-    )
+    label_file, mean_file = (None if one is None else Path(one) for one in (labels, mean))
+    overrides = FileOverrides(None, _paths(weights), label_file, mean_file)
     if is_folder(path) or path.suffix == ".toml":
         if card:
             message = f"{path} has its own card; omit the published card {card!r}"
@@ -119,19 +100,13 @@ def find_card(
 
 
 def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> ModelFiles:
-    """Return the files of a model with or without a card; see ``load_model``.
-
-    Raises:
-        ConfigError: The net has no weights, or the card is invalid.
-        DataError: The file or folder does not exist.
-    """
+    """Return the files of a model with or without a card; see ``load_model``."""
     path, files = Path(source), _paths(weights)
     check_exists(path)
     if is_folder(path) or path.suffix == ".toml":
-        card: Card | None = find_card(path, files)
-        assert card is not None
-        assert card.net is not None
-        return ModelFiles(card.net, card.weights, card)
+        given = find_card(path, files)
+        assert given.net is not None
+        return ModelFiles(given.net, given.weights, given)
     if path.suffix == ONNX:
         has_card = any(is_file(one) for one in _cards_beside(path))
         return ModelFiles(path, files, find_card(path, files) if has_card or files else None)
@@ -149,13 +124,23 @@ def _paths(names: Name | Sequence[Name]) -> tuple[Path, ...]:
 
 def _published(net: Path, weights: Sequence[Path], card: str, overrides: FileOverrides) -> Card:
     known = published_card(card) if card else recognize(weights)
-    if known is None:
-        raise ConfigError(_unknown_weights(net, weights), code=ErrorCode.UNKNOWN, field="weights")
-    return known.card(FileOverrides(net, weights, overrides.labels, overrides.mean))
+    if known is not None:
+        return known.card(FileOverrides(net, weights, overrides.labels, overrides.mean))
+    maybe = "Write a card"
+    if near := [one.key for one in similar_cards(net)]:
+        maybe = (
+            f"The net has the name of the published card {near[0]!r}: if the weights belong to "
+            f"that model, or were trained with its preprocessing, add --card {near[0]}. Otherwise "
+            "write a card"
+        )
+    message = (
+        f"{', '.join(map(str, weights))}: these weights are unknown, and so is the preprocessing "
+        f"of their images. {maybe}: {command_line('card', net, *weights)}"
+    )
+    raise ConfigError(message, code=ErrorCode.UNKNOWN, field="weights")
 
 
 def _cards_beside(model: Path) -> list[Path]:
-    """Return the places of the card of a model's file."""
     return [model.with_suffix(".toml"), model.with_name(CARD)]
 
 
@@ -176,22 +161,6 @@ def _onnx_card(model: Path, card: str, overrides: FileOverrides) -> Card:
         f"{command_line('card', model)}"
     )
     raise ConfigError(message, code=ErrorCode.MISSING, field="card")
-
-
-def _unknown_weights(net: Path, weights: Sequence[Path]) -> str:
-    """Return the message about weights without a card, with a suggestion."""
-    near = [one.key for one in similar_cards(net)]
-    maybe = (
-        f" The net has the name of the published card {near[0]!r}: if the weights belong to that "
-        f"model, or were trained with its preprocessing, add --card {near[0]}. "
-        "Otherwise write a card"
-        if near
-        else " Write a card"
-    )
-    return (
-        f"{', '.join(map(str, weights))}: these weights are unknown, and so is the preprocessing "
-        f"of their images.{maybe}: {command_line('card', net, *weights)}"
-    )
 
 
 def _card_in(folder: Path) -> Path:
@@ -224,17 +193,9 @@ def _net_beside(weights: Path) -> Path:
 
 
 class LoadedModel:
-    """A net with its weights, and the predictor of its card.
+    """A net of phase TEST with its weights, and the predictor of its card, or None.
 
-    Args:
-        files: The model's files.
-        device: Device of the net; defaults to the configuration's.
-        outputs: Names of the returned blobs; empty for those of the card or of the net.
-
-    Attributes:
-        net: The net, in phase TEST.
-        outputs: Names of the returned blobs.
-        predictor: Preprocesses images and decodes outputs; None without a card.
+    ``outputs`` are the names of the returned blobs; by default those of the card or of the net.
     """
 
     def __init__(self, files: ModelFiles, device: str | None, outputs: Sequence[str] = ()) -> None:

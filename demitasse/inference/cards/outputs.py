@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -34,45 +35,36 @@ Decoder = Callable[[Outputs, Sequence[View]], list[Prediction]]
 
 
 def output_decoder(card: Card, *, softmax: bool, threshold: float | None = None) -> Decoder:
-    """Return the decoder of a card's outputs.
-
-    Args:
-        card: The card.
-        softmax: Apply softmax to scores of classes.
-        threshold: Lowest score of a box; None for the card's.
-    """
+    """Return the decoder of a card's outputs; the threshold is the lowest score of a box."""
     lowest = card.detect.threshold if threshold is None else threshold
 
-    def classes(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        return _classes(_only(outputs), len(views), card.labels, softmax=softmax)
+    def decode(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
+        match card.task:
+            case "features":
+                return _features(outputs, len(views))
+            case "detect" if card.detect.boxes:
+                rows = _rows_of_anchors(outputs, views[0].input, card.detect, lowest)
+                return _boxes(rows, views, card.labels, lowest)
+        output = _only(outputs)
+        match card.task:
+            case "classify":
+                return _classes(output, len(views), card.labels, softmax=softmax)
+            case "detect":
+                return _boxes(_rows(output), views, card.labels, lowest)
+            case "segment":
+                return _segments(output, views, card.labels)
+            case _:
+                return _images(output, views, card)
 
-    def boxes(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        if card.detect.boxes:
-            rows = _rows_of_anchors(outputs, views[0].input, card.detect, lowest)
-        else:
-            rows = _rows(_only(outputs))
-        return _boxes(rows, views, card.labels, lowest)
+    return decode
 
-    def segments(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        return _segments(_only(outputs), views, card.labels)
 
-    def image(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        return _images(_only(outputs), views, card)
-
-    def features(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
-        return _features(outputs, len(views))
-
-    return {
-        "classify": classes,
-        "detect": boxes,
-        "segment": segments,
-        "image": image,
-        "features": features,
-    }[card.task]
+def _refuse(task: str, output: np.ndarray, needed: str) -> NoReturn:
+    message = f"the output is {output.shape}; for task {task} it must {needed}"
+    raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task=task, got=output.shape)
 
 
 def _only(outputs: Outputs) -> np.ndarray:
-    """Return the only output."""
     if len(outputs) != 1:
         message = (
             f"the net has the outputs {', '.join(outputs) or 'none'}; [model] output of the card "
@@ -87,21 +79,12 @@ def _classes(
 ) -> list[Prediction]:
     """Shapes: scores (N, classes, 1...)."""
     if scores.ndim < 2 or len(scores) != count or scores[0].size != scores.shape[1]:
-        message = (
-            f"the output is {scores.shape} for {count} images; for task classify it must have one "
-            "score for each class of each image: (N, classes)"
-        )
-        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="classify", got=scores.shape)
+        _refuse("classify", scores, f"have a score for each class: ({count}, classes)")
     rows = scores.reshape(count, -1)
     if labels and len(labels) != rows.shape[1]:
-        message = f"there are {len(labels)} labels, but the net has {rows.shape[1]} classes"
-        raise ConfigError(
-            message,
-            code=ErrorCode.COUNT_MISMATCH,
-            field="labels",
-            got=len(labels),
-            expected=rows.shape[1],
-        )
+        got, expected = len(labels), rows.shape[1]
+        message, code = f"got {got} labels for {expected} classes", ErrorCode.COUNT_MISMATCH
+        raise ConfigError(message, code=code, field="labels", got=got, expected=expected)
     if softmax:
         rows = np.exp(rows - rows.max(axis=1, keepdims=True))
         rows /= rows.sum(axis=1, keepdims=True)
@@ -111,11 +94,8 @@ def _classes(
 def _rows(found: np.ndarray) -> np.ndarray:
     """Return the rows of a DetectionOutput layer. Shapes: (1, 1, K, 7) -> (K, 7)."""
     if found.ndim < 2 or found.shape[-1] != 7:
-        message = (
-            f"the output is {found.shape}; for task detect it must be that of a layer "
-            "DetectionOutput, (1, 1, K, 7), or [detect] names boxes, scores and anchors"
-        )
-        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="detect", got=found.shape)
+        needed = "be (1, 1, K, 7), of a DetectionOutput; or [detect] names boxes, scores, anchors"
+        _refuse("detect", found, needed)
     return found.reshape(-1, 7)
 
 
@@ -136,17 +116,12 @@ def _rows_of_anchors(
             message, code=ErrorCode.SHAPE_MISMATCH, task="detect", got=codes.shape, anchors=count
         )
     n, classes = len(codes), scores[0].size // count
+    confidence = float(np.nextafter(np.float32(threshold), np.float32(-1)))
     found = Detector(
-        classes=classes,
-        background=detect.background,
-        code="CENTER_SIZE",
-        variance_in_target=False,
-        confidence=float(np.nextafter(np.float32(threshold), np.float32(-1))),
-        overlap=detect.overlap,
-        eta=1.0,
-        top_k=400,
-        keep=200,
-    )
+        classes=classes, background=detect.background, code="CENTER_SIZE",
+        variance_in_target=False, confidence=confidence, overlap=detect.overlap, eta=1.0,
+        top_k=400, keep=200,
+    )  # fmt: skip
     return found(codes.reshape(n, count, 1, 4), scores.reshape(n, count, classes), prior)
 
 
@@ -158,28 +133,20 @@ def _boxes(
     for image, view in enumerate(views):
         mine = rows[(rows[:, 0] == image) & (rows[:, 1] >= 0) & (rows[:, 2] >= threshold)]
         mine = mine[np.argsort(-mine[:, 2], kind="stable")]
-        placed = view.boxes_in_image(mine[:, 3:])
-        answers.append(
-            Boxes([_box(row, edges, labels) for row, edges in zip(mine, placed, strict=True)])
-        )
+        boxes = []
+        for row, edges in zip(mine, view.boxes_in_image(mine[:, 3:]), strict=True):
+            index = int(row[1])
+            label = labels[index] if index < len(labels) else str(index)
+            corners = (round(float(edge), 2) for edge in edges)
+            boxes.append(Box(index, label, float(row[2]), *corners))
+        answers.append(Boxes(boxes))
     return answers
-
-
-def _box(row: np.ndarray, edges: np.ndarray, labels: Sequence[str]) -> Box:
-    index = int(row[1])
-    label = labels[index] if index < len(labels) else str(index)
-    xmin, ymin, xmax, ymax = (round(float(edge), 2) for edge in edges)
-    return Box(index, label, float(row[2]), xmin, ymin, xmax, ymax)
 
 
 def _segments(scores: np.ndarray, views: Sequence[View], labels: Sequence[str]) -> list[Prediction]:
     """Shapes: scores (N, classes, h, w)."""
     if scores.ndim != 4 or len(scores) != len(views) or scores.shape[1] < 2:
-        message = (
-            f"the output is {scores.shape}; for task segment it must have a score for each class "
-            "and place: (N, classes, h, w)"
-        )
-        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="segment", got=scores.shape)
+        _refuse("segment", scores, "have a score for each class and place: (N, classes, h, w)")
     best = scores.argmax(axis=1).astype(np.int32)
     pairs = zip(best, views, strict=True)
     return [Segments(view.mask_in_image(mask), labels) for mask, view in pairs]
@@ -189,11 +156,8 @@ def _images(values: np.ndarray, views: Sequence[View], card: Card) -> list[Predi
     """Shapes: values (N, C, h, w)."""
     channels = OUTPUT_CHANNELS[card.image.channels]
     if values.ndim != 4 or len(values) != len(views) or values.shape[1] != channels:
-        message = (
-            f"the output is {values.shape}; for task image with channels "
-            f'"{card.image.channels}" it must be (N, {channels}, h, w)'
-        )
-        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="image", got=values.shape)
+        needed = f'be (N, {channels}, h, w) for channels = "{card.image.channels}"'
+        _refuse("image", values, needed)
     scale, mean = (
         np.array(numbers or 0, np.float32).reshape(-1, 1, 1)
         for numbers in (card.image.scale, card.image.mean)
@@ -236,27 +200,17 @@ def _features(outputs: Outputs, count: int) -> list[Prediction]:
                 f"output {name!r} is {array.shape} for {count} images; for task features its first "
                 "axis is that of the images"
             )
-            raise ConfigError(
-                message, code=ErrorCode.SHAPE_MISMATCH, task="features", blob=name, got=array.shape
-            )
-    return [
-        Features({name: array[i].copy() for name, array in outputs.items()}) for i in range(count)
-    ]
+            code = ErrorCode.SHAPE_MISMATCH
+            raise ConfigError(message, code=code, task="features", blob=name, got=array.shape)
+    return [Features({name: a[i].copy() for name, a in outputs.items()}) for i in range(count)]
 
 
 def anchor_boxes(anchors: Anchors, input_size: tuple[int, int]) -> np.ndarray:
-    """Return the anchor boxes and their variances.
+    """Return the anchor boxes and their variances, for the input's height and width in pixels.
 
     Each feature map has one cell per step of the input; the last cell may exceed the input. Each
-    cell has one centered square per size, clipped to the input's sides.
-
-    Args:
-        anchors: The card's anchors.
-        input_size: Height and width of the net's input, in pixels.
-
-    Returns:
-        Boxes (xmin, ymin, xmax, ymax in units of the input's sides) and variances. Shape:
-        (2, P, 4), float32.
+    cell has one centered square per size, clipped to the input's sides. Boxes are xmin, ymin, xmax,
+    ymax in units of the input's sides. Shape: (2, P, 4), float32.
     """
     height, width = input_size
     maps = [

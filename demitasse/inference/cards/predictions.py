@@ -17,7 +17,6 @@ from demitasse.io.data.images.codecs import encode_image
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
-
 HUE_STEP = 0.618034
 """Difference of hues of neighbouring classes, as a fraction of the circle: the golden ratio."""
 
@@ -49,10 +48,8 @@ class Classes:
 
     def as_dict(self, top: int = 5) -> dict[str, object]:
         """Return the best classes for JSON."""
-        best = [
-            {"index": i, "label": _label(self.labels, i), "score": float(self.scores[i])}
-            for i in self._best(top)
-        ]
+        pairs = zip(self._best(top), self.top(top), strict=True)
+        best = [{"index": i, "label": label, "score": score} for i, (label, score) in pairs]
         return {"classes": best}
 
     def _best(self, count: int) -> list[int]:
@@ -220,7 +217,6 @@ def _blended(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _color(index: int) -> Color:
-    """Return the color of a class."""
     red, green, blue = colorsys.hsv_to_rgb(index * HUE_STEP % 1, 0.8, 1.0)
     return int(red * 255), int(green * 255), int(blue * 255)
 

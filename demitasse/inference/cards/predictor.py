@@ -32,6 +32,8 @@ Item = TypeVar("Item")
 
 BATCH_SIZE = 16
 
+PIXEL_AXES = {(2, ()), (3, (1,)), (3, (3,))}
+"""Number of axes, and sizes of the axes after height and width, of an image's pixels."""
 
 log = get_logger(__name__)
 
@@ -150,9 +152,8 @@ class Predictor:
         """
         if batch_size < 1:
             message = f"batch_size must be at least 1, it is {batch_size}"
-            raise ConfigError(
-                message, code=ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch_size
-            )
+            code = ErrorCode.OUT_OF_RANGE
+            raise ConfigError(message, code=code, field="batch_size", got=batch_size)
         largest = min(batch_size, self.card.batch or batch_size)
         waiting: list[tuple[Item, PreparedImage | DataError]] = []
         count, shape = 0, None
@@ -192,37 +193,30 @@ class Predictor:
                 return pixels_of(cast("Image", image), self.color)
             except ValueError as error:
                 raise ConfigError(str(error), code=ErrorCode.INVALID, field="images") from None
-        if (
-            not isinstance(image, np.ndarray)
-            or image.dtype != np.uint8
-            or not image.size
-            or (image.ndim, image.shape[2:]) not in {(2, ()), (3, (1,)), (3, (3,))}
-        ):
-            what = (
-                f"an array {image.shape} of {image.dtype}"
-                if isinstance(image, np.ndarray)
-                else f"a {type(image).__name__}"
-            )
-            message = (
-                "an image is a file, an image of Pillow, or uint8 pixels, RGB (H, W, 3) or gray "
-                f"(H, W); got {what}"
-            )
-            raise ConfigError(message, code=ErrorCode.INVALID, field="images")
-        return image[None] if image.ndim == 2 else image[:, :, ::-1].transpose(2, 0, 1)
+        what = f"a {type(image).__name__}"
+        if isinstance(image, np.ndarray):
+            axes = (image.ndim, image.shape[2:])
+            if image.dtype == np.uint8 and image.size and axes in PIXEL_AXES:
+                return image[None] if image.ndim == 2 else image[:, :, ::-1].transpose(2, 0, 1)
+            what = f"an array {image.shape} of {image.dtype}"
+        message = (
+            "an image is a file, an image of Pillow, or uint8 pixels, RGB (H, W, 3) or gray "
+            f"(H, W); got {what}"
+        )
+        raise ConfigError(message, code=ErrorCode.INVALID, field="images")
 
     def _predicted(
         self, waiting: Sequence[tuple[Item, PreparedImage | DataError]]
     ) -> Iterator[tuple[Item, Prediction | DataError]]:
         """Run a batch; yield its items with their predictions or errors."""
         ready = [one for _, one in waiting if isinstance(one, PreparedImage)]
-        predictions = iter(self._run(ready) if ready else [])
+        predictions: Iterator[Prediction] = iter(())
+        if ready:
+            batch = {self.input: np.stack([one.values for one in ready])}
+            outputs = run_net(self.net, batch, self.outputs)
+            predictions = iter(self.read(outputs, [one.view for one in ready]))
         for item, one in waiting:
             yield item, one if isinstance(one, DataError) else next(predictions)
-
-    def _run(self, images: Sequence[PreparedImage]) -> list[Prediction]:
-        batch = np.stack([one.values for one in images])
-        outputs = run_net(self.net, {self.input: batch}, self.outputs)
-        return self.read(outputs, [one.view for one in images])
 
     def __repr__(self) -> str:
         return f"Predictor({self.card.name or self.net.name!r}, {self.card.task})"
@@ -240,11 +234,7 @@ def has_inputs(net: Path) -> bool:
 
 
 def check_inputs(net: Path, weights: Sequence[Path]) -> None:
-    """Refuse a training net.
-
-    Raises:
-        ConfigError: The net has no inputs in phase TEST.
-    """
+    """Refuse a training net, which has no inputs in phase TEST."""
     if has_inputs(net):
         return
     files = "".join(f" --weights {one}" for one in weights)
@@ -268,7 +258,6 @@ def _input(net: Net, name: str) -> str:
 
 
 def _ends_in_softmax(net: Net, outputs: Sequence[str]) -> bool:
-    """Return True if Softmax layers produce all outputs."""
     made_by = {
         net.blob_names[top]: layer.type
         for index, layer in enumerate(net.layers)

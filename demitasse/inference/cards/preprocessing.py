@@ -14,7 +14,7 @@ from demitasse.inference.cards.card import CHANNELS, COMPLETED, MAX_AREA, MAX_SI
 from demitasse.io.data.images.colors import bgr_to_gray, bgr_to_lab, bgr_to_luma
 from demitasse.io.data.images.resize import resize_bicubic, resize_image
 from demitasse.io.data.transform.mean import read_mean
-from demitasse.io.proto import LayerParameter, TransformationParameter, read_net
+from demitasse.io.proto import read_net
 from demitasse.io.weights.npz import read_npy
 
 
@@ -40,8 +40,7 @@ class View:
     def boxes_in_image(self, boxes: np.ndarray) -> np.ndarray:
         """Return boxes in pixels of the image, clipped to its edges.
 
-        Args:
-            boxes: xmin, ymin, xmax, ymax in units of the input's width and height. Shape: (K, 4).
+        Shape: (K, 4): xmin, ymin, xmax, ymax in units of the input's width and height.
         """
         height, width = self.image
         scaled = boxes.astype(np.float64)
@@ -70,27 +69,14 @@ class View:
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """A preprocessed image.
-
-    Attributes:
-        values: float32. Shape: (C, H, W).
-        view: Position of the values in the image.
-    """
+    """Values of a preprocessed image, float32, (C, H, W); and their position in the image."""
 
     values: np.ndarray
     view: View
 
 
 class Preprocessor:
-    """Preprocesses images by a card.
-
-    Args:
-        preprocess: The card's parameters.
-        shape: Channels, height and width of the net's input.
-
-    Raises:
-        ConfigError: The number of channels differs from the net's, or the mean does not fit.
-    """
+    """Preprocesses images by a card, for the channels, height and width of the net's input."""
 
     def __init__(self, preprocess: Preprocess, shape: tuple[int, int, int]) -> None:
         self._parameters = preprocess
@@ -100,26 +86,14 @@ class Preprocessor:
                 f'[preprocess] channels = "{preprocess.channels}" means {channels}, but the '
                 f"net's input has {shape[0]}"
             )
-            raise ConfigError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                field="channels",
-                got=channels,
-                expected=shape[0],
-            )
+            code, expected = ErrorCode.SHAPE_MISMATCH, shape[0]
+            raise ConfigError(message, code=code, field="channels", got=channels, expected=expected)
         self._size = preprocess.size or shape[1:]
         self._mean = _mean(preprocess)
         self._scale = np.array(preprocess.scale, np.float32)[:, None, None]
 
     def __call__(self, image: np.ndarray) -> PreparedImage:
-        """Preprocess an image.
-
-        Args:
-            image: Pixels, uint8, BGR or gray. Shape: (C, H, W).
-
-        Raises:
-            DataError: The resized image is smaller than the crop, or too large.
-        """
+        """Preprocess the pixels of an image, uint8, BGR or gray. Shape: (C, H, W)."""
         original = (image.shape[1], image.shape[2])
         ordered = self._in_order(image)
         resized = self._resized(ordered)
@@ -133,24 +107,20 @@ class Preprocessor:
                 f"the image is {size[0]} x {size[1]} pixels (height x width) before it is cropped "
                 f"to {height} x {width}; it must not be smaller"
             )
-            raise DataError(
-                message, code=ErrorCode.SHAPE_MISMATCH, got=size, expected=(height, width)
-            )
+            code, expected = ErrorCode.SHAPE_MISMATCH, (height, width)
+            raise DataError(message, code=code, got=size, expected=expected)
         part = resized[:, top : top + height, left : left + width]
-        values = self._converted(part)
+        if self._parameters.channels == "y":
+            values = bgr_to_luma(part)[None]
+        elif self._parameters.channels == "l":
+            values = bgr_to_lab(part)[:1]
+        else:
+            values = part.astype(np.float32)
         if self._mean is not None:
             values -= self._mean_at(size, top, left, height, width)
         values *= self._scale
         pixels = ordered if self._parameters.channels in COMPLETED.values() else None
         return PreparedImage(values, View(original, size, (top, left), (height, width), pixels))
-
-    def _converted(self, image: np.ndarray) -> np.ndarray:
-        """Return the values of the net's channels, float32. Shapes: (3, H, W) -> (C, H, W)."""
-        if self._parameters.channels == "y":
-            return bgr_to_luma(image)[None]
-        if self._parameters.channels == "l":
-            return bgr_to_lab(image)[:1]
-        return image.astype(np.float32)
 
     def _in_order(self, image: np.ndarray) -> np.ndarray:
         """Return the channels in the net's order; BGR for luma and lightness."""
@@ -194,13 +164,18 @@ class Preprocessor:
         raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, field="mean", got=shape)
 
 
+def read_mean_array(path: Path) -> np.ndarray:
+    """Return the mean in a file ``.npy`` or ``.binaryproto``. Shape: (C, H, W) or (C,)."""
+    return read_npy(path) if path.suffix == ".npy" else read_mean(path)
+
+
 def _mean(preprocess: Preprocess) -> np.ndarray | None:
     """Return the mean, float32. Shape: (C, H, W), (C, 1, 1) or (1, 1, 1)."""
     mean, channels = preprocess.mean, CHANNELS[preprocess.channels]
     if not isinstance(mean, Path):
         return np.array(mean, np.float32)[:, None, None] if mean else None
     try:
-        values = read_npy(mean) if mean.suffix == ".npy" else read_mean(mean)
+        values = read_mean_array(mean)
     except (OSError, ValueError) as error:
         message = f"the mean cannot be read: {reason_of(error, mean)}"
         raise ConfigError(message, code=ErrorCode.UNREADABLE, field="mean").at(str(mean)) from None
@@ -217,13 +192,7 @@ def _mean(preprocess: Preprocess) -> np.ndarray | None:
 class TrainingPreprocess:
     """Preprocessing in the data layer of a training net; empty where unspecified.
 
-    Attributes:
-        mean: Mean values.
-        mean_file: File of a mean image, as written in the prototxt.
-        scale: Factor after the subtraction of the mean.
-        crop: Height and width of the crop, in pixels.
-        size: Height and width of resized images, in pixels.
-        channels: "gray" for gray images.
+    ``crop`` and ``size`` are height and width in pixels; ``channels`` is "gray" for gray images.
     """
 
     mean: tuple[float, ...] = ()
@@ -237,43 +206,29 @@ class TrainingPreprocess:
 def training_preprocess(net: Path) -> TrainingPreprocess | None:
     """Return the preprocessing of a training net's data layer, preferably that of phase TEST.
 
-    Returns:
-        The preprocessing, or None if no layer reads images.
-
-    Raises:
-        PrototxtError: The file cannot be read.
+    None means that no layer reads images.
     """
     message = read_net(net).message
     tested, _ = filter_phase(message, "TEST", message.state.level, ())
-    layers = [
-        layer
-        for layer in (*tested.layer, *message.layer)
-        if layer.HasField("transform_param") and not layer.bottom
-    ]
-    return _of(layers[0]) if layers else None
-
-
-def _of(layer: LayerParameter) -> TrainingPreprocess:
-    p, images = layer.transform_param, layer.image_data_param
-    size: tuple[int, ...] = (images.new_height, images.new_width)
-    if p.HasField("resize_param"):
-        size = (p.resize_param.height, p.resize_param.width)
-    return TrainingPreprocess(
-        mean=tuple(_as_written(value) for value in p.mean_value),
-        mean_file=p.mean_file,
-        scale=_as_written(p.scale),
-        crop=_crop(p),
-        size=size if all(size) else (),
-        channels="gray" if p.force_gray else "",
-    )
+    for layer in (*tested.layer, *message.layer):
+        if layer.bottom or not layer.HasField("transform_param"):
+            continue
+        p, images = layer.transform_param, layer.image_data_param
+        size: tuple[int, ...] = (images.new_height, images.new_width)
+        if p.HasField("resize_param"):
+            size = (p.resize_param.height, p.resize_param.width)
+        crop = (p.crop_h, p.crop_w) if p.crop_h and p.crop_w else (p.crop_size, p.crop_size)
+        return TrainingPreprocess(
+            mean=tuple(map(_as_written, p.mean_value)),
+            mean_file=p.mean_file,
+            scale=_as_written(p.scale),
+            crop=crop if all(crop) else (),
+            size=size if all(size) else (),
+            channels="gray" if p.force_gray else "",
+        )
+    return None
 
 
 def _as_written(value: float) -> float:
     """Return a number of a prototxt without the further digits of float32."""
     return float(f"{value:.7g}")
-
-
-def _crop(p: TransformationParameter) -> tuple[int, ...]:
-    if p.crop_h and p.crop_w:
-        return (p.crop_h, p.crop_w)
-    return (p.crop_size, p.crop_size) if p.crop_size else ()

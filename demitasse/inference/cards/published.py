@@ -21,7 +21,7 @@ import numpy as np
 from demitasse.core.paths import is_file, regular_file
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode, WeightsError
-from demitasse.inference.cards.card import MAX_SIDE, Card
+from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.card_file import (
     FileOverrides,
     Table,
@@ -36,17 +36,12 @@ ZOO = Path(__file__).parent / "zoo"
 MOST = 64
 
 
-CHUNK = 1 << 20
-"""Bytes per read."""
-
-
 @dataclass(frozen=True)
 class PublishedCard:
     """A published card.
 
     Attributes:
         key: Name of the card in messages and flags.
-        name: Name of the model.
         files: SHA-1 and SHA-256 of files of weights.
         contents: Hashes of the parameters, see ``content_hash``.
         nets: Names of the nets in their prototxts.
@@ -70,14 +65,7 @@ class PublishedCard:
         return values
 
     def card(self, overrides: FileOverrides) -> Card:
-        """Return the card for a copy of the model.
-
-        Args:
-            overrides: The net and the weights; the card's other files are in the weights' folder.
-
-        Raises:
-            ConfigError: A file of the card is missing.
-        """
+        """Return the card for a copy of the model; its other files are in the weights' folder."""
         values = self.values()
         model = values["model"]
         named = model.get("labels") if isinstance(model, dict) else None
@@ -110,11 +98,7 @@ def published_cards() -> tuple[PublishedCard, ...]:
 
 
 def published_card(key: str) -> PublishedCard:
-    """Return the published card with this key.
-
-    Raises:
-        ConfigError: The key is unknown.
-    """
+    """Return the published card with this key."""
     known = {one.key: one for one in published_cards()}
     if key not in known:
         message = (
@@ -126,15 +110,8 @@ def published_card(key: str) -> PublishedCard:
 
 
 def recognize(weights: Sequence[Path]) -> PublishedCard | None:
-    """Return the card of a published file of weights; None for other files.
-
-    Raises:
-        WeightsError: The file cannot be read.
-    """
-    if len(weights) != 1:
-        return None
-    digests = file_hashes(weights[0])
-    return _card_of(weights[0], digests)
+    """Return the card of a published file of weights; None for other files."""
+    return _card_of(weights[0], file_hashes(weights[0])) if len(weights) == 1 else None
 
 
 @lru_cache
@@ -151,17 +128,10 @@ def similar_cards(net: Path) -> list[PublishedCard]:
     """Return the cards of nets with this name and input size.
 
     Nets that were trained on other data may have the same name, so a card is only a suggestion.
-
-    Raises:
-        PrototxtError: The net cannot be read.
     """
     message = read_net(net).message
-    sizes = [
-        tuple(shape.dim[2:])
-        for layer in message.layer
-        if layer.type == "Input"
-        for shape in layer.input_param.shape
-    ]
+    inputs = (layer for layer in message.layer if layer.type == "Input")
+    sizes = [tuple(shape.dim[2:]) for layer in inputs for shape in layer.input_param.shape]
     name = message.name.casefold()
     called = [one for one in published_cards() if name in {net.casefold() for net in one.nets}]
     return [one for one in called if _input_size(one) in {(), *sizes}]
@@ -170,7 +140,7 @@ def similar_cards(net: Path) -> list[PublishedCard]:
 def _input_size(one: PublishedCard) -> tuple[int, ...]:
     """Return height and width of a card's input; empty if variable."""
     table = parse_card(ZOO / f"{one.key}.toml").table("preprocess")
-    sides = table.sides("crop", MAX_SIDE) or table.sides("size", MAX_SIDE)
+    sides = table.sides("crop") or table.sides("size")
     return sides * 2 if len(sides) == 1 else sides
 
 
@@ -179,14 +149,11 @@ def file_hashes(path: Path) -> tuple[str, str]:
 
     The pages of Caffe's Model Zoo give SHA-1. It identifies files; nothing relies on its collision
     resistance.
-
-    Raises:
-        WeightsError: The file cannot be read.
     """
     old, new = hashlib.sha1(usedforsecurity=False), hashlib.sha256()
     try:
         with regular_file(path).open("rb") as file:
-            while part := file.read(CHUNK):
+            while part := file.read(1 << 20):
                 old.update(part)
                 new.update(part)
     except OSError as error:
@@ -200,9 +167,6 @@ def content_hash(path: Path) -> str:
 
     The hash covers all layers with parameters, sorted by name: the name, and for each parameter its
     shape without leading axes of length 1, which old files have, and its values as float32.
-
-    Raises:
-        WeightsError: The file cannot be read.
     """
     digest = hashlib.sha256()
     for layer, arrays in sorted(read_weights(path).items()):

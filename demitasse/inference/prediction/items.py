@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.core.paths import is_file, is_folder, read_text
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases.database import Cursor, open_db
+from demitasse.io.data.databases.database import open_db
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.databases.hdf5 import Hdf5File
 from demitasse.io.data.images.codecs import IMAGES, Color, files_in, read_image
@@ -21,52 +21,34 @@ ARRAYS = {".npy", ".npz", *HDF5}
 
 
 class Images:
-    """Image files.
-
-    Args:
-        paths: The files.
-
-    Attributes:
-        names: Names of the items.
-        files: Files of the items.
-    """
+    """Image files."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.names = [str(path) for path in paths]
         self.files = list(paths)
 
     def pixels(self, index: int, color: Color) -> np.ndarray:
-        """Return the pixels of an image, uint8. Shape: (C, H, W).
-
-        Raises:
-            DataError: The image cannot be read.
-        """
+        """Return the pixels of an image, uint8. Shape: (C, H, W)."""
         return read_image(self.files[index], color)
 
 
 class Records:
-    """Records of a database, read sequentially from any record.
-
-    Args:
-        path: The database.
-        backend: "LMDB" or "LEVELDB".
-    """
+    """Records of a database, read sequentially from any record."""
 
     def __init__(self, path: Path, backend: str) -> None:
         self._path, self._database = path, open_db(path, backend)
         self._cursor, self._at = self._database.new_cursor(), 0
+        self.names = []
         self._cursor.seek_to_first()
-        self.names = [key.decode("utf-8", "replace") for key in _keys(self._cursor)]
+        while self._cursor.valid():
+            self.names.append(self._cursor.key().decode("utf-8", "replace"))
+            self._cursor.next()
         self._cursor.seek_to_first()
         self.files = sorted(one for one in path.iterdir() if one.suffix in {".mdb", ".ldb", ".sst"})
         self.files = [one for one in self.files if one.name != "lock.mdb"]
 
     def pixels(self, index: int, color: Color) -> np.ndarray:
-        """Return the values of a record. Shape: (C, H, W).
-
-        Raises:
-            DataError: The record cannot be read.
-        """
+        """Return the values of a record. Shape: (C, H, W)."""
         if index < self._at:
             self._cursor.seek_to_first()
             self._at = 0
@@ -76,22 +58,12 @@ class Records:
         try:
             return datum_to_array(Datum.FromString(bytes(self._cursor.value())), color)
         except (ValueError, DataError) as error:  # protobuf's error is a ValueError
-            message = getattr(error, "message", str(error))
-            raise DataError(
-                message, str(self._path), self.names[index], code=ErrorCode.CORRUPT
-            ) from None
+            message, place = getattr(error, "message", str(error)), str(self._path)
+            raise DataError(message, place, self.names[index], code=ErrorCode.CORRUPT) from None
 
 
 class Arrays:
-    """Rows of arrays, one for each input of a net.
-
-    Args:
-        path: A file ``.npy``, ``.npz``, ``.h5`` or ``.hdf5``.
-        inputs: Names of the net's inputs.
-
-    Raises:
-        DataError: The file cannot be read, lacks an input, or the numbers of rows differ.
-    """
+    """Rows of arrays, one for each input of a net, in a file ``.npy``, ``.npz`` or of HDF5."""
 
     def __init__(self, path: Path, inputs: Sequence[str]) -> None:
         self.files = [path]
@@ -126,16 +98,10 @@ Items = Images | Records | Arrays
 
 
 def find_items(names: Sequence[str], inputs: Sequence[str]) -> Items:
-    """Return the items in files and folders.
+    """Return the items in files and folders; ``inputs`` are the net's, for arrays.
 
-    Args:
-        names: Image files, folders of images, or lists (``.txt``) with one name per line; or one
-            database, or one file of arrays.
-        inputs: Names of the net's inputs, for arrays.
-
-    Raises:
-        ConfigError: A database or a file of arrays is not the only input.
-        DataError: No item is found, or a file cannot be read.
+    Names are image files, folders of images, or lists (``.txt``) with one name per line; or one
+    database, or one file of arrays.
     """
     paths = [Path(name) for name in names]
     kinds = [_backend(path) or path.suffix in ARRAYS for path in paths]
@@ -166,12 +132,6 @@ def _backend(path: Path) -> str:
     if is_file(path / "data.mdb"):
         return "LMDB"
     return "LEVELDB" if is_file(path / "CURRENT") else ""
-
-
-def _keys(cursor: Cursor) -> Iterator[bytes]:
-    while cursor.valid():
-        yield cursor.key()
-        cursor.next()
 
 
 def _read(path: Path, inputs: Sequence[str]) -> dict[str, np.ndarray]:

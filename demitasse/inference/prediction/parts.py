@@ -33,10 +33,6 @@ class BatchRunner:
         files: The model's files.
         device: Device of the net; defaults to the configuration's.
         outputs: Names of the returned blobs; empty for those of the card or of the net.
-
-    Attributes:
-        net: The net.
-        outputs: Names of the returned blobs.
     """
 
     def __init__(self, files: ModelFiles, device: str | None, outputs: Sequence[str] = ()) -> None:
@@ -56,12 +52,7 @@ class BatchRunner:
         return [*digests, text, *self.outputs, str(self.net.device)]
 
     def values(self, items: Items, batch: range) -> dict[str, np.ndarray]:
-        """Return the outputs of a batch of items. Shapes: (len(batch), ...).
-
-        Raises:
-            DataError: An item cannot be read, or the shapes of the items differ.
-            NetError: The rows of an output differ from the number of items.
-        """
+        """Return the outputs of a batch of items. Shapes: (len(batch), ...)."""
         inputs = items.rows(batch) if isinstance(items, Arrays) else self._stacked(items, batch)
         found = self._model.run(inputs)
         for name, array in found.items():
@@ -74,11 +65,7 @@ class BatchRunner:
         return found
 
     def lines(self, items: Items, batch: range) -> list[str]:
-        """Return predictions for a batch of images, as lines of JSON.
-
-        Raises:
-            ConfigError: The model has no card, or the items are not images.
-        """
+        """Return predictions for a batch of images, as lines of JSON."""
         if self._predictor is None or isinstance(items, Arrays):
             message = (
                 "JSON lines are predictions for images by a model's card; without a card, or for "
@@ -121,7 +108,6 @@ class BatchRunner:
 
 MAX_SHARDS = 100_000
 
-
 Candidate = tuple[int, int | None, str]
 """Index, number of shards, and source; the number is None if unknown."""
 
@@ -157,18 +143,13 @@ class Shard:
                 f"{self.where} gives shard {self.index} of {self.num_shards}; expected an index "
                 f"from 0 to one less than the number, and a number from 1 to {MAX_SHARDS}"
             )
-            raise ConfigError(
-                message,
-                code=ErrorCode.OUT_OF_RANGE,
-                field="shard",
-                got=(self.index, self.num_shards),
-            )
+            got = (self.index, self.num_shards)
+            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="shard", got=got)
 
     def part_of(self, total: int) -> range:
         """Return this shard's range of ``total`` numbers; shards are contiguous and balanced."""
-        return range(
-            self.index * total // self.num_shards, (self.index + 1) * total // self.num_shards
-        )
+        begin, end = (at * total // self.num_shards for at in (self.index, self.index + 1))
+        return range(begin, end)
 
     def __str__(self) -> str:
         return f"{self.index}/{self.num_shards}"
@@ -215,7 +196,15 @@ def find_shard(text: str, environment: Mapping[str, str]) -> Shard:
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[Candidate]:
-    number = _Numbers(environment)
+    def number(name: str) -> int | None:
+        text = environment.get(name, "").strip()
+        if not text:
+            return None
+        if not text.isdecimal() or len(text) > 9:
+            message = f"the variable {name} is {text[:50]!r}, expected a number"
+            raise ConfigError(message, code=ErrorCode.INVALID, variable=name)
+        return int(text)
+
     array = number("SLURM_ARRAY_TASK_ID")
     if array is not None:
         first, step = number("SLURM_ARRAY_TASK_MIN") or 0, number("SLURM_ARRAY_TASK_STEP") or 1
@@ -235,22 +224,6 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Candidate]:
             return
 
 
-class _Numbers:
-    """Numbers in environment variables."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-
-    def __call__(self, name: str) -> int | None:
-        text = self._environment.get(name, "").strip()
-        if not text:
-            return None
-        if not text.isdecimal() or len(text) > 9:
-            message = f"the variable {name} is {text[:50]!r}, expected a number"
-            raise ConfigError(message, code=ErrorCode.INVALID, variable=name)
-        return int(text)
-
-
 @renamed_arguments(maker="runner", batch="batch_size")
 def fingerprint(runner: BatchRunner, items: Items, batch_size: int) -> str:
     """Return a hash of a prediction's inputs: model, items and batch size.
@@ -262,23 +235,16 @@ def fingerprint(runner: BatchRunner, items: Items, batch_size: int) -> str:
     return sha256(json.dumps(texts).encode()).hexdigest()
 
 
-def part_path(folder: Path, shard: Shard, kind: Format) -> Path:
+def part_path(folder: Path, shard: Shard, kind: str) -> Path:
     """Return the path of a part."""
     return folder / f"part-{shard.index:05}-of-{shard.num_shards:05}.{kind}"
 
 
 @renamed_arguments(maker="runner", batch="batch_size")
 def make_part(
-    folder: Path,
-    shard: Shard,
-    runner: BatchRunner,
-    items: Items,
-    *,
-    batch_size: int,
-    kind: Format = "npz",
-    force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Path, bool]:
+    folder: Path, shard: Shard, runner: BatchRunner, items: Items, *, batch_size: int,
+    kind: Format = "npz", force: bool = False, progress: Callable[[int, int], None] | None = None,
+) -> tuple[Path, bool]:  # fmt: skip
     """Write a shard's part, unless it exists.
 
     Args:
@@ -315,31 +281,25 @@ def make_part(
         range(start * batch_size, min(start * batch_size + batch_size, total))
         for start in shard.part_of(-(-total // batch_size))
     ]
-    if kind == "jsonl":
-        lines = [line for some in _counted(batches, progress) for line in runner.lines(items, some)]
-        _write_lines(path, [json.dumps({SOURCE: source}), *lines])
-        return path, True
-    taken = {ITEMS, SOURCE}.intersection(runner.outputs)
+    taken = {ITEMS, SOURCE}.intersection(runner.outputs) if kind == "npz" else None
     if taken:
         message = f"the output name {taken.pop()!r} is reserved for parts; omit the output"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="output")
-    found = [runner.values(items, some) for some in _counted(batches, progress)]
-    names = [items.names[index] for some in batches for index in some]
-    arrays = (
-        {name: np.concatenate([one[name] for one in found]) for name in found[0]} if found else {}
-    )
-    write_npz(path, {**arrays, ITEMS: np.array(names, np.str_), SOURCE: np.array(source)})
-    return path, True
-
-
-def _counted(
-    batches: Sequence[range], progress: Callable[[int, int], None] | None
-) -> Iterator[range]:
-    """Yield batches; call ``progress`` after each."""
+    lines, found = [json.dumps({SOURCE: source})], []
     for done, some in enumerate(batches, 1):
-        yield some
+        if kind == "jsonl":
+            lines += runner.lines(items, some)
+        else:
+            found.append(runner.values(items, some))
         if progress is not None:
             progress(done, len(batches))
+    if kind == "jsonl":
+        _write_lines(path, lines)
+        return path, True
+    names = [items.names[index] for some in batches for index in some]
+    arrays = {name: np.concatenate([one[name] for one in found]) for name in next(iter(found), ())}
+    write_npz(path, {**arrays, ITEMS: np.array(names, np.str_), SOURCE: np.array(source)})
+    return path, True
 
 
 def join_parts(folder: Path, out: Path) -> int:
@@ -364,7 +324,7 @@ def join_parts(folder: Path, out: Path) -> int:
         message = f"parts in {kind} are joined in a file with that suffix, not {out}"
         raise ConfigError(message, code=ErrorCode.INVALID, file=str(out), expected=f".{kind}")
     present = {path.name for path in paths}
-    wanted = [part_path(folder, Shard(i, int(count)), _kind(kind)) for i in range(int(count))]
+    wanted = [part_path(folder, Shard(i, int(count)), kind) for i in range(int(count))]
     missing = [path.name for path in wanted if path.name not in present]
     if missing:
         message = f"{len(missing)} of {int(count)} parts are missing, the first is {missing[0]}"
@@ -386,9 +346,8 @@ def join_parts(folder: Path, out: Path) -> int:
             if _signature(one) != _signature(first):
                 message = "names, types or shapes of the arrays differ from those of other parts"
                 raise DataError(message, str(path), code=ErrorCode.INCOMPATIBLE)
-        write_npz(
-            out, {name: np.concatenate([one[name] for one in loaded.values()]) for name in first}
-        )
+        joined = {name: np.concatenate([one[name] for one in loaded.values()]) for name in first}
+        write_npz(out, joined)
     return len(wanted)
 
 
@@ -400,10 +359,6 @@ def _state(path: Path) -> str:
         reason = error.strerror or str(error)
         raise DataError(reason, str(path), code=ErrorCode.UNREADABLE) from error
     return f"{path} {state.st_size} {state.st_mtime_ns}"
-
-
-def _kind(text: str) -> Format:
-    return "jsonl" if text == "jsonl" else "npz"
 
 
 def _source_of(path: Path) -> str:
@@ -420,11 +375,6 @@ def _source_of(path: Path) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines after the first one.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
     try:
         return [line for line in read_text(path, "strict").split("\n")[1:] if line]
     except (OSError, ValueError) as error:
@@ -432,11 +382,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the outputs and the names of items, with equal numbers of rows.
-
-    Raises:
-        DataError: The file cannot be read, or is not a part.
-    """
+    """Return the outputs and the names of items, with equal numbers of rows."""
     try:
         arrays = arrays_in(path, texts=True)
     except (OSError, ValueError) as error:

@@ -1,9 +1,8 @@
 """An inference server with KServe's protocol, version 2 (Open Inference Protocol).
 
 Messages (``messages``, ``parsing``) are JSON, with binary values if the client asks for them. A
-model (``model``) validates requests, its queue (``batching``) batches them for worker threads, and
-an ASGI application (``app``) responds over HTTP. ``server`` runs the application with uvicorn, and
-``connections`` closes connections of clients that time out.
+model (``model``) validates requests, and its queue (``batching``) batches them. The application
+(``app``) responds to requests, which ``connections`` receive by HTTP/1.1. ``server`` runs it all.
 """
 
 from demitasse.inference.serving.messages import (

@@ -1,24 +1,20 @@
-"""The server as an ASGI application: KServe's paths, and limits of requests.
+"""The server's paths: KServe's protocol over HTTP, and limits of requests.
 
-Source: KServe, *Open Inference Protocol*, version 2, with extensions of Triton; ASGI 3.
+Source: KServe, *Open Inference Protocol*, version 2, with extensions of Triton.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
 
-from demitasse.core.log import get_logger
 from demitasse.errors import DataError
 from demitasse.inference.serving.batching import BusyError, Queue, RunError
 from demitasse.inference.serving.codec import CodecError, Codecs, shared_codecs
+from demitasse.inference.serving.framing import FAILED, Head, HTTPError, Response, json_response
 from demitasse.inference.serving.gate import State
 from demitasse.inference.serving.messages import (
     LENGTH_HEADER,
@@ -32,26 +28,14 @@ from demitasse.inference.serving.page import drop_page
 from demitasse.inference.serving.parsing import read_request
 from demitasse.version import __version__
 
-log = get_logger(__name__)
-
-T = TypeVar("T")
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 SMALL = 1 << 14
 """Bytes of JSON up to which a body is parsed in the event loop, and others in a codec process."""
 
 FEW = 1 << 10
 """Numbers up to which JSON is written in the event loop."""
 
-PIECE = 1 << 18
-"""Bytes of a response that are sent at once."""
-
 MAX_SILENT = 30.0
 """Seconds without a sign of life from the event loop after which the server is not live."""
-
-FAILED = "internal error; see the server's log"
 
 
 @dataclass(frozen=True)
@@ -70,32 +54,21 @@ class Limits:
     held: int = 0
 
 
-@dataclass(frozen=True)
-class Response:
-    """A response of HTTP."""
+@dataclass(eq=False)
+class Call:
+    """A request with a body.
 
-    status: int
-    body: bytes
-    headers: Mapping[str, str]
-    binary: Sequence[memoryview] = ()
-    """Further parts of the body."""
+    Attributes:
+        respond: Returns the response, given the whole body.
+        model: Name of the model whose responses are counted; "" for none.
+        body: Received part of the body.
+        start: Time of the request's head.
+    """
 
-    def __len__(self) -> int:
-        """Return the number of bytes of the body."""
-        return len(self.body) + sum(part.nbytes for part in self.binary)
-
-
-class HTTPError(Exception):
-    """Ends a request with an error response."""
-
-    def __init__(self, status: int, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, headers
-
-    def response(self) -> Response:
-        """Return the protocol's error response."""
-        plain = _json(self.status, {"error": self.message})
-        return Response(plain.status, plain.body, {**plain.headers, **self.headers})
+    respond: Callable[[bytearray], Awaitable[Response]]
+    model: str = ""
+    body: bytearray = field(default_factory=bytearray)
+    start: float = field(default_factory=time.perf_counter)
 
 
 class App:
@@ -116,27 +89,73 @@ class App:
         codecs: Codecs | None = None,
     ) -> None:
         self._queues = queues
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._metrics = metrics or Metrics()
         self._held = 0
-        self._most_held = self._limits.held or 8 * self._limits.max_bytes
+        self._calls = 0  # in progress
+        self._most_held = self.limits.held or 8 * self.limits.max_bytes
         self._codecs = codecs or shared_codecs()
-        self._results: _Results | None = None
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Respond to a request, or to the server's start and shutdown."""
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
-            try:
-                response = await self._respond(scope, receive)
-            except HTTPError as error:
-                response = error.response()
-            self._held += len(response)
-            try:
-                await _send(response, send, head=scope["method"] == "HEAD")
-            finally:
-                self._held -= len(response)
+    def accept(self, head: Head) -> Response | Call:
+        """Return the response to a request, or what responds to it with its body.
+
+        Raises:
+            HTTPError: The request is refused before its body is received.
+        """
+        content: object
+        match head.path.strip("/").split("/"):
+            case ["v2", "models", "stats"] if "stats" not in self._queues:
+                content = {"model_stats": [self._metrics.statistics(one) for one in self._queues]}
+            case ["v2", "models", name, "versions", "1", *rest] | ["v2", "models", name, *rest]:
+                return self._accept_for_model(name, rest, head)
+            case [""]:
+                _need_method(head, "GET", "HEAD")
+                return drop_page()
+            case ["v2"]:
+                content = {
+                    "name": "demitasse",
+                    "version": __version__,
+                    "extensions": ["binary_tensor_data", "statistics", "model_configuration"],
+                }
+            case ["v2", "health", "live" | "ready"] | ["metrics"]:
+                return self._probe(head)
+            case ["v2", "models"]:
+                content = {"models": list(self._queues)}
+            case ["v2", "repository", "index"]:
+                _need_method(head, "POST")
+                self._need_room(head.length or 0, more=head.length or 0)
+                return self._begin(Call(self._index))
+            case _:
+                message = "unknown path; the server's paths are / and begin with /v2"
+                raise HTTPError(message, HTTPStatus.NOT_FOUND)
+        _need_method(head, "GET", "HEAD")
+        return json_response(200, content)
+
+    def add_to_body(self, call: Call, part: bytes) -> None:
+        """Add a received part to the body of a call.
+
+        Raises:
+            HTTPError: The body, or all bodies and responses, are too large.
+        """
+        self._need_room(len(call.body) + len(part), more=len(part))
+        call.body += part
+        self._held += len(part)
+
+    def _begin(self, call: Call) -> Call:
+        self._calls += 1
+        return call
+
+    def hold(self, count: int) -> None:
+        """Count bytes of a response in memory; a negative number of released bytes."""
+        self._held += count
+
+    def end(self, call: Call, status: int) -> None:
+        """Count the response to a call, and release the body."""
+        self._calls -= 1
+        self._held -= len(call.body)
+        call.body = bytearray()
+        if call.model:
+            self._metrics.add_response(call.model, status, time.perf_counter() - call.start)
 
     def probes(self, silent: float = 0.0) -> State:
         """Return the answers to probes, in any thread.
@@ -159,225 +178,123 @@ class App:
             answers[f"/v2/models/{name}/versions/1/ready"] = answer
         return answers
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await send({"type": "lifespan.shutdown.complete"})
+    def _probe(self, head: Head) -> Response:
+        _need_method(head, "GET", "HEAD")
+        status, kind, text = self.probes()[f"/{head.path.strip('/')}"]
+        return Response(status, {"Content-Type": kind}, [text.encode()])
 
-    async def _respond(self, scope: Message, receive: Receive) -> Response:
-        content: dict[str, object]
-        match scope["path"].strip("/").split("/"):
-            case [""]:
-                _need_method(scope, "GET", "HEAD")
-                return Response(200, *drop_page())
-            case ["v2", "models", "stats"] if "stats" not in self._queues:
-                content = {"model_stats": [self._metrics.statistics(one) for one in self._queues]}
-            case ["v2", "models", name, "versions", "1", *rest] | ["v2", "models", name, *rest]:
-                return await self._model_response(name, rest, scope, receive)
-            case ["v2"]:
-                content = {
-                    "name": "demitasse",
-                    "version": __version__,
-                    "extensions": ["binary_tensor_data", "statistics", "model_configuration"],
-                }
-            case ["v2", "health", "live" | "ready"] | ["metrics"]:
-                _need_method(scope, "GET", "HEAD")
-                status, kind, text = self.probes()[f"/{scope['path'].strip('/')}"]
-                return Response(status, text.encode(), {"Content-Type": kind})
-            case ["v2", "models"]:
-                content = {"models": list(self._queues)}
-            case ["v2", "repository", "index"]:
-                _need_method(scope, "POST")
-                return _json(200, await self._index(receive))
-            case _:
-                raise HTTPError(404, "unknown path; the server's paths are / and begin with /v2")
-        _need_method(scope, "GET", "HEAD")
-        return _json(200, content)
-
-    async def _model_response(
-        self, name: str, rest: Sequence[str], scope: Message, receive: Receive
-    ) -> Response:
+    def _accept_for_model(self, name: str, rest: Sequence[str], head: Head) -> Response | Call:
         queue = self._queues.get(name)
         if queue is None:
             known = ", ".join(self._queues)
-            raise HTTPError(404, f"unknown model {name[:100]!r} of version 1; models are {known}")
-        match list(rest):
+            message = f"unknown model {name[:100]!r} of version 1; models are {known}"
+            raise HTTPError(message, HTTPStatus.NOT_FOUND)
+        match rest:
             case ["infer"]:
-                _need_method(scope, "POST")
-                return await self._measured(queue, scope, receive)
+                _need_method(head, "POST")
+                return self._accept_inference(queue, head)
+            case ["ready"]:
+                return self._probe(head)
             case []:
                 content: object = queue.model.metadata()
             case ["stats"]:
                 content = {"model_stats": [self._metrics.statistics(name)]}
             case ["config"]:
                 content = queue.config()
-            case ["ready"]:
-                _need_method(scope, "GET", "HEAD")
-                status = 200 if queue.ready else 503
-                return _json(status, {"name": name, "ready": queue.ready})
             case _:
                 message = "a model has /infer, /ready, /config, /stats, /versions/1, nothing else"
-                raise HTTPError(404, message)
-        _need_method(scope, "GET", "HEAD")
-        return _json(200, content)
+                raise HTTPError(message, HTTPStatus.NOT_FOUND)
+        _need_method(head, "GET", "HEAD")
+        return json_response(200, content)
 
-    async def _index(self, receive: Receive) -> list[dict[str, str]]:
+    async def _index(self, body: bytearray) -> Response:
         """Return Triton's index of the models; the body may limit it to those that are ready."""
-        body = bytearray()
+        if len(body) > SMALL:
+            message = f"a request for the index has at most {SMALL} bytes"
+            raise HTTPError(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         try:
-            await self._receive(body, receive)
-            if len(body) > SMALL:
-                raise HTTPError(413, f"a request for the index has at most {SMALL} bytes")
             asked = json.loads(body or b"{}")
         except (ValueError, RecursionError):
             asked = None
-        finally:
-            self._held -= len(body)
         if not isinstance(asked, dict) or not isinstance(asked.get("ready", False), bool):
-            raise HTTPError(400, 'a request for the index is {}, or {"ready": true}')
+            message = 'a request for the index is {}, or {"ready": true}'
+            raise HTTPError(message)
         states = {name: queue.ready for name, queue in self._queues.items()}
-        return [
+        index = [
             {"name": name, "version": "1", "state": "READY" if ready else "UNAVAILABLE",
              "reason": "" if ready else "the net fails on zeros"}
             for name, ready in states.items()
             if ready or not asked.get("ready")
         ]  # fmt: skip
+        return json_response(200, index)
 
-    async def _measured(self, queue: Queue, scope: Message, receive: Receive) -> Response:
-        start = time.perf_counter()
-        status = 500
+    def _accept_inference(self, queue: Queue, head: Head) -> Call:
+        async def respond(body: bytearray) -> Response:
+            return await self._infer(queue, body, length, head.headers)
+
+        call = self._begin(Call(respond, queue.model.name))
         try:
-            response = await self._infer(queue, scope, receive)
-            status = response.status
+            if head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+                message = "bodies must not be compressed"
+                raise HTTPError(message, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+            length = _json_length(head.headers)
+            self._need_room(head.length or 0, more=head.length or 0)
         except HTTPError as error:
-            status = error.status
+            self.end(call, error.status)
             raise
-        except Exception:
-            log.exception("A request failed")
-            raise HTTPError(500, FAILED) from None
-        else:
-            return response
-        finally:
-            self._metrics.add_response(queue.model.name, status, time.perf_counter() - start)
-
-    async def _infer(self, queue: Queue, scope: Message, receive: Receive) -> Response:
-        headers = {key.lower(): value for key, value in scope["headers"]}
-        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise HTTPError(415, "bodies must not be compressed")
-        length = _length(headers, LENGTH_HEADER)
-        announced = _length(headers, "Content-Length") or 0
-        self._need_room(announced, more=announced)
-        body = bytearray()
-        try:
-            await self._receive(body, receive)
-            async with asyncio.timeout(self._limits.timeout):
-                is_image = bool(queue.model.reader.images) and _is_image(body, length, headers)
-                return await self._run(queue, body, length, is_image=is_image)
-        except TimeoutError:
-            message = f"no result within {self._limits.timeout:g} seconds"
-            raise HTTPError(504, message) from None
-        except BusyError as busy:
-            raise HTTPError(503, str(busy), **{"Retry-After": "1"}) from None
-        except (RunError, CodecError):
-            raise HTTPError(500, FAILED) from None
-        except DataError as error:
-            raise HTTPError(400, error.message) from None
-        finally:
-            self._held -= len(body)
-
-    async def _receive(self, body: bytearray, receive: Receive) -> None:
-        """Receive a body, and count its bytes as they arrive."""
-        try:
-            async with asyncio.timeout(self._limits.timeout):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise HTTPError(400, "the client disconnected")
-                    part = message.get("body", b"")
-                    self._need_room(len(body) + len(part), more=len(part))
-                    body += part
-                    self._held += len(part)
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            message_ = f"no complete body within {self._limits.timeout:g} seconds"
-            raise HTTPError(408, message_, Connection="close") from None
+        return call
 
     def _need_room(self, size: int, *, more: int) -> None:
         """Refuse a body of ``size`` bytes, ``more`` of them not received yet, beyond the limits."""
-        largest = self._limits.max_bytes
+        largest = self.limits.max_bytes
         if size > largest:
-            raise HTTPError(413, f"a request has at most {largest} bytes", Connection="close")
+            message = f"a request has at most {largest} bytes"
+            raise HTTPError(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Connection="close")
         if self._held + more > self._most_held:
             message = f"requests with {self._held} bytes are in progress already"
-            raise HTTPError(503, message, **{"Retry-After": "1", "Connection": "close"})
+            raise _busy(message, Connection="close")
 
-    async def _run(
-        self, queue: Queue, body: bytearray, json_length: int | None, *, is_image: bool
+    async def _infer(
+        self,
+        queue: Queue,
+        body: bytearray,
+        json_length: int | None,
+        headers: Mapping[bytes, bytes],
     ) -> Response:
         model, images = queue.model, None
-        if is_image:
-            request, images = await self._codecs.call(model.reader.image, bytes(body))
-        elif not _is_light(body, json_length):
-            request, images = await self._codecs.call(model.reader, body, json_length)
-        else:
-            request = read_request(memoryview(body), json_length)
-            if any(tensor.datatype == "BYTES" for tensor in request.inputs):
-                request, images = await self._codecs.call(model.reader.decode, request)
-        loop = asyncio.get_running_loop()
-        if self._results is None or self._results.loop is not loop:
-            self._results = _Results(loop)
-        outputs = await self._results.wait(queue.put(model.prepare(request, images)))
-        tensors = model.tensors(request, outputs)
-        wanted = request.outputs or {one.name: request.binary for one in tensors}
-        return await self._written(InferResponse(model.name, tensors, request.id), wanted)
+        try:
+            if model.reader.images and _is_image(body, json_length, headers):
+                request, images = await self._codecs.call(model.reader.image, bytes(body))
+            elif not _is_light(body, json_length):
+                request, images = await self._codecs.call(model.reader.read, body, json_length)
+            else:
+                request = read_request(memoryview(body), json_length)
+                if any(tensor.datatype == "BYTES" for tensor in request.inputs):
+                    request, images = await self._codecs.call(model.reader.decode, request)
+            prepared = model.prepare(request, images)
+            outputs = await queue.run(prepared, alone=self._calls == 1)
+            tensors = model.tensors(request, outputs)
+            wanted = request.outputs or {one.name: request.binary for one in tensors}
+            return await self._written(InferResponse(model.name, tensors, request.id), wanted)
+        except BusyError as busy:
+            raise _busy(str(busy)) from None
+        except (RunError, CodecError):
+            raise HTTPError(FAILED, HTTPStatus.INTERNAL_SERVER_ERROR) from None
+        except DataError as error:
+            raise HTTPError(error.message) from None
 
     async def _written(self, response: InferResponse, binary: Mapping[str, bool]) -> Response:
         """Write a response: binary values without a copy, and many numbers in a codec process."""
         texts = [one for one in response.outputs if not binary[one.name]]
         if sum(_weight(one) for one in texts) > FEW:
             headers, content = await self._codecs.call(write_response, response, binary)
-            return Response(200, content, headers)
+            return Response(200, headers, [content])
         headers, content, parts = write_response_parts(response, binary)
-        return Response(200, content, headers, parts)
+        return Response(200, headers, [content, *parts])
 
 
-class _Results:
-    """Results of other threads, many of which wake an event loop once."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._done: deque[tuple[Future[Any], asyncio.Future[Any]]] = deque()
-        self._scheduled = False
-
-    async def wait(self, source: Future[T]) -> T:
-        """Return a result; if the caller is cancelled, cancel what has not begun."""
-        target: asyncio.Future[T] = self.loop.create_future()
-        source.add_done_callback(lambda done: self._put(done, target))
-        try:
-            return await target
-        finally:
-            source.cancel()
-
-    def _put(self, source: Future[T], target: asyncio.Future[T]) -> None:
-        self._done.append((source, target))
-        if not self._scheduled:
-            self._scheduled = True
-            with suppress(RuntimeError):  # the loop has ended
-                self.loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        self._scheduled = False  # first: what is put from now on schedules again
-        while self._done:
-            source, target = self._done.popleft()
-            if target.done() or source.cancelled():
-                continue
-            error = source.exception()
-            if error is not None:
-                target.set_exception(error)
-            else:
-                target.set_result(source.result())
+def _busy(message: str, **headers: str) -> HTTPError:
+    return HTTPError(message, HTTPStatus.SERVICE_UNAVAILABLE, Retry_After="1", **headers)
 
 
 def _is_light(body: bytearray, json_length: int | None) -> bool:
@@ -408,36 +325,17 @@ def _weight(tensor: Tensor) -> int:
     return tensor.values.size
 
 
-def _length(headers: Mapping[bytes, bytes], name: str) -> int | None:
-    value = headers.get(name.lower().encode())
+def _json_length(headers: Mapping[bytes, bytes]) -> int | None:
+    value = headers.get(LENGTH_HEADER.lower().encode())
     if value is None:
         return None
     if not value.isdigit() or len(value) > 18:
-        raise HTTPError(400, f"the header {name} must be a number of bytes")
+        message = f"the header {LENGTH_HEADER} must be a number of bytes"
+        raise HTTPError(message)
     return int(value)
 
 
-def _need_method(scope: Message, *methods: str) -> None:
-    if scope["method"] not in methods:
-        message = f"this path accepts {' and '.join(methods)}, not {scope['method'][:20]}"
-        raise HTTPError(405, message, Allow=", ".join(methods))
-
-
-def _json(status: int, content: object) -> Response:
-    return Response(status, json.dumps(content).encode(), {"Content-Type": "application/json"})
-
-
-async def _send(response: Response, send: Send, *, head: bool) -> None:
-    headers = {**response.headers, "Content-Length": str(len(response))}
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": response.status, "headers": raw})
-    if head or len(response) <= PIECE:
-        body = b"" if head else b"".join([response.body, *response.binary])
-        await send({"type": "http.response.body", "body": body})
-        return
-    for part in (memoryview(response.body), *response.binary):
-        for start in range(0, part.nbytes, PIECE):
-            body = bytes(part[start : start + PIECE])
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-            await asyncio.sleep(0)  # other connections come in between
-    await send({"type": "http.response.body", "body": b""})
+def _need_method(head: Head, *methods: str) -> None:
+    if head.method not in methods:
+        message = f"this path accepts {' and '.join(methods)}, not {head.method[:20]}"
+        raise HTTPError(message, HTTPStatus.METHOD_NOT_ALLOWED, Allow=", ".join(methods))

@@ -1,17 +1,18 @@
 """Dynamic batching: a bounded queue of requests, and worker threads, each with its own net.
 
 A worker takes the oldest request and later requests with the same shapes, up to the largest batch;
-it may wait for more requests.
+it may wait for more requests. A net whose passes are short runs in the thread of the event loop
+instead: waking a thread, and the event loop again, would take longer than the pass.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import suppress
 
 import numpy as np
 
@@ -25,6 +26,15 @@ Arrays = dict[str, np.ndarray]
 RETRY = 1.0
 """Seconds between trials of a net that has failed."""
 
+SHORT = 0.004
+"""Mean seconds of passes in the event loop, for which other connections wait."""
+
+WEIGHT = 1 / 16
+"""Weight of the last pass in the mean: one pass of 16 times ``SHORT`` ends those in the loop."""
+
+WAITING = 1 / 8
+"""Share of the time without the processor that counts as time of a pass."""
+
 
 class BusyError(Exception):
     """The queue is full."""
@@ -34,45 +44,50 @@ class RunError(Exception):
     """A net failed; the log contains the cause, which clients do not receive."""
 
 
-@dataclass(eq=False)
 class _Job:
-    request: PreparedRequest
-    result: Future[Arrays] = field(default_factory=Future)
-    arrived: float = field(default_factory=time.perf_counter)
+    """A queued request, and its result.
 
-    @property
-    def key(self) -> object:
-        """Row shapes by input, which are equal in requests of one batch."""
-        return {name: array.shape[1:] for name, array in self.request.inputs.items()}
+    Attributes:
+        key: Row shapes by input, which are equal in requests of one batch.
+        done: Set in the event loop once a worker thread has set the result; None before the
+            request waits for a thread.
+    """
+
+    def __init__(self, request: PreparedRequest) -> None:
+        self.request, self.arrived = request, time.perf_counter()
+        self.key = {name: array.shape[1:] for name, array in request.inputs.items()}
+        self.result: Arrays | RunError | None = None
+        self.done: asyncio.Future[None] | None = None
 
 
 class _Worker:
-    """State of a worker thread.
+    """A worker thread's net and its state.
 
     Attributes:
         ready: True if the net ran on zeros, or a request, and has not failed on zeros since.
+        suspect: True if the net is to run on zeros before the next request.
         tried: Set once the net has run or failed for the first time.
         ended: True once the thread has ended.
+        mean: Moving mean of the seconds of a pass, which begins above ``SHORT``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
         self.ready = self.ended = False
+        self.suspect = True
         self.tried = threading.Event()
+        self.mean = 2 * SHORT
 
-    def check(self, model: Model, runner: Runner) -> None:
+    def check(self, model: Model) -> None:
         """Run the net on zeros."""
+        self.suspect = False
         try:
-            runner.warm_up(model.max_batch, can_batch=model.can_batch)
+            self.runner.warm_up(model.max_batch, can_batch=model.can_batch)
         except Exception:
             log.exception("Model %r fails on zeros, and is not ready", model.name)
             self.ready = False
         else:
             self.ready = True
-        self.tried.set()
-
-    def end(self) -> None:
-        """Note the end of the thread."""
-        self.ready, self.ended = False, True
         self.tried.set()
 
 
@@ -102,11 +117,12 @@ class Queue:
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        runners = [model.runner() for _ in range(workers)]
-        self._workers = [_Worker() for _ in runners]
+        self._may_run_in_loop = workers == 1 and not max_delay
+        self._in_loop = False  # the event loop runs all requests, and no thread does
+        self._workers = [_Worker(model.runner()) for _ in range(workers)]
         self._threads = [
-            threading.Thread(target=self._work, args=(runner, worker), name=f"{model.name}-{i}")
-            for i, (runner, worker) in enumerate(zip(runners, self._workers, strict=True))
+            threading.Thread(target=self._work, args=(worker,), name=f"{model.name}-{i}")
+            for i, worker in enumerate(self._workers)
         ]
         for thread in self._threads:
             thread.start()
@@ -131,12 +147,16 @@ class Queue:
         """Return the number of queued requests."""
         return len(self._jobs)
 
-    def put(self, request: PreparedRequest) -> Future[Arrays]:
-        """Queue a request; return its future outputs.
+    async def run(self, request: PreparedRequest, *, alone: bool = False) -> Arrays:
+        """Return the outputs of a request; if the caller is cancelled, what has not begun ends.
+
+        Args:
+            request: The request.
+            alone: True if no other request may join this one.
 
         Raises:
             BusyError: The queue is full, or closed.
-            RunError: All workers have ended.
+            RunError: The net failed, or all workers have ended.
         """
         job = _Job(request)
         with self._changed:
@@ -151,63 +171,106 @@ class Queue:
                 )
                 raise BusyError(message)
             self._jobs.append(job)
-            self._changed.notify_all()
+            if not self._in_loop:
+                self._changed.notify_all()
+        try:
+            if self._in_loop and not alone:
+                await asyncio.sleep(0)  # until all requests that have arrived are queued
+            while job.result is None and self._run_in_loop():
+                pass
+            with self._changed:
+                if job.result is None:
+                    job.done = asyncio.get_running_loop().create_future()
+            if job.done is not None:
+                await job.done
+        except asyncio.CancelledError:
+            with self._changed, suppress(ValueError):
+                self._jobs.remove(job)
+            raise
+        assert job.result is not None
+        if isinstance(job.result, RunError):
+            raise job.result
         return job.result
 
     def close(self) -> None:
         """Run the queued requests, and end the threads."""
         with self._changed:
             self._closed = True
+            self._in_loop = False
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
 
-    def _work(self, runner: Runner, worker: _Worker) -> None:
+    def _run_in_loop(self) -> bool:
+        """Run a batch in this thread; return False if worker threads run the requests."""
+        [worker, *_] = self._workers
+        with self._changed:
+            if not self._in_loop or not self._jobs:
+                return False
+            batch = self._take()
+        try:
+            self._run(worker, batch)
+        except SystemExit:  # from a layer
+            log.exception("A request failed")
+            self._deliver(batch, [RunError("the net ended")] * len(batch))
+            worker.suspect = True
+        if worker.suspect or worker.mean >= SHORT:
+            with self._changed:
+                self._in_loop = False
+                self._changed.notify_all()
+        return True
+
+    def _run_all_in_loop(self) -> None:
+        while self._run_in_loop():
+            pass
+
+    def _work(self, worker: _Worker) -> None:
         """Run requests until the queue is closed; fail them if the thread ends before."""
         batch: list[_Job] = []
         try:
-            worker.check(self.model, runner)
+            worker.check(self.model)
             while (found := self._next(worker)) is not None:
-                batch = [job for job in found if job.result.set_running_or_notify_cancel()]
-                failed = False
+                batch = found
                 if batch:
-                    start = time.perf_counter()
-                    results = _run(runner, batch)
-                    rows = sum(job.request.rows for job in batch)
-                    queued = sum(start - job.arrived for job in batch)
-                    self._on_batch(len(batch), rows, time.perf_counter() - start, queued)
-                    failed = _deliver(batch, results)
-                if failed or not worker.ready:
-                    worker.check(self.model, runner)
+                    self._run(worker, batch)
+                else:
+                    worker.check(self.model)
         except BaseException:  # a layer may raise SystemExit
             log.exception("A worker of model %r ended", self.model.name)
         finally:
             with self._changed:
-                worker.end()
+                worker.ready, worker.ended = False, True
+                worker.tried.set()
                 if all(one.ended for one in self._workers):
                     batch += self._jobs
                     self._jobs.clear()
-            for job in batch:
-                if not job.result.done():
-                    job.result.set_exception(RunError("the worker ended"))
+            left = [job for job in batch if job.result is None]
+            self._deliver(left, [RunError("the worker ended")] * len(left))
 
     def _next(self, worker: _Worker) -> list[_Job] | None:
         """Wait for a request; return its batch, or None after ``close``.
 
-        A worker whose net has failed gets an empty batch after a while, to try the net again.
+        A worker whose net has failed gets an empty batch, to try the net again.
         """
         with self._changed:
-            while not self._jobs:
+            if worker.mean < SHORT and self._may_run_in_loop and not worker.suspect:
+                self._in_loop = True
+                for loop in {job.done.get_loop() for job in self._jobs if job.done is not None}:
+                    _call(loop, self._run_all_in_loop)
+            while not self._jobs or self._in_loop:
                 if self._closed:
                     return None
+                if worker.suspect:
+                    return []
                 if not self._changed.wait(None if worker.ready else RETRY):
                     return []
-            batch = [self._jobs.popleft()]
-            if self.model.can_batch:
-                self._fill(batch)
-            return batch
+            return [] if worker.suspect else self._take()
 
-    def _fill(self, batch: list[_Job]) -> None:
+    def _take(self) -> list[_Job]:
+        """Remove the oldest request, and those that join it; return the batch."""
+        batch = [self._jobs.popleft()]
+        if not self.model.can_batch:
+            return batch
         until = batch[0].arrived + self._max_delay
         while True:
             room = self.model.max_batch - sum(job.request.rows for job in batch)
@@ -225,7 +288,41 @@ class Queue:
             last = batch.pop()
             rows -= last.request.rows
             self._jobs.appendleft(last)
-            self._changed.notify()
+            self._changed.notify_all()
+        return batch
+
+    def _run(self, worker: _Worker, batch: Sequence[_Job]) -> None:
+        start, used = time.perf_counter(), time.thread_time()
+        results = _run(worker.runner, batch)
+        seconds, used = time.perf_counter() - start, time.thread_time() - used
+        rows = sum(job.request.rows for job in batch)
+        queued = sum(start - job.arrived for job in batch)
+        self._on_batch(len(batch), rows, seconds, queued)
+        failed = any(isinstance(result, RunError) for result in results)
+        worker.suspect = failed or not worker.ready
+        # a thread that waits does so mostly for the processor, as another thread would
+        worker.mean += (used + (seconds - used) * WAITING - worker.mean) * WEIGHT
+        self._deliver(batch, results)
+
+    def _deliver(self, jobs: Sequence[_Job], results: Sequence[Arrays | RunError]) -> None:
+        """Set the results of requests, and wake those that wait, in each event loop at once."""
+        with self._changed:
+            for job, result in zip(jobs, results, strict=True):
+                job.result = result
+        waiting = [job.done for job in jobs if job.done is not None]
+        for loop in {future.get_loop() for future in waiting}:
+            _call(loop, _wake, [one for one in waiting if one.get_loop() is loop])
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *given: object) -> None:
+    with suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(function, *given)
+
+
+def _wake(futures: Sequence[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
 
 
 def _is_prepared(rows: int) -> bool:
@@ -247,13 +344,3 @@ def _run(runner: Runner, jobs: Sequence[_Job]) -> list[Arrays | RunError]:
             return [result for job in jobs for result in _run(runner, [job])]
         log.exception("A request failed")
         return [RunError(str(error))]
-
-
-def _deliver(jobs: Sequence[_Job], results: Sequence[Arrays | RunError]) -> bool:
-    """Set the results of requests; return True if a request failed."""
-    for job, result in zip(jobs, results, strict=True):
-        if isinstance(result, RunError):
-            job.result.set_exception(result)
-        else:
-            job.result.set_result(result)
-    return any(isinstance(result, RunError) for result in results)

@@ -43,19 +43,15 @@ class CodecError(Exception):
 
 
 class Codecs:
-    """Calls functions in other processes, which start when they are first needed.
+    """Calls functions in other processes, which start when they are first needed."""
 
-    Args:
-        count: Number of processes.
-    """
-
-    def __init__(self, count: int = CODECS) -> None:
+    def __init__(self) -> None:
         self._idle: queue.SimpleQueue[_Codec] = queue.SimpleQueue()
-        self._all = [_Codec() for _ in range(count)]
+        self._all = [_Codec() for _ in range(CODECS)]
         for codec in self._all:
             self._idle.put(codec)
         # threads that wait for a process, and compute nothing
-        self._threads = ThreadPoolExecutor(count, "codec")
+        self._threads = ThreadPoolExecutor(CODECS, "codec")
         self._end = weakref.finalize(self, _kill_all, self._all)
 
     async def call(self, function: Callable[..., T], *arguments: object) -> T:
@@ -110,7 +106,6 @@ class _Codec:
         self._lock = threading.Lock()  # of the caller
 
     def start(self) -> None:
-        """Start the process unless it runs."""
         if self._process is None:
             self._process = subprocess.Popen(
                 module_command(__name__), stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -119,13 +114,7 @@ class _Codec:
     def call(
         self, caller: object, function: Callable[..., Any], arguments: tuple[object, ...]
     ) -> Any:
-        """Return a function's result; a process that has ended is started again.
-
-        Args:
-            caller: Identity of the call, for ``interrupt``.
-            function: The function.
-            arguments: Its arguments.
-        """
+        """Return a function's result; a process that has ended is started again."""
         self.start()
         with self._lock:
             self._caller = caller
@@ -154,7 +143,6 @@ class _Codec:
                 self._process.kill()
 
     def kill(self) -> None:
-        """Kill the process, and release its pipes."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -203,11 +191,8 @@ def _write(pipe: IO[bytes], value: object) -> None:
 
 
 def _read(pipe: IO[bytes]) -> Any:
-    return pickle.loads(_exactly(pipe, int.from_bytes(_exactly(pipe, 8), "little")))
-
-
-def _exactly(pipe: IO[bytes], count: int) -> bytes:
-    content = pipe.read(count)
-    if len(content) < count:
+    length = int.from_bytes(pipe.read(8), "little")  # 0 at the end, and no value is so short
+    content = pipe.read(length)
+    if not 0 < length == len(content):
         raise EOFError
-    return content
+    return pickle.loads(content)

@@ -1,37 +1,35 @@
 """Connections that no client can keep, and that share the event loop fairly.
 
-Each connection has time limits for every state, and parses a small part of its input at a time. It
-takes the place of uvicorn's protocols. These wait without limit for headers, for a client to
-receive its response, and for the rest of an answered body.
+Each connection has time limits for every state, and parses a small part of its input at a time.
 
-Source: R. Fielding et al., *HTTP/1.1* (RFC 9112), 2022; ASGI 3.
+Source: R. Fielding et al., *HTTP/1.1* (RFC 9112), 2022.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, cast
 
 from demitasse.core.log import get_logger
 from demitasse.inference.serving.framing import (
+    FAILED,
     MAX_HEAD,
     NO_HEAD,
     ChunkDecoder,
-    FramingError,
     Head,
+    HTTPError,
+    Response,
     parse_head,
+    response_head,
 )
 
 if TYPE_CHECKING:
-    import uvicorn
-    from uvicorn.server import ServerState
+    from demitasse.inference.serving.app import App, Call
 
 log = get_logger(__name__)
 
@@ -39,7 +37,7 @@ HIGH_WATER = 1 << 16
 """Bytes received but not parsed from which on the client must wait."""
 
 PART = 1 << 18
-"""Bytes of a body that are parsed at once."""
+"""Bytes of a body that are parsed at once, and of a response that are sent at once."""
 
 CHUNKS_PART = 1 << 14
 """Bytes of a chunked body that are parsed at once."""
@@ -61,39 +59,44 @@ MAX_RESPONSE_TIMEOUTS = 20
 """Timeouts within which a client must have received a response."""
 
 
-NO_CONTENT = [(b"content-length", b"0"), (b"connection", b"close")]
-
-
 class Turns:
     """Decides which connection parses next.
 
     Args:
         most: Number of connections from which on a new one closes another, which is idle.
+
+    Attributes:
+        most: As given.
+        connections: Open connections, by the last complete request, the oldest first.
     """
 
     def __init__(self, most: int = 1000) -> None:
-        self._most = most
+        self.most = most
         self._waiting: deque[Connection] = deque()
-        self._open: dict[Connection, None] = {}  # by the last complete request, the oldest first
+        self.connections: dict[Connection, None] = {}
         self._scheduled = False
 
     def opened(self, connection: Connection) -> None:
         """Count a connection; if there are too many, close the one that is idle for longest."""
-        if len(self._open) >= self._most:
-            idle = next((one for one in self._open if one.idle), None)
+        if len(self.connections) >= self.most:
+            idle = next((one for one in self.connections if one.idle), None)
             if idle is not None:
                 idle.drop()
-        self._open[connection] = None
+        self.connections[connection] = None
 
     def used(self, connection: Connection) -> None:
         """Note a complete request."""
-        if connection in self._open:
-            del self._open[connection]
-            self._open[connection] = None
+        if connection in self.connections:
+            del self.connections[connection]
+            self.connections[connection] = None
 
-    def closed(self, connection: Connection) -> None:
-        """Forget a connection."""
-        self._open.pop(connection, None)
+    def received(self, connection: Connection) -> None:
+        """Have a connection parse new input: the first of a round at once, others in the next."""
+        if self._scheduled:
+            self.add(connection)
+        else:
+            self._schedule(connection.loop)
+            self._parse(connection)
 
     def add(self, connection: Connection) -> None:
         """Have a connection parse its input in a later round."""
@@ -101,8 +104,19 @@ class Turns:
             connection.waiting = True
             self._waiting.append(connection)
         if not self._scheduled:
-            self._scheduled = True
-            connection.loop.call_soon(self._run)
+            self._schedule(connection.loop)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = True
+        loop.call_soon(self._run)
+
+    def _parse(self, connection: Connection) -> bool:
+        try:
+            return connection.parse()
+        except Exception:  # the other connections must go on
+            log.exception("A connection failed")
+            connection.drop()
+            return False
 
     def _run(self) -> None:
         """Let connections parse for a short time, in turn."""
@@ -110,173 +124,43 @@ class Turns:
         while self._waiting and heads < MAX_HEADS:
             connection = self._waiting.popleft()
             connection.waiting = False
-            try:
-                heads += connection.parse()
-            except Exception:  # the other connections must go on
-                log.exception("A connection failed")
-                connection.drop()
+            heads += self._parse(connection)
             if time.perf_counter() >= end:
                 break
-        self._scheduled = bool(self._waiting)
-        if self._scheduled:
-            self._waiting[0].loop.call_soon(self._run)
-
-
-Message = MutableMapping[str, Any]
-PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
-
-
-class _Exchange:
-    """A request and its response, as the application sees them.
-
-    Attributes:
-        body: Parsed part of the request's body that the application has not received.
-        more_body: True until the whole body is parsed.
-        complete: True once the response is written.
-        disconnected: True once the client has left, or sent a wrong body.
-    """
-
-    def __init__(self, connection: Connection, head: Head) -> None:
-        self._connection, self._head = connection, head
-        self.body, self.more_body = bytearray(), head.length != 0
-        self.complete = self.disconnected = self._received = False
-        self._expects_continue = head.expects_continue and self.more_body
-        self._changed = asyncio.Event()
-        self._start: bytes | None = None  # of the response; empty once it is written
-        self._left = 0.0  # bytes of the response's body
-
-    async def run(self, app: Callable[..., Any], scope: Message) -> None:
-        """Run the application; answer with 500 if it does not."""
-        try:
-            await app(scope, self.receive, self.send)
-        except Exception:
-            log.exception("The application failed")
-        if self.disconnected or self.complete:
-            return
-        if self._start is None:
-            await self.send({"type": "http.response.start", "status": 500, "headers": NO_CONTENT})
-            await self.send({"type": "http.response.body"})
-        else:
-            self._connection.drop()
-
-    @property
-    def started(self) -> bool:
-        """True once a part of the response is written."""
-        return self._start == b""
-
-    def add(self, part: bytes, *, more: bool) -> None:
-        """Add a part of the request's body."""
-        self.body += part
-        self.more_body = more
-        self._changed.set()
-
-    def disconnect(self) -> None:
-        """End the request for the application."""
-        self.disconnected = True
-        self._changed.set()
-
-    async def receive(self) -> Message:
-        """Return the next event of ASGI."""
-        if self._expects_continue:
-            self._expects_continue = False
-            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while (
-            (self._received or (self.more_body and not self.body))
-            and not self.disconnected
-            and not self.complete
-        ):
-            self._changed.clear()
-            await self._changed.wait()
-        if self.disconnected or self.complete:
-            return {"type": "http.disconnect"}
-        body, self.body = bytes(self.body), bytearray()
-        self._received = not self.more_body
-        if self.more_body:
-            self._connection.resume()
-        return {"type": "http.request", "body": body, "more_body": self.more_body}
-
-    async def send(self, message: Message) -> None:
-        """Write a part of the response; its head is written with the first part of its body."""
-        await self._connection.writable.wait()
-        if self.disconnected:
-            return
-        if self._start is None:
-            self._start = self._response_head(message["status"], message.get("headers", ()))
-            return
-        more = message.get("more_body", False)
-        body = b"" if self._head.method == "HEAD" else message.get("body", b"")
-        self._left -= len(body)
-        if self.complete or self._left < 0 or (not more and 0 < self._left < math.inf):
-            text = "the response has another length than its head says"
-            raise ValueError(text)
-        self._connection.transport.write(self._start + body)
-        self._start = b""
-        if not more:
-            self.complete = True
-            self._changed.set()
-            self._connection.finish_response()
-
-    def _response_head(self, status: int, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-        fields = [*self._connection.server_state.default_headers, *fields]
-        known = {name.lower(): value for name, value in fields}
-        length = known.get(b"content-length")
-        self._left = math.inf if length is None else int(length)
-        if self._head.method == "HEAD":
-            self._left = 0
-        if self._head.closes or length is None or known.get(b"connection", b"").lower() == b"close":
-            self._connection.keep_alive = False
-        if not self._connection.keep_alive and b"connection" not in known:
-            fields.append((b"connection", b"close"))
-        lines = [b"HTTP/1.1 %d %b" % (status, PHRASES[status])]
-        lines += [b"%b: %b" % one for one in fields]
-        if any(b"\r" in line or b"\n" in line for line in lines):  # it would begin another
-            text = "a header field of the response has a line break"
-            raise ValueError(text)
-        return b"\r\n".join([*lines, b"", b""])
+        self._scheduled = False
+        if self._waiting:
+            self._schedule(self._waiting[0].loop)
 
 
 class Connection(asyncio.Protocol):
     """A client's connection.
 
     Args:
-        timeout: Seconds to receive the headers of a request, from the connection's start or their
-            first byte; and to receive some of the response.
+        app: The application. A client has its ``timeout`` to send the headers of a request, from
+            the connection's start or their first byte, to send the body, and to receive some of
+            the response.
         turns: Decides which connection parses next; None for this connection alone.
-        config: uvicorn's configuration, with the application.
-        server_state: uvicorn's connections, tasks and headers of all responses.
-        app_state: State of the application.
-        _loop: Not used.
 
     Attributes:
         transport: The transport.
-        server_state: As given.
         waiting: True while the connection is to parse its input.
-        keep_alive: True if another request may follow the present one.
-        writable: Set while the transport accepts output.
     """
 
     transport: asyncio.Transport
 
-    def __init__(
-        self,
-        *,
-        timeout: float,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        turns: Turns | None = None,
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        del _loop
-        self._timeout, self._turns = timeout, turns or Turns()
-        self._app, self._app_state, self.server_state = config.loaded_app, app_state, server_state
+    def __init__(self, app: App, turns: Turns | None = None) -> None:
+        self._app, self._turns, self._timeout = app, turns or Turns(), app.limits.timeout
         self.loop = asyncio.get_running_loop()
-        self.waiting, self.keep_alive, self.writable = False, True, asyncio.Event()
-        self.writable.set()
-        self._exchange: _Exchange | None = None  # the present request, or the one before
+        self.waiting, self._writable = False, asyncio.Event()
+        self._writable.set()
         self._incoming = bytearray()
-        self._body: int | ChunkDecoder = 0  # bytes left
-        self._closing = self._waits_for_request = False
+        self._last: tuple[bytes, Head | None] = b"", None  # a head, which the next may repeat
+        self._head: Head | None = None  # of the present request, until its response is written
+        self._call: Call | None = None  # which has the body
+        self._left: int | ChunkDecoder = 0  # of the body
+        self._in_body = False
+        self._task: asyncio.Task[None] | None = None
+        self._keep_alive, self._closing, self._waits_for_request = True, False, False
         # one timer, which is set again if it ends before the deadline
         self._action: Callable[[], None] = self.close
         self._due = math.inf
@@ -289,16 +173,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timeout for a request."""
         self.transport = cast("asyncio.Transport", transport)
-        self._server, self._client = (
-            address[:2] if isinstance(address, tuple) else None
-            for address in map(transport.get_extra_info, ("sockname", "peername"))
-        )
-        self.server_state.connections.add(self)  # type: ignore[arg-type]  # no class of uvicorn's
         self._turns.opened(self)
         self._set_deadline(self._timeout, self.close)
 
     def data_received(self, data: bytes) -> None:
-        """Receive a part of a request, which is parsed in a later round of the event loop."""
+        """Receive a part of a request."""
         if self._closing:
             return
         if self._waits_for_request:
@@ -307,25 +186,24 @@ class Connection(asyncio.Protocol):
         self._incoming += data
         if len(self._incoming) > HIGH_WATER:
             self.transport.pause_reading()
-        self._turns.add(self)
+        self._turns.received(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timeouts, and tell the application."""
+        """Stop all timeouts."""
         del exc
         self._closing = True
         for timer in (self._timer, self._progress, self._response_deadline):
             if timer is not None:
                 timer.cancel()
-        self._turns.closed(self)
-        self.server_state.connections.discard(self)
+        self._turns.connections.pop(self, None)
         self._incoming.clear()
-        if self._exchange is not None and not self._exchange.complete:
-            self._exchange.disconnect()
-        self.writable.set()
+        if self._in_body:
+            self._end_call(HTTPStatus.BAD_REQUEST)
+        self._writable.set()
 
     def pause_writing(self) -> None:
         """Start the timeouts for a client that receives slowly."""
-        self.writable.clear()
+        self._writable.clear()
         self._watch_progress(self.transport.get_write_buffer_size())
         if self._response_deadline is None:
             limit = MAX_RESPONSE_TIMEOUTS * self._timeout
@@ -335,111 +213,96 @@ class Connection(asyncio.Protocol):
         """Stop the timeout: the system has buffered the rest of the response."""
         if self._progress is not None:
             self._progress.cancel()
-        self.writable.set()
+        self._writable.set()
 
-    # -- parsing -------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     def parse(self) -> bool:
         """Parse a part of the input; return True if a request has started."""
-        try:
-            return not self._closing and bool(self._incoming) and self._parse()
-        except FramingError as error:
-            self._refuse(error)
+        if self._closing or not self._incoming:
             return False
-
-    def resume(self) -> None:
-        """Parse on, once the application has taken what was parsed."""
-        if self._incoming:
-            self._turns.add(self)
-        else:
-            self._more()
-
-    @property
-    def _in_body(self) -> bool:
-        return self._exchange is not None and self._exchange.more_body
-
-    @property
-    def _idle(self) -> bool:
-        """True between two requests."""
-        return self._exchange is None or (self._exchange.complete and not self._exchange.more_body)
-
-    def _parse(self) -> bool:
-        if self._idle:
-            return self._parse_head()
-        if self._in_body:
-            self._parse_body()
+        try:
+            if self._in_body:
+                self._parse_body()
+            elif self._head is None:
+                return self._parse_head()
+        except HTTPError as error:
+            self._refuse(error)
         return False
 
     def _parse_head(self) -> bool:
-        while self._incoming.startswith(b"\r\n"):  # RFC 9112 2.2
-            del self._incoming[:2]
-        end = self._incoming.find(b"\r\n\r\n", 0, MAX_HEAD)
-        if end < 0:
-            if NO_HEAD.search(self._incoming, 0, MAX_HEAD) is not None:
+        incoming = self._incoming
+        while incoming.startswith(b"\r\n"):  # RFC 9112 2.2
+            del incoming[:2]
+        raw, head = self._last
+        repeated = bool(raw) and incoming.startswith(raw)
+        end = len(raw) if repeated else incoming.find(b"\r\n\r\n", 0, MAX_HEAD) + 4
+        if end < 4:
+            if NO_HEAD.search(incoming, 0, MAX_HEAD) is not None:
                 message = "the headers have control characters, or lines that end without CRLF"
-                raise FramingError(message)
-            if len(self._incoming) >= MAX_HEAD:
+                raise HTTPError(message)
+            if len(incoming) >= MAX_HEAD:
                 message = f"the headers take more than {MAX_HEAD} bytes"
-                raise FramingError(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                raise HTTPError(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             self._more()
             return False
-        head = parse_head(bytes(self._incoming[: end + 4]))
-        del self._incoming[: end + 4]
+        if head is None or not repeated:
+            raw = bytes(incoming[:end])
+            head = parse_head(raw)
+            self._last = raw, head
+        del incoming[:end]
+        self._head, self._keep_alive = head, not head.closes
+        self._left = ChunkDecoder() if head.length is None else head.length
+        self._in_body = head.length != 0
         self._set_deadline(math.inf, self.close)
-        self._body = ChunkDecoder() if head.length is None else head.length
-        self._exchange = _Exchange(self, head)
-        if self._in_body and self._incoming:
+        try:
+            accepted = self._app.accept(head)
+        except Exception as error:
+            accepted = _error_response(error)
+        if isinstance(accepted, Response):
+            self._respond(accepted)
+            return True
+        self._call = accepted
+        if head.expects_continue and self._in_body:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not self._in_body:
+            self._run(accepted)
+        elif incoming:
+            self._set_deadline(self._timeout, self._refuse_late_body)
             self._parse_body()
         else:
+            self._set_deadline(self._timeout, self._refuse_late_body)
             self._more()
-        task = self.loop.create_task(self._exchange.run(self._app, self._scope(head)))
-        self.server_state.tasks.add(task)
-        task.add_done_callback(self.server_state.tasks.discard)
         return True
 
-    def _scope(self, head: Head) -> Message:
-        path, _, query = head.target.partition("?")
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": head.version,
-            "server": self._server,
-            "client": self._client,
-            "scheme": "http",
-            "method": head.method,
-            "root_path": "",
-            "path": unquote(path),
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": head.fields,
-            "state": self._app_state.copy(),
-        }
-
     def _parse_body(self) -> None:
-        exchange = self._exchange
-        assert exchange is not None
-        if len(exchange.body) > HIGH_WATER and not exchange.complete:
-            return  # until the application has received it
-        if isinstance(self._body, int):
-            part = bytes(self._incoming[: min(self._body, PART)])
+        if isinstance(self._left, int):
+            part = bytes(self._incoming[: min(self._left, PART)])
             del self._incoming[: len(part)]
-            self._body -= len(part)
-            done = not self._body
+            self._left -= len(part)
+            done = not self._left
         else:
-            part = self._body.decode(self._incoming, CHUNKS_PART)
-            done = self._body.done
+            part = self._left.decode(self._incoming, CHUNKS_PART)
+            done = self._left.done
             if not part and not done:
                 self._more()  # the rest of a line has not come
                 return
-        if exchange.complete:
-            exchange.more_body = not done
-            if done:
-                self._next_request()
+        call = self._call
+        if call is not None:
+            self._app.add_to_body(call, part)
+        self._in_body = not done
+        if done and call is not None:
+            self._run(call)
+        elif done and self._head is None:
+            self._next_request()
         else:
-            exchange.add(part, more=not done)
-        self._more()
+            self._resume()
+
+    def _resume(self) -> None:
+        """Parse the rest of the input, or receive more."""
         if self._incoming:
             self._turns.add(self)
+        self._more()
 
     def _more(self) -> None:
         """Receive more input, unless there is much to parse first."""
@@ -448,39 +311,98 @@ class Connection(asyncio.Protocol):
 
     # -- responses -----------------------------------------------------------------------------
 
-    def finish_response(self) -> None:
+    def _run(self, call: Call) -> None:
+        self._set_deadline(self._timeout, self._give_up)
+        self._task = self.loop.create_task(self._answer(call))
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            response = await call.respond(call.body)
+        except Exception as error:
+            response = _error_response(error)
+        self._respond(response)
+
+    def _give_up(self) -> None:
+        """Respond to a call that has no result in time."""
+        if self._task is not None:
+            self._task.cancel()
+        message = f"no result within {self._timeout:g} seconds"
+        self._respond(HTTPError(message, HTTPStatus.GATEWAY_TIMEOUT).response)
+
+    def _respond(self, response: Response) -> None:
+        """Write a response, at once if it is small and the client receives."""
+        self._set_deadline(math.inf, self.close)
+        if response.headers.get("Connection") == "close":
+            self._keep_alive = False
+        try:
+            head = response_head(response, close=not self._keep_alive)
+        except ValueError as error:
+            self._respond(_error_response(error))
+            return
+        body = [] if self._head is not None and self._head.method == "HEAD" else response.body
+        if self._closing:
+            self._end_call(response.status)
+        elif len(response) <= PART and self._writable.is_set():
+            self.transport.write(b"".join([head, *body]))
+            self._finish(response.status)
+        else:
+            parts = [part[i : i + PART] for part in body for i in range(0, len(part), PART)]
+            work = self._write(response, [head, *parts])
+            self._task = self.loop.create_task(work)
+
+    async def _write(self, response: Response, parts: list[bytes | memoryview]) -> None:
+        """Write the parts of a response as the client receives them."""
+        self._app.hold(len(response))
+        try:
+            for part in parts:
+                await self._writable.wait()
+                if self._closing:
+                    break
+                self.transport.write(part)
+                await asyncio.sleep(0)  # other connections come in between
+        finally:
+            self._app.hold(-len(response))
+        self._finish(response.status)
+
+    def _finish(self, status: int) -> None:
         """Continue with the next request, or close if the rest of this one does not come soon."""
-        self.server_state.total_requests += 1
+        self._end_call(status)
+        self._head = self._task = None
+        if self._closing:
+            return
         self._turns.used(self)
-        if not self.keep_alive:
+        if not self._keep_alive:
             self.close()
         elif not self._in_body:
             self._next_request()
-        elif isinstance(self._body, int) and self._body <= HIGH_WATER:
+        elif isinstance(self._left, int) and self._left <= HIGH_WATER:
             self._set_deadline(LINGER, self.close)
-            self.resume()
+            self._resume()
         else:
             self.close()
+
+    def _end_call(self, status: int) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            self._app.end(call, status)
 
     def _next_request(self) -> None:
         self._waits_for_request = not self._incoming
         self._set_deadline(self._timeout if self._incoming else KEEP_ALIVE, self.close)
-        self.resume()
+        self._resume()
 
-    def _refuse(self, error: FramingError) -> None:
-        """Respond to a request whose framing is wrong, and close the connection."""
-        exchange = self._exchange
-        if exchange is not None and not exchange.complete:
-            exchange.disconnect()  # the application gets no more of the body
-            if exchange.started:
-                self.drop()
-                return
-        content = json.dumps({"error": str(error)}).encode()
-        head = (
-            f"HTTP/1.1 {error.status.value} {error.status.phrase}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
-        self.transport.write(head.encode() + content)
+    def _refuse_late_body(self) -> None:
+        message = f"no complete body within {self._timeout:g} seconds"
+        self._refuse(HTTPError(message, HTTPStatus.REQUEST_TIMEOUT))
+
+    def _refuse(self, error: HTTPError) -> None:
+        """Respond to a request whose end is not certain or does not come, and close."""
+        self._end_call(error.status)
+        if self._task is not None:  # a response is in progress
+            self.drop()
+            return
+        head = response_head(error.response, close=True)
+        self.transport.write(b"".join([head, *error.response.body]))
         self._close(unread=True)
 
     # -- ends ----------------------------------------------------------------------------------
@@ -488,20 +410,19 @@ class Connection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         """True while the server waits for the client."""
-        one = self._exchange
-        return one is None or one.complete or one.more_body or not self.writable.is_set()
+        return self._head is None or self._in_body or not self._writable.is_set()
 
     def shutdown(self) -> None:
         """Close the connection after the present request."""
-        if self._exchange is None or self._exchange.complete:
+        if self._head is None:
             self.close()
         else:
-            self.keep_alive = False
+            self._keep_alive = False
 
     def drop(self) -> None:
         """Close the connection at once."""
         self._closing = True
-        self._turns.closed(self)
+        self._turns.connections.pop(self, None)
         self.transport.abort()
 
     def close(self) -> None:
@@ -550,3 +471,11 @@ class Connection(asyncio.Protocol):
             self._watch_progress(left)
         else:
             self.transport.abort()  # closing would wait for the client
+
+
+def _error_response(error: Exception) -> Response:
+    """Return the response to a request that raised an exception."""
+    if isinstance(error, HTTPError):
+        return error.response
+    log.error("A request failed", exc_info=error)
+    return HTTPError(FAILED, HTTPStatus.INTERNAL_SERVER_ERROR).response

@@ -1,4 +1,4 @@
-"""Framing of requests in HTTP/1.1: strict parsing of heads and of chunks.
+"""Messages of HTTP/1.1: strict parsing of heads and of chunks, and heads of responses.
 
 A proxy in front of the server and the server itself must agree on where each request ends, or a
 client smuggles a request past the proxy. What RFC 9112 lets a server repair is therefore refused.
@@ -8,9 +8,16 @@ Source: R. Fielding et al., *HTTP Semantics* (RFC 9110) and *HTTP/1.1* (RFC 9112
 
 from __future__ import annotations
 
+import json
 import re
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import unquote
 
 MAX_HEAD = 1 << 14
 """Largest request line and header fields, in bytes."""
@@ -24,6 +31,9 @@ MAX_CHUNK_LINE = 256
 MAX_OVERHEAD = 1 << 18
 """Bytes of chunk sizes and extensions that may exceed twice the data."""
 
+FAILED = "internal error; see the server's log"
+"""Message to clients about errors whose cause only the log contains."""
+
 TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 NAME, VALUE = re.compile(TOKEN), re.compile(rb"[\t -~\x80-\xff]*")
 REQUEST_LINE = re.compile(rb"(" + TOKEN + rb") ([!-~]+) HTTP/([0-9])\.([0-9])")
@@ -35,78 +45,120 @@ NO_HEAD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n|\Z)")
 CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t -~\x80-\xff]*)?")
 
 
-class FramingError(Exception):
-    """A request whose end is not certain, or which is too large to find out.
+@dataclass
+class Response:
+    """A response.
+
+    Attributes:
+        status: Status.
+        headers: Header fields, without the length of the body.
+        body: Parts of the body, each of bytes.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: Sequence[bytes | memoryview]
+
+    def __len__(self) -> int:
+        """Return the number of bytes of the body."""
+        return sum(map(len, self.body))
+
+
+def json_response(status: int, content: object, **headers: str) -> Response:
+    """Return a response in JSON; in the names of header fields, ``_`` stands for ``-``."""
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    body = json.dumps(content).encode()
+    return Response(status, {"Content-Type": "application/json", **fields}, [body])
+
+
+class HTTPError(Exception):
+    """Ends a request with an error response.
 
     Attributes:
         status: Status of the response.
+        response: The response, with the message in JSON.
     """
 
-    def __init__(self, message: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
+    def __init__(self, message: str, status: int = HTTPStatus.BAD_REQUEST, **headers: str) -> None:
         super().__init__(message)
-        self.status = status
+        self.status = int(status)
+        self.response = json_response(self.status, {"error": message}, **headers)
 
 
-@dataclass(frozen=True)
-class Head:
-    """Request line and header fields.
-
-    Attributes:
-        method: Method.
-        target: Target in origin form.
-        version: ``1.0`` or ``1.1``.
-        fields: Names, in lower case, and values of the header fields.
-        length: Length of the body; None for chunks.
-        closes: True if the client uses the connection for no other request.
-        expects_continue: True if the client waits for ``100 Continue`` before it sends the body.
-    """
+class Head(NamedTuple):
+    """Request line and header fields."""
 
     method: str
     target: str
-    version: str
-    fields: list[tuple[bytes, bytes]]
+    """Target in origin form."""
+    path: str
+    """Path of the target, decoded."""
+    headers: Mapping[bytes, bytes]
+    """Values by name, in lower case."""
     length: int | None
+    """Length of the body; None for chunks."""
     closes: bool
+    """True if the client uses the connection for no other request."""
     expects_continue: bool
+    """True if the client waits for ``100 Continue`` before it sends the body."""
 
 
 def parse_head(content: bytes) -> Head:
     """Check a request line and header fields, up to and including the empty line.
 
     Raises:
-        FramingError: They break a rule of RFC 9112, or are too many.
+        HTTPError: They break a rule of RFC 9112, or are too many.
     """
     first, *lines = content[:-4].split(b"\r\n")
     if len(lines) > MAX_FIELDS:
         message = f"{len(lines)} header fields; at most {MAX_FIELDS} are accepted"
-        raise FramingError(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        raise HTTPError(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
     line = REQUEST_LINE.fullmatch(first)
     if line is None:
         message = "the request line is not METHOD TARGET HTTP/1.1"
-        raise FramingError(message)
+        raise HTTPError(message)
     method, target, major, minor = line.groups()
     if major != b"1" or minor not in (b"0", b"1"):
         message = "the server speaks HTTP/1.0 and HTTP/1.1"
-        raise FramingError(message)
-    every = [_field(one) for one in lines]
+        raise HTTPError(message)
     fields: dict[bytes, list[bytes]] = {}
-    for name, value in every:
+    for name, value in map(_field, lines):
         fields.setdefault(name, []).append(value)
     _check_host(fields.get(b"host", []), required=minor == b"1")
     if fields.get(b"expect", [b"100-continue"])[0].lower() != b"100-continue":
         message = "the server meets no expectation but 100-continue"
-        raise FramingError(message, HTTPStatus.EXPECTATION_FAILED)
+        raise HTTPError(message, HTTPStatus.EXPECTATION_FAILED)
     http10 = minor == b"0"
     options = b",".join(fields.get(b"connection", ())).lower().split(b",")
+    origin = _origin_form(method, target).decode()
     return Head(
         method=method.decode(),
-        target=_origin_form(method, target).decode(),
-        version="1.0" if http10 else "1.1",
-        fields=every,
+        target=origin,
+        path=unquote(origin.partition("?")[0]),
+        headers={name: b", ".join(values) for name, values in fields.items()},
         length=_body_length(fields, http10=http10),
         closes=http10 or b"close" in [one.strip(b" \t") for one in options],
         expects_continue=b"expect" in fields and not http10,
     )
+
+
+def response_head(response: Response, *, close: bool) -> bytes:
+    """Return the status line and the header fields of a response."""
+    status = response.status
+    fields = {"Date": _date(int(time.time())), **response.headers, "Content-Length": len(response)}
+    if close:
+        fields["Connection"] = "close"
+    lines = [f"{name}: {value}\r\n" for name, value in fields.items()]
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{''.join(lines)}\r\n"
+    if head.count("\r") + head.count("\n") != 2 * (len(lines) + 2):
+        message = "a header field of the response has a line break"  # another would begin there
+        raise ValueError(message)
+    return head.encode()
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:
@@ -114,17 +166,17 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
     name, colon, value = line.partition(b":")
     if not colon or NAME.fullmatch(name) is None or VALUE.fullmatch(value) is None:
         message = "a field of the header or trailer is not NAME: VALUE on one line"
-        raise FramingError(message)
+        raise HTTPError(message)
     return name.lower(), value.strip(b" \t")
 
 
 def _check_host(hosts: list[bytes], *, required: bool) -> None:
     if len(hosts) > 1 or (required and not hosts):
         message = f"the header field Host must occur once; it occurs {len(hosts)} times"
-        raise FramingError(message)
+        raise HTTPError(message)
     if hosts and HOST.fullmatch(hosts[0]) is None:
         message = "the header field Host is not HOST or HOST:PORT"
-        raise FramingError(message)
+        raise HTTPError(message)
 
 
 def _body_length(fields: dict[bytes, list[bytes]], *, http10: bool) -> int | None:
@@ -132,18 +184,18 @@ def _body_length(fields: dict[bytes, list[bytes]], *, http10: bool) -> int | Non
     if codings and (lengths or http10):
         reason = "HTTP/1.0" if http10 else "Content-Length"
         message = f"Transfer-Encoding and {reason} contradict each other"
-        raise FramingError(message)
+        raise HTTPError(message)
     if codings:
         if len(codings) > 1 or codings[0].lower() != b"chunked":
             message = "Transfer-Encoding must be chunked"
             known = len(codings) == 1 and codings[0].lower().endswith(b"chunked")
-            raise FramingError(
+            raise HTTPError(
                 message, HTTPStatus.NOT_IMPLEMENTED if known else HTTPStatus.BAD_REQUEST
             )
         return None
     if len(lengths) > 1 or (lengths and re.fullmatch(rb"[0-9]{1,18}", lengths[0]) is None):
         message = "Content-Length must be one number of bytes"
-        raise FramingError(message)
+        raise HTTPError(message)
     return int(lengths[0]) if lengths else 0
 
 
@@ -152,13 +204,13 @@ def _origin_form(method: bytes, target: bytes) -> bytes:
     if absolute is not None:
         if not absolute[1] or HOST.fullmatch(absolute[1]) is None:
             message = "the target has no valid host"
-            raise FramingError(message)
+            raise HTTPError(message)
         path = absolute[2]
         return path if path.startswith(b"/") else b"/" + path
     if (target.startswith(b"/") and b"#" not in target) or (target, method) == (b"*", b"OPTIONS"):
         return target
     message = "the target must be a path that begins with /"
-    raise FramingError(message)
+    raise HTTPError(message)
 
 
 class ChunkDecoder:
@@ -177,7 +229,7 @@ class ChunkDecoder:
         """Remove up to about ``most`` bytes of ``incoming``; return the data among them.
 
         Raises:
-            FramingError: The chunks break a rule, or have too much beside the data.
+            HTTPError: The chunks break a rule, or have too much beside the data.
         """
         parts: list[bytes] = []
         at = 0
@@ -199,14 +251,14 @@ class ChunkDecoder:
         self._count += len(data)
         if self._overhead > MAX_OVERHEAD + 2 * self._count:
             message = "the chunks have far more bytes beside the data than data"
-            raise FramingError(message)
+            raise HTTPError(message)
         return data
 
     def _line_end(self, incoming: bytearray, at: int) -> int | None:
         if self._ends_chunk:
             if not b"\r\n".startswith(bytes(incoming[at : at + 2])):
                 message = "a chunk does not end with CRLF after its data"
-                raise FramingError(message)
+                raise HTTPError(message)
             return at if len(incoming) >= at + 2 else None
         most = MAX_HEAD if self._in_trailer else MAX_CHUNK_LINE
         end = incoming.find(b"\r\n", at, at + most + 2)
@@ -214,7 +266,7 @@ class ChunkDecoder:
             return end
         if len(incoming) - at >= most + 2 or incoming.find(b"\n", at) >= 0:
             message = f"a line between chunks is longer than {most} bytes, or ends without CRLF"
-            raise FramingError(message)
+            raise HTTPError(message)
         return None
 
     def _read_line(self, line: bytes) -> None:
@@ -225,7 +277,7 @@ class ChunkDecoder:
             size = CHUNK.fullmatch(line)
             if size is None:
                 message = "a chunk does not begin with its size, hexadecimal"
-                raise FramingError(message)
+                raise HTTPError(message)
             self._left = int(size[1], 16)
             self._in_trailer = not self._left
         elif line:
@@ -233,6 +285,6 @@ class ChunkDecoder:
             self._trailer += len(line)
             if self._trailer > MAX_HEAD:
                 message = f"the trailer is longer than {MAX_HEAD} bytes"
-                raise FramingError(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                raise HTTPError(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         else:
             self.done = True

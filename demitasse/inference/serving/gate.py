@@ -15,17 +15,15 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn
 
 from demitasse.core.log import get_logger
 from demitasse.inference.serving.child_process import module_command
-from demitasse.inference.serving.framing import FramingError, parse_head
+from demitasse.inference.serving.framing import HTTPError, parse_head
 
 log = get_logger(__name__)
 
@@ -57,8 +55,8 @@ class Gate:
     Args:
         listener: The listening socket.
         state: Returns the answers to probes; called in a thread of its own.
-        timeout: Seconds that a connection may be idle at first.
-        most: Number of connections from which on a new one closes the oldest of the process.
+        timeout: As for ``main``.
+        most: As for ``main``.
     """
 
     def __init__(
@@ -93,11 +91,7 @@ class Gate:
         threading.Thread(target=self._answer, args=(asked,), daemon=True, name="probes").start()
 
     def open(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Serve the connections that the process hands over.
-
-        Args:
-            protocol: Makes the protocol of a connection.
-        """
+        """Serve the connections that the process hands over, each by a protocol."""
         self._protocol = protocol
         handed = self._sockets[0]
         asyncio.get_running_loop().add_reader(handed, self._receive, handed)
@@ -105,9 +99,8 @@ class Gate:
 
     def close(self) -> None:
         """End the process, so that no more connections are accepted."""
-        if not self._closed:
-            self._closed = True
-            self._end()
+        self._closed = True
+        self._end()
 
     def _receive(self, handed: socket.socket) -> None:
         """Serve connections that were handed over; start the process again if it has ended."""
@@ -170,29 +163,14 @@ class _Client:
 
     def __init__(self, connection: socket.socket, until: float) -> None:
         self.connection, self.until = connection, until
-        self.path, self.head, self.keep = "", False, False
+        self.path, self.is_head, self.keep = "", False, False
 
 
 class _Door:
-    """The process's loop.
+    """The process's loop; see ``main`` for the arguments."""
 
-    Args:
-        listener: The listening socket.
-        handed: Takes the sockets of connections.
-        answers: Gives the server's state.
-        timeout: Seconds that a connection may be idle at first.
-        most: Number of connections from which on a new one closes the oldest.
-    """
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        handed: socket.socket,
-        answers: socket.socket,
-        timeout: float,
-        most: int,
-    ) -> None:
-        self._listener, self._handed, self._answers = listener, handed, answers
+    def __init__(self, sockets: Sequence[socket.socket], timeout: float, most: int) -> None:
+        self._listener, self._handed, self._answers = sockets
         self._timeout, self._most = timeout, most
         self._selector = selectors.DefaultSelector()
         self._clients: dict[_Client, None] = {}  # the oldest first
@@ -201,11 +179,9 @@ class _Door:
         self._state: State = {}
         self._partial = bytearray()
         self._asked = 0.0
-        for one in (listener, handed, answers):
+        for one in sockets:
             one.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ)
-        self._selector.register(answers, selectors.EVENT_READ)
-        self._selector.register(handed, selectors.EVENT_READ)
+            self._selector.register(one, selectors.EVENT_READ)
 
     def run(self) -> None:
         """Accept connections until the server closes its sockets."""
@@ -270,7 +246,7 @@ class _Door:
             self._hand_over(client)
             return
         client.connection.recv(end)
-        client.path, client.head = path, content.startswith(b"HEAD")
+        client.path, client.is_head = path, content.startswith(b"HEAD")
         client.keep = b" HTTP/1.1\r\n" in content[:end] and b"close" not in content[:end].lower()
         self._selector.unregister(client.connection)  # one probe at a time
         self._probes.append(client)
@@ -300,7 +276,6 @@ class _Door:
         self._selector.modify(self._handed, wanted)
 
     def _ask(self) -> None:
-        """Ask for the server's state."""
         self._asked = time.monotonic()
         with suppress(BlockingIOError):
             self._answers.send(b"?")
@@ -335,7 +310,7 @@ class _Door:
                 f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {kind}\r\n"
                 f"content-length: {len(body)}\r\n{ends}\r\n"
             ).encode()
-            sent, content = 0, head if client.head else head + body
+            sent, content = 0, head if client.is_head else head + body
             with suppress(OSError):
                 sent = client.connection.send(content)
             if sent < len(content) or not client.keep:
@@ -361,7 +336,7 @@ def _probe(head: bytes) -> str:
         return ""
     try:
         parsed = parse_head(head)
-    except FramingError:  # the server says what is wrong
+    except HTTPError:  # the server says what is wrong
         return ""
     if parsed.length != 0:
         return ""
@@ -369,7 +344,7 @@ def _probe(head: bytes) -> str:
     return path if path == "/metrics" or path.endswith(("/ready", "/live")) else ""
 
 
-def main(listener: float, handed: float, answers: float, timeout: float, most: float) -> NoReturn:
+def main(listener: float, handed: float, answers: float, timeout: float, most: float) -> None:
     """Accept connections until the server ends.
 
     Args:
@@ -382,5 +357,4 @@ def main(listener: float, handed: float, answers: float, timeout: float, most: f
     for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when to end
         signal.signal(number, signal.SIG_IGN)
     sockets = [socket.socket(fileno=int(number)) for number in (listener, handed, answers)]
-    _Door(sockets[0], sockets[1], sockets[2], timeout, int(most)).run()
-    sys.exit(0)
+    _Door(sockets, timeout, int(most)).run()

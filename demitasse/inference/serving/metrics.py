@@ -20,23 +20,18 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 @dataclass
 class _Sum:
-    """A number of events, and their duration."""
+    """A number of events, and the seconds that they took together."""
 
     count: int = 0
     seconds: float = 0.0
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Add events that took ``seconds`` together."""
         self.count += count
         self.seconds += seconds
 
     def as_dict(self) -> dict[str, int]:
         """Return Triton's description, in nanoseconds."""
         return {"count": self.count, "ns": round(self.seconds * 1e9)}
-
-
-def _sums() -> dict[int, _Sum]:
-    return defaultdict(_Sum)
 
 
 def _total(sums: Mapping[int, _Sum]) -> _Sum:
@@ -56,9 +51,9 @@ class _Counters:
         last: Time of the last batch, in milliseconds since 1970.
     """
 
-    responses: dict[int, _Sum] = field(default_factory=_sums)
+    responses: dict[int, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    batches: dict[int, _Sum] = field(default_factory=_sums)
+    batches: dict[int, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
     queued: _Sum = field(default_factory=_Sum)
     computed: _Sum = field(default_factory=_Sum)
     last: int = 0
@@ -86,15 +81,7 @@ class Metrics:
     def add_batch(
         self, model: str, requests: int, items: int, seconds: float, queued: float
     ) -> None:
-        """Count a batch that a net ran.
-
-        Args:
-            model: Name of the model.
-            requests: Number of requests in the batch.
-            items: Number of items.
-            seconds: Duration of the batch.
-            queued: Time in the queue, added up over the requests.
-        """
+        """Count a batch; ``queued`` is the time in the queue, added up over the requests."""
         with self._lock:
             counts = self._models[model]
             counts.batches[items].add(seconds)
@@ -141,46 +128,40 @@ class Metrics:
             waiting: Number of queued requests by model.
         """
         with self._lock:
-            lines = [line for family in self._families(waiting) for line in family]
-        return "\n".join(lines) + "\n"
+            return "\n".join([*self._lines(waiting), ""])
 
-    def _families(self, waiting: Mapping[str, int]) -> Iterator[list[str]]:
+    def _lines(self, waiting: Mapping[str, int]) -> Iterator[str]:
         models = sorted(self._models.items())
-        responses = {
-            f'model="{name}",status="{status}"': sums.count
-            for name, one in models
-            for status, sums in sorted(one.responses.items())
-        }
-        yield _family("requests_total", "counter", "Answers to requests for inference.", responses)
-        yield _durations(models)
-        for name, text, value in (
-            ("batches_total", "Batches that nets have run.", lambda one: _total(one.batches).count),
-            ("batched_requests_total", "Requests in these.", lambda one: one.queued.count),
-            ("batched_items_total", "Items in these.", lambda one: one.items),
-            ("batch_seconds_total", "Time in which nets ran.",
-             lambda one: _total(one.batches).seconds),
+        yield from _heading("requests_total", "counter", "Answers to requests for inference.")
+        for model, one in models:
+            for status, sums in sorted(one.responses.items()):
+                labels = f'model="{model}",status="{status}"'
+                yield f"demitasse_requests_total{{{labels}}} {sums.count}"
+        name = "request_duration_seconds"
+        yield from _heading(name, "histogram", "From a request to its answer.")
+        for model, one in models:
+            count = 0
+            for bound, more in zip((*BUCKETS, "+Inf"), one.buckets, strict=True):
+                count += more
+                yield f'demitasse_{name}_bucket{{model="{model}",le="{bound}"}} {count}'
+            yield f'demitasse_{name}_sum{{model="{model}"}} {_total(one.responses).seconds}'
+            yield f'demitasse_{name}_count{{model="{model}"}} {count}'
+        batches = {model: _total(one.batches) for model, one in models}
+        for name, kind, text, values in (
+            ("batches_total", "counter", "Batches that nets have run.",
+             {model: total.count for model, total in batches.items()}),
+            ("batched_requests_total", "counter", "Requests in these.",
+             {model: one.queued.count for model, one in models}),
+            ("batched_items_total", "counter", "Items in these.",
+             {model: one.items for model, one in models}),
+            ("batch_seconds_total", "counter", "Time in which nets ran.",
+             {model: total.seconds for model, total in batches.items()}),
+            ("queue_length", "gauge", "Requests that wait.", waiting),
         ):  # fmt: skip
-            samples = {f'model="{model}"': value(one) for model, one in models}
-            yield _family(name, "counter", text, samples)
-        lengths = {f'model="{model}"': count for model, count in waiting.items()}
-        yield _family("queue_length", "gauge", "Requests that wait.", lengths)
+            yield from _heading(name, kind, text)
+            for model, value in values.items():
+                yield f'demitasse_{name}{{model="{model}"}} {value}'
 
 
-def _family(name: str, kind: str, text: str, samples: Mapping[str, float]) -> list[str]:
-    name = f"demitasse_{name}"
-    values = [f"{name}{{{labels}}} {value}" for labels, value in samples.items()]
-    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *values]
-
-
-def _durations(models: list[tuple[str, _Counters]]) -> list[str]:
-    name = "request_duration_seconds"
-    lines = _family(name, "histogram", "From a request to its answer.", {})
-    name = f"demitasse_{name}"
-    for model, one in models:
-        count = 0
-        for bound, more in zip((*BUCKETS, "+Inf"), one.buckets, strict=True):
-            count += more
-            lines.append(f'{name}_bucket{{model="{model}",le="{bound}"}} {count}')
-        lines += [f'{name}_sum{{model="{model}"}} {_total(one.responses).seconds}']
-        lines += [f'{name}_count{{model="{model}"}} {count}']
-    return lines
+def _heading(name: str, kind: str, text: str) -> tuple[str, str]:
+    return f"# HELP demitasse_{name} {text}", f"# TYPE demitasse_{name} {kind}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,27 +25,18 @@ MAX_PIXELS = 1 << 25
 """Largest decoded image, in pixels: 33.5 million."""
 
 
-@dataclass(frozen=True)
-class TensorSpec:
-    """An input or output of a model.
+class TensorSpec(NamedTuple):
+    """An input or output of a model: name, the protocol's datatype, and shape, -1 for any length.
 
-    Attributes:
-        name: Name of the blob.
-        datatype: The protocol's name of the type.
-        shape: Shape; -1 for any length.
+    ``_asdict`` returns the protocol's description.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
 
-    def as_dict(self) -> dict[str, object]:
-        """Return the protocol's description."""
-        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
-
-@dataclass(frozen=True, eq=False)
-class PreparedRequest:
+class PreparedRequest(NamedTuple):
     """A validated request.
 
     Attributes:
@@ -54,38 +46,25 @@ class PreparedRequest:
     """
 
     inputs: Arrays
-    views: Sequence[View] = field(default=())
+    views: Sequence[View] = ()
     rows: int = 1
 
 
-@dataclass(frozen=True, eq=False)
-class PreparedImages:
-    """Decoded and preprocessed images.
-
-    Attributes:
-        values: float32. Shape: (N, C, H, W).
-        views: Their views.
-    """
+class PreparedImages(NamedTuple):
+    """Preprocessed images, float32 of shape (N, C, H, W), and their views."""
 
     values: np.ndarray
     views: Sequence[View]
 
 
-@dataclass(frozen=True)
-class ImageReader:
-    """Decodes and preprocesses images by a card; another process can do this.
-
-    Attributes:
-        prepare: Preprocesses the pixels of an image.
-        color: Color mode in which files are decoded.
-        max_batch: Largest number of images.
-    """
+class ImageReader(NamedTuple):
+    """Decodes up to ``max_batch`` images, and preprocesses them by a card, in any process."""
 
     prepare: Preprocessor
     color: Color
     max_batch: int
 
-    def __call__(self, tensor: Tensor) -> PreparedImages:
+    def read(self, tensor: Tensor) -> PreparedImages:
         """Return the images of a tensor.
 
         Raises:
@@ -116,9 +95,8 @@ class ImageReader:
         return PreparedImages(np.stack([one.values for one in ready]), [one.view for one in ready])
 
 
-@dataclass(frozen=True)
-class RequestReader:
-    """Reads requests to a model, with their images; another process can do this.
+class RequestReader(NamedTuple):
+    """Reads requests to a model with their images, in any process.
 
     Attributes:
         model: Name of the model.
@@ -132,7 +110,7 @@ class RequestReader:
     outputs: Sequence[str]
     images: Mapping[str, ImageReader]
 
-    def __call__(
+    def read(
         self, body: bytes | bytearray, json_length: int | None
     ) -> tuple[InferRequest, dict[str, PreparedImages]]:
         """Return a request, and its images by the name of the input; see ``decode``."""
@@ -159,7 +137,7 @@ class RequestReader:
             if tensor.name not in self.images:
                 message = f"input {tensor.name!r} of model {self.model!r} takes no images (BYTES)"
                 raise DataError(message, code=ErrorCode.DTYPE_MISMATCH, tensor=tensor.name)
-            images[tensor.name] = self.images[tensor.name](tensor)
+            images[tensor.name] = self.images[tensor.name].read(tensor)
             tensors[index] = replace(tensor, values=np.empty(0, object))
         return replace(request, inputs=tensors), images
 
@@ -186,6 +164,11 @@ class Runner:
         """Return the shapes of blobs."""
         return {name: self.net.blob_by_name(name).shape for name in names}
 
+    def set_rows(self, rows: int) -> dict[str, tuple[int, ...]]:
+        """Reshape the inputs to a number of items; return the shapes of the outputs."""
+        inputs = self.shapes(self.net.inputs)
+        return self.reshape({name: (rows, *shape[1:]) for name, shape in inputs.items()})
+
     def reshape(self, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Reshape the inputs, without a forward pass; return the shapes of the outputs."""
         for name, shape in inputs.items():
@@ -198,26 +181,26 @@ class Runner:
 
         The memories get the size of the largest batch first: Steps depend on their addresses.
         """
-        declared = self.shapes(self.net.inputs)
-        if can_batch:
-            for rows in (max_batch, 1):
-                declared = {name: (rows, *shape[1:]) for name, shape in declared.items()}
-                self.reshape(declared)
-        self.model.run({name: np.zeros(shape, np.float32) for name, shape in declared.items()})
+        for rows in (max_batch, 1) if can_batch else ():
+            self.set_rows(rows)
+        shapes = self.shapes(self.net.inputs)
+        self.model.run({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
 
     def run(self, requests: Sequence[PreparedRequest]) -> list[Arrays]:
         """Run requests as one batch, along the first axis; return the outputs of each."""
         inputs = {
-            name: _concatenated([request.inputs[name] for request in requests])
+            name: np.concatenate([request.inputs[name] for request in requests])
+            if len(requests) > 1
+            else requests[0].inputs[name]
             for name in self.net.inputs
         }
         outputs, predictor = self.model.run(inputs), self.model.predictor
-        if len(requests) == 1:
-            results = [outputs]
-        else:
-            ends = np.cumsum([request.rows for request in requests])[:-1]
-            parts_of = {name: np.split(array, ends) for name, array in outputs.items()}
-            results = [{name: parts_of[name][i] for name in outputs} for i in range(len(requests))]
+        results, end = [outputs], 0
+        if len(requests) > 1:
+            results = []
+            for request in requests:
+                start, end = end, end + request.rows
+                results.append({name: array[start:end] for name, array in outputs.items()})
         for request, arrays in zip(requests, results, strict=True):
             if request.views and predictor is not None:
                 predictions = predictor.read({**arrays}, request.views)
@@ -278,8 +261,8 @@ class Model:
             "name": self.name,
             "versions": ["1"],
             "platform": "demitasse",
-            "inputs": [spec.as_dict() for spec in self.inputs],
-            "outputs": [spec.as_dict() for spec in self.outputs],
+            "inputs": [spec._asdict() for spec in self.inputs],
+            "outputs": [spec._asdict() for spec in self.outputs],
         }
 
     def config(self) -> dict[str, object]:
@@ -376,10 +359,6 @@ class Model:
             raise DataError(message, code=ErrorCode.OUT_OF_RANGE, tensor=spec.name, got=len(values))
 
 
-def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
 def _decoded(content: bytes, color: Color) -> np.ndarray:
     with opened(content) as image:
         if image.width * image.height > MAX_PIXELS:
@@ -398,25 +377,16 @@ def _identity_views(array: np.ndarray) -> list[View]:
 
 def _any_batch_size(runner: Runner, declared: Mapping[str, tuple[int, ...]]) -> bool:
     """Return True if the outputs have one row per row of the inputs, for any number of rows."""
-    if not all(declared.values()) or not declared:
-        return False
-    if len({shape[0] for shape in declared.values()}) > 1:
+    if not all(declared.values()) or len({shape[0] for shape in declared.values()}) != 1:
         return False
     try:
         return all(
-            all(shape[:1] == (rows,) for shape in _shapes_for(runner, declared, rows).values())
-            for rows in (3, 2)
+            shape[:1] == (rows,) for rows in (3, 2) for shape in runner.set_rows(rows).values()
         )
     except DemitasseError:
         return False
     finally:
         runner.reshape(declared)
-
-
-def _shapes_for(
-    runner: Runner, declared: Mapping[str, tuple[int, ...]], rows: int
-) -> dict[str, tuple[int, ...]]:
-    return runner.reshape({name: (rows, *shape[1:]) for name, shape in declared.items()})
 
 
 def _spec(runner: Runner, name: str, *, free: bool) -> TensorSpec:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+
+from demitasse.inference.serving.framing import Response
 
 FILE = Path(__file__).with_name("page.html")
 
 
 @cache
-def drop_page() -> tuple[bytes, Mapping[str, str]]:
-    """Return the page and its headers.
+def drop_page() -> Response:
+    """Return the page with its headers.
 
     The policy allows the page's own style and script, by their hashes, requests to this server, and
     images that the script makes. Nothing else is loaded or run.
@@ -28,13 +29,14 @@ def drop_page() -> tuple[bytes, Mapping[str, str]]:
         f"default-src 'none'; style-src {style}; script-src {script}; connect-src 'self'; "
         "img-src blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return text.encode(), {
+    headers = {
         "Content-Type": "text/html; charset=utf-8",
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
     }
+    return Response(200, headers, [text.encode()])
 
 
 def _hash(text: str, tag: str) -> str:

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -28,14 +28,9 @@ MAX_VALUES = 1 << 59
 """Largest product of the nonzero axes of an array: NumPy counts bytes in 63 bits."""
 
 PYTHON_TYPES: dict[str, set[type]] = {
-    "b": {bool},
-    "i": {int},
-    "u": {int},
-    "f": {int, float},
-    "O": {str},
-}
+    "b": {bool}, "i": {int}, "u": {int}, "f": {int, float}, "O": {str},
+}  # fmt: skip
 """Types of JSON values by the kind of a numpy type."""
-
 
 MAX_REPR = 60
 """Characters of a value that a message shows."""
@@ -57,22 +52,20 @@ def read_request(body: bytes | memoryview, json_length: int | None = None) -> In
     """
     top, binary = _split(body, json_length)
     tensors = _tensors(top, "inputs", binary)
-    outputs: dict[str, bool] | None = None
-    parameters = top.table("parameters")
-    binary_default = parameters.flag("binary_data_output") or False
-    if top.has("outputs"):
-        outputs = {}
-        count = len(top.items("outputs"))
+    binary_default = top.table("parameters").flag("binary_data_output") or False
+    outputs: dict[str, bool] = {}
+    if "outputs" in top:
+        count = len(top.items_of("outputs"))
         if count > MAX_TENSORS:
             message = f"outputs must have at most {MAX_TENSORS} entries, it has {count}"
-            raise DataError(message, code=ErrorCode.LIMIT, field="outputs", got=count)
+            _refuse(message, ErrorCode.LIMIT, field="outputs", got=count)
         for one in top.objects("outputs"):
             options = one.table("parameters")
             _refuse_shared_memory(options)
             flag, name = options.flag("binary_data"), one.text("name")
             if name in outputs:
                 message = f"outputs has {name!r} more than once"
-                raise DataError(message, code=ErrorCode.DUPLICATE, field="outputs", tensor=name)
+                _refuse(message, ErrorCode.DUPLICATE, field="outputs", tensor=name)
             outputs[name] = binary_default if flag is None else flag
     return InferRequest(tensors, outputs or None, binary_default, top.text("id", ""))
 
@@ -88,68 +81,50 @@ def read_response(body: bytes | memoryview, json_length: int | None = None) -> I
         DataError: The response is invalid, or an error; the message names the field.
     """
     top, binary = _split(body, json_length)
-    if top.has("error"):
-        message = f"the server answered: {top.text('error', '')}"
-        raise DataError(message, code=ErrorCode.FAILED)
-    return InferResponse(
-        top.text("model_name"),
-        _tensors(top, "outputs", binary),
-        top.text("id", ""),
-        top.text("model_version", "1"),
-    )
+    if "error" in top:
+        _refuse(f"the server answered: {top.text('error', '')}", ErrorCode.FAILED)
+    tensors = _tensors(top, "outputs", binary)
+    version = top.text("model_version", "1")
+    return InferResponse(top.text("model_name"), tensors, top.text("id", ""), version)
 
 
-class _Binary:
-    """The bytes after the JSON, read sequentially."""
-
-    def __init__(self, content: memoryview) -> None:
-        self._content, self._at = content, 0
-
-    def take(self, count: int, place: str) -> memoryview:
-        left = len(self._content) - self._at
-        if count > left:
-            message = (
-                f"{place}.parameters.binary_data_size is {count}, but only {left} bytes are left "
-                "after the JSON"
-            )
-            raise DataError(message, code=ErrorCode.TRUNCATED, field=place)
-        self._at += count
-        return self._content[self._at - count : self._at]
-
-    def close(self) -> None:
-        if self._at != len(self._content):
-            message = (
-                f"{len(self._content) - self._at} bytes after the JSON belong to no tensor; set "
-                "parameters.binary_data_size of each tensor"
-            )
-            raise DataError(message, code=ErrorCode.INVALID)
+def _refuse(message: str, code: ErrorCode, **details: Any) -> NoReturn:
+    raise DataError(message, code=code, **details)
 
 
-def _split(body: bytes | memoryview, json_length: int | None) -> tuple[Fields, _Binary]:
+def _split(body: bytes | memoryview, json_length: int | None) -> tuple[Fields, memoryview]:
+    """Return the JSON of a body, and the bytes after it."""
     view = memoryview(body)
     length = len(view) if json_length is None else json_length
     if not 0 <= length <= len(view):
         message = f"the header gives {length} bytes of JSON; the body has {len(view)}"
-        raise DataError(message, code=ErrorCode.TRUNCATED, got=len(view), expected=length)
-    return json_object(view[:length]), _Binary(view[length:])
+        _refuse(message, ErrorCode.TRUNCATED, got=len(view), expected=length)
+    return json_object(view[:length]), view[length:]
 
 
-def _tensors(top: Fields, key: str, binary: _Binary) -> list[Tensor]:
-    count = len(top.items(key))
+def _tensors(top: Fields, key: str, binary: memoryview) -> list[Tensor]:
+    count = len(top.items_of(key))
     if not 1 <= count <= MAX_TENSORS:
         message = f"{key} must have 1 to {MAX_TENSORS} entries, it has {count}"
-        raise DataError(message, code=ErrorCode.COUNT_MISMATCH, field=key, got=count)
-    tensors = [_tensor(one, binary) for one in top.objects(key)]
-    names = [tensor.name for tensor in tensors]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        message = f"{key} has {twice!r} more than once"
-        raise DataError(message, code=ErrorCode.DUPLICATE, field=key, tensor=twice)
-    binary.close()
-    return tensors
+        _refuse(message, ErrorCode.COUNT_MISMATCH, field=key, got=count)
+    tensors: dict[str, Tensor] = {}
+    for entry in top.objects(key):
+        tensor, binary = _tensor(entry, binary)
+        if tensor.name in tensors:
+            message = f"{key} has {tensor.name!r} more than once"
+            _refuse(message, ErrorCode.DUPLICATE, field=key, tensor=tensor.name)
+        tensors[tensor.name] = tensor
+    if len(binary):
+        message = (
+            f"{len(binary)} bytes after the JSON belong to no tensor; set "
+            "parameters.binary_data_size of each tensor"
+        )
+        _refuse(message, ErrorCode.INVALID)
+    return list(tensors.values())
 
 
-def _tensor(entry: Fields, binary: _Binary) -> Tensor:
+def _tensor(entry: Fields, binary: memoryview) -> tuple[Tensor, memoryview]:
+    """Return a tensor, and the binary values that are left."""
     name, datatype = entry.text("name"), entry.text("datatype")
     if datatype not in DTYPES:
         known = list(DTYPES)
@@ -159,36 +134,41 @@ def _tensor(entry: Fields, binary: _Binary) -> Tensor:
     _refuse_shared_memory(parameters)
     size = parameters.length("binary_data_size")
     if size is None:
-        coded = parameters.has("content_type") and parameters.text("content_type") == "base64"
-        values = _from_json(entry, datatype, shape, coded=coded)
-    elif entry.has("data"):
+        coded = "content_type" in parameters and parameters.text("content_type") == "base64"
+        values, size = _from_json(entry, datatype, shape, coded=coded), 0
+    elif "data" in entry:
         message = f"{entry.place} has data and parameters.binary_data_size; send one of them"
-        raise DataError(message, code=ErrorCode.CONFLICT, field=entry.place)
+        _refuse(message, ErrorCode.CONFLICT, field=entry.place)
+    elif size > len(binary):
+        message = (
+            f"{entry.place}.parameters.binary_data_size is {size}, but only {len(binary)} bytes "
+            "are left after the JSON"
+        )
+        _refuse(message, ErrorCode.TRUNCATED, field=entry.place)
     else:
-        content = binary.take(size, entry.place)
-        values = _from_bytes(entry, content, datatype, shape)
-    return Tensor(name, values, parameters.as_dict())
+        values = _from_bytes(entry, binary[:size], datatype, shape)
+    return Tensor(name, values, dict(parameters)), binary[size:]
 
 
 def _refuse_shared_memory(parameters: Fields) -> None:
     """Refuse Triton's regions of shared memory, which would read and write memory of others."""
-    if parameters.has("shared_memory_region"):
+    if "shared_memory_region" in parameters:
         parameters.refuse("shared_memory_region", "is not supported; send the values")
 
 
 def _shape(entry: Fields) -> tuple[int, ...]:
-    shape = entry.items("shape")
+    shape = entry.items_of("shape")
     lengths = tuple(one for one in shape if type(one) is int and 0 <= one < 1 << 63)
     if len(lengths) < len(shape) or len(shape) > MAX_AXES:
         message = (
             f"{entry.place}.shape must be a list of at most {MAX_AXES} whole numbers from 0 on"
         )
-        raise DataError(message, code=ErrorCode.INVALID, field=f"{entry.place}.shape")
+        _refuse(message, ErrorCode.INVALID, field=f"{entry.place}.shape")
     if 0 in lengths and math.prod(filter(None, lengths)) > MAX_VALUES:
         message = (
             f"{entry.place}.shape is {list(lengths)}: its nonzero axes exceed those of any array"
         )
-        raise DataError(message, code=ErrorCode.LIMIT, field=f"{entry.place}.shape")
+        _refuse(message, ErrorCode.LIMIT, field=f"{entry.place}.shape")
     return lengths
 
 
@@ -198,7 +178,7 @@ def _need_count(entry: Fields, count: int, shape: tuple[int, ...]) -> None:
             f"{entry.place} has {count} values, but its shape {list(shape)} means "
             f"{_short(math.prod(shape))}"
         )
-        raise DataError(message, code=ErrorCode.COUNT_MISMATCH, field=entry.place, got=count)
+        _refuse(message, ErrorCode.COUNT_MISMATCH, field=entry.place, got=count)
 
 
 def _short(number: int) -> str:
@@ -216,7 +196,7 @@ def _from_json(entry: Fields, datatype: str, shape: tuple[int, ...], *, coded: b
         if dtype.kind in "iu":
             what = "whole numbers"
         message = f"{entry.place}.data must contain only {what}, for datatype {datatype}"
-        raise DataError(message, code=ErrorCode.DTYPE_MISMATCH, field=f"{entry.place}.data")
+        _refuse(message, ErrorCode.DTYPE_MISMATCH, field=f"{entry.place}.data")
     if datatype == "BYTES":
         return _texts(entry, data, shape, coded=coded)
     try:
@@ -228,23 +208,23 @@ def _from_json(entry: Fields, datatype: str, shape: tuple[int, ...], *, coded: b
         finite = dtype.kind != "f" or bool(np.isfinite(values).all())
     if not finite:  # Python reads 1e999 as infinity already
         message = f"{entry.place}.data contains numbers beyond the range of {datatype}"
-        raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field=f"{entry.place}.data")
+        _refuse(message, ErrorCode.OUT_OF_RANGE, field=f"{entry.place}.data")
     return values.reshape(shape)
 
 
 def _flat(entry: Fields, shape: tuple[int, ...]) -> list[object]:
-    data = list(entry.items("data"))
+    data = list(entry.items_of("data"))
     lengths = [len(data)]
     while data and isinstance(data[0], list):
         rows = [row for row in data if isinstance(row, list) and len(row) == len(data[0])]
         if len(rows) < len(data) or len(lengths) > MAX_AXES:
             message = f"{entry.place}.data has rows of different lengths, or rows and values"
-            raise DataError(message, code=ErrorCode.SHAPE_MISMATCH, field=f"{entry.place}.data")
+            _refuse(message, ErrorCode.SHAPE_MISMATCH, field=f"{entry.place}.data")
         lengths.append(len(rows[0]))
         data = list(chain.from_iterable(rows))
     if len(lengths) > 1 and tuple(lengths) != shape:
         message = f"{entry.place}.data is nested as {lengths}, but its shape is {list(shape)}"
-        raise DataError(message, code=ErrorCode.SHAPE_MISMATCH, field=f"{entry.place}.data")
+        _refuse(message, ErrorCode.SHAPE_MISMATCH, field=f"{entry.place}.data")
     return data
 
 
@@ -275,11 +255,8 @@ def _from_bytes(
             f"{entry.place}.parameters.binary_data_size is {len(content)}, but {datatype} "
             f"{list(shape)} takes {_short(wanted)} bytes"
         )
-        raise DataError(
-            message,
-            code=ErrorCode.SHAPE_MISMATCH,
-            field=f"{entry.place}.parameters.binary_data_size",
-        )
+        field = f"{entry.place}.parameters.binary_data_size"
+        _refuse(message, ErrorCode.SHAPE_MISMATCH, field=field)
     if datatype == "BOOL":
         bits: np.ndarray = np.frombuffer(content, np.uint8) != 0
         return bits.reshape(shape)
@@ -298,7 +275,7 @@ def _items(entry: Fields, content: memoryview, shape: tuple[int, ...]) -> np.nda
                 f"{entry.place}: element {len(found)} exceeds the {len(content)} bytes of the "
                 "tensor; each element is a little-endian length of four bytes, then its bytes"
             )
-            raise DataError(message, code=ErrorCode.TRUNCATED, field=entry.place)
+            _refuse(message, ErrorCode.TRUNCATED, field=entry.place)
         found.append(bytes(content[start:at]))
     _need_count(entry, len(found), shape)
     values = np.empty(len(found), DTYPES["BYTES"])
@@ -324,8 +301,8 @@ def json_object(content: bytes | memoryview) -> Fields:
     return Fields(value, "the body")
 
 
-class Fields:
-    """Typed access to the fields of a JSON object; errors name the field.
+class Fields(dict[str, object]):
+    """A JSON object with typed access to its fields; errors name the field.
 
     Args:
         value: The parsed JSON.
@@ -338,44 +315,34 @@ class Fields:
     def __init__(self, value: object, place: str) -> None:
         if not isinstance(value, Mapping):
             message = f"{place} must be an object {{...}}, it is {_short_repr(value)}"
-            raise DataError(message, code=ErrorCode.INVALID, field=place)
-        self._values, self.place = value, place
-
-    def has(self, key: str) -> bool:
-        """Return True if a field exists."""
-        return key in self._values
-
-    def get(self, key: str) -> object:
-        """Return a required field of any type."""
-        if key not in self._values:
-            message = f"{self._name(key)} is missing"
-            raise DataError(message, code=ErrorCode.MISSING, field=self._name(key))
-        return self._values[key]
+            _refuse(message, ErrorCode.INVALID, field=place)
+        super().__init__(value)
+        self.place = place
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a text; without a default the field is required and not empty."""
-        value = self.get(key) if default is None else self._values.get(key, default)
+        value = self._required(key) if default is None else self.get(key, default)
         if not isinstance(value, str) or len(value) > MAX_NAME or (default is None and not value):
             self.refuse(key, f"must be a text of 1 to {MAX_NAME} characters")
         return value
 
     def flag(self, key: str) -> bool | None:
         """Return a boolean; None if the field is missing."""
-        value = self._values.get(key)
+        value = self.get(key)
         if value is not None and not isinstance(value, bool):
             self.refuse(key, "must be true or false")
         return value
 
     def length(self, key: str) -> int | None:
         """Return a number of bytes; None if the field is missing."""
-        value = self._values.get(key)
+        value = self.get(key)
         if value is not None and (type(value) is not int or value < 0):
             self.refuse(key, "must be a whole number from 0 on")
         return value if isinstance(value, int) else None
 
-    def items(self, key: str) -> Sequence[object]:
+    def items_of(self, key: str) -> Sequence[object]:
         """Return a required list."""
-        value = self.get(key)
+        value = self._required(key)
         if not isinstance(value, list):
             self.refuse(key, "must be a list")
         return value
@@ -383,20 +350,21 @@ class Fields:
     def objects(self, key: str) -> list[Fields]:
         """Return a required list of objects."""
         name = self._name(key)
-        return [Fields(one, f"{name}[{i}]") for i, one in enumerate(self.items(key))]
+        return [Fields(one, f"{name}[{i}]") for i, one in enumerate(self.items_of(key))]
 
     def table(self, key: str) -> Fields:
         """Return an object; empty if the field is missing."""
-        return Fields(self._values.get(key, {}), self._name(key))
-
-    def as_dict(self) -> dict[str, object]:
-        """Return all fields."""
-        return dict(self._values)
+        return Fields(self.get(key, {}), self._name(key))
 
     def refuse(self, key: str, needed: str, near: str = "") -> NoReturn:
         """Raise the error about a field; ``near`` is a suggestion."""
-        message = f"{self._name(key)} {needed}, it is {_short_repr(self._values.get(key))}{near}"
-        raise DataError(message, code=ErrorCode.INVALID, field=self._name(key))
+        message = f"{self._name(key)} {needed}, it is {_short_repr(self.get(key))}{near}"
+        _refuse(message, ErrorCode.INVALID, field=self._name(key))
+
+    def _required(self, key: str) -> object:
+        if key not in self:
+            _refuse(f"{self._name(key)} is missing", ErrorCode.MISSING, field=self._name(key))
+        return self[key]
 
     def _name(self, key: str) -> str:
         return key if self.place == "the body" else f"{self.place}.{key}"

@@ -1,25 +1,23 @@
-"""Run the application on a port with uvicorn, until a signal stops it."""
+"""Run the application on a port until a signal stops it."""
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
-from typing import Any, Protocol, cast
 
-from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.model_files import ModelFiles
 from demitasse.inference.serving.app import App, Limits
 from demitasse.inference.serving.batching import Queue
 from demitasse.inference.serving.codec import Codecs
+from demitasse.inference.serving.connections import Connection, Turns
 from demitasse.inference.serving.gate import Gate
 from demitasse.inference.serving.metrics import Metrics
 from demitasse.inference.serving.model import Model
@@ -75,18 +73,11 @@ def serve(
         started: Called with the address and the models when the server listens.
 
     Raises:
-        ConfigError: uvicorn is not installed, or the address is not available.
+        ConfigError: The address is not available.
     """
-    try:
-        import uvicorn
-    except ImportError:
-        raise missing_extra(ConfigError, "a server", "uvicorn", "serve") from None
-    from demitasse.inference.serving.connections import Connection, Turns
-
     metrics, codecs = Metrics(), Codecs()
     queues: dict[str, Queue] = {}
-    most, interval = _max_connections(), sys.getswitchinterval()
-    turns = Turns(most)
+    interval = sys.getswitchinterval()
     try:
         sys.setswitchinterval(SWITCH_INTERVAL)
         codecs.start()
@@ -100,57 +91,42 @@ def serve(
                 on_batch=partial(metrics.add_batch, name),
             )
         app = App(queues, config.limits, metrics, codecs)
-        options = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=int(2 * config.limits.timeout) + 5,
-            http=cast("Any", partial(Connection, timeout=config.limits.timeout, turns=turns)),
-            ws="none",
-        )
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
-
-        class Server(uvicorn.Server):
-            """A server of the connections that a gate hands over; without a gate, of all."""
-
-            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-                if gate is None:
-                    await super().startup(sockets)
-                    return
-                await self.lifespan.startup()
-                self.servers = []
-                made: Any = options.http_protocol_class
-                state, server_state = self.lifespan.state, self.server_state
-                gate.open(partial(made, config=options, server_state=server_state, app_state=state))
-                self.started = True
-
-            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-                if gate is not None:
-                    gate.close()
-                await super().shutdown(sockets)
-
-        server = Server(options)
-        with (
-            listening(config.host, config.port) as listener,
-            _stopped_by_signals(server),
-            ExitStack() as closing,
-        ):
-            gate: Gate | None = None
-            if hasattr(socket, "send_fds"):  # not on Windows
-                gate = Gate(listener, app.probes, timeout=config.limits.timeout, most=most)
-                closing.callback(gate.close)
-                gate.start()
-            host, port = listener.getsockname()[:2]
-            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            started(address, [queue.model for queue in queues.values()])
-            server.run(sockets=[listener])
+        served = [queue.model for queue in queues.values()]
+        asyncio.run(_serve(app, config, lambda address: started(address, served)))
     finally:
         for queue in queues.values():
             queue.close()
         codecs.close()
         sys.setswitchinterval(interval)
+
+
+async def _serve(app: App, config: ServerConfig, started: Callable[[str], None]) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    timeout, turns = config.limits.timeout, Turns(_max_connections())
+    protocol = partial(Connection, app, turns)
+    with (
+        listening(config.host, config.port) as listener,
+        _calling_on_signals(partial(loop.call_soon_threadsafe, stop.set)),
+    ):
+        accepting: Gate | asyncio.Server
+        if hasattr(socket, "send_fds"):
+            accepting = gate = Gate(listener, app.probes, timeout=timeout, most=turns.most)
+            gate.start()
+            gate.open(protocol)
+        else:  # Windows
+            accepting = await loop.create_server(protocol, sock=listener, backlog=BACKLOG)
+        try:
+            host, port = listener.getsockname()[:2]
+            started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            await stop.wait()
+        finally:
+            accepting.close()
+            listener.close()
+        for connection in list(turns.connections):
+            connection.shutdown()
+        end = loop.time() + 2 * timeout + 5
+        while turns.connections and loop.time() < end:
+            await asyncio.sleep(0.02)
 
 
 def _max_connections() -> int:
@@ -169,28 +145,16 @@ def _max_connections() -> int:
     return max(1, min(MAX_CONNECTIONS, soft - SPARE_FILES))
 
 
-class _Server(Protocol):
-    """The part of ``uvicorn.Server`` that stops it."""
-
-    should_exit: bool
-
-
 @contextmanager
-def _stopped_by_signals(server: _Server) -> Iterator[None]:
-    """Stop the server on SIGTERM and Ctrl-C.
-
-    uvicorn raises the signals again after it has stopped; these handlers ignore them, so that the
-    process exits normally.
-    """
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        server.should_exit = True
-
+def _calling_on_signals(function: Callable[[], object]) -> Iterator[None]:
+    """Call a function on SIGTERM and Ctrl-C, which then have no other effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, lambda *signal: function())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

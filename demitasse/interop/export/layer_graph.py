@@ -13,16 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
-from demitasse.interop.export.reduction import Reason, Shapes, reduce_net
-from demitasse.interop.export.sizes import Size, Sizes, declared_sizes, symbolic_sizes
+from demitasse.interop.export.reduction import Reason, reduce_net
+from demitasse.interop.export.sizes import Size, Sizes, SymbolicSize, declared_sizes, symbolic_sizes
 from demitasse.io.proto import NetParameter
-from demitasse.io.weights.batch_norm import running_averages
 from demitasse.layers import Layer
-from demitasse.layers.batch_norm import BatchNorm
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.scale_bias import Scale
 from demitasse.net import Net
@@ -51,6 +47,16 @@ class Value:
     shape: tuple[int, ...]
     sizes: tuple[Size, ...]
 
+    @property
+    def texts(self) -> list[int | str]:
+        """Sizes, symbolic ones as formulas."""
+        return [size if isinstance(size, int) else str(size) for size in self.sizes]
+
+    @property
+    def is_symbolic(self) -> bool:
+        """True if a size is symbolic."""
+        return any(isinstance(size, SymbolicSize) for size in self.sizes)
+
 
 @dataclass(frozen=True)
 class LayerNode:
@@ -58,8 +64,6 @@ class LayerNode:
 
     Attributes:
         place: The layer with its blobs.
-        bottoms: Values that the layer reads.
-        tops: Values that the layer writes.
         scale: Scale layer folded into this BatchNorm; ``tops`` are those of the Scale.
     """
 
@@ -79,11 +83,7 @@ class LayerNode:
         return self.place.label
 
     def layer_as(self, kind: type[L]) -> L:
-        """Return the layer, narrowed to a class.
-
-        Raises:
-            TypeError: The layer is of another class.
-        """
+        """Return the layer, narrowed to a class."""
         if not isinstance(self.layer, kind):
             message = f"{self.label} is not a {kind.__name__}"
             raise TypeError(message)
@@ -108,14 +108,8 @@ class LayerGraph:
 
 
 def build_layer_graph(net: Net, sizes: Sizes, outputs: Collection[str] = ()) -> LayerGraph:
-    """Return the layer graph of a net of phase TEST.
-
-    Args:
-        net: The net.
-        sizes: Sizes of each blob.
-        outputs: Names of further output blobs.
-    """
-    structure, names, places = net.structure, _ValueNames(net), net.structure.bindings()
+    """Return the layer graph of a net of phase TEST, with ``outputs`` as further output blobs."""
+    structure, next_name, places = net.structure, _value_names(net), net.structure.bindings()
     values: dict[tuple[int, int], Value] = {}
     current: dict[int, Value] = {}  # blob -> its present value
     inputs: list[Value] = []
@@ -127,7 +121,7 @@ def build_layer_graph(net: Net, sizes: Sizes, outputs: Collection[str] = ()) -> 
                 current[blob] = bottoms[0]
             else:
                 blob_name, shape = structure.graph.blobs[blob], structure.blob_list[blob].shape
-                current[blob] = Value(names.next(blob, layer), blob_name, shape, sizes[blob])
+                current[blob] = Value(next_name(blob, layer), blob_name, shape, sizes[blob])
             values[index, number] = current[blob]
         tops = tuple(current[blob] for blob in ids.tops)
         if layer.type == "Input":
@@ -153,29 +147,26 @@ def is_identity(layer: Layer) -> bool:
     return layer.type in {"Silence", "Split"}
 
 
-class _ValueNames:
-    """Unique names of the values of a net."""
+def _value_names(net: Net) -> Callable[[int, Layer], str]:
+    """Return a function that gives the next value of a blob, and its writer, a unique name."""
+    taken, graph = set(net.blob_names), net.structure.graph
+    writes_left = Counter(
+        blob
+        for layer, ids in zip(net.layers, graph.nodes, strict=True)
+        for blob in ([] if is_identity(layer) else ids.tops)
+    )
 
-    def __init__(self, net: Net) -> None:
-        self.net = net
-        self.taken = set(net.blob_names)
-        self.writes_left = Counter(
-            blob
-            for layer, ids in zip(net.layers, net.structure.graph.nodes, strict=True)
-            for blob in ([] if is_identity(layer) else ids.tops)
-        )
-
-    def next(self, blob: int, layer: Layer) -> str:
-        """Return the name of the value that a layer writes to a blob."""
-        self.writes_left[blob] -= 1
-        name = self.net.blob_names[blob]
-        is_input = blob in self.net.structure.graph.inputs
-        if not (layer.type == "Input" if is_input else not self.writes_left[blob]):
+    def next_name(blob: int, layer: Layer) -> str:
+        writes_left[blob] -= 1
+        name = net.blob_names[blob]
+        if not (layer.type == "Input" if blob in graph.inputs else not writes_left[blob]):
             name = f"{name}@{layer.name}"
-            while name in self.taken:
+            while name in taken:
                 name += "'"
-            self.taken.add(name)
+            taken.add(name)
         return name
+
+    return next_name
 
 
 def _fold_scales(
@@ -183,8 +174,7 @@ def _fold_scales(
 ) -> tuple[list[LayerNode], set[str]]:
     """Fold each Scale that is the only reader of a BatchNorm's top into the BatchNorm.
 
-    Returns:
-        The nodes, and the names of the values that were removed.
+    Returns the nodes, and the names of the values that were removed.
     """
     readers = Counter(value.name for node in nodes for value in node.bottoms)
     kept = {value.name for value in outputs.values()}
@@ -218,44 +208,6 @@ def _fold_scales(
     return found, removed
 
 
-# -- parameters of a BatchNorm -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class BatchNormParameters:
-    """Parameters of a BatchNorm with its folded Scale. Shapes: (C,).
-
-    Attributes:
-        mean: Running mean.
-        variance: Running variance.
-        affine: True if the layers have scale or shift of their own.
-        scale: Factor after the division, 1 by default.
-        shift: Summand after the factor, 0 by default.
-    """
-
-    mean: np.ndarray
-    variance: np.ndarray
-    affine: bool
-    scale: np.ndarray
-    shift: np.ndarray
-
-
-def batch_norm_parameters(node: LayerNode) -> BatchNormParameters:
-    """Return the parameters of a BatchNorm and of its folded Scale."""
-    layer = node.layer_as(BatchNorm)
-    blobs, count = [blob.cpu_data() for blob in layer.blobs], layer.channels
-    scale, shift = np.ones(count, np.float32), np.zeros(count, np.float32)
-    if layer.scaled:
-        scale, shift = blobs[3], blobs[4]
-    if node.scale is not None:
-        more = [blob.cpu_data().reshape(count) for blob in node.scale.blobs]
-        scale, shift = scale * more[0], shift * more[0]
-        if len(more) > 1:
-            shift = shift + more[1]
-    affine = layer.scaled or node.scale is not None
-    return BatchNormParameters(*running_averages(blobs[:3]), affine, scale, shift)
-
-
 # -- building and converting ---------------------------------------------------------------------
 
 
@@ -264,43 +216,19 @@ def build_net(
     files: Sequence[Any],
     reason: Reason,
     *,
-    outputs: Sequence[str] = (),
-    only: bool = False,
     batch: Batch = None,
-    shapes: Shapes | None = None,
-    level: int = 0,
-    stages: Sequence[str] = (),
     device: str | Device | None = None,
+    **reduction: Any,
 ) -> tuple[Net, list[str]]:
     """Reduce a net to the exported layers, load its weights and set its batch.
 
-    Args:
-        net: A prototxt file, a message, or a net, whose parameters are used then.
-        files: Files or messages to load parameters from.
-        reason: Function that returns why a layer cannot be exported.
-        outputs: Names of further output blobs.
-        only: Export ``outputs`` alone and the layers that they need.
-        batch: Items in a batch.
-        shapes: Shapes of inputs, and of other blobs to turn into inputs.
-        level: Level of the net's state.
-        stages: Stages of the net's state.
-        device: Device of the net; None for the configured one.
-
     Returns:
         The net, and notes about removed layers and assumptions.
-
-    Raises:
-        NetError: Some layers cannot be exported; names all of them.
-        ConfigError: An argument has an invalid value.
-        DemitasseError: A file cannot be read.
     """
     if isinstance(net, Net) and files:
         message = "got a net and files of weights; load the files into the net, and pass None"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights")
-    reduced = reduce_net(
-        net, reason, weights=files, outputs=outputs, only=only, shapes=shapes,
-        level=level, stages=stages,
-    )  # fmt: skip
+    reduced = reduce_net(net, reason, weights=files, **reduction)
     given = net if isinstance(net, Net) else None
     made = Net(
         reduced.message,
@@ -316,11 +244,7 @@ def build_net(
 def convert(
     net: Net, outputs: Sequence[str], sizes: Sizes, write: Callable[[LayerGraph], Model]
 ) -> tuple[Model, LayerGraph]:
-    """Build the layer graph of a net and convert it.
-
-    Raises:
-        NetError: No layer computes an output.
-    """
+    """Build the layer graph of a net and convert it."""
     layers = build_layer_graph(net, sizes, outputs)
     if not layers.outputs:
         message = "nothing to export: all layers are data layers, losses or metrics"
@@ -337,12 +261,7 @@ def convert_with_symbolic_batch(
 ) -> tuple[Model, LayerGraph]:
     """Convert a net, with a symbolic batch where requested or possible.
 
-    Args:
-        net: The net.
-        outputs: Names of further output blobs.
-        batch: Items in a batch.
-        notes: List to append to: one note for each size that stays fixed.
-        write: Function that converts a layer graph.
+    Each size that stays fixed gets a note.
     """
     if batch not in {None, "dynamic"}:
         return convert(net, outputs, declared_sizes(net), write)

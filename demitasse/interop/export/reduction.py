@@ -39,12 +39,9 @@ PYTHON_PROPOSAL = ("rpn.proposal_layer", "ProposalLayer")
 
 @dataclass
 class ReducedNet:
-    """A net as exported.
+    """The message of phase TEST with an Input layer for each input, and the file's folder.
 
-    Attributes:
-        message: Message of phase TEST, with an Input layer for each input.
-        notes: Removed layers and assumptions, in words.
-        base_dir: Folder of the net's file.
+    ``notes`` are removed layers and assumptions, in words.
     """
 
     message: NetParameter
@@ -82,15 +79,21 @@ def reduce_net(
     """
     message, base_dir, origins = _read(source, level, stages)
     result, given = ReducedNet(message, base_dir=base_dir), dict(shapes or {})
-    layers = _replace_python_layers(zip(message.layer, origins, strict=True), result.notes)
-    layers = _cut(layers, given, result.notes)
-    _check_outputs(layers, outputs)
-    kept = _needed_for(layers, outputs) if only else _remove_training(layers, outputs, result.notes)
+    layers = [_known(layer, result.notes) for layer in message.layer]
+    located = _cut(list(zip(layers, origins, strict=True)), given, result.notes)
+    known = {top for layer, _ in located for top in layer.top}
+    missing = [name for name in outputs if name not in known]
+    if missing:
+        text = f"the net has no blob {', '.join(map(repr, missing))}; --outputs takes tops"
+        raise NetError(text, code=ErrorCode.UNKNOWN, field="outputs", got=missing)
+    if only:
+        kept = _needed_for(located, outputs)
+    else:
+        kept = _remove_training(located, outputs, result.notes)
     faults = [
         (layer.name, f"layer {layer.name!r} ({layer.type}): {why}{origin and f'  [{origin}]'}")
         for layer, origin in kept
-        if not is_source(layer) and layer.type not in IGNORED
-        if (why := reason(layer))
+        if not is_source(layer) and layer.type not in IGNORED and (why := reason(layer))
     ]
     if faults:
         names, texts = zip(*faults, strict=True)
@@ -106,11 +109,10 @@ def reduce_net(
     if given:
         text = f"got a shape of {', '.join(map(repr, given))}, which no exported layer reads"
         raise ConfigError(text, code=ErrorCode.UNKNOWN, field="shapes", got=list(given))
-    made = NetParameter()
-    made.CopyFrom(message)
-    del made.layer[:]
-    made.layer.extend(chosen)
-    result.message = made
+    result.message = NetParameter()
+    result.message.CopyFrom(message)
+    del result.message.layer[:]
+    result.message.layer.extend(chosen)
     return result
 
 
@@ -121,12 +123,11 @@ def _read(
     if isinstance(source, Net):
         message = _message_of(source)
         return message, source.base_dir, [""] * len(message.layer)
-    read = (
-        source if isinstance(source, ReadNet) else read_source(source, ignore_unknown_fields=False)
-    )
-    filtered, numbers = filter_phase(read.message, "TEST", level, stages)
-    folder = Path(read.source).parent if read.source else None
-    return filtered, folder, [read.origin(number) for number in numbers]
+    if not isinstance(source, ReadNet):
+        source = read_source(source, ignore_unknown_fields=False)
+    filtered, numbers = filter_phase(source.message, "TEST", level, stages)
+    folder = Path(source.source).parent if source.source else None
+    return filtered, folder, [source.origin(number) for number in numbers]
 
 
 def _message_of(net: Net) -> NetParameter:
@@ -167,14 +168,6 @@ def _cut(layers: Located, shapes: Shapes, notes: list[str]) -> Located:
     ]
     inputs: Located = [(input_layer(name, name, shapes[name]), "") for name in names]
     return [*inputs, *(one for one in layers if one[0] not in removed)]
-
-
-def _check_outputs(layers: Located, names: Iterable[str]) -> None:
-    known = {top for layer, _ in layers for top in layer.top}
-    missing = [name for name in names if name not in known]
-    if missing:
-        text = f"the net has no blob {', '.join(map(repr, missing))}; --outputs takes tops"
-        raise NetError(text, code=ErrorCode.UNKNOWN, field="outputs", got=missing)
 
 
 def _needed_for(layers: Located, outputs: Collection[str]) -> Located:
@@ -238,18 +231,8 @@ def replace_sources(
 ) -> list[LayerParameter]:
     """Return the layers with Input layers in place of data layers.
 
-    Tops of data layers that no exported layer reads (e.g. labels) are removed.
-
-    Args:
-        layers: The layers.
-        shapes: Shapes of inputs, in place of declared ones; used entries are removed.
-        weights: Files of weights, read for the number of channels of images.
-        base_dir: Folder of the net's file.
-        notes: List to append to: one note for each replaced layer.
-        keep: Blobs to keep although no layer reads them.
-
-    Raises:
-        ConfigError: The shape of an input is unknown.
+    Tops of data layers that no exported layer reads (e.g. labels) are removed, except those to
+    ``keep``. Used entries of ``shapes`` are removed, and each replaced layer gets a note.
     """
     read = {blob for one in layers if one.type != "Silence" for blob in one.bottom} | set(keep)
     found: list[LayerParameter] = []
@@ -260,32 +243,28 @@ def replace_sources(
         is_input = layer.type == "Input"
         tops = [top for top in layer.top if top in read or is_input]
         unknown = [top for top in tops if top not in shapes]
+        known: dict[str, list[int]] = {}
         if is_input:
-            known = {top: _declared_shape(layer, i) for i, top in enumerate(layer.top)}
-        else:
-            known = _source_shapes(layer, unknown, layers, weights, base_dir) if unknown else {}
-            notes += _source_notes(layer, tops)
+            declared = [list(shape.dim) for shape in layer.input_param.shape] or [[]]
+            last = len(declared) - 1
+            known = {top: declared[min(i, last)] for i, top in enumerate(layer.top)}
+        elif unknown:
+            known = _source_shapes(layer, unknown, layers, weights, base_dir)
+        if tops and not is_input:
+            notes.append(_source_note(layer, tops))
         for top in tops:
             name = layer.name if len(tops) == 1 else top
             found.append(input_layer(name, top, shapes.pop(top) if top in shapes else known[top]))
     return _without_silenced(found)
 
 
-def _source_notes(layer: LayerParameter, tops: Iterable[str]) -> list[str]:
+def _source_note(layer: LayerParameter, tops: Iterable[str]) -> str:
     names = " and ".join(map(repr, tops))
-    if not names:
-        return []
     text = f"layer {layer.name!r} ({layer.type}) reads data, which the file takes as input: {names}"
     p = layer.transform_param
     if p.mean_value or p.mean_file or p.scale != 1:
         text += "; the caller subtracts the mean and scales, unless --mean and --scale do"
-    return [text]
-
-
-def _declared_shape(layer: LayerParameter, number: int) -> list[int]:
-    """Return the shape of a top of an Input layer."""
-    shapes = layer.input_param.shape
-    return list(shapes[min(number, len(shapes) - 1)].dim) if shapes else []
+    return text
 
 
 def _without_silenced(layers: Sequence[LayerParameter]) -> list[LayerParameter]:
@@ -308,18 +287,7 @@ def _source_shapes(
     weights: Sequence[object],
     base_dir: Path | None,
 ) -> dict[str, list[int]]:
-    """Return the shapes of tops of a data layer, from the data or else from the layer's fields.
-
-    Args:
-        layer: The data layer.
-        tops: Names of the tops.
-        layers: All layers of the net.
-        weights: Files of weights.
-        base_dir: Folder of the net's file.
-
-    Raises:
-        ConfigError: The data does not exist, and the fields do not determine the shape.
-    """
+    """Return the shapes of tops of a data layer, from the data or else from the layer's fields."""
     alone = NetParameter()
     alone.layer.add().CopyFrom(layer)
     for name in ("include", "exclude", "phase"):  # the layer takes part in the net's state
@@ -331,10 +299,9 @@ def _source_shapes(
         with Net(alone, "TEST", base_dir=base_dir) as net:
             return {top: list(net.blobs[top].shape) for top in tops}
     except (DemitasseError, OSError) as error:
-        if list(tops) == list(layer.top[:1]):
-            shape = _crop_shape(layer, layers, weights)
-            if shape:
-                return {tops[0]: shape}
+        shape = _crop_shape(layer, layers, weights)
+        if shape and list(tops) == list(layer.top[:1]):
+            return {tops[0]: shape}
         message = (
             f"the shape of {' and '.join(map(repr, tops))} is unknown: layer {layer.name!r} "
             f"({layer.type}) cannot read its data ({error}); give the shape, e.g. "
@@ -353,53 +320,34 @@ def _crop_shape(
     if not side:
         return []
     batch = max(getattr(layer, name).batch_size for name in BATCH_FIELDS)
-    return [batch or 1, _channels(layer, layers, weights), side, side]
-
-
-def _channels(
-    layer: LayerParameter, layers: Sequence[LayerParameter], weights: Sequence[object]
-) -> int:
-    """Return the channels that the first convolution has weights for, or else 3 (gray: 1)."""
-    image = layer.top[0]
-    reader = next(
-        (one for one in layers if one.type == "Convolution" and image in one.bottom), None
+    channels = 1 if layer.transform_param.force_gray else 3
+    first = next(
+        (one for one in layers if one.type == "Convolution" and layer.top[0] in one.bottom), None
     )
-    for source in weights if reader is not None else ():
-        if reader is not None and isinstance(source, (str, os.PathLike)):
-            stored = read_weights(source).get(reader.name, {})
+    for source in weights if first is not None else ():  # those that its weights are for
+        if first is not None and isinstance(source, (str, os.PathLike)):
+            stored = read_weights(source).get(first.name, {})
             if 0 in stored and stored[0].ndim == 4:
-                return int(stored[0].shape[1]) * reader.convolution_param.group
-    return 1 if layer.transform_param.force_gray else 3
+                channels = int(stored[0].shape[1]) * first.convolution_param.group
+                break
+    return [batch or 1, channels, side, side]
 
 
 # -- known Python layers -------------------------------------------------------------------------
 
 
-def _replace_python_layers(
-    layers: Iterable[tuple[LayerParameter, str]], notes: list[str]
-) -> Located:
-    """Return the layers with Proposal layers in place of Faster R-CNN's Python layer."""
-    found: Located = []
-    for layer, origin in layers:
-        known = _as_proposal_layer(layer)
-        found.append((known or layer, origin))
-        if known is not None:
-            notes.append(
-                f"layer {layer.name!r} is {layer.python_param.layer} of "
-                f"{layer.python_param.module}, with Faster R-CNN's settings for tests"
-            )
-    return found
-
-
-def _as_proposal_layer(layer: LayerParameter) -> LayerParameter | None:
-    """Return the Proposal layer equal to Faster R-CNN's Python layer; None for another layer.
+def _known(layer: LayerParameter, notes: list[str]) -> LayerParameter:
+    """Return the layer, or the Proposal layer equal to Faster R-CNN's Python layer.
 
     The defaults of Proposal are Faster R-CNN's settings for tests: 6000 candidates, 300 regions, an
     IoU threshold of 0.7, and sides of at least 16 pixels.
     """
     p = layer.python_param
     if layer.type != "Python" or (p.module, p.layer) != PYTHON_PROPOSAL:
-        return None
+        return layer
+    notes.append(
+        f"layer {layer.name!r} is {p.layer} of {p.module}, with Faster R-CNN's settings for tests"
+    )
     known = LayerParameter(
         name=layer.name, type="Proposal", bottom=layer.bottom[:3], top=layer.top[:2]
     )
@@ -426,7 +374,7 @@ class SupportTable:
         form: Name of the format's operators, for messages.
         known: Layer types with a converter.
         reasons: Layer type without a converter -> the reason.
-        fields: Layer type -> function that returns why a layer's fields are unsupported.
+        fields: Layer type -> the ``Reason`` of a layer's fields.
     """
 
     form: str

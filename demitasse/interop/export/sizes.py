@@ -5,9 +5,8 @@ The layers themselves infer the shapes: an axis that grows with an input is symb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.net import Net
@@ -55,7 +54,7 @@ class _SymbolicAxes:
 
     symbol: str
     axes: Sequence[Axis]
-    step: int
+    step: int = 1
 
 
 def declared_sizes(net: Net) -> Sizes:
@@ -91,9 +90,7 @@ def symbolic_sizes(net: Net, *, any_size: bool = False) -> Sizes:
             message = f"the batch of this net cannot vary: {reason}"
             raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field="batch")
     axes = [
-        _SymbolicAxes(
-            BATCH if names[0] in group else f"{BATCH}_of_{group[0]}", _first_axes(group), 1
-        )
+        _SymbolicAxes(BATCH if names[0] in group else f"{BATCH}_of_{group[0]}", _first_axes(group))
         for group in groups
     ]
     return _infer(probe, [*axes, *(_image_axes(probe) if any_size else ())])
@@ -130,12 +127,9 @@ class _ShapeProbe:
     def shapes(
         self, longer: Sequence[Axis] = (), counted: int | None = None, more: int = 0
     ) -> list[tuple[int, ...]]:
-        """Return the shapes of all blobs.
+        """Return the shapes of all blobs, with ``more`` elements along axes of inputs.
 
-        Args:
-            longer: Axes of inputs to lengthen.
-            counted: Index of a layer with a value-dependent number of rows to lengthen.
-            more: Elements to add.
+        ``counted`` is the index of a layer with a value-dependent number of rows to lengthen.
         """
         net = self.net
         try:
@@ -171,18 +165,15 @@ def _infer(probe: _ShapeProbe, symbolic: Sequence[_SymbolicAxes]) -> Sizes:
 
     A size that depends on several symbols, or not linearly on one, becomes a new symbol.
     """
-    net, own = probe.net, probe.own
-    base = probe.shapes()
+    net, base = probe.net, probe.shapes()
     sizes: list[list[Size]] = [list(shape) for shape in base]
-    growing: list[tuple[str, int, int, Callable[..., list[tuple[int, ...]]]]] = []
-    for one in symbolic:
-        name, axis = one.axes[0]
-        growing.append((one.symbol, own[name][axis], one.step, partial(probe.shapes, one.axes)))
-    for index in probe.counted:
-        symbol = f"{net.layers[index].name}_count"
-        growing.append((symbol, 1, 1, partial(probe.shapes, (), index)))
-    for symbol, size, step, longer in growing:
-        once, twice = longer(more=step), longer(more=2 * step)
+    rows = [_SymbolicAxes(f"{net.layers[index].name}_count", ()) for index in probe.counted]
+    counted = [*[None] * len(symbolic), *probe.counted]
+    for one, index in zip((*symbolic, *rows), counted, strict=True):
+        symbol, step = one.symbol, one.step
+        name, axis = one.axes[0] if one.axes else ("", 0)
+        size = probe.own[name][axis] if one.axes else 1
+        once, twice = (probe.shapes(one.axes, index, more) for more in (step, 2 * step))
         for blob, shapes in enumerate(zip(base, once, twice, strict=True)):
             for axis, (a, b, c) in enumerate(zip(*shapes, strict=True)):
                 if a == b == c:

@@ -1,7 +1,5 @@
 """Export of nets to ONNX files."""
 
-from __future__ import annotations
-
 from demitasse.interop.onnx_export.export import OPSET, OPSETS, Exported, export_onnx
 from demitasse.interop.onnx_export.model import Preprocess
 

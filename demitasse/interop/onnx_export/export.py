@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from demitasse.interop.export.layer_graph import (
 from demitasse.interop.export.reduction import Shapes
 from demitasse.interop.export.sizes import SymbolicSize, symbolic_sizes
 from demitasse.interop.onnx_export.converters import ANY_SIZE, unsupported_reason
-from demitasse.interop.onnx_export.files import Model, check_model, library, write_model
+from demitasse.interop.onnx_export.files import Model, check_model, library, run_file, write_model
 from demitasse.interop.onnx_export.model import Preprocess, build_model, to_half
 from demitasse.io.proto import NetParameter
 from demitasse.net import Net
@@ -78,9 +79,12 @@ class Exported:
             DataError: ONNX Runtime cannot load or run the file.
             DemitasseError: ONNX Runtime is not installed.
         """
-        from demitasse.interop.onnx_export.files import check_file
+        from demitasse.interop.export.check import check_export
 
-        return check_file(self.files[0], self.net, self.layer_graph, self.preprocess, inputs, seed)
+        run = partial(run_file, self.files[0])
+        return check_export(
+            "onnxruntime", run, self.net, self.layer_graph, self.preprocess, inputs, seed
+        )
 
 
 def export_onnx(

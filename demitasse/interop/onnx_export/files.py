@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,7 @@ from demitasse.io.proto.zero_copy import Pieces, with_field
 from demitasse.testing.reference.onnx import onnx_library
 
 if TYPE_CHECKING:
-    from demitasse.interop.export.check import Arrays, ImagePreprocessing
-    from demitasse.interop.export.layer_graph import LayerGraph
-    from demitasse.net import Net
-    from demitasse.testing.comparison import Comparison
+    from demitasse.interop.export.check import Arrays
 
 MOST_BYTES = 2**31 - 2**24
 """Size of constants, in bytes, above which protobuf needs a second file for them."""
@@ -35,39 +31,22 @@ INPUT_TYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
 
 
 def library(name: str) -> Any:
-    """Return the module ``onnx`` or ``onnxruntime``.
-
-    Raises:
-        DemitasseError: The module is not installed.
-    """
+    """Return the module ``onnx`` or ``onnxruntime``."""
     return onnx_library(name, "exporting to ONNX")
 
 
 @dataclass
 class Model:
-    """A model whose constants are stored outside of its message.
-
-    Attributes:
-        message: The ModelProto, without initializers.
-        constants: Name -> array.
-    """
+    """A ModelProto without initializers, and the constants in their place by name."""
 
     message: Any
     constants: dict[str, np.ndarray]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all constants, in bytes."""
-        return sum(array.nbytes for array in self.constants.values())
 
 
 def check_model(model: Model) -> None:
     """Check a model by ONNX's checker, with strict shape inference.
 
     Large constants are replaced by inputs of their types and shapes.
-
-    Raises:
-        NetError: The model is invalid.
     """
     onnx = library("onnx")
     light = onnx.ModelProto()
@@ -91,12 +70,9 @@ def write_model(model: Model, path: Path) -> list[Path]:
 
     Returns:
         The ONNX file, and ``NAME.data`` with the constants if these are too large for one file.
-
-    Raises:
-        OSError: A file cannot be written.
     """
     written, places = [path], dict[str, tuple[str, int, int]]()
-    if model.nbytes >= MOST_BYTES:
+    if sum(array.nbytes for array in model.constants.values()) >= MOST_BYTES:
         external = path.with_name(f"{path.name}.data")
         places = _write_external(model, external)
         written.append(external)
@@ -125,13 +101,7 @@ def _write_external(model: Model, path: Path) -> dict[str, tuple[str, int, int]]
 
 
 def _tensor(name: str, array: np.ndarray, place: tuple[str, int, int] | None) -> Pieces:
-    """Return the pieces of a constant's message.
-
-    Args:
-        name: Name of the constant.
-        array: The constant.
-        place: External file, offset and length in bytes; None for the ONNX file itself.
-    """
+    """Return the pieces of a constant's message, stored at a place of an external file if any."""
     onnx = library("onnx")
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
@@ -154,27 +124,8 @@ def _field_number(message: Any, field: str) -> int:
     return number
 
 
-def check_file(
-    path: Path,
-    net: Net,
-    layers: LayerGraph,
-    preprocess: ImagePreprocessing | None = None,
-    inputs: Arrays | None = None,
-    seed: int = 0,
-) -> Comparison:
-    """Compare a file, run by ONNX Runtime, with the net; see ``check_export``.
-
-    Raises:
-        DataError: ONNX Runtime cannot load or run the file.
-    """
-    from demitasse.interop.export.check import check_export
-
-    run = partial(_run_file, path)
-    return check_export("onnxruntime", run, net, layers, preprocess, inputs, seed)
-
-
-def _run_file(path: Path, given: Arrays, names: Sequence[str], *, fused: bool) -> Arrays:
-    """Return values computed by ONNX Runtime."""
+def run_file(path: Path, given: Arrays, names: Sequence[str], fused: bool) -> Arrays:
+    """Return values computed by ONNX Runtime; see ``Runner``."""
     onnx, runtime = library("onnx"), library("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
@@ -185,7 +136,12 @@ def _run_file(path: Path, given: Arrays, names: Sequence[str], *, fused: bool) -
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(path.resolve().parent)
         )
-        model = _with_outputs(onnx.load(str(path), load_external_data=False), names)
+        loaded = onnx.load(str(path), load_external_data=False)
+        existing = {one.name for one in (*loaded.graph.output, *loaded.graph.input)}
+        loaded.graph.output.extend(
+            onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in existing
+        )
+        model = loaded.SerializeToString()
     try:
         session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         arrays = {one.name: np.asarray(given[one.name], INPUT_TYPES[one.type])
@@ -197,14 +153,3 @@ def _run_file(path: Path, given: Arrays, names: Sequence[str], *, fused: bool) -
         message = f"ONNX Runtime cannot run the file: {error}"
         raise DataError(message, str(path), code=ErrorCode.FAILED) from error
     return dict(zip(wanted, found, strict=True))
-
-
-def _with_outputs(model: Any, names: Sequence[str]) -> bytes:
-    """Return the bytes of a model with these values as outputs."""
-    onnx = library("onnx")
-    existing = {one.name for one in (*model.graph.output, *model.graph.input)}
-    for name in dict.fromkeys(names):
-        if name not in existing:
-            model.graph.output.append(onnx.ValueInfoProto(name=name))
-    data: bytes = model.SerializeToString()
-    return data

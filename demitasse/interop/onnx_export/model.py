@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
-from demitasse.interop.export.layer_graph import LayerGraph, LayerNode, Value
+from demitasse.interop.export.layer_graph import LayerGraph, Value
 from demitasse.interop.onnx_export.converters import CONVERTERS
 from demitasse.interop.onnx_export.files import Model, library
-from demitasse.interop.onnx_export.graph import GraphBuilder
+from demitasse.interop.onnx_export.graph import Array, GraphBuilder
 from demitasse.version import __version__
 
 FLOAT32_INPUTS = {"NonMaxSuppression": range(5)}
@@ -81,11 +81,7 @@ class Preprocess:
         return mean
 
     def chosen(self, inputs: Sequence[Value]) -> Value:
-        """Return the input that takes images.
-
-        Raises:
-            ConfigError: No input has this name, or four axes.
-        """
+        """Return the input that takes images."""
         for one in inputs:
             if one.name == self.input or (not self.input and len(one.shape) == 4):
                 return one
@@ -97,41 +93,33 @@ class Preprocess:
 def build_model(
     layers: LayerGraph, name: str, opset: int, preprocess: Preprocess | None = None
 ) -> Model:
-    """Convert a layer graph to an ONNX model.
-
-    Args:
-        layers: The layer graph.
-        name: Name of the net.
-        opset: Opset version.
-        preprocess: Preprocessing of images; None for none.
-
-    Raises:
-        DemitasseError: A layer cannot be converted; names the layer.
-    """
+    """Convert a layer graph to an ONNX model, for a net of this name."""
     onnx = library("onnx")
-    names = [value.name for value in layers.inputs]
-    names += [top.name for node in layers.nodes for top in node.tops] + [*layers.outputs]
-    graph = GraphBuilder(opset, names)
-    renamed: dict[str, str] = {}
+    tops = [top for node in layers.nodes for top in node.tops]
+    names = [value.name for value in (*layers.inputs, *tops)]
+    graph = GraphBuilder(opset, [*names, *layers.outputs])
     for value in layers.inputs:
         graph.record_sizes(value)
-    if preprocess is not None:
-        image = preprocess.chosen(layers.inputs)
-        renamed[image.name] = _preprocess(preprocess, image, graph)
+    image = None if preprocess is None else preprocess.chosen(layers.inputs)
+    prepared: dict[Value, Value] = {}
+    if preprocess is not None and image is not None:
+        prepared[image] = replace(image, name=_preprocess(preprocess, image, graph).name)
     for node in layers.nodes:
-        _convert(node, graph, renamed)
+        bottoms = tuple(prepared.get(value, value) for value in node.bottoms)
+        with graph.layer(node.layer.name):
+            try:
+                CONVERTERS[node.layer.type](replace(node, bottoms=bottoms), graph)
+            except DemitasseError as error:
+                raise error.at(node.label, layer=node.layer.name) from None
+        for top in node.tops:
+            graph.record_sizes(top)
     for output, value in layers.outputs.items():
         if output != value.name:
-            graph.add("Identity", renamed.get(value.name, value.name), to=output)
-    uint8 = set(renamed) if preprocess is not None and preprocess.uint8 else set()
-    inputs = [_value_info(value, uint8=value.name in uint8) for value in layers.inputs]
+            graph.add("Identity", prepared.get(value, value), to=replace(value, name=output))
+    uint8 = image if preprocess is not None and preprocess.uint8 else None
+    inputs = [_value_info(value, value.name, uint8=value is uint8) for value in layers.inputs]
     outputs = [_value_info(value, output) for output, value in layers.outputs.items()]
-    others = [
-        _value_info(top)
-        for node in layers.nodes
-        for top in node.tops
-        if top.name not in layers.outputs
-    ]
+    others = [_value_info(top, top.name) for top in tops if top.name not in layers.outputs]
     made = onnx.helper.make_graph(graph.nodes, name or "net", inputs, outputs, value_info=others)
     imports = [onnx.helper.make_opsetid("", opset)]
     message = onnx.helper.make_model(
@@ -145,38 +133,24 @@ def build_model(
     return Model(message, graph.constants)
 
 
-def _preprocess(preprocess: Preprocess, image: Value, graph: GraphBuilder) -> str:
-    """Add the preprocessing of an input; return the name of the result."""
+def _preprocess(preprocess: Preprocess, image: Value, graph: GraphBuilder) -> Array:
+    """Add the preprocessing of an input."""
+    x = Array(graph, image.name)
     with graph.layer("preprocess"):
-        x = graph.to_float(image.name) if preprocess.uint8 else image.name
+        if preprocess.uint8:
+            x = graph.to_float(x)
         if preprocess.bgr:
-            x = graph.add("Gather", x, graph.ints(range(image.shape[1])[::-1]), axis=1)
+            x = graph.add("Gather", x, range(image.shape[1])[::-1], axis=1)
         if preprocess.mean is not None:
-            x = graph.add("Sub", x, graph.constant(preprocess.mean_for(image.shape), "mean"))
-        if preprocess.scale != 1:
-            x = graph.add("Mul", x, graph.scalar(preprocess.scale))
-    return x
+            x -= graph.constant(preprocess.mean_for(image.shape), "mean")
+        return x if preprocess.scale == 1 else x * preprocess.scale
 
 
-def _convert(node: LayerNode, graph: GraphBuilder, renamed: Mapping[str, str]) -> None:
-    bottoms = tuple(
-        replace(value, name=renamed.get(value.name, value.name)) for value in node.bottoms
-    )
-    with graph.layer(node.layer.name):
-        try:
-            CONVERTERS[node.layer.type](replace(node, bottoms=bottoms), graph)
-        except DemitasseError as error:
-            raise error.at(node.label, layer=node.layer.name) from None
-    for top in node.tops:
-        graph.record_sizes(top)
-
-
-def _value_info(value: Value, name: str | None = None, *, uint8: bool = False) -> Any:
-    """Return the name, type and shape of a value."""
+def _value_info(value: Value, name: str, *, uint8: bool = False) -> Any:
+    """Return a name, and type and shape of a value."""
     onnx = library("onnx")
     kind = onnx.TensorProto.UINT8 if uint8 else onnx.TensorProto.FLOAT
-    sizes = [size if isinstance(size, int) else str(size) for size in value.sizes]
-    return onnx.helper.make_tensor_value_info(value.name if name is None else name, kind, sizes)
+    return onnx.helper.make_tensor_value_info(name, kind, value.texts)
 
 
 # -- float16 -------------------------------------------------------------------------------------
@@ -184,86 +158,73 @@ def _value_info(value: Value, name: str | None = None, *, uint8: bool = False) -
 
 def to_half(model: Model) -> None:
     """Convert a model to float16, except for its inputs and outputs."""
-    _HalfConversion(model).convert()
+    onnx, graph, constants = library("onnx"), model.message.graph, model.constants
+    float32, float16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+
+    def cast(source: str, target: str, name: str, kind: int) -> Any:
+        return onnx.helper.make_node("Cast", [source], [target], name=f"{name}/Cast", to=kind)
+
+    inside, outside = (
+        {one.name: f"{one.name}@float16" for one in infos if _elem_type(one) == float32}
+        for infos in (graph.input, graph.output)
+    )
+    kept = {name for node in graph.node for _, name in _float32_inputs(node)} & constants.keys()
+    for name, array in constants.items():
+        if name not in kept and array.dtype == np.float32:
+            constants[name] = _halved(array)
+    nodes = [cast(name, half, half, float16) for name, half in inside.items()]
+    singles = set[str]()
+    for node in graph.node:
+        _convert_node(node)
+        node.input[:] = [inside.get(name, outside.get(name, name)) for name in node.input]
+        node.output[:] = [outside.get(name, name) for name in node.output]
+        for number, name in _float32_inputs(node):
+            if name not in kept and not (name in constants and constants[name].dtype.kind == "i"):
+                single = f"{name}@float32"
+                if single not in singles:
+                    singles.add(single)
+                    nodes.append(cast(name, single, single, float32))
+                node.input[number] = single
+        nodes.append(node)
+    nodes += [cast(half, name, half, float32) for name, half in outside.items()]
+    made = onnx.GraphProto(node=nodes)  # copies, as the nodes belong to the graph
+    del graph.node[:]
+    graph.node.extend(made.node)
+    _set_float16(graph.value_info)
 
 
-class _HalfConversion:
-    def __init__(self, model: Model) -> None:
-        self.graph, self.constants = model.message.graph, model.constants
-        self.onnx = library("onnx")
-        kinds = self.onnx.TensorProto
-        self.float32, self.float16 = kinds.FLOAT, kinds.FLOAT16
+def _elem_type(info: Any) -> int:
+    number: int = info.type.tensor_type.elem_type
+    return number
 
-    def convert(self) -> None:
-        graph = self.graph
-        inside = {one.name: f"{one.name}@float16" for one in graph.input if self._is_float(one)}
-        outside = {one.name: f"{one.name}@float16" for one in graph.output if self._is_float(one)}
-        kept = self._float32_constants()
-        for name, array in self.constants.items():
-            if name not in kept and array.dtype == np.float32:
-                self.constants[name] = _halved(array)
-        nodes = [self._cast(name, half, half) for name, half in inside.items()]
-        for node in graph.node:
-            self._convert_node(node)
-            node.input[:] = [inside.get(name, outside.get(name, name)) for name in node.input]
-            node.output[:] = [outside.get(name, name) for name in node.output]
-            for number in FLOAT32_INPUTS.get(node.op_type, ()):
-                name = node.input[number] if number < len(node.input) else ""
-                if name and name not in kept and not self._is_integer(name):
-                    single = f"{name}@float32"
-                    if all(one.output[0] != single for one in nodes):
-                        nodes.append(self._cast(name, single, single))
-                    node.input[number] = single
-            nodes.append(node)
-        nodes += [self._cast(half, name, half) for name, half in outside.items()]
-        made = [self._copy(node) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(made)
-        for info in graph.value_info:
-            if self._is_float(info):
-                info.type.tensor_type.elem_type = self.float16
 
-    def _cast(self, source: str, target: str, name: str) -> Any:
-        kind = self.float16 if target.endswith("@float16") else self.float32
-        return self.onnx.helper.make_node("Cast", [source], [target], name=f"{name}/Cast", to=kind)
+def _float32_inputs(node: Any) -> list[tuple[int, str]]:
+    """Return index and name of the inputs that ONNX supports in float32 only."""
+    numbers = FLOAT32_INPUTS.get(node.op_type, ())
+    return [(number, name) for number, name in enumerate(node.input) if name and number in numbers]
 
-    def _copy(self, node: Any) -> Any:
-        copy = self.onnx.NodeProto()
-        copy.CopyFrom(node)
-        return copy
 
-    def _is_float(self, info: Any) -> bool:
-        return bool(info.type.tensor_type.elem_type == self.float32)
+def _set_float16(infos: Iterable[Any]) -> None:
+    kinds = library("onnx").TensorProto
+    for info in infos:
+        if _elem_type(info) == kinds.FLOAT:
+            info.type.tensor_type.elem_type = kinds.FLOAT16
 
-    def _is_integer(self, name: str) -> bool:
-        return name in self.constants and self.constants[name].dtype.kind == "i"
 
-    def _float32_constants(self) -> set[str]:
-        """Return the constants that inputs of type float32 read."""
-        return {
-            node.input[number]
-            for node in self.graph.node
-            for number in FLOAT32_INPUTS.get(node.op_type, ())
-            if number < len(node.input)
-        } & set(self.constants)
-
-    def _convert_node(self, node: Any) -> None:
-        for attribute in node.attribute:
-            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == self.float32:
-                attribute.i = self.float16
-            if attribute.HasField("t"):
-                self._convert_tensor(attribute.t)
-            if attribute.HasField("g"):
-                for inner in attribute.g.node:
-                    self._convert_node(inner)
-                for info in (*attribute.g.input, *attribute.g.output):
-                    if self._is_float(info):
-                        info.type.tensor_type.elem_type = self.float16
-
-    def _convert_tensor(self, tensor: Any) -> None:
-        if tensor.data_type == self.float32:
-            values = _halved(self.onnx.numpy_helper.to_array(tensor))
-            tensor.CopyFrom(self.onnx.numpy_helper.from_array(values, tensor.name))
+def _convert_node(node: Any) -> None:
+    """Convert the attributes of a node, and the nodes inside, to float16."""
+    onnx = library("onnx")
+    float32 = onnx.TensorProto.FLOAT
+    for attribute in node.attribute:
+        if node.op_type == "Cast" and attribute.name == "to" and attribute.i == float32:
+            attribute.i = onnx.TensorProto.FLOAT16
+        if attribute.HasField("t") and attribute.t.data_type == float32:
+            values = _halved(onnx.numpy_helper.to_array(attribute.t))
+            attribute.t.CopyFrom(onnx.numpy_helper.from_array(values, attribute.t.name))
+        if attribute.HasField("g"):
+            for inner in attribute.g.node:
+                _convert_node(inner)
+            _set_float16((*attribute.g.input, *attribute.g.output))
 
 
 def _halved(values: np.ndarray) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Import of ONNX models as Caffe nets."""
 
-from __future__ import annotations
-
 from demitasse.interop.onnx_import.importer import Imported, import_onnx
 
 __all__ = ["Imported", "import_onnx"]

@@ -174,9 +174,9 @@ def _build(model: Model) -> NetBuilder:
             fault = reason
         elif node.op in CONVERTERS:
             last = next((one.name for one in reversed(node.outputs) if one is not None), "")
+            builder.begin(node.name, last)
             try:
-                with builder.node(node.name, last):
-                    CONVERTERS[node.op](node, builder)
+                CONVERTERS[node.op](node, builder)
                 continue
             except NetError as error:
                 fault = error.message
@@ -191,7 +191,15 @@ def _build(model: Model) -> NetBuilder:
         lines = "".join(f"\n  {label}: {reason}" for label, reason in faults.items())
         message = f"{len(faults)} nodes have no Caffe layer:{lines}"
         raise NetError(message, code=ErrorCode.UNSUPPORTED, nodes=list(faults))
-    _name_outputs(model, builder)
+    for name in model.outputs:  # each has a blob of its name
+        result = model.values.get(name)
+        if result is None:
+            message = f"no node computes output {name!r}"
+            raise NetError(message, code=ErrorCode.MISSING, output=name)
+        builder.begin(name, name)
+        blob = builder.blob(result)
+        if blob != name:
+            builder.power(blob, to=result)
     return builder
 
 
@@ -208,19 +216,6 @@ def _value_fault(node: Node) -> str:
     if node.op in WRAPPING and node.y.dtype in NARROW_INTEGERS | {"uint32", "uint64"}:
         return f"{node.y.dtype} wraps around; blobs are float32"
     return ""
-
-
-def _name_outputs(model: Model, builder: NetBuilder) -> None:
-    """Make a blob of the same name for every output of the model."""
-    for name in model.outputs:
-        value = model.values.get(name)
-        if value is None:
-            message = f"no node computes output {name!r}"
-            raise NetError(message, code=ErrorCode.MISSING, output=name)
-        with builder.node(name, name):
-            blob = builder.blob(value)
-            if blob != name:
-                builder.power(blob, to=value)
 
 
 def _set_weights(net: Net, builder: NetBuilder) -> None:
@@ -245,11 +240,7 @@ def _check_shapes(net: Net, model: Model, builder: NetBuilder) -> None:
 
 
 def _write(builder: NetBuilder, prototxt: Path, caffemodel: Path) -> None:
-    """Write both files, or none.
-
-    Raises:
-        OSError: A file cannot be written; existing files are kept.
-    """
+    """Write both files, or none."""
     messages = list(builder.message.layer)
     blobs = [[(array, None) for array in builder.weights.get(one.name, [])] for one in messages]
     with atomic_write(prototxt) as text, atomic_write(caffemodel) as binary:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,16 +22,14 @@ INTEGERS = {*NARROW_INTEGERS, "bool", "int32", "int64", "uint32", "uint64"}
 Shape = tuple[int, ...]
 
 
+def refuse(message: str, **details: object) -> NoReturn:
+    """Raise the NetError of a node that no layer computes."""
+    raise NetError(message, code=ErrorCode.UNSUPPORTED, **details)
+
+
 @dataclass(frozen=True)
 class Tensor:
-    """A value of a model.
-
-    Attributes:
-        name: Name of the value.
-        shape: Shape, without symbolic sizes.
-        dtype: Element type, e.g. "float32".
-        array: The array of a constant; None for a computed value.
-    """
+    """A value of a model, without symbolic sizes; ``array`` is None for a computed value."""
 
     name: str
     shape: Shape
@@ -46,16 +44,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a model, with its values.
-
-    Attributes:
-        op: Operator.
-        name: Name of the node; never empty.
-        opset: Opset version.
-        inputs: Inputs; None for an omitted one.
-        outputs: Outputs; None for an omitted one.
-        attributes: Name -> value.
-    """
+    """A node of a model, with its name or another, and its values; None for an omitted value."""
 
     op: str
     name: str
@@ -88,11 +77,7 @@ class Node:
         return self.inputs[position] if position < len(self.inputs) else None
 
     def input(self, position: int) -> Tensor:
-        """Return an input.
-
-        Raises:
-            NetError: The input is omitted.
-        """
+        """Return an input."""
         found = self.optional_input(position)
         if found is None:
             message = f"input {position} is missing"
@@ -100,15 +85,10 @@ class Node:
         return found
 
     def array(self, position: int, what: str) -> np.ndarray:
-        """Return the array of a constant input.
-
-        Raises:
-            NetError: The input is computed, or omitted.
-        """
+        """Return the array of a constant input."""
         found = self.input(position)
         if found.array is None:
-            message = f"its {what} {found.name!r} is computed, expected a constant"
-            raise NetError(message, code=ErrorCode.UNSUPPORTED, input=found.name)
+            refuse(f"its {what} {found.name!r} is computed, expected a constant", input=found.name)
         return found.array
 
     def attribute_or_input(self, attribute: str, position: int) -> np.ndarray | None:
@@ -122,15 +102,10 @@ class Node:
         return int(self.attributes.get("axis", default)) % max(1, len(self.x.shape))
 
     def refuse_outputs(self, *positions: int) -> None:
-        """Refuse outputs that no layer computes.
-
-        Raises:
-            NetError: The model uses one of these outputs.
-        """
+        """Refuse outputs that no layer computes."""
         for position in positions:
             if position < len(self.outputs) and self.outputs[position] is not None:
-                message = f"no layer computes output {position}"
-                raise NetError(message, code=ErrorCode.UNSUPPORTED, output=position)
+                refuse(f"no layer computes output {position}", output=position)
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -140,6 +115,21 @@ KNOWN_DATA = 4096
 
 SAME_SHAPE = {"GroupNormalization", "Mish", "Swish"}
 """Operators without shape inference in onnx: the output has the input's shape."""
+
+FOLDABLE = {
+    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",
+    "Expand", "Flatten", "Floor", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less",
+    "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Range", "Reciprocal",
+    "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterND", "Slice", "Split",
+    "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+}  # fmt: skip
+"""Operators to fold if all inputs are constant; each is cheap."""
+
+MOST = 2**28
+"""Largest number of elements of all folded arrays, in addition to those of the file."""
+
+NUMBERS = FLOATS | INTEGERS
+"""Element types of folded arrays; strings could exhaust memory."""
 
 
 class Model:
@@ -169,13 +159,18 @@ class Model:
         self.inputs = [
             self._input(one, shapes, batch) for one in graph.input if one.name not in self.values
         ]
-        _check_shape_names(shapes, [one.name for one in self.inputs])
+        names = [one.name for one in self.inputs]
+        if unknown := next((name for name in shapes if name not in names), None):
+            fault = f"got a shape of {unknown!r}, expected one of the inputs {', '.join(names)}"
+            raise ConfigError(
+                fault, code=ErrorCode.UNKNOWN, field="shapes", got=unknown, expected=names
+            )
         self.values |= {one.name: one for one in self.inputs}
         self.outputs = [one.name for one in graph.output]
         self.faults: dict[str, str] = {}
         self._unknown: set[str] = set()
         given = sum(one.array.size for one in self.values.values() if one.array is not None)
-        self._folding = Folding(onnx, self.opset, given)
+        self._foldable = MOST + given
         found = [self._node(number, one) for number, one in enumerate(graph.node)]
         self.nodes = self._needed([one for one in found if one is not None])
 
@@ -253,7 +248,7 @@ class Model:
         if message.op_type in SAME_SHAPE:
             types = dict.fromkeys(message.output, infos[message.input[0]])
         outputs = [self._output(one, types) if one else None for one in message.output]
-        arrays = self._folding.of(message, inputs, [one for one in outputs if one is not None])
+        arrays = self._fold(message, inputs, [one for one in outputs if one is not None])
         if arrays is not None:
             named = [one for one in message.output if one]
             self.values |= {
@@ -270,16 +265,46 @@ class Model:
             {one.name: onnx.helper.get_attribute_value(one) for one in message.attribute},
         )
 
+    def _fold(
+        self, node: Any, inputs: Mapping[str, Tensor], outputs: Sequence[Tensor]
+    ) -> list[np.ndarray] | None:
+        """Return the outputs of a NodeProto; None if they are not constant, or too large."""
+        if node.op_type in {"Shape", "Size"}:
+            shape = inputs[node.input[0]].shape
+            ends = {one.name: one.i for one in node.attribute}
+            part = shape[ends.get("start", 0) : ends.get("end", len(shape))]
+            return [np.array(math.prod(shape) if node.op_type == "Size" else part, np.int64)]
+        arrays = {name: one.array for name, one in inputs.items()}
+        size = sum(math.prod(one.shape) for one in outputs)
+        if (
+            node.op_type not in FOLDABLE
+            or any(one.dtype not in NUMBERS for one in outputs)
+            or any(array is None for array in arrays.values())
+            or size > self._foldable
+        ):
+            return None
+        self._foldable -= size
+        helper = self._onnx.helper
+        graph = helper.make_graph(
+            [node],
+            "constants",
+            [helper.make_empty_tensor_value_info(name) for name in inputs],
+            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
+        from onnx.reference import ReferenceEvaluator
+
+        with np.errstate(all="ignore"):
+            return [np.asarray(one) for one in ReferenceEvaluator(model).run(None, arrays)]
+
     def _output(self, name: str, types: Mapping[str, Any]) -> Tensor:
         """Return an output with its shape."""
         found = types.get(name)
         tensor = found.tensor_type if found is not None else None
         if tensor is None or not tensor.HasField("shape"):
-            message = f"the shape of {name!r} is unknown"
-            raise NetError(message, code=ErrorCode.UNSUPPORTED, value=name)
+            refuse(f"the shape of {name!r} is unknown", value=name)
         if not all(one.HasField("dim_value") for one in tensor.shape.dim):
-            message = f"the shape of {name!r} depends on computed values"
-            raise NetError(message, code=ErrorCode.UNSUPPORTED, value=name)
+            refuse(f"the shape of {name!r} depends on computed values", value=name)
         shape = tuple(one.dim_value for one in tensor.shape.dim)
         return Tensor(name, shape, self._dtype(tensor.elem_type))
 
@@ -299,18 +324,7 @@ def _label(name: str, op: str) -> str:
 
 
 def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Model:
-    """Read an ONNX file.
-
-    Args:
-        path: The file.
-        shapes: Shapes of inputs, in place of those in the file.
-        batch: First size of inputs; None for that of the file, or 1 for a symbolic one.
-
-    Raises:
-        ConfigError: An input has symbolic sizes without an entry in ``shapes``.
-        DataError: The file cannot be read, or its constants are damaged.
-        DemitasseError: onnx is not installed.
-    """
+    """Read an ONNX file."""
     onnx = onnx_library("onnx", "importing from ONNX")
     message = read_onnx(path, onnx)
     if not message.graph.node:
@@ -345,15 +359,6 @@ def _check_names(graph: Any, path: Path) -> None:
         raise DataError(message, str(path), code=ErrorCode.CORRUPT, got=damaged)
 
 
-def _check_shape_names(shapes: Mapping[str, Shape], names: list[str]) -> None:
-    unknown = [name for name in shapes if name not in names]
-    if unknown:
-        message = f"got a shape of {unknown[0]!r}, expected one of the inputs {', '.join(names)}"
-        raise ConfigError(
-            message, code=ErrorCode.UNKNOWN, field="shapes", got=unknown[0], expected=names
-        )
-
-
 # -- inlining of functions ---------------------------------------------------------------------
 
 MOST_NODES = 100_000
@@ -364,14 +369,10 @@ DEEPEST = 100
 
 
 def inline_functions(model: Any) -> Any:
-    """Return a model with its functions inlined.
-
-    Raises:
-        NetError: The model has too many nodes, or a recursive function.
-    """
+    """Return a model with its functions inlined."""
     if not model.functions:
         return model
-    total = _InlinedSize(model.functions).nodes(model.graph.node, DEEPEST)
+    total = _inlined_size(model)
     if total > MOST_NODES:
         message = (
             f"got {total if total < 10**12 else 'more than 10^12'} nodes after inlining, expected "
@@ -383,33 +384,28 @@ def inline_functions(model: Any) -> Any:
     return inline_local_functions(model)
 
 
-class _InlinedSize:
-    """Number of nodes after inlining, computed without inlining."""
+def _inlined_size(model: Any) -> int:
+    """Return the number of nodes after inlining, computed without inlining."""
+    functions = {(one.domain, one.name): one for one in model.functions}
+    known: dict[tuple[str, str], int] = {}
 
-    def __init__(self, functions: Iterable[Any]) -> None:
-        self._functions = {(one.domain, one.name): one for one in functions}
-        self._known: dict[tuple[str, str], int] = {}
+    def size(nodes: Iterable[Any], deepest: int) -> int:
+        return sum(function_size((one.domain, one.op_type), deepest) for one in _all(nodes))
 
-    def nodes(self, nodes: Iterable[Any], deepest: int) -> int:
-        """Return the number of nodes after inlining.
-
-        Raises:
-            NetError: Calls are deeper than ``deepest``.
-        """
-        return sum(self._function((one.domain, one.op_type), deepest) for one in _all(nodes))
-
-    def _function(self, name: tuple[str, str], deepest: int) -> int:
-        if name not in self._functions:
+    def function_size(name: tuple[str, str], deepest: int) -> int:
+        if name not in functions:
             return 1
-        if name not in self._known:
+        if name not in known:
             if not deepest:
                 message = (
                     f"function {name[1]!r} of {name[0]!r} is recursive, or calls are more than "
                     f"{DEEPEST} deep"
                 )
                 raise NetError(message, code=ErrorCode.LIMIT, function=name[1], expected=DEEPEST)
-            self._known[name] = self.nodes(self._functions[name].node, deepest - 1)
-        return self._known[name]
+            known[name] = size(functions[name].node, deepest - 1)
+        return known[name]
+
+    return size(model.graph.node, DEEPEST)
 
 
 def _all(nodes: Iterable[Any]) -> Iterator[Any]:
@@ -419,77 +415,3 @@ def _all(nodes: Iterable[Any]) -> Iterator[Any]:
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
                 yield from _all(graph.node)
-
-
-# -- constant folding --------------------------------------------------------------------------
-
-FOLDABLE = {
-    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",
-    "Expand", "Flatten", "Floor", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less",
-    "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Range", "Reciprocal",
-    "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterND", "Slice", "Split",
-    "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
-}  # fmt: skip
-"""Operators to fold if all inputs are constant; each is cheap."""
-
-MOST = 2**28
-"""Largest number of elements of all folded arrays, in addition to those of the file."""
-
-NUMBERS = FLOATS | INTEGERS
-"""Element types of folded arrays; strings could exhaust memory."""
-
-
-class Folding:
-    """Constant folding.
-
-    Args:
-        onnx: The module ``onnx``.
-        opset: Opset version.
-        given: Number of elements of the file's constants.
-    """
-
-    def __init__(self, onnx: Any, opset: int, given: int) -> None:
-        self._onnx, self._opset, self._left = onnx, opset, MOST + given
-
-    def of(
-        self, node: Any, inputs: Mapping[str, Tensor], outputs: Sequence[Tensor]
-    ) -> list[np.ndarray] | None:
-        """Return the outputs of a node; None if they are not constant, or too large.
-
-        Args:
-            node: The NodeProto.
-            inputs: Inputs by name.
-            outputs: Outputs with a name.
-        """
-        if node.op_type in {"Shape", "Size"}:
-            return [_shape_or_size(node, inputs[node.input[0]].shape)]
-        arrays = {name: one.array for name, one in inputs.items()}
-        if (
-            node.op_type not in FOLDABLE
-            or any(one.dtype not in NUMBERS for one in outputs)
-            or any(array is None for array in arrays.values())
-        ):
-            return None
-        size = sum(math.prod(one.shape) for one in outputs)
-        if size > self._left:
-            return None
-        self._left -= size
-        helper = self._onnx.helper
-        graph = helper.make_graph(
-            [node],
-            "constants",
-            [helper.make_empty_tensor_value_info(name) for name in inputs],
-            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)])
-        from onnx.reference import ReferenceEvaluator
-
-        with np.errstate(all="ignore"):
-            return [np.asarray(one) for one in ReferenceEvaluator(model).run(None, arrays)]
-
-
-def _shape_or_size(node: Any, shape: Shape) -> np.ndarray:
-    if node.op_type == "Size":
-        return np.array(math.prod(shape), np.int64)
-    ends = {one.name: one.i for one in node.attribute}
-    return np.array(shape[ends.get("start", 0) : ends.get("end", len(shape))], np.int64)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.onnx_import.model import Node, Shape, Tensor
+from demitasse.interop.onnx_import.model import Node, Shape, Tensor, refuse
 from demitasse.io.proto import LayerParameter, NetParameter
 
 EXACT = 2**24
@@ -39,35 +38,26 @@ class NetBuilder:
 
     def input(self, value: Tensor) -> None:
         """Add an Input layer."""
-        shape = {"dim": value.shape}
         self.message.layer.add(
-            name=self._layer_name(value.name), type="Input", top=[value.name],
-            input_param={"shape": [shape]},
+            name=_unique(value.name, self._layers), type="Input", top=[value.name],
+            input_param={"shape": [{"dim": value.shape}]},
         )  # fmt: skip
         self.blobs[value.name] = value.name
         self.shapes[value.name] = value.shape
         if value.is_integer:
             self.notes.append(f"input {value.name!r} takes float32 in place of {value.dtype}")
 
-    @contextmanager
-    def node(self, name: str, last: str) -> Iterator[None]:
-        """Name the layers of a block after a node; the layer of value ``last`` has its name."""
+    def begin(self, name: str, last: str) -> None:
+        """Name the next layers after a node; the layer of value ``last`` has its name."""
         self._node, self._last = name, last
-        yield
 
     # -- layers ----------------------------------------------------------------------------------
 
     def add(
-        self,
-        kind: str,
-        bottoms: Sequence[str],
-        shape: Shape,
-        *,
-        to: Tensor | None = None,
-        weights: Sequence[np.ndarray] = (),
-        **fields: Any,
-    ) -> str:
-        """Add a layer with one top.
+        self, kind: str, bottoms: Sequence[str], shape: Shape, *, to: Tensor | None = None,
+        weights: Sequence[np.ndarray] = (), **fields: Any,
+    ) -> str:  # fmt: skip
+        """Add a layer with one top; return the top's name.
 
         Args:
             kind: Layer type.
@@ -76,30 +66,20 @@ class NetBuilder:
             to: Value of the model that the top is; None for an intermediate result.
             weights: Parameters.
             **fields: Fields of the layer, such as ``relu_param``.
-
-        Returns:
-            Name of the top.
         """
         return self.add_several(kind, bottoms, [shape], to=[to], weights=weights, **fields)[0]
 
     def add_several(
-        self,
-        kind: str,
-        bottoms: Sequence[str],
-        shapes: Sequence[Shape],
-        *,
-        to: Sequence[Tensor | None],
-        weights: Sequence[np.ndarray] = (),
-        **fields: Any,
-    ) -> list[str]:
+        self, kind: str, bottoms: Sequence[str], shapes: Sequence[Shape], *,
+        to: Sequence[Tensor | None], weights: Sequence[np.ndarray] = (), **fields: Any,
+    ) -> list[str]:  # fmt: skip
         """Add a layer with several tops; see ``add``."""
         final = any(one is not None and one.name == self._last for one in to)
-        name = self._layer_name(self._node if final else f"{self._node}/{kind}")
+        name = _unique(self._node if final else f"{self._node}/{kind}", self._layers)
+        names = [name] if len(to) == 1 else [f"{name}/{number}" for number in range(len(to))]
         tops = [
-            self._blob_name(name if len(to) == 1 else f"{name}/{number}")
-            if one is None
-            else one.name
-            for number, one in enumerate(to)
+            _unique(own, self._taken) if one is None else one.name
+            for own, one in zip(names, to, strict=True)
         ]
         self.message.layer.append(
             LayerParameter(name=name, type=kind, bottom=bottoms, top=tops, **fields)
@@ -112,26 +92,20 @@ class NetBuilder:
                 self.blobs[one.name] = top
         return tops
 
+    def same(self, kind: str, x: str, *, to: Tensor | None = None) -> str:
+        """Add a layer without fields whose top has the shape of the bottom."""
+        return self.add(kind, [x], self.shapes[x], to=to)
+
     def silence(self, blobs: Sequence[str]) -> None:
         """Add a Silence layer for unused blobs, which would be outputs of the net."""
         if blobs:
-            name = self._layer_name(f"{self._node}/Silence")
+            name = _unique(f"{self._node}/Silence", self._layers)
             self.message.layer.add(name=name, type="Silence", bottom=blobs)
-
-    def _layer_name(self, wish: str) -> str:
-        return _unique(wish, self._layers)
-
-    def _blob_name(self, wish: str) -> str:
-        return _unique(wish, self._taken)
 
     # -- values ----------------------------------------------------------------------------------
 
     def blob(self, value: Tensor) -> str:
-        """Return the blob of a value; a constant gets a Parameter layer.
-
-        Raises:
-            NetError: A constant has no elements, or is not exact in float32.
-        """
+        """Return the blob of a value; a constant gets a Parameter layer."""
         if value.name not in self.blobs:
             if value.array is None:
                 message = f"no node computes {value.name!r}"
@@ -141,9 +115,8 @@ class NetBuilder:
 
     def constant(self, array: np.ndarray, value: Tensor | None = None) -> str:
         """Return the blob of a constant."""
-        single = as_float32(array)
         return self.add(
-            "Parameter", [], array.shape, to=value, weights=[single],
+            "Parameter", [], array.shape, to=value, weights=[as_float32(array)],
             parameter_param={"shape": {"dim": array.shape}},
         )  # fmt: skip
 
@@ -163,14 +136,9 @@ class NetBuilder:
         return self.add("Reshape", [x], shape, to=to, reshape_param={"shape": {"dim": dims}})
 
     def power(
-        self,
-        x: str,
-        *,
-        power: float = 1,
-        scale: float = 1,
-        shift: float = 0,
+        self, x: str, *, power: float = 1, scale: float = 1, shift: float = 0,
         to: Tensor | None = None,
-    ) -> str:
+    ) -> str:  # fmt: skip
         """Add (shift + scale x) ** power."""
         given = {"power": (power, 1), "scale": (scale, 1), "shift": (shift, 0)}
         fields = {name: value for name, (value, usual) in given.items() if value != usual}
@@ -180,15 +148,20 @@ class NetBuilder:
         """Add Tile layers along the axes of 1 that grow."""
         have = self.shapes[x]
         full = (*(1,) * (len(shape) - len(have)), *have)
-        axes = [axis for axis, (a, b) in enumerate(zip(full, shape, strict=True)) if a != b]
-        if not axes:
+        if full == shape:
             return self.reshape(x, shape, to=to) if have != shape else self._as(x, to)
-        x = self.reshape(x, full)
+        factors = [b if a != b else 1 for a, b in zip(full, shape, strict=True)]
+        return self.tile(self.reshape(x, full), factors, to=to)
+
+    def tile(self, x: str, repeats: Sequence[int], *, to: Tensor | None = None) -> str:
+        """Add a Tile along each repeated axis."""
+        shape = list(self.shapes[x])
+        axes = [axis for axis, count in enumerate(repeats) if count != 1]
         for axis in axes:
-            full = (*full[:axis], shape[axis], *full[axis + 1 :])
-            last = axis == axes[-1]
-            how = {"axis": axis, "tiles": shape[axis]}
-            x = self.add("Tile", [x], full, to=to if last else None, tile_param=how)
+            shape[axis] *= repeats[axis]
+            how = {"axis": axis, "tiles": repeats[axis]}
+            last = to if axis == axes[-1] else None
+            x = self.add("Tile", [x], tuple(shape), to=last, tile_param=how)
         return x
 
     def _as(self, x: str, to: Tensor | None) -> str:
@@ -204,7 +177,7 @@ class NetBuilder:
             return self._as(x, to)
         points = [point for point in (start, stop) if 0 < point < size]
         ends = [0, *points, size]
-        middle = 0 if start == 0 else 1
+        middle = 1 if start else 0
         shapes = [(*have[:axis], b - a, *have[axis + 1 :]) for a, b in pairwise(ends)]
         tops = self.add_several(
             "Slice", [x], shapes,
@@ -230,13 +203,9 @@ class NetBuilder:
         return self.add("Permute", [x], shape, to=to, permute_param={"order": order})
 
     def eltwise(
-        self,
-        operation: str,
-        blobs: Sequence[str],
-        *,
-        factors: Sequence[float] = (),
+        self, operation: str, blobs: Sequence[str], *, factors: Sequence[float] = (),
         to: Tensor | None = None,
-    ) -> str:
+    ) -> str:  # fmt: skip
         """Add an Eltwise of blobs with equal shapes."""
         fields: dict[str, Any] = {"operation": operation}
         if factors and set(factors) != {1.0}:
@@ -245,20 +214,15 @@ class NetBuilder:
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Return a constant in float32.
-
-    Raises:
-        NetError: The constant has no elements, another type, or integers not exact in float32.
-    """
+    """Return a constant in float32."""
     if not array.size:
-        message = "a constant has no elements, which blobs do not support"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse("a constant has no elements, which blobs do not support")
     if array.dtype.kind in "iu" and int(np.max(np.abs(array.astype(np.float64)))) > EXACT:
-        message = "a constant has integers that are not exact in float32"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse("a constant has integers that are not exact in float32")
     if array.dtype.kind not in "iufb":
-        message = f"a constant has type {array.dtype}, which blobs do not support"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED, got=str(array.dtype))
+        refuse(
+            f"a constant has type {array.dtype}, which blobs do not support", got=str(array.dtype)
+        )
     return array.astype(np.float32)
 
 
@@ -271,5 +235,5 @@ def _unique(wish: str, taken: set[str]) -> str:
     return name
 
 
-Converter = Callable[[Node, NetBuilder], None]
+Converter = Callable[[Node, NetBuilder], object]
 """Function that adds the layers of a node, or raises a NetError with the reason."""

@@ -1,7 +1,5 @@
 """Export of nets to PyTorch modules."""
 
-from __future__ import annotations
-
 from demitasse.interop.torch_export.export import TorchExported, export_torch
 
 __all__ = ["TorchExported", "export_torch"]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 
 import numpy as np
 
-from demitasse.blob import Blob
 from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.layer_graph import LayerNode, Value
 from demitasse.interop.export.sizes import Size, SymbolicSize
@@ -36,9 +34,6 @@ GLOBALS = {"F", "Path", "float", "load", "load_file", "nn", "self", "torch"}
 
 class ModuleCode:
     """Source lines and arrays of a module.
-
-    Args:
-        inputs: Inputs of ``forward``.
 
     Attributes:
         attributes: Lines of ``__init__``.
@@ -91,10 +86,24 @@ class ModuleCode:
         self.lines.append(f"{', '.join(names)} = {expression}")
         return names
 
-    def call(self, name: str, *arguments: str) -> str:
-        """Return a call of a function of ``functions.py``, and add the function to the module."""
+    def call(self, name: str, *arguments: object, **options: object) -> str:
+        """Return a call of a function of ``functions.py``, and add the function to the module.
+
+        Text is an expression; other arguments are values, or are written as literals.
+        """
         self.functions[name] = None
-        return f"{name}({', '.join(arguments)})"
+        texts = [self._argument(one) for one in arguments]
+        texts += [f"{key}={self._argument(one)}" for key, one in options.items()]
+        return f"{name}({', '.join(texts)})"
+
+    def _argument(self, given: object) -> str:
+        if isinstance(given, Value):
+            return self.variable(given)
+        return number(given) if isinstance(given, float) else str(given)
+
+    def apply_function(self, node: LayerNode, name: str, *more: object, **options: object) -> None:
+        """Add a call with the bottoms and more arguments whose result is the first top."""
+        self.let(self.call(name, *node.bottoms, *more, **options), node.tops[0])
 
     def record_sizes(self, value: Value) -> None:
         """Record which symbolic sizes a value's shape determines."""
@@ -115,11 +124,7 @@ class ModuleCode:
     # -- sizes ---------------------------------------------------------------------------------
 
     def size(self, size: Size) -> str:
-        """Return the expression of a size.
-
-        Raises:
-            NetError: The size depends on values that the layer computes.
-        """
+        """Return the expression of a size."""
         if isinstance(size, int):
             return str(size)
         if size.symbol not in self._symbols:
@@ -132,8 +137,9 @@ class ModuleCode:
             text += f" {'-' if size.extra < 0 else '+'} {abs(size.extra)}"
         return text
 
-    def reshaped(self, x: str, sizes: Sequence[Size]) -> str:
+    def reshaped(self, x: str | Value, sizes: Sequence[Size]) -> str:
         """Return a reshape; one size can be -1, and PyTorch infers a single symbolic size."""
+        x = x if isinstance(x, str) else self.variable(x)
         free = [size for size in sizes if isinstance(size, SymbolicSize)]
         if len(free) == 1 and 0 not in sizes and -1 not in sizes:
             shown = [str(size) if isinstance(size, int) else "-1" for size in sizes]
@@ -146,27 +152,38 @@ class ModuleCode:
     def module(self, node: LayerNode, made: str, **arrays: np.ndarray | None) -> str:
         """Add a PyTorch module as an attribute named after a layer.
 
+        Layers with the same parameters use one module.
+
         Args:
             node: The layer.
             made: Constructor call, such as ``nn.ReLU()``.
             **arrays: Parameters by name; None for a missing one.
         """
         name = self._attributes.give(node.layer.name)
-        self.attributes.append(f"self.{name} = {made}")
-        self._store(name, {key: array for key, array in arrays.items() if array is not None})
-        self._share(node, name, made)
+        for key, array in arrays.items():
+            if array is not None:
+                self.arrays[f"{name}.{key}"] = np.asarray(array, np.float32)
+        blobs = [*node.layer.blobs, *(node.scale.blobs if node.scale else ())]
+        first = name
+        if blobs:
+            key_of = (made, *(id(blob.data_memory) for blob in blobs))
+            first = self._shared.setdefault(key_of, name)
+        self.attributes.append(f"self.{name} = {made if first == name else f'self.{first}'}")
         return f"self.{name}"
+
+    def apply(self, node: LayerNode, made: str, **arrays: np.ndarray | None) -> None:
+        """Add a PyTorch module from the only bottom of a layer to its top; see ``module``."""
+        module = self.module(node, made, **arrays)
+        self.let(f"{module}({self.variable(node.bottoms[0])})", node.tops[0])
 
     def parameters(self, node: LayerNode, **arrays: np.ndarray | None) -> str:
         """Add the parameters of a layer without a PyTorch module, as a ParameterDict."""
-        name = self._attributes.give(node.layer.name)
-        there = {key: array for key, array in arrays.items() if array is not None}
-        parts = [f'"{key}": torch.empty({_shape(array)})' for key, array in there.items()]
-        made = f"nn.ParameterDict({{{', '.join(parts)}}})"
-        self.attributes.append(f"self.{name} = {made}")
-        self._store(name, there)
-        self._share(node, name, made)
-        return f"self.{name}"
+        parts = [
+            f'"{key}": torch.empty({_shape(array)})'
+            for key, array in arrays.items()
+            if array is not None
+        ]
+        return self.module(node, f"nn.ParameterDict({{{', '.join(parts)}}})", **arrays)
 
     def buffer(self, node: LayerNode, array: np.ndarray) -> str:
         """Add an array as a buffer."""
@@ -175,25 +192,12 @@ class ModuleCode:
         self.arrays[name] = np.asarray(array, np.float32)
         return f"self.{name}"
 
-    def _store(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        for key, array in arrays.items():
-            self.arrays[f"{name}.{key}"] = np.asarray(array, np.float32)
-
-    def _share(self, node: LayerNode, name: str, made: str) -> None:
-        """Use one module for layers with the same parameters."""
-        blobs: list[Blob] = [*node.layer.blobs, *(node.scale.blobs if node.scale else ())]
-        if blobs:
-            key = (made, *(id(blob.data_memory) for blob in blobs))
-            first = self._shared.setdefault(key, name)
-            if first != name:
-                self.attributes[-1] = f"self.{name} = self.{first}"
-
 
 def _shape(array: np.ndarray) -> str:
     return ", ".join(map(str, array.shape)) if array.ndim else "()"
 
 
-Converter = Callable[[LayerNode, ModuleCode], None]
+Converter = Callable[[LayerNode, ModuleCode], object]
 
 
 LONGEST = 60
@@ -201,12 +205,7 @@ LONGEST = 60
 
 
 class Names:
-    """Unique Python names.
-
-    Args:
-        taken: Reserved names.
-        kind: Prefix of names that start with a digit or are empty.
-    """
+    """Unique Python names, besides ``taken`` ones; those of digits alone start with ``kind``."""
 
     def __init__(self, taken: Iterable[str], kind: str) -> None:
         self.taken = set(taken)
@@ -240,8 +239,6 @@ def docstring_text(text: str) -> str:
 
 def number(value: float) -> str:
     """Return the shortest literal of a float32 number."""
-    import numpy as np
-
     single = float(str(np.float32(value)))
     shown = single if np.float32(single) == np.float32(value) else float(value)
     return repr(shown) if np.isfinite(shown) else f'float("{shown}")'
@@ -253,32 +250,26 @@ def sizes(values: Iterable[int]) -> str:
     return str(every[0]) if len(set(every)) == 1 else str(every)
 
 
-@dataclass(frozen=True)
-class Function:
-    """A function of ``functions.py``.
-
-    Attributes:
-        source: Source of the function.
-        uses: Names of the functions that it calls.
-    """
-
-    source: str
-    uses: tuple[str, ...]
+def size_options(**given: tuple[Iterable[int], int]) -> list[str]:
+    """Return keyword arguments of sizes: name -> sizes and the default, which is left out."""
+    return [
+        f"{name}={sizes(values)}"
+        for name, (values, default) in given.items()
+        if set(values) != {default}
+    ]
 
 
 @cache
-def functions() -> dict[str, Function]:
-    """Return the functions of ``functions.py`` by name."""
-    sources: dict[str, str] = {}
-    called: dict[str, set[str]] = {}
+def functions() -> dict[str, tuple[str, set[str]]]:
+    """Return source and used names of the functions of ``functions.py``, by name."""
     text = (files("demitasse.interop.torch_export") / "functions.py").read_text(encoding="utf-8")
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef):
-            sources[node.name] = ast.get_source_segment(text, node) or ""
-            called[node.name] = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
     return {
-        name: Function(source, tuple(one for one in sources if one in called[name] - {name}))
-        for name, source in sources.items()
+        node.name: (
+            ast.get_source_segment(text, node) or "",
+            {one.id for one in ast.walk(node) if isinstance(one, ast.Name)},
+        )
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef)
     }
 
 
@@ -288,9 +279,11 @@ def function_sources(names: Iterable[str]) -> list[str]:
 
     def add(name: str) -> None:
         if name not in found:
-            for other in every[name].uses:
-                add(other)
-            found[name] = every[name].source
+            source, used = every[name]
+            for other in every:
+                if other in used and other != name:
+                    add(other)
+            found[name] = source
 
     for name in names:
         add(name)

@@ -20,7 +20,6 @@ from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 from demitasse.interop.export.layer_graph import (
     Batch,
     LayerGraph,
-    Value,
     build_net,
     convert_with_symbolic_batch,
 )
@@ -144,10 +143,15 @@ def export_torch(
             made, () if only else outputs, batch, notes,
             lambda layers: build_module(layers, made.name, origin),
         )  # fmt: skip
+    files = [place, place.with_suffix(".safetensors")]
+    with atomic_write(files[0]) as text, atomic_write(files[1]) as weights_file:
+        text.write(module.text.encode())
+        for piece in safetensors_pieces(module.arrays, "pt"):
+            weights_file.write(piece)
     result = TorchExported(
-        files=_write(module, place),
-        inputs={value.name: _sizes(value) for value in layers.inputs},
-        outputs={name: _sizes(value) for name, value in layers.outputs.items()},
+        files=files,
+        inputs={value.name: value.texts for value in layers.inputs},
+        outputs={name: value.texts for name, value in layers.outputs.items()},
         notes=notes,
         dtype="float32",
         net=made,
@@ -157,24 +161,6 @@ def export_torch(
     if check:
         result.compare().check_agreement(f"{result.files[0]} disagrees with the net", result.dtype)
     return result
-
-
-def _write(module: Module, path: Path) -> list[Path]:
-    """Write the module and its weights; rename both files when both are complete.
-
-    Raises:
-        OSError: A file cannot be written; existing files are kept.
-    """
-    weights_path = path.with_suffix(".safetensors")
-    with atomic_write(path) as code, atomic_write(weights_path) as weights:
-        code.write(module.text.encode())
-        for piece in safetensors_pieces(module.arrays, "pt"):
-            weights.write(piece)
-    return [path, weights_path]
-
-
-def _sizes(value: Value) -> list[int | str]:
-    return [size if isinstance(size, int) else str(size) for size in value.sizes]
 
 
 # -- the check -----------------------------------------------------------------------------------
@@ -199,7 +185,7 @@ class _Runner:
             name: torch.from_numpy(array) for name, array in read_safetensors(files[1]).items()
         }
 
-    def __call__(self, given: Arrays, names: Sequence[str], *, fused: bool) -> Arrays:
+    def __call__(self, given: Arrays, names: Sequence[str], fused: bool) -> Arrays:
         record: dict[str, list[Any]] = {}
         module = self._module(None if fused else record)
         tensors = [
@@ -223,7 +209,8 @@ class _Runner:
         tree = self.tree
         space: dict[str, Any] = {"__file__": "module.py", "__name__": "exported"}
         if record is not None:
-            tree = _Recording().visit(ast.parse(ast.unparse(self.tree)))
+            tree = ast.parse(ast.unparse(self.tree))
+            _record_assignments(tree)
             space[RECORD] = lambda name, value: record.setdefault(name, []).append(value)
         exec(compile(ast.fix_missing_locations(tree), "module", "exec"), space)
         module = space[self.written.name]()
@@ -231,13 +218,11 @@ class _Runner:
         return module.eval()
 
 
-class _Recording(ast.NodeTransformer):
-    """Adds a call of ``RECORD`` after every assignment in ``forward``."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        if node.name == "forward":
+def _record_assignments(tree: ast.Module) -> None:
+    """Add a call of ``RECORD`` after every assignment in ``forward``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "forward":
             node.body = [one for line in node.body for one in (line, *_record_calls(line))]
-        return node
 
 
 def _record_calls(line: ast.stmt) -> list[ast.stmt]:

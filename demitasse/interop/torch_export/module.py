@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -44,16 +45,7 @@ class Module:
 
 
 def build_module(layers: LayerGraph, name: str, origin: str) -> Module:
-    """Convert a layer graph to a module.
-
-    Args:
-        layers: The layer graph.
-        name: Name of the net.
-        origin: Name of the net's file; "" for none.
-
-    Raises:
-        NetError: Some layers cannot be converted; names all of them.
-    """
+    """Convert a layer graph to a module, for a net of this name, from a file or ""."""
     code, faults = ModuleCode(layers.inputs), []
     for node in layers.nodes:
         try:
@@ -71,15 +63,11 @@ def build_module(layers: LayerGraph, name: str, origin: str) -> Module:
             f"{listed(texts)}"
         )
         raise NetError(message, code=ErrorCode.UNSUPPORTED, layers=list(names))
-    class_name = _class_name(name)
+    words = re.findall(r"[0-9a-zA-Z]+", name)
+    wish = "".join(word[0].upper() + word[1:] for word in words)
+    class_name = Names({*RESERVED, *functions()}, "Net").give(wish or "Net")
     text = _source(class_name, name, origin, layers, code)
     return Module(class_name, text, code.arrays, code.where)
-
-
-def _class_name(name: str) -> str:
-    words = re.findall(r"[0-9a-zA-Z]+", name)
-    text = "".join(word[0].upper() + word[1:] for word in words)
-    return Names({*RESERVED, *functions()}, "Net").give(text or "Net")
 
 
 def _source(class_name: str, name: str, origin: str, layers: LayerGraph, code: ModuleCode) -> str:
@@ -93,9 +81,9 @@ def _source(class_name: str, name: str, origin: str, layers: LayerGraph, code: M
         f'    """{title}, in phase TEST.',
         "",
         "    Shapes:",
-        *(f"        {code.variable(value)}: {_shape(value)}" for value in layers.inputs),
+        *_shapes(layers.inputs, code),
         "    ->",
-        *(f"        {code.variable(value)}: {_shape(value)}" for value in layers.outputs.values()),
+        *_shapes(layers.outputs.values(), code),
         '    """',
         "",
         *format_line(f"inputs = {_names([value.name for value in layers.inputs])}", 4),
@@ -146,8 +134,10 @@ def _names(names: list[str]) -> str:
     return f"({text},)" if len(names) == 1 else f"({text})"
 
 
-def _shape(value: Value) -> str:
-    return f"({', '.join(map(str, value.sizes))})"
+def _shapes(values: Iterable[Value], code: ModuleCode) -> list[str]:
+    return [
+        f"        {code.variable(value)}: ({', '.join(map(str, value.sizes))})" for value in values
+    ]
 
 
 # -- layout of lines -----------------------------------------------------------------------------
@@ -158,100 +148,66 @@ WIDTH = 88
 INDENT = 4
 """Indentation inside of brackets."""
 
-CLOSING = {"(": ")", "[": "]", "{": "}"}
+OPENING, CLOSING = "([{", ")]}"
 
 
 def format_line(text: str, indent: int) -> list[str]:
-    """Return the lines of a statement, broken at its last bracket as formatters do.
-
-    Args:
-        text: The statement or list element, on one line.
-        indent: Spaces before the text.
-    """
-    line = " " * indent + text
-    if len(line) <= WIDTH:
-        return [line]
+    """Return the lines of a statement, broken at its last bracket as formatters do."""
+    spaces, inner = " " * indent, indent + INDENT
+    if len(spaces + text) <= WIDTH:
+        return [spaces + text]
     target, equals, value = text.partition(" = ")
     operands = _operands(value) if equals and target.isidentifier() else []
-    if len(operands) > 1:
-        return _in_brackets(f"{' ' * indent}{target} = (", operands, indent)
-    opening, end = _last_bracket(text)
-    if opening is None:
-        return [line]
+    if len(operands) > 1:  # a sum or product gets its own brackets
+        together = " " * inner + " ".join(operands)
+        lines = [together] if len(together) <= WIDTH else [" " * inner + one for one in operands]
+        return [f"{spaces}{target} = (", *lines, f"{spaces})"]
+    brackets = [place for place, character in _outermost(text) if character in OPENING + CLOSING]
+    if not brackets:
+        return [spaces + text]
+    opening, end = brackets[-2:]
     head, inside, tail = text[: opening + 1], text[opening + 1 : end], text[end:]
     if equals and indent + len(head) > WIDTH:
-        spaces = " " * indent
-        return [f"{spaces}{target} = (", *format_line(value, indent + INDENT), f"{spaces})"]
+        return [f"{spaces}{target} = (", *format_line(value, inner), f"{spaces})"]
     elements = _elements(inside)
     if not elements:
-        return [line]
-    inner = indent + INDENT
+        return [spaces + text]
     together = " " * inner + inside
     if len(together) <= WIDTH and text[opening] == "(" and not inside.endswith(","):
-        return [" " * indent + head, together, " " * indent + tail]
-    lines = [" " * indent + head]
+        return [spaces + head, together, spaces + tail]
+    lines = [spaces + head]
     for element in elements:
         broken = format_line(element, inner)
         broken[-1] += ","
         if len(broken) == 1 and len(broken[0]) > WIDTH:
             broken = format_line(element + ",", inner)
         lines += broken
-    return [*lines, " " * indent + tail]
-
-
-def _in_brackets(head: str, operands: list[str], indent: int) -> list[str]:
-    """Return a sum or product in its own brackets, on one line if it fits."""
-    inner = " " * (indent + INDENT)
-    together = inner + " ".join(operands)
-    lines = [together] if len(together) <= WIDTH else [inner + one for one in operands]
-    return [head, *lines, " " * indent + ")"]
+    return [*lines, spaces + tail]
 
 
 def _operands(text: str) -> list[str]:
     """Split at the operators of lowest precedence outside brackets; parts start with operators."""
-    depth, places = 0, dict[str, list[int]]()
-    for place in _outside_strings(text):
-        if text[place] in CLOSING:
-            depth += 1
-        elif text[place] in CLOSING.values():
-            depth -= 1
-        elif text[place] in "+-*/" and not depth and text[place - 1 : place + 2 : 2] == "  ":
-            places.setdefault("sum" if text[place] in "+-" else "product", []).append(place)
-    cuts = [0, *places.get("sum", places.get("product", [])), len(text)]
+    signs = [
+        (place, character)
+        for place, character in _outermost(text)
+        if character in "+-*/" and text[place - 1 : place + 2 : 2] == "  "
+    ]
+    sums = [place for place, character in signs if character in "+-"]
+    cuts = [0, *(sums or [place for place, _ in signs]), len(text)]
     return [text[a:b].strip() for a, b in pairwise(cuts)]
-
-
-def _last_bracket(text: str) -> tuple[int | None, int]:
-    """Return the positions of the last outermost pair of brackets."""
-    open_at: list[int] = []
-    found: tuple[int | None, int] = (None, 0)
-    for place in _outside_strings(text):
-        if text[place] in CLOSING:
-            open_at.append(place)
-        elif text[place] in CLOSING.values():
-            first = open_at.pop()
-            if not open_at:
-                found = first, place
-    return found
 
 
 def _elements(inside: str) -> list[str]:
     """Split at commas outside of brackets and strings."""
-    depth, start, found = 0, 0, []
-    for place in _outside_strings(inside):
-        if inside[place] in CLOSING:
-            depth += 1
-        elif inside[place] in CLOSING.values():
-            depth -= 1
-        elif inside[place] == "," and not depth:
-            found.append(inside[start:place].strip())
-            start = place + 1
-    return [one for one in (*found, inside[start:].strip()) if one]
+    cuts = [place for place, character in _outermost(inside) if character == ","]
+    parts = [inside[a + 1 : b].strip() for a, b in pairwise([-1, *cuts, len(inside)])]
+    return [one for one in parts if one]
 
 
-def _outside_strings(text: str) -> list[int]:
-    """Return the positions of characters outside of strings."""
-    found, quote, skip = [], "", False
+def _outermost(text: str) -> list[tuple[int, str]]:
+    """Return positions and characters outside of strings and of the insides of brackets."""
+    found: list[tuple[int, str]] = []
+    quote, skip, depth = "", False, 0
     for place, character in enumerate(text):
         if skip:
             skip = False
@@ -261,5 +217,8 @@ def _outside_strings(text: str) -> list[int]:
         elif character in "\"'":
             quote = character
         else:
-            found.append(place)
+            depth -= character in CLOSING
+            if not depth:
+                found.append((place, character))
+            depth += character in OPENING
     return found

@@ -54,14 +54,7 @@ def located(error: DemitasseError, source: str, key: str | None = None) -> DataE
 
 
 def skips(on_error: str) -> bool:
-    """Return True if bad records are skipped.
-
-    Args:
-        on_error: ``"raise"``, ``"skip"``, or an empty string for the setting ``bad_records``.
-
-    Raises:
-        ConfigError: Any other value.
-    """
+    """Return True if bad records are skipped; an empty choice means the setting ``bad_records``."""
     choice = on_error or str(settings.get("bad_records"))
     if choice not in CHOICES:
         message = f"got on_error {choice!r}, expected one of {', '.join(CHOICES)}"
@@ -81,11 +74,6 @@ class BadRecordPolicy:
     Records are numbered consecutively over all epochs. With ``skip``, the next good record replaces
     a bad record and is read again at its own position. Thus a record depends on its number alone,
     for any batch size and number of processes. In whole epochs the batch becomes smaller instead.
-
-    Args:
-        layer: Name of the layer, for the log.
-        skip: Skip bad records instead of raising an error.
-        count: Number of records skipped before.
     """
 
     def __init__(self, layer: str = "", *, skip: bool = False, count: int = 0) -> None:
@@ -96,15 +84,11 @@ class BadRecordPolicy:
     def find(
         self, read: Callable[[Candidate], Item], candidates: Iterable[Candidate]
     ) -> tuple[Item | None, DataError | None]:
-        """Return the first good record; several threads may call this.
+        """Return the first good record, and the error of the wanted record if that is bad.
 
-        Args:
-            read: Returns a record; raises DataError for a bad record.
-            candidates: The wanted record, then its replacements.
-
-        Returns:
-            The record, and the error of the wanted record, each or None. The record is None if no
-            candidate is good, or if the wanted record is bad and bad records are not skipped.
+        The candidates are the wanted record, then its replacements. The record is None if no
+        candidate is good, or if the wanted record is bad and bad records are not skipped. Several
+        threads may call this.
         """
         fault = None
         for candidate in candidates:
@@ -122,15 +106,9 @@ class BadRecordPolicy:
         candidates: Iterable[Candidate],
         pass_: int | None = None,
     ) -> Item:
-        """Return the first good record of the candidates.
+        """Return the first good record, or raise the error of the wanted record; see ``find``.
 
-        Args:
-            read: As for ``find``.
-            candidates: As for ``find``.
-            pass_: As for ``note``; None: do not count a bad record.
-
-        Raises:
-            DataError: No candidate is good; the error of the wanted record.
+        A bad record is counted if ``pass_``, the number of the epoch, is given.
         """
         item, fault = self.find(read, candidates)
         if fault is not None and pass_ is not None:
@@ -141,15 +119,7 @@ class BadRecordPolicy:
         return item
 
     def note(self, error: DemitasseError, pass_: int) -> None:
-        """Count a bad record.
-
-        Args:
-            error: Error of the record; names the record.
-            pass_: Number of the epoch, from 0.
-
-        Raises:
-            DemitasseError: ``error``, if bad records are not skipped.
-        """
+        """Count a bad record of epoch ``pass_``, or raise its error if none may be skipped."""
         if not self.skip:
             raise error
         self.count += 1

@@ -32,8 +32,7 @@ PARTS = ("train", "test")
 NAMES = {LABELS, MEAN, *(f"{part}{end}" for part in PARTS for end in (".txt", "_lmdb"))}
 """Names of the files and folders of a data set."""
 
-MOST = 1 << 16
-"""Largest side of an image, in pixels."""
+MOST = 1 << 16  # largest side of an image, in pixels
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class DatasetOptions:
         size: Height and width of the stored images, in pixels.
         gray: Store one channel instead of BGR.
         test: Fraction of each class that is kept for the test.
-        seed: Seed of the split and of the order.
         max_per_class: Largest number of images of a class; None for no limit.
         skip: Skip unreadable images with a warning instead of raising an error.
     """
@@ -59,15 +57,10 @@ class DatasetOptions:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set.
+    """A data set: class names by label, shape of the images, numbers of images.
 
     Attributes:
-        folder: Its folder.
-        labels: Names of the classes, by label.
-        shape: Channels, height and width of the images.
         mean: Mean of each channel of the training images, from 0 to 255.
-        train: Number of training images.
-        test: Number of test images.
     """
 
     folder: Path
@@ -90,21 +83,13 @@ def make_dataset(
     """Write the images of class folders as a data set; ``out`` appears when it is complete.
 
     The classes are the sorted names of the subfolders of ``source``. Each class is split by the
-    seed, and the images of all classes are shuffled.
-
-    Args:
-        source: Folder with a subfolder of images for each class.
-        out: Folder to create.
-        options: Options of the data set.
-        overwrite: Replace the data set at ``out``.
-        threads: Number of threads that decode images.
-        progress: Called after each image with the images done and the number of images.
+    seed, and the images of all classes are shuffled. ``progress`` is called after each image with
+    the images done and the number of images.
 
     Raises:
         ConfigError: An option is out of range.
-        DataError: ``source`` has no two classes, a class has no images, an image cannot be read,
-            or ``out`` exists.
-        OSError: The data set cannot be written, e.g. the disk is full.
+        DataError: ``source`` has no two classes, a class has no images, an image cannot be read, or
+            ``out`` exists.
     """
     options = options or DatasetOptions()
     _check_options(options)
@@ -113,29 +98,43 @@ def make_dataset(
     lists = _split(classes, options)
     total = sum(map(len, lists.values()))
     out = real_path(out) if out.is_symlink() else out
+    height, width = options.size
+    how = ImageSet(gray=options.gray, resize_height=height, resize_width=width)
     with partial_folder(out) as partial:
         folder = partial / "dataset"
         folder.mkdir()
         _write_lines(folder / LABELS, list(classes))
         done = 0
         for part, lines in lists.items():
-            report = None if progress is None else _shifted(progress, done, total)
-            _write_part(source, folder, part, lines, options, threads, report)
+            file, database = folder / f"{part}.txt", folder / f"{part}_lmdb"
+            _write_lines(file, lines)
+
+            def report(count: int, _: int, done: int = done) -> None:
+                if progress is not None:
+                    progress(done + count, total)
+
+            converted = convert_imageset(
+                f"{source}/", file, database, how, skip=options.skip, threads=threads,
+                progress=report,
+            )  # fmt: skip
+            if converted.skipped:  # the list has the images that were read
+                _write_lines(file, [lines[int(key.partition(b"_")[0])] for key in _keys(database)])
             done += len(lines)
-        _check_classes(folder, list(classes))
+        found = {line.label for line in read_lines(folder / "train.txt")}
+        lost = [name for label, name in enumerate(classes) if label not in found]
+        if lost:
+            names = ", ".join(map(repr, lost))
+            message = f"no training image of {names} can be read; see the warnings"
+            raise DataError(message, code=ErrorCode.UNREADABLE, classes=lost)
         write_binary(folder / MEAN, compute_mean(folder / "train_lmdb"))
-        found = read_dataset(folder)
+        made = read_dataset(folder)
         _check_out(source, out, overwrite=overwrite)  # files may have come meanwhile
         put_in_place(folder, out)
-    return replace(found, folder=out)
+    return replace(made, folder=out)
 
 
 def read_dataset(folder: Path) -> Dataset:
-    """Return the data set in a folder.
-
-    Raises:
-        DataError: A file of the data set is missing or cannot be read.
-    """
+    """Return the data set in a folder."""
     missing = sorted(name for name in NAMES if not (folder / name).exists())
     if missing:
         message = (
@@ -155,34 +154,23 @@ def read_dataset(folder: Path) -> Dataset:
     return Dataset(folder, tuple(labels), (channels, height, width), values, train, test)
 
 
-# -- classes -----------------------------------------------------------------------------------
-
-
 def _check_options(options: DatasetOptions) -> None:
+    good_size = all(1 <= side <= MOST for side in options.size)
     fields = {
-        "size": (options.size, all(1 <= side <= MOST for side in options.size)),
-        "test": (options.test, 0 < options.test < 1),
-        "seed": (options.seed, 0 <= options.seed < 1 << 32),
-        "max_per_class": (options.max_per_class, (options.max_per_class or 2) >= 2),
+        "size": (good_size, f"height and width from 1 to {MOST}"),
+        "test": (0 < options.test < 1, "a fraction above 0 and below 1"),
+        "seed": (0 <= options.seed < 1 << 32, "a number from 0 to 4294967295"),
+        "max_per_class": ((options.max_per_class or 2) >= 2, "at least 2"),
     }
-    expected = {
-        "size": f"height and width from 1 to {MOST}",
-        "test": "a fraction above 0 and below 1",
-        "seed": "a number from 0 to 4294967295",
-        "max_per_class": "at least 2",
-    }
-    for field, (value, valid) in fields.items():
+    for field, (valid, expected) in fields.items():
         if not valid:
-            message = f"got {field} {value}, expected {expected[field]}"
+            value = getattr(options, field)
+            message = f"got {field} {value}, expected {expected}"
             raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
 
 
 def _check_out(source: Path, out: Path, *, overwrite: bool) -> None:
-    """Refuse to write into the images, or over anything but a data set.
-
-    Raises:
-        DataError: ``out`` exists, or lies in ``source``.
-    """
+    """Refuse to write into the images, or over anything but a data set."""
     if out.resolve().is_relative_to(source.resolve()):
         message = f"lies in {source}, whose folders are classes; write the data set elsewhere"
         raise DataError(message, str(out), code=ErrorCode.CONFLICT)
@@ -200,11 +188,7 @@ def _check_out(source: Path, out: Path, *, overwrite: bool) -> None:
 
 
 def _classes(source: Path) -> dict[str, list[str]]:
-    """Return the classes, each with its images relative to the folder of all classes.
-
-    Raises:
-        DataError: The folder cannot be read, or has no two classes with images.
-    """
+    """Return the classes, each with its images relative to the folder of all classes."""
     try:
         folders = sorted(
             one for one in source.iterdir() if one.is_dir() and not one.name.startswith(".")
@@ -219,23 +203,18 @@ def _classes(source: Path) -> dict[str, list[str]]:
         raise DataError(message, str(error.filename or source), code=code_of(error)) from error
     if len(classes) < 2:
         message = (
-            f"got {len(classes)} class folder{'' if len(classes) == 1 else 's'} and {len(loose)} "
-            "images beside, expected a folder for each class, and at least two: "
-            f"{source.name}/CLASS/IMAGE"
+            f"got {len(classes)} class folders and {len(loose)} images beside, expected a folder "
+            f"for each class, and at least two: {source.name}/CLASS/IMAGE"
         )
         raise DataError(message, str(source), code=ErrorCode.MISSING, got=len(classes))
     empty = [name for name, images in classes.items() if not images]
     if empty:
-        message = (
-            f"got no images in the class folder{'s' * (len(empty) > 1)} "
-            f"{', '.join(map(repr, empty))}; add images, or remove the folder"
-        )
+        names = ", ".join(map(repr, empty))
+        message = f"got class folders without images: {names}; add images, or remove the folders"
         raise DataError(message, str(source), code=ErrorCode.NOT_FOUND, classes=empty)
     for name in [*classes, *(image for images in classes.values() for image in images)]:
         if any(end in name for end in "\n\r\0"):
-            message = (
-                f"got a line break in the name {name!r}; lists have a name in a line: rename it"
-            )
+            message = f"got a line break in the name {name!r}, expected a line for a name"
             raise DataError(message, str(source), code=ErrorCode.INVALID, got=name)
     if loose:
         log.warning("Left out %d images in %s that are in no class folder", len(loose), source)
@@ -264,50 +243,6 @@ def _split(classes: dict[str, list[str]], options: DatasetOptions) -> dict[str, 
 def _shuffled(items: list[str], seed: int, name: str) -> list[str]:
     order = EpochPermutation(len(items), seed, f"dataset/{name}", shuffle=True).of_round(0)
     return [items[number] for number in order.tolist()]
-
-
-# -- files -------------------------------------------------------------------------------------
-
-
-def _write_part(
-    source: Path,
-    folder: Path,
-    part: str,
-    lines: list[str],
-    options: DatasetOptions,
-    threads: int,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    """Write the list and the database of a part; the list has the images that were read."""
-    height, width = options.size
-    how = ImageSet(gray=options.gray, resize_height=height, resize_width=width)
-    file, database = folder / f"{part}.txt", folder / f"{part}_lmdb"
-    _write_lines(file, lines)
-    done = convert_imageset(
-        f"{source}/", file, database, how, skip=options.skip, threads=threads, progress=progress
-    )
-    if done.skipped:
-        _write_lines(file, [lines[int(key.partition(b"_")[0])] for key in _keys(database)])
-
-
-def _check_classes(folder: Path, labels: list[str]) -> None:
-    """Raise an error if a class lost all its training images.
-
-    Raises:
-        DataError: No training image of a class can be read.
-    """
-    found = {line.label for line in read_lines(folder / "train.txt")}
-    lost = [name for label, name in enumerate(labels) if label not in found]
-    if lost:
-        message = f"no training image of {', '.join(map(repr, lost))} can be read; see the warnings"
-        raise DataError(message, code=ErrorCode.UNREADABLE, classes=lost)
-
-
-def _shifted(
-    progress: Callable[[int, int], None], before: int, total: int
-) -> Callable[[int, int], None]:
-    """Return a function that reports the images of a part among those of all parts."""
-    return lambda done, _: progress(before + done, total)
 
 
 def _write_lines(file: Path, lines: list[str]) -> None:

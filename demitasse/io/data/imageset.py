@@ -34,8 +34,6 @@ from demitasse.io.data.threads import THREADS, map_ahead
 from demitasse.io.proto import AnnotatedDatum, Datum
 from demitasse.io.proto.read_binary import parse_message
 
-__all__ = ["Annotations", "Converted", "ImageSet", "convert_imageset"]
-
 log = get_logger(__name__)
 
 
@@ -98,33 +96,24 @@ class ImageSet:
         """Resize an image by these options. Shapes: (C, H, W) -> (C, H', W'), uint8."""
         sides = pixels.shape[1:]
         if self.min_dim or self.max_dim:
-            scale = float(self._scale(min(sides), max(sides)))
+            shorter, longer = np.float32(min(sides)), np.float32(max(sides))  # SSD's precision
+            scale = np.float32(1)
+            if self.min_dim and shorter < self.min_dim:
+                scale = np.float32(self.min_dim) / shorter
+            if self.max_dim and int(scale * longer) > self.max_dim:
+                scale = np.float32(self.max_dim) / longer
             if scale == 1:
                 return pixels
-            height, width = (round(side * scale) for side in sides)
-            return resize_image(pixels, height, width, 1 / scale)
+            factor = float(scale)
+            height, width = (round(side * factor) for side in sides)
+            return resize_image(pixels, height, width, 1 / factor)
         if self.resize_height > 0 and self.resize_width > 0:
             return resize_image(pixels, self.resize_height, self.resize_width)
         return pixels
 
-    def _scale(self, shorter: int, longer: int) -> np.float32:
-        """Return the scale of the sides, in SSD's precision."""
-        scale = np.float32(1)
-        if self.min_dim and shorter < self.min_dim:
-            scale = np.float32(self.min_dim) / np.float32(shorter)
-        if self.max_dim and int(scale * np.float32(longer)) > self.max_dim:
-            scale = np.float32(self.max_dim) / np.float32(longer)
-        return scale
-
 
 class Line(NamedTuple):
-    """A line of the list.
-
-    Attributes:
-        name: Name of an image.
-        label: Its label; -1 if it has an annotation file.
-        objects: Name of the annotation file.
-    """
+    """A line of the list: an image, and its label or (with label -1) its annotation file."""
 
     name: str
     label: int
@@ -138,11 +127,7 @@ class Converted(NamedTuple):
     skipped: int
 
 
-class _Record(NamedTuple):
-    """A record, and the number of values of its image."""
-
-    message: Datum | AnnotatedDatum
-    values: int
+_Record = tuple[Datum | AnnotatedDatum, int]  # a record, and the number of values of its image
 
 
 def convert_imageset(
@@ -172,9 +157,6 @@ def convert_imageset(
         threads: Number of threads that decode images.
         progress: Called after each line with the lines done and the number of lines.
 
-    Returns:
-        Numbers of records written and of lines skipped by this call.
-
     Raises:
         ConfigError: The backend or format is unknown.
         DataError: The list or, without ``skip``, an image cannot be read; or see
@@ -193,7 +175,8 @@ def convert_imageset(
     digest = sha256("\n".join(map(str, lines)).encode("utf-8", "surrogateescape"))
     settings = {**asdict(how), "root": root, "list": digest.hexdigest()}
     with resumable_database(out, backend, settings, overwrite=overwrite, resume=resume) as database:
-        first = _lines_done(database)
+        last = database.last_key()
+        first = 0 if last is None else int(last.partition(b"_")[0]) + 1
         if first:
             log.info("Resuming after line %d", first)
         work = partial(_read_or_fault, root, how)
@@ -206,17 +189,15 @@ def convert_imageset(
         if writer.skipped and writer.skipped == len(lines):
             message = f"none of its {len(lines)} images can be read in {root!r}"
             raise DataError(message, str(source), code=ErrorCode.NOT_FOUND, got=len(lines))
-        writer.finish()
-    return Converted(writer.written, writer.skipped)
+        writer.records.commit()
+        writer.log_progress()
+    return Converted(writer.records.count, writer.skipped)
 
 
 def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
     """Read a list; each line is a name, a space, and a label or the name of an annotation file.
 
     As in Caffe, a label is the leading number of its text, or 0.
-
-    Raises:
-        DataError: The list cannot be read, or is empty.
     """
     text = read_list_file(source, "list of images")
     lines = text.split("\n")
@@ -240,47 +221,31 @@ class _Writer:
     """Adds records to a database in order; skips unreadable images."""
 
     def __init__(self, database: Database, how: ImageSet, *, skip: bool) -> None:
-        self._records = Records(database)
+        self.records = Records(database)
         self._check, self._skip = how.check_size, skip
         self._size = _first_size(database, how) if how.check_size else None
         self.skipped = 0
 
-    @property
-    def written(self) -> int:
-        return self._records.count
-
     def add(self, number: int, line: Line, result: _Record | DataError) -> None:
         if isinstance(result, DataError):
-            self._skip_line(result)
+            if not self._skip or lacks_extra(result):
+                raise result
+            self.skipped += 1
+            log.warning("Skipped: %s", result)
             return
+        record, size = result
         if self._check:
-            self._size = self._size or result.values
-            if result.values != self._size:
-                message = f"got {result.values} values, expected {self._size} as in the first image"
-                raise DataError(
-                    message,
-                    line.name,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    got=result.values,
-                    expected=self._size,
-                )
+            self._size = self._size or size
+            if size != self._size:
+                code, expected = ErrorCode.COUNT_MISMATCH, self._size
+                message = f"got {size} values, expected {expected} as in the first image"
+                raise DataError(message, line.name, code=code, got=size, expected=expected)
         key = f"{number:08d}_{line.name}".encode("utf-8", "surrogateescape")
-        if self._records.add(key, result.message):
-            self._log_progress()
+        if self.records.add(key, record):
+            self.log_progress()
 
-    def finish(self) -> None:
-        """Commit the last records."""
-        self._records.commit()
-        self._log_progress()
-
-    def _log_progress(self) -> None:
-        log.info("Processed %d files.", self.written)
-
-    def _skip_line(self, error: DataError) -> None:
-        if not self._skip or lacks_extra(error):
-            raise error
-        self.skipped += 1
-        log.warning("Skipped: %s", error)
+    def log_progress(self) -> None:
+        log.info("Processed %d files.", self.records.count)
 
 
 def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
@@ -308,51 +273,27 @@ def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:
     original = decode_image(content, "gray" if how.gray else "color")
     pixels = how.resize(original)
     datum = Datum(label=line.label)
-    kind = how.encode_type or (_ending(path) if how.encoded else "")
+    ending = path.rpartition(".")[2].lower()
+    kind = how.encode_type or (ending if how.encoded else "")
+    same_format = ending == kind.lower() or (ending, kind.lower()) == ("jpeg", "jpg")
     if not kind:
         datum.channels, datum.height, datum.width = pixels.shape
         datum.data = np.ascontiguousarray(pixels).tobytes()
-    elif how.keeps_size and _is_already(path, kind):
+    elif how.keeps_size and same_format:
         datum.data = content
     else:
         datum.data = encode_image(pixels, kind)
     datum.encoded = bool(kind)
     if how.annotations is None:
-        return _Record(datum, pixels.size)
-    record = AnnotatedDatum(datum=datum)
-    if how.annotations.label_type is not None:
+        return datum, pixels.size
+    record, label_type = AnnotatedDatum(datum=datum), how.annotations.label_type
+    if label_type is not None:
         record.type = AnnotatedDatum.BBOX
-        file, size = rooted_path(root, line.objects), original.shape[1:]
-        _add_objects(record, file, how.annotations.label_type, how.annotations.labels, size)
-    return _Record(record, pixels.size)
-
-
-def _add_objects(
-    record: AnnotatedDatum,
-    file: Path,
-    kind: str,
-    labels: Mapping[str, int],
-    size: tuple[int, ...],
-) -> None:
-    """Add the objects of an annotation file; as in SSD, a missing file means no objects."""
-    if file.exists():
-        for one in read_objects(file, kind, labels, (size[0], size[1])):
-            add_object(record, one.label, one.box, difficult=one.difficult)
-
-
-def _ending(path: str) -> str:
-    return path.rpartition(".")[2].lower()
-
-
-def _is_already(path: str, kind: str) -> bool:
-    """Return True if the file has the extension of the format."""
-    return _ending(path) == kind.lower() or (_ending(path), kind.lower()) == ("jpeg", "jpg")
-
-
-def _lines_done(database: Database) -> int:
-    """Return the number of lines before the first line to convert."""
-    last = database.last_key()
-    return 0 if last is None else int(last.partition(b"_")[0]) + 1
+        file, (_, H, W) = rooted_path(root, line.objects), original.shape
+        if file.exists():  # as in SSD, a missing file means no objects
+            for one in read_objects(file, label_type, how.annotations.labels, (H, W)):
+                add_object(record, one.label, one.box, difficult=one.difficult)
+    return record, pixels.size
 
 
 def _first_size(database: Database, how: ImageSet) -> int | None:

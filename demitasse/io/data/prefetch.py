@@ -21,12 +21,9 @@ from demitasse.core.threads import start
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.io.data.sources.source import Batch, BatchSource
 
-__all__ = ["Prefetcher", "PrefetcherClosed"]
-
 logger = logging.getLogger(__name__)
 
-LOG_EVERY = 1000
-"""One in so many waits is logged."""
+LOG_EVERY = 1000  # one in so many waits is logged
 
 
 class PrefetcherClosed(DataError):  # noqa: N818 - an event as much as an error

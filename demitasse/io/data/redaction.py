@@ -25,17 +25,13 @@ BINARY = {
 }  # fmt: skip
 """First bytes of a binary file -> its kind."""
 
-START = 1 << 16
-"""Bytes of a file that are searched for zeros, before gigabytes are read."""
+START = 1 << 16  # bytes of a file that are searched for zeros, before gigabytes are read
 
 
 def quoted(name: str, number: int, path: Path | None = None) -> str:
     """Return the name of a list entry for an error, or its number if the name may be a secret.
 
-    Args:
-        name: The entry as written.
-        number: Number of the entry, from 1, without empty lines.
-        path: Path of the entry; an existing file may be named.
+    An existing file at ``path`` may be named.
     """
     if PurePosixPath(name).suffix.lower() in ENDINGS:
         return name
@@ -47,15 +43,7 @@ def quoted(name: str, number: int, path: Path | None = None) -> str:
 
 
 def read_list_file(source: Path, what: str) -> str:
-    """Return the text of a list file.
-
-    Args:
-        source: The file.
-        what: Description of the file, for errors.
-
-    Raises:
-        DataError: The file cannot be read, or is binary.
-    """
+    """Return the text of a list file; ``what`` describes the file in errors."""
     try:
         with regular_file(source).open("rb") as file:
             start = file.read(START)

@@ -12,22 +12,15 @@ from demitasse.core.host import cores
 from demitasse.core.threads import Pool
 from demitasse.errors import DeviceError
 
-THREADS = min(8, cores())
-"""Largest number of threads of a pool."""
-
-AHEAD = 8
-"""Results per thread that may wait in ``map_ahead``."""
+THREADS = min(8, cores())  # largest number of threads of a pool
+AHEAD = 8  # results per thread that may wait in ``map_ahead``
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class Threads:
-    """Pool of threads, started at first use.
-
-    Args:
-        name: Name of the threads.
-    """
+    """Pool of threads, started at first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -35,12 +28,7 @@ class Threads:
         self._process = os.getpid()
 
     def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Return the results for items, in order.
-
-        Raises:
-            DeviceError: No thread can be started.
-            Exception: The exception of ``work`` for the first failing item.
-        """
+        """Return the results for items, in order, or raise the first exception of ``work``."""
         items = list(items)
         if len(items) < 2 or THREADS < 2:
             return [work(item) for item in items]
@@ -63,17 +51,7 @@ class Threads:
 def map_ahead(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Generator[Result]:
-    """Yield the results for items, in order, while threads work on the next items.
-
-    Args:
-        work: Function of an item.
-        items: The items.
-        threads: Number of threads; a few results per thread are buffered.
-
-    Raises:
-        DeviceError: No thread can be started.
-        Exception: The exception of ``work`` for the item to be yielded.
-    """
+    """Yield the results for items, in order, while threads work on the next items."""
     if threads < 2:
         yield from map(work, items)
         return

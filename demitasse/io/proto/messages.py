@@ -7,7 +7,7 @@ descriptors have their own pool: they cannot clash with an installed Caffe's ``c
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor import EnumDescriptor, FileDescriptor
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
@@ -18,33 +18,21 @@ COMPILED = Path(__file__).with_name("caffe.binpb")
 
 
 def load(module: str) -> dict[str, object]:
-    """Create every message class, enum and top-level enum value of ``caffe.proto``.
+    """Return every message class, enum and top-level enum value of ``caffe.proto`` by name.
 
-    Args:
-        module: Name of the module of the classes, for pickling.
-
-    Returns:
-        Contents of the module by name, including ``DESCRIPTOR`` (the file's descriptor).
+    The module's name is for pickling. ``DESCRIPTOR`` is the file's descriptor.
     """
-    file = _descriptors()
-    names: dict[str, object] = {}
-    for name, enum in file.enum_types_by_name.items():
-        names[name] = EnumTypeWrapper(enum)
-        names.update(_values(enum))
-    for name, descriptor in file.message_types_by_name.items():
-        names[name] = _placed(GetMessageClass(descriptor), module)
-    return {**names, "DESCRIPTOR": file, "__all__": sorted(names)}
-
-
-def _descriptors() -> FileDescriptor:
     (proto,) = FileDescriptorSet.FromString(COMPILED.read_bytes()).file
     pool = DescriptorPool()
     pool.AddSerializedFile(proto.SerializeToString())
-    return pool.FindFileByName(proto.name)
-
-
-def _values(enum: EnumDescriptor) -> dict[str, int]:
-    return {value.name: value.number for value in enum.values}
+    file: FileDescriptor = pool.FindFileByName(proto.name)
+    names: dict[str, object] = {}
+    for name, enum in file.enum_types_by_name.items():
+        names[name] = EnumTypeWrapper(enum)
+        names.update((value.name, value.number) for value in enum.values)
+    for name, descriptor in file.message_types_by_name.items():
+        names[name] = _placed(GetMessageClass(descriptor), module)
+    return {**names, "DESCRIPTOR": file, "__all__": sorted(names)}
 
 
 def _placed(message: type[Message], module: str, prefix: str = "") -> type[Message]:

@@ -94,32 +94,32 @@ def read_net_params(path: PathLike, *, ignore_unknown_fields: bool = False) -> N
 def read_net(path: PathLike, *, ignore_unknown_fields: bool = False) -> ReadNet:
     """Read a net from prototxt, upgrade it to the current format, and return it with its lines.
 
-    Args:
-        path: The file.
-        ignore_unknown_fields: As for ``parse_text``.
+    ``ignore_unknown_fields`` as for ``parse_text``.
 
     Raises:
         PrototxtError: The file does not exist, is empty, or is no net.
     """
-    return _read_net(text_of_file(path), os.fspath(path), ignore_unknown_fields)
+    text, source = text_of_file(path), os.fspath(path)
+    return read_net_text(text, source, ignore_unknown_fields=ignore_unknown_fields)
 
 
-def _read_net(text: str, source: str, ignore_unknown_fields: bool) -> ReadNet:
-    parsed = _parsed(text, NetParameter, source, ignore_unknown_fields)
-    lines: Lines = [*parsed.layer_lines]
-    _upgraded(parsed.message, source, lines)
-    if lines and lines[0] is None:  # the Input layer made of the net's input fields
-        lines[0] = parsed.input_line
-    return ReadNet(parsed.message, source, lines)
-
-
-def read_net_text(text: str, *, ignore_unknown_fields: bool = False) -> ReadNet:
+def read_net_text(
+    text: str, source: str = "text", *, ignore_unknown_fields: bool = False
+) -> ReadNet:
     """Read a net from prototxt in a string; see ``read_net``.
 
     Raises:
         PrototxtError: The text is no net.
     """
-    return _read_net(text, "text", ignore_unknown_fields)
+    parsed = _parsed(text, NetParameter, source, ignore_unknown_fields)
+    lines: Lines = [*parsed.layer_lines]
+    try:
+        _log_notes(upgrade_net(parsed.message, lines), source)
+    except PrototxtError as error:
+        raise error.at(source) from None
+    if lines and lines[0] is None:  # the Input layer made of the net's input fields
+        lines[0] = parsed.input_line
+    return ReadNet(parsed.message, source, lines)
 
 
 def read_net_params_binary(path: PathLike) -> NetParameter:
@@ -177,13 +177,6 @@ def _parsed(text: str, cls: type[M], source: str | None, ignore_unknown_fields: 
     return parsed
 
 
-def _upgraded(net: NetParameter, source: str, lines: Lines) -> None:
-    try:
-        _log_notes(upgrade_net(net, lines), source)
-    except PrototxtError as error:
-        raise error.at(source) from None
-
-
 def _upgraded_weights(net: NetParameter, path: PathLike) -> None:
     try:
         _log_notes(upgrade_net(net), os.fspath(path))
@@ -199,20 +192,15 @@ def _log_notes(notes: list[str], source: str) -> None:
 
 
 def text_of_file(path: PathLike) -> str:
-    """Return the text of a prototxt file.
-
-    Raises:
-        PrototxtError: The file does not exist, is empty, or is binary.
-    """
+    """Return the text of a prototxt file; refuse empty and binary files."""
     try:
         with regular_file(path).open("rb") as file:
             raw = file.read(START)
             if b"\0" not in raw:  # a binary file may have gigabytes of weights
                 raw += file.read()
     except OSError as error:
-        raise PrototxtError(
-            read_failure(error, path), os.fspath(path), code=code_of(error)
-        ) from error
+        reason, source = read_failure(error, path), os.fspath(path)
+        raise PrototxtError(reason, source, code=code_of(error)) from error
     if b"\0" in raw:
         message = "this is a binary file, not prototxt; are two arguments swapped?"
         raise PrototxtError(message, os.fspath(path), code=ErrorCode.UNREADABLE)

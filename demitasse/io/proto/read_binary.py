@@ -8,6 +8,7 @@ Source: Caffe, ``src/caffe/util/io.cpp`` (ReadProtoFromBinaryFile).
 
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,8 +22,7 @@ from demitasse.io.proto.wire_format import LARGEST, memory_cost, memory_limit
 
 M = TypeVar("M", bound=Message)
 
-BLOCK = 1 << 16
-"""Bytes that are read at a time while the fields of a message are searched."""
+BLOCK = 1 << 16  # bytes that are read at a time while the fields of a message are searched
 
 
 def escape_invalid_utf8(message: Message) -> int:
@@ -39,19 +39,13 @@ def escape_invalid_utf8(message: Message) -> int:
                 setattr(message, field.name, _escaped(value))
                 count += 1
             elif not isinstance(value, str):
-                count += _escape_each(value)
+                for index, one in enumerate(value):
+                    if isinstance(one, bytes):
+                        value[index] = _escaped(one)
+                        count += 1
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
             inner = (value,) if isinstance(value, Message) else value
             count += sum(map(escape_invalid_utf8, inner))
-    return count
-
-
-def _escape_each(values: Any) -> int:
-    count = 0
-    for index, value in enumerate(values):
-        if isinstance(value, bytes):
-            values[index] = _escaped(value)
-            count += 1
     return count
 
 
@@ -59,8 +53,7 @@ def _escaped(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-NEVER_TOO_LARGE = 1 << 14
-"""Bytes of a file whose messages need not be counted."""
+NEVER_TOO_LARGE = 1 << 14  # bytes of a file whose messages need not be counted
 
 ITER = b"\x08"  # tag of the first field of a solver state
 
@@ -84,11 +77,6 @@ def read_binary(
     Memory use is bounded by the size of the file, whatever its contents. Bytes of strings that are
     not UTF-8 become ``\xNN``.
 
-    Args:
-        path: The file.
-        cls: The message class.
-        error: Class of raised errors.
-
     Raises:
         DemitasseError: As ``error``: the file does not exist, or is empty, damaged or no such
             message.
@@ -99,25 +87,20 @@ def read_binary(
 def bytes_of_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> bytes:
     """Return the contents of a file; refuse empty files and files too large for protobuf."""
     try:
-        return _bytes(Path(path))
+        size, encoded = regular_file(path).stat().st_size, b""
+        if size <= LARGEST:
+            encoded = Path(path).read_bytes()
+            size = len(encoded)
     except OSError as fault:
-        code = code_of(fault)
-        raise error(read_failure(fault, path), code=code).at(os.fspath(path)) from fault
-    except ValueError as fault:
-        raise error(str(fault), code=ErrorCode.INVALID).at(os.fspath(path)) from None
+        raise error(read_failure(fault, path), code=code_of(fault)).at(os.fspath(path)) from fault
+    _check_size(size, path, error)
+    return encoded
 
 
 class OpenFile:
     """An open file that is read at any position, without a memory map.
 
     A mapped file that another process cuts short would end this process by SIGBUS.
-
-    Args:
-        path: The file.
-        error: Class of raised errors.
-
-    Raises:
-        OSError: The file cannot be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str], error: type[DemitasseError]) -> None:
@@ -126,12 +109,8 @@ class OpenFile:
         weakref.finalize(self, file.close)
         self._file = file
         self._opened = self._version()
+        self.size = self._opened[0]
         self._first, self._block = 0, b""
-
-    @property
-    def size(self) -> int:
-        """Number of bytes when the file was opened."""
-        return self._opened[0]
 
     def byte(self, at: int) -> int:
         """Return one byte."""
@@ -141,21 +120,13 @@ class OpenFile:
         return self._block[at - self._first]
 
     def read(self, first: int, count: int) -> bytes:
-        """Return some bytes.
-
-        Raises:
-            DemitasseError: The file ends before.
-        """
+        """Return some bytes."""
         content = bytearray(count)
         self.read_into(first, memoryview(content))
         return bytes(content)
 
     def read_into(self, first: int, target: memoryview) -> None:
-        """Fill a buffer with bytes.
-
-        Raises:
-            DemitasseError: The file ends before, or cannot be read.
-        """
+        """Fill a buffer with bytes; refuse a file that ends before."""
         done = 0
         try:
             self._file.seek(first)
@@ -168,11 +139,7 @@ class OpenFile:
             raise self._error(text, code=ErrorCode.TRUNCATED)
 
     def check_unchanged(self) -> None:
-        """Check that nobody has written to the file since it was opened.
-
-        Raises:
-            DemitasseError: The size or the time of the last change differs.
-        """
+        """Refuse a file whose size or time of change differs from those at its opening."""
         if self._version() != self._opened:
             message = "the file was changed while it was read; read it again"
             raise self._error(message, code=ErrorCode.CORRUPT)
@@ -183,13 +150,7 @@ class OpenFile:
 
 
 class FileView:
-    """Some bytes of an open file, which are read when they are used.
-
-    Args:
-        file: The file.
-        first: First byte.
-        end: Byte behind the last.
-    """
+    """Bytes ``first`` to ``end`` of an open file, which are read when they are used."""
 
     def __init__(self, file: OpenFile, first: int, end: int) -> None:
         self.file, self.first, self.end = file, first, end
@@ -208,27 +169,17 @@ class FileView:
         return FileView(self.file, self.first + begin, stop)
 
     def read(self) -> bytes:
-        """Return the bytes.
-
-        Raises:
-            DemitasseError: The file ends before.
-        """
+        """Return the bytes."""
         return self.file.read(self.first, len(self))
 
 
 def open_binary(path: str | os.PathLike[str], error: type[DemitasseError]) -> FileView:
-    """Return a view of a file; refuse what ``bytes_of_file`` refuses.
-
-    Raises:
-        DemitasseError: As ``error``: the file cannot be read, is empty, or exceeds 2 GiB.
-    """
+    """Return a view of a file; refuse what ``bytes_of_file`` refuses."""
     try:
         file = OpenFile(path, error)
     except OSError as fault:
         raise error(read_failure(fault, path), code=code_of(fault)).at(os.fspath(path)) from fault
-    reason = _unreadable(file.size)
-    if reason:
-        raise error(reason, code=ErrorCode.INVALID).at(os.fspath(path))
+    _check_size(file.size, path, error)
     return FileView(file, 0, file.size)
 
 
@@ -263,17 +214,9 @@ def check_memory_cost(
     error: type[DemitasseError],
     size: int | None = None,
 ) -> None:
-    """Check that the messages in an encoded message take memory in proportion to the file.
+    """Refuse an encoded message whose (empty) messages would take far more memory than its file.
 
-    Args:
-        encoded: The message.
-        cls: Class of the message.
-        path: The file, for the error.
-        error: Class of the error.
-        size: Size of the file; by default that of ``encoded``.
-
-    Raises:
-        DemitasseError: As ``error``: the file consists of many empty messages.
+    ``size`` is that of the file; by default that of ``encoded``.
     """
     most = memory_limit(len(encoded) if size is None else size)
     if len(encoded) > NEVER_TOO_LARGE and memory_cost(encoded, cls.DESCRIPTOR, most) > most:
@@ -297,19 +240,12 @@ def parse_message(encoded: bytes, cls: type[M]) -> M:
     return cls.FromString(encoded)
 
 
-def _bytes(path: Path) -> bytes:
-    reason = _unreadable(max(1, regular_file(path).stat().st_size))
-    encoded = b"" if reason else path.read_bytes()
-    if not encoded:
-        raise ValueError(reason or _unreadable(0))
-    return encoded
-
-
-def _unreadable(size: int) -> str:
-    """Return the reason why a file of a size is no message; empty if it may be one."""
-    if size > LARGEST:
-        return f"got {size} bytes, expected at most 2 GiB, the limit of protobuf"
-    return "" if size else "the file is empty (0 bytes)"
+def _check_size(size: int, path: str | os.PathLike[str], error: type[DemitasseError]) -> None:
+    """Refuse an empty file, and a file beyond the limit of protobuf."""
+    if not 0 < size <= LARGEST:
+        reason = f"got {size} bytes, expected at most 2 GiB, the limit of protobuf"
+        reason = reason if size else "the file is empty (0 bytes)"
+        raise error(reason, code=ErrorCode.INVALID).at(os.fspath(path))
 
 
 def _why(encoded: bytes, cls: type[Message]) -> str:
@@ -319,21 +255,12 @@ def _why(encoded: bytes, cls: type[Message]) -> str:
             return meaning
     if b"\0" not in encoded[:4096] and b"{" in encoded[:4096]:
         return "it is text, not binary; are two arguments swapped?"
-    state = _state(encoded)
-    if cls is NetParameter and state is not None:
-        named = f" ({state.learned_net})" if state.learned_net else ""
-        return f"this is a solver state, not weights: give the .caffemodel beside it{named}"
+    if cls is NetParameter and encoded[:1] == ITER:
+        with suppress(DecodeError):
+            state = SolverState.FromString(encoded)
+            named = f" ({state.learned_net})" if state.learned_net else ""
+            return f"this is a solver state, not weights: give the .caffemodel beside it{named}"
     return (
         f"the {len(encoded)} bytes are no complete {cls.__name__}: "
         "the file is truncated, damaged or of another kind"
     )
-
-
-def _state(encoded: bytes) -> SolverState | None:
-    """Return the solver state in the bytes, or None."""
-    state = SolverState()
-    try:
-        state.ParseFromString(encoded if encoded[:1] == ITER else b"")
-    except DecodeError:
-        return None
-    return state if state.HasField("iter") else None

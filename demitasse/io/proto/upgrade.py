@@ -5,7 +5,6 @@ UpgradeNetBatchNorm, UpgradeSolverType). P3D, ``pooling3d_layer.cpp``; C3D v1.1,
 ``convolution3d_layer.cpp``.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from demitasse.errors import ErrorCode, PrototxtError
@@ -14,7 +13,6 @@ from demitasse.io.proto.caffe_pb2 import (
     LayerParameter,
     NetParameter,
     SolverParameter,
-    TransformationParameter,
     V1LayerParameter,
 )
 from demitasse.io.proto.upgrade_layers import Lines, Problem, upgrade_v0, upgrade_v1
@@ -29,9 +27,12 @@ TRANSFORM_FIELDS = ("scale", "mean_file", "crop_size", "mirror")
 
 def _upgrade_data_layers(net: NetParameter) -> list[str]:
     """Move scale, mean, crop and mirror of V1 data layers to ``transform_param``, in place."""
-    if not any(data.HasField(name) for data, _ in _data_layers(net) for name in TRANSFORM_FIELDS):
+    layers = [layer for layer in net.layers if layer.type in TRANSFORM_OWNERS]
+    owners: list[Any] = [getattr(layer, TRANSFORM_OWNERS[layer.type]) for layer in layers]
+    if not any(data.HasField(name) for data in owners for name in TRANSFORM_FIELDS):
         return []
-    for data, transform in _data_layers(net):
+    for layer, data in zip(layers, owners, strict=True):
+        transform = layer.transform_param
         data.SetInParent()  # as in Caffe, empty messages remain
         transform.SetInParent()
         for name in TRANSFORM_FIELDS:
@@ -39,12 +40,6 @@ def _upgrade_data_layers(net: NetParameter) -> list[str]:
                 setattr(transform, name, getattr(data, name))
                 data.ClearField(name)
     return ["scale, mean_file, crop_size and mirror moved to transform_param"]
-
-
-def _data_layers(net: NetParameter) -> Iterator[tuple[Any, TransformationParameter]]:
-    for layer in net.layers:
-        if layer.type in TRANSFORM_OWNERS:
-            yield getattr(layer, TRANSFORM_OWNERS[layer.type]), layer.transform_param
 
 
 def _upgrade_inputs(net: NetParameter, lines: Lines) -> list[str]:
@@ -141,8 +136,14 @@ SOLVER_TYPES = {
 }
 
 
-def _upgrade_solver_type(solver: SolverParameter) -> list[str]:
-    """Replace ``solver_type`` by ``type``, in place."""
+def upgrade_solver(solver: SolverParameter) -> list[str]:
+    """Upgrade a solver in place, and return a note per kind of change.
+
+    ``solver_type`` becomes ``type``. Nets inside the solver are not changed, as in Caffe.
+
+    Raises:
+        PrototxtError: Both ``solver_type`` and ``type`` are set.
+    """
     if not solver.HasField("solver_type"):
         return []
     old = SolverParameter.SolverType.Name(solver.solver_type)
@@ -158,40 +159,22 @@ def _upgrade_solver_type(solver: SolverParameter) -> list[str]:
 
 
 def upgrade_net(net: NetParameter, lines: Lines | None = None) -> list[str]:
-    """Upgrade a net to the current format, in place.
+    """Upgrade a net of any format in place, and return a note per kind of change.
 
-    Args:
-        net: A net of any format, with or without parameters.
-        lines: Line of each entry of ``layers`` (or else ``layer``); updated to match ``net.layer``.
-
-    Returns:
-        A note per kind of change, and a note of class Problem per dropped item.
+    A note of a dropped item is a Problem. ``lines`` has the line of each entry of ``layers`` (or
+    else ``layer``), and is updated to match ``net.layer``.
 
     Raises:
-        PrototxtError: A V0 layer has an unknown type, or padding before a layer that takes none,
-            or the inputs have too few shapes.
+        PrototxtError: A V0 layer has an unknown type, or padding before a layer that takes none, or
+            the inputs have too few shapes.
     """
     lines = [] if lines is None else lines
-    notes: list[str] = []
-    notes += upgrade_v0(net, lines)
-    notes += _upgrade_data_layers(net)
-    notes += upgrade_v1(net)
-    notes += _upgrade_inputs(net, lines)
-    notes += _upgrade_batch_norm(net)
-    notes += _upgrade_softmax_loss(net)
-    notes += _upgrade_volumes(net)
-    return notes
-
-
-def upgrade_solver(solver: SolverParameter) -> list[str]:
-    """Upgrade a solver to the current format, in place.
-
-    Nets inside the solver are not changed, as in Caffe.
-
-    Returns:
-        A note per kind of change.
-
-    Raises:
-        PrototxtError: Both ``solver_type`` and ``type`` are set.
-    """
-    return _upgrade_solver_type(solver)
+    return [
+        *upgrade_v0(net, lines),
+        *_upgrade_data_layers(net),
+        *upgrade_v1(net),
+        *_upgrade_inputs(net, lines),
+        *_upgrade_batch_norm(net),
+        *_upgrade_softmax_loss(net),
+        *_upgrade_volumes(net),
+    ]

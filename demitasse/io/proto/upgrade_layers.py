@@ -6,19 +6,25 @@ the fields of each flat layer, ``layers { layer { ... } }``, move to the V1 mess
 Source: Caffe, ``src/caffe/util/upgrade_proto.cpp`` (UpgradeV0PaddingLayers,
 UpgradeV0LayerParameter, UpgradeV0LayerType, UpgradeV1Net, UpgradeV1LayerParameter). V1 types of
 forks: DeepLab's first release; C3D; FCN's first release (longjon/caffe, branch ``future``), whose
-CROP computes its offset.
+CROP computes its offset: ``src/caffe/layers/crop_layer.cpp``, ``include/caffe/util/coords.hpp``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import product
 
 from demitasse.core.text import suggestion
 from demitasse.errors import ErrorCode, PrototxtError
-from demitasse.io.proto.caffe_pb2 import LayerParameter, NetParameter, V1LayerParameter
+from demitasse.io.proto.caffe_pb2 import (
+    ConvolutionParameter,
+    LayerParameter,
+    NetParameter,
+    PoolingParameter,
+    V1LayerParameter,
+)
 from demitasse.io.proto.caffe_pb2 import V1LayerParameter as Old
-from demitasse.io.proto.crop_offset import crop_offset
 
-Lines = list[int | None]
-"""Line of each layer, or None if unknown."""
+Lines = list[int | None]  # line of each layer, or None if unknown
 
 
 class Problem(str):
@@ -27,93 +33,61 @@ class Problem(str):
     __slots__ = ()
 
 
-V0_TYPES = {
-    "accuracy": Old.ACCURACY,
-    "bnll": Old.BNLL,
-    "concat": Old.CONCAT,
+V0_NAMES = """
+    accuracy bnll concat data dropout euclidean_loss flatten hdf5_data hdf5_output im2col
+    infogain_loss lrn multinomial_logistic_loss relu sigmoid softmax softmax_loss split tanh
+    window_data
+"""
+V0_TYPES = {name: Old.LayerType.Value(name.upper()) for name in V0_NAMES.split()} | {
     "conv": Old.CONVOLUTION,
-    "data": Old.DATA,
-    "dropout": Old.DROPOUT,
-    "euclidean_loss": Old.EUCLIDEAN_LOSS,
-    "flatten": Old.FLATTEN,
-    "hdf5_data": Old.HDF5_DATA,
-    "hdf5_output": Old.HDF5_OUTPUT,
-    "im2col": Old.IM2COL,
     "images": Old.IMAGE_DATA,
-    "infogain_loss": Old.INFOGAIN_LOSS,
     "innerproduct": Old.INNER_PRODUCT,
-    "lrn": Old.LRN,
-    "multinomial_logistic_loss": Old.MULTINOMIAL_LOGISTIC_LOSS,
     "pool": Old.POOLING,
-    "relu": Old.RELU,
-    "sigmoid": Old.SIGMOID,
-    "softmax": Old.SOFTMAX,
-    "softmax_loss": Old.SOFTMAX_LOSS,
-    "split": Old.SPLIT,
-    "tanh": Old.TANH,
-    "window_data": Old.WINDOW_DATA,
 }
+"""V0 type -> V1 type: the same letters, with four exceptions."""
 
 COMMON = frozenset({"blobs", "blobs_lr", "weight_decay"})
 
-_SOURCES = ("data", "hdf5_data", "images", "window_data")
-_PARAMS = {
-    "conv": "convolution_param",
-    "innerproduct": "inner_product_param",
-    "pool": "pooling_param",
-    "dropout": "dropout_param",
-    "lrn": "lrn_param",
-    "data": "data_param",
-    "hdf5_data": "hdf5_data_param",
-    "images": "image_data_param",
-    "window_data": "window_data_param",
-    "infogain_loss": "infogain_loss_param",
-    "concat": "concat_param",
+SOURCES = "data hdf5_data images window_data"
+FIELDS = {
+    "conv innerproduct": "num_output biasterm=bias_term weight_filler bias_filler",
+    "conv pool": "pad kernelsize=kernel_size stride",
+    "conv": "group",
+    "pool": "pool",
+    "dropout": "dropout_ratio",
+    "lrn": "local_size alpha beta k",
+    f"{SOURCES} infogain_loss": "source",
+    SOURCES: "batchsize=batch_size",
+    "data images": "rand_skip",
+    "images": "shuffle_images=shuffle new_height new_width",
+    "concat": "concat_dim",
+    "window_data": "det_fg_threshold=fg_threshold det_bg_threshold=bg_threshold "
+    "det_fg_fraction=fg_fraction det_context_pad=context_pad det_crop_mode=crop_mode",
 }
+"""V0 types -> V0 fields, and the V1 fields of their messages if these have other names."""
 
-
-def _to(name: str, *types: str) -> dict[str, str]:
-    return {kind: f"{_PARAMS[kind]}.{name}" for kind in types}
-
-
-def _all(place: str) -> dict[str, str]:
-    return dict.fromkeys([*V0_TYPES, "padding"], place)
-
-
-# V0 field -> layer type -> V1 field; other types cannot have the field.
-MOVES: dict[str, dict[str, str]] = {
-    "num_output": _to("num_output", "conv", "innerproduct"),
-    "biasterm": _to("bias_term", "conv", "innerproduct"),
-    "weight_filler": _to("weight_filler", "conv", "innerproduct"),
-    "bias_filler": _to("bias_filler", "conv", "innerproduct"),
-    "pad": _to("pad", "conv", "pool"),
-    "kernelsize": _to("kernel_size", "conv", "pool"),
-    "group": _to("group", "conv"),
-    "stride": _to("stride", "conv", "pool"),
-    "pool": _to("pool", "pool"),
-    "dropout_ratio": _to("dropout_ratio", "dropout"),
-    "local_size": _to("local_size", "lrn"),
-    "alpha": _to("alpha", "lrn"),
-    "beta": _to("beta", "lrn"),
-    "k": _to("k", "lrn"),
-    "source": _to("source", *_SOURCES, "infogain_loss"),
-    "batchsize": _to("batch_size", *_SOURCES),
-    "rand_skip": _to("rand_skip", "data", "images"),
-    "shuffle_images": _to("shuffle", "images"),
-    "new_height": _to("new_height", "images"),
-    "new_width": _to("new_width", "images"),
-    "concat_dim": _to("concat_dim", "concat"),
-    "det_fg_threshold": _to("fg_threshold", "window_data"),
-    "det_bg_threshold": _to("bg_threshold", "window_data"),
-    "det_fg_fraction": _to("fg_fraction", "window_data"),
-    "det_context_pad": _to("context_pad", "window_data"),
-    "det_crop_mode": _to("crop_mode", "window_data"),
-    "hdf5_output_param": {"hdf5_output": "hdf5_output_param"},
-    "scale": _all("transform_param.scale"),
-    "meanfile": _all("transform_param.mean_file"),
-    "cropsize": _all("transform_param.crop_size"),
-    "mirror": _all("transform_param.mirror"),
+TRANSFORMS = {
+    "scale": "scale",
+    "meanfile": "mean_file",
+    "cropsize": "crop_size",
+    "mirror": "mirror",
 }
+"""V0 field of any layer -> field of ``transform_param``."""
+
+
+def _moves() -> dict[str, dict[str, str]]:
+    moves = {"hdf5_output_param": {"hdf5_output": "hdf5_output_param"}}
+    for old, new in TRANSFORMS.items():
+        moves[old] = dict.fromkeys([*V0_TYPES, "padding"], f"transform_param.{new}")
+    for types, names in FIELDS.items():
+        for kind, name in product(types.split(), names.split()):
+            old, _, new = name.partition("=")
+            message = f"{Old.LayerType.Name(V0_TYPES[kind]).lower()}_param"
+            moves.setdefault(old, {})[kind] = f"{message}.{new or old}"
+    return moves
+
+
+MOVES = _moves()  # V0 field -> layer type -> V1 field; other types cannot have the field
 
 
 def upgrade_v0(net: NetParameter, lines: Lines) -> list[str]:
@@ -180,7 +154,11 @@ def _upgrade_v0_layer(layer: V1LayerParameter) -> list[str]:
     for field, value in old.ListFields():
         place = MOVES.get(field.name, {}).get(old.type)
         if field.name == "type":
-            layer.type = _type(layer)
+            if value not in V0_TYPES:
+                near = suggestion(value, V0_TYPES)
+                message = f"{_label(layer)}: the V0 format has no type {value!r}{near}"
+                raise PrototxtError(message, code=ErrorCode.UNKNOWN, field="type", got=value)
+            layer.type = V0_TYPES[value]
         elif field.name == "name":
             layer.name = old.name
         elif field.name in COMMON:  # repeated
@@ -191,14 +169,6 @@ def _upgrade_v0_layer(layer: V1LayerParameter) -> list[str]:
             _move(layer, place, value)
     layer.ClearField("layer")
     return notes
-
-
-def _type(layer: V1LayerParameter) -> int:
-    name = layer.layer.type
-    if name not in V0_TYPES:
-        message = f"{_label(layer)}: the V0 format has no type {name!r}{suggestion(name, V0_TYPES)}"
-        raise PrototxtError(message, code=ErrorCode.UNKNOWN, field="type", got=name)
-    return V0_TYPES[name]
 
 
 def _move(layer: V1LayerParameter, place: str, value: object) -> None:
@@ -220,112 +190,31 @@ def _label(layer: V1LayerParameter) -> str:
     return f"layer {name!r}" if name else "a layer without a name"
 
 
-V1_TYPES = {
-    V1LayerParameter.NONE: "",
-    V1LayerParameter.ABSVAL: "AbsVal",
-    V1LayerParameter.ACCURACY: "Accuracy",
-    V1LayerParameter.ARGMAX: "ArgMax",
-    V1LayerParameter.BNLL: "BNLL",
-    V1LayerParameter.CONCAT: "Concat",
-    V1LayerParameter.CONTRASTIVE_LOSS: "ContrastiveLoss",
-    V1LayerParameter.CONVOLUTION: "Convolution",
-    V1LayerParameter.DATA: "Data",
-    V1LayerParameter.DECONVOLUTION: "Deconvolution",
-    V1LayerParameter.DROPOUT: "Dropout",
-    V1LayerParameter.DUMMY_DATA: "DummyData",
-    V1LayerParameter.ELTWISE: "Eltwise",
-    V1LayerParameter.EUCLIDEAN_LOSS: "EuclideanLoss",
-    V1LayerParameter.EXP: "Exp",
-    V1LayerParameter.FLATTEN: "Flatten",
-    V1LayerParameter.HDF5_DATA: "HDF5Data",
-    V1LayerParameter.HDF5_OUTPUT: "HDF5Output",
-    V1LayerParameter.HINGE_LOSS: "HingeLoss",
-    V1LayerParameter.IM2COL: "Im2col",
-    V1LayerParameter.IMAGE_DATA: "ImageData",
-    V1LayerParameter.INFOGAIN_LOSS: "InfogainLoss",
-    V1LayerParameter.INNER_PRODUCT: "InnerProduct",
-    V1LayerParameter.LRN: "LRN",
-    V1LayerParameter.MEMORY_DATA: "MemoryData",
-    V1LayerParameter.MULTINOMIAL_LOGISTIC_LOSS: "MultinomialLogisticLoss",
-    V1LayerParameter.MVN: "MVN",
-    V1LayerParameter.POOLING: "Pooling",
-    V1LayerParameter.POWER: "Power",
-    V1LayerParameter.RELU: "ReLU",
-    V1LayerParameter.SIGMOID: "Sigmoid",
-    V1LayerParameter.SIGMOID_CROSS_ENTROPY_LOSS: "SigmoidCrossEntropyLoss",
-    V1LayerParameter.SILENCE: "Silence",
-    V1LayerParameter.SLICE: "Slice",
-    V1LayerParameter.SOFTMAX: "Softmax",
-    V1LayerParameter.SOFTMAX_LOSS: "SoftmaxWithLoss",
-    V1LayerParameter.SPLIT: "Split",
-    V1LayerParameter.TANH: "TanH",
-    V1LayerParameter.THRESHOLD: "Threshold",
-    V1LayerParameter.WINDOW_DATA: "WindowData",
-    # of the forks, and of types that the current format has only
-    V1LayerParameter.ANNOTATED_DATA: "AnnotatedData",
-    V1LayerParameter.AXPY: "Axpy",
-    V1LayerParameter.BATCH_NORM: "BatchNorm",
-    V1LayerParameter.BATCH_REINDEX: "BatchReindex",
-    V1LayerParameter.BIAS: "Bias",
-    V1LayerParameter.BN: "BN",
-    V1LayerParameter.BOX_ANNOTATOR_OHEM: "BoxAnnotatorOHEM",
-    V1LayerParameter.BOX_GROUP_OUTPUT: "BoxGroupOutput",
-    V1LayerParameter.CENTER_LOSS: "CenterLoss",
-    V1LayerParameter.CLIP: "Clip",
-    V1LayerParameter.CONVOLUTION_DEPTHWISE: "ConvolutionDepthwise",
-    V1LayerParameter.CROP: "Crop",
-    V1LayerParameter.DECODE_BBOX: "DecodeBBox",
-    V1LayerParameter.DENSE_IMAGE_DATA: "DenseImageData",
-    V1LayerParameter.DEPTHWISE_CONVOLUTION: "DepthwiseConvolution",
-    V1LayerParameter.DETECTION_EVALUATE: "DetectionEvaluate",
-    V1LayerParameter.DETECTION_OUTPUT: "DetectionOutput",
-    V1LayerParameter.ELU: "ELU",
-    V1LayerParameter.EMBED: "Embed",
-    V1LayerParameter.FILTER: "Filter",
-    V1LayerParameter.FOCAL_LOSS: "FocalLoss",
-    V1LayerParameter.GELU: "GELU",
-    V1LayerParameter.HARD_SWISH: "HardSwish",
-    V1LayerParameter.IMAGE_SEG_DATA: "ImageSegData",
-    V1LayerParameter.INPUT: "Input",
-    V1LayerParameter.INTERP: "Interp",
-    V1LayerParameter.LOG: "Log",
-    V1LayerParameter.LSTM: "LSTM",
-    V1LayerParameter.LSTM_UNIT: "LSTMUnit",
-    V1LayerParameter.MULTI_BOX_LOSS: "MultiBoxLoss",
-    V1LayerParameter.ND_CONVOLUTION: "NdConvolution",
-    V1LayerParameter.ND_POOLING: "NdPooling",
-    V1LayerParameter.NORMALIZE: "Normalize",
-    V1LayerParameter.PARAMETER: "Parameter",
-    V1LayerParameter.PERMUTE: "Permute",
-    V1LayerParameter.PRELU: "PReLU",
-    V1LayerParameter.PRIOR_BOX: "PriorBox",
-    V1LayerParameter.PROPOSAL: "Proposal",
-    V1LayerParameter.PSROI_POOLING: "PSROIPooling",
-    V1LayerParameter.PYTHON: "Python",
-    V1LayerParameter.REDUCTION: "Reduction",
-    V1LayerParameter.RELU6: "ReLU6",
-    V1LayerParameter.REORG: "Reorg",
-    V1LayerParameter.RESHAPE: "Reshape",
-    V1LayerParameter.RNN: "RNN",
-    V1LayerParameter.ROI_ALIGN: "ROIAlign",
-    V1LayerParameter.ROI_POOLING: "ROIPooling",
-    V1LayerParameter.SCALE: "Scale",
-    V1LayerParameter.SEG_ACCURACY: "SegAccuracy",
-    V1LayerParameter.SHUFFLE_CHANNEL: "ShuffleChannel",
-    V1LayerParameter.SMOOTH_L1_LOSS: "SmoothL1Loss",
-    V1LayerParameter.SMOOTH_L1_LOSS_OHEM: "SmoothL1LossOHEM",
-    V1LayerParameter.SOFTMAX_WITH_LOSS_OHEM: "SoftmaxWithLossOHEM",
-    V1LayerParameter.SPP: "SPP",
-    V1LayerParameter.SQUEEZE: "Squeeze",
-    V1LayerParameter.SWISH: "Swish",
-    V1LayerParameter.TILE: "Tile",
-    V1LayerParameter.TRIPLET_LOSS: "TripletLoss",
-    V1LayerParameter.UPSAMPLE: "Upsample",
-    V1LayerParameter.YOLOV3_DETECTION_OUTPUT: "Yolov3DetectionOutput",
-    V1LayerParameter.YOLO_DETECTION_OUTPUT: "YoloDetectionOutput",
-    V1LayerParameter.CONVOLUTION3D: "Convolution",  # C3D
-    V1LayerParameter.POOLING3D: "Pooling",  # C3D
+TYPES = """
+    AbsVal Accuracy AnnotatedData ArgMax Axpy BatchNorm BatchReindex Bias BN BNLL BoxAnnotatorOHEM
+    BoxGroupOutput CenterLoss Clip Concat ContrastiveLoss Convolution ConvolutionDepthwise Crop Data
+    DecodeBBox Deconvolution DenseImageData DepthwiseConvolution DetectionEvaluate DetectionOutput
+    Dropout DummyData Eltwise ELU Embed EuclideanLoss Exp Filter Flatten FocalLoss GELU HardSwish
+    HDF5Data HDF5Output HingeLoss Im2col ImageData ImageSegData InfogainLoss InnerProduct Input
+    Interp Log LRN LSTM LSTMUnit MemoryData MultiBoxLoss MultinomialLogisticLoss MVN NdConvolution
+    NdPooling Normalize Parameter Permute Pooling Power PReLU PriorBox Proposal PSROIPooling Python
+    Reduction ReLU ReLU6 Reorg Reshape RNN ROIAlign ROIPooling Scale SegAccuracy ShuffleChannel
+    Sigmoid SigmoidCrossEntropyLoss Silence Slice SmoothL1Loss SmoothL1LossOHEM Softmax
+    SoftmaxWithLossOHEM Split SPP Squeeze Swish TanH Threshold Tile TripletLoss Upsample WindowData
+    YoloDetectionOutput Yolov3DetectionOutput
+"""
+LETTERS = {name.replace("_", ""): number for name, number in Old.LayerType.items()}
+V1_TYPES = {LETTERS[name.upper()]: name for name in TYPES.split()} | {
+    Old.NONE: "",
+    Old.SOFTMAX_LOSS: "SoftmaxWithLoss",
+    Old.CONVOLUTION3D: "Convolution",  # C3D
+    Old.POOLING3D: "Pooling",  # C3D
 }
+"""V1 type -> type: the same letters, with four exceptions.
+
+Types of forks, and types that only the current format has, are included.
+"""
+
 # Per-parameter fields of V1, and the ParamSpec fields that replaced them.
 SPECS = {
     "param": "name",
@@ -359,19 +248,14 @@ def _upgrade_v1_layer(old: V1LayerParameter, new: LayerParameter) -> None:
     for field, value in old.ListFields():
         if field.name == "type":
             new.type = V1_TYPES[value]
-        elif field.name in SPECS:
-            _set_each(new, SPECS[field.name], value)
+        elif field.name in SPECS:  # parameter i has value i
+            for i, one in enumerate(value):
+                spec = new.param[i] if i < len(new.param) else new.param.add()
+                setattr(spec, SPECS[field.name], one)
         elif isinstance(value, str):
             setattr(new, field.name, value)
         else:  # both formats share these messages and field names
             getattr(new, field.name).MergeFrom(value)
-
-
-def _set_each(layer: LayerParameter, name: str, values: Iterable[str | float]) -> None:
-    """Set a field of parameter i to value i, adding ParamSpecs as needed."""
-    for i, value in enumerate(values):
-        spec = layer.param[i] if i < len(layer.param) else layer.param.add()
-        setattr(spec, name, value)
 
 
 def _align(net: NetParameter, index: int) -> list[str]:
@@ -386,3 +270,88 @@ def _align(net: NetParameter, index: int) -> list[str]:
     if any(offset):
         crop.crop_param.offset.extend(offset)
     return [f"layer {crop.name!r}: CROP aligns its bottoms, offset {offset[0]}, {offset[1]}"]
+
+
+Map = tuple[Fraction, Fraction]  # scale and shift along one axis
+
+SIDES = ("h", "w")
+
+
+def crop_offset(net: NetParameter, index: int) -> list[int] | None:
+    """Return where the second bottom of a Crop layer begins on the first: row and column.
+
+    A convolution or pooling maps a pixel ``x`` of its top to ``scale * x + shift`` of its bottom.
+    The bottoms are aligned through their nearest common ancestor along first bottoms. None without
+    such an ancestor, if the scales differ, or if an offset is negative or not a whole number.
+    """
+    maps = dict(_ancestors(net, index, 0))
+    for blob, reference in _ancestors(net, index, 1):
+        if blob not in maps:
+            continue
+        offsets = []
+        for (scale, shift), (other, start) in zip(maps[blob], reference, strict=True):
+            offset = (start - shift) / scale
+            if scale != other or offset < 0 or offset.denominator > 1:
+                return None
+            offsets.append(int(offset))
+        return offsets
+    return None
+
+
+def _ancestors(
+    net: NetParameter, index: int, bottom: int
+) -> Iterator[tuple[tuple[int, str], list[Map]]]:
+    """Yield a bottom and its ancestors, nearest first, and the maps of its pixels to theirs.
+
+    A blob is named by the layer that writes it, -1 for an input, and by its name.
+    """
+    blob, maps = net.layer[index].bottom[bottom], [(Fraction(1), Fraction(0))] * len(SIDES)
+    while True:
+        index = next((i for i in reversed(range(index)) if blob in net.layer[i].top), -1)
+        yield (index, blob), maps
+        if index < 0 or not net.layer[index].bottom:
+            return
+        layer, axes = net.layer[index], range(len(SIDES))
+        steps = [step for axis in axes if (step := _map_of(layer, axis)) is not None]
+        if len(steps) < len(SIDES):
+            return
+        maps = [
+            (by * scale, by * shift + start)
+            for (by, start), (scale, shift) in zip(steps, maps, strict=True)
+        ]
+        blob = net.layer[index].bottom[0]
+
+
+def _map_of(layer: LayerParameter, axis: int) -> Map | None:
+    """Return the map from a layer's top to its first bottom; None if unknown."""
+    if layer.type == "Crop":
+        offsets = layer.crop_param.offset
+        return Fraction(1), Fraction(offsets[axis % len(offsets)] if offsets else 0)
+    p: ConvolutionParameter | PoolingParameter
+    if layer.type in {"Convolution", "Deconvolution"}:
+        p = layer.convolution_param
+        dilation = _side(p, "dilation", axis, 1)
+        extent = (_side(p, "kernel_size", axis, 0) - 1) * dilation + 1
+    elif layer.type == "Pooling":
+        p = layer.pooling_param
+        extent = _side(p, "kernel_size", axis, 0)
+    else:
+        return Fraction(1), Fraction(0)
+    stride, pad = _side(p, "stride", axis, 1), _side(p, "pad", axis, 0)
+    if extent <= 0 or stride <= 0:
+        return None
+    start = Fraction(extent - 1, 2) - pad
+    if layer.type == "Deconvolution":
+        return Fraction(1, stride), -start / stride
+    return Fraction(stride), start
+
+
+def _side(p: ConvolutionParameter | PoolingParameter, name: str, axis: int, default: int) -> int:
+    """Return a window's value along one axis."""
+    side = f"{name.removesuffix('_size')}_{SIDES[axis]}"
+    if p.HasField(side):
+        return int(getattr(p, side))
+    values = getattr(p, name)
+    if isinstance(values, int):
+        return values
+    return int(values[axis % len(values)]) if values else default

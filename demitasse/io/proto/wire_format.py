@@ -6,8 +6,7 @@ from typing import Any, Protocol
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-LARGEST = 2**31 - 1
-"""Largest message that protobuf reads, in bytes."""
+LARGEST = 2**31 - 1  # largest message that protobuf reads, in bytes
 
 VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
 
@@ -122,12 +121,9 @@ def message_cost(kind: Descriptor) -> int:
 def memory_cost(encoded: bytes, kind: Any, most: int) -> int:
     """Return the memory of the parsed messages in an encoded message, without their values.
 
-    An empty message takes two bytes of a file, and a thousand bytes of memory.
-
-    Args:
-        encoded: The message. Counting ends where it is malformed: protobuf reports the fault.
-        kind: Class of the message.
-        most: Counting ends when the cost exceeds this number of bytes.
+    An empty message takes two bytes of a file, and a thousand bytes of memory. Counting ends where
+    the message is malformed, as protobuf reports the fault, or when the cost exceeds ``most``
+    bytes.
     """
     cost = 0
     waiting = [(0, len(encoded), kind)]

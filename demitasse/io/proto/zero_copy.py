@@ -34,29 +34,25 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 Floats = npt.NDArray[Any]  # float32 or float64
+Pieces = list[bytes | memoryview]
+
+NAMES = (("double_data", "data"), ("double_diff", "diff"))  # fields of values, and of gradients
 
 MAX_AXES = 32
 RAW_TYPES = {BlobProto.DOUBLE: "<f8", BlobProto.FLOAT: "<f4", BlobProto.FLOAT16: "<f2"}
 
 
 def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
-    """Return the values of a blob message, flat.
+    """Return the values of a blob message, or of a field of numbers, flat. Shape: (count,).
 
-    Args:
-        source: A blob message, or a field of numbers of any message.
-        diff: Return the gradient instead of the data.
-
-    Returns:
-        Shape (count,); float64 if stored as doubles, else float32; empty without values.
-        Read-only.
+    The array is float64 if stored as doubles, else float32; empty without values; read-only.
 
     Raises:
         WeightsError: Raw data has a type other than float.
     """
     if not isinstance(source, BlobProto):
         return _numbers(source)
-    singles, doubles = ("diff", "double_diff") if diff else ("data", "double_data")
-    for name in (doubles, singles):
+    for name in NAMES[diff]:
         field = getattr(source, name)
         if len(field):
             return _numbers(field) if has_blocks(field) else _packed(source, name)
@@ -69,8 +65,7 @@ def count_floats(blob: BlobProto, diff: bool = False) -> int:
     Raises:
         WeightsError: Raw data has a type other than float.
     """
-    singles, doubles = ("diff", "double_diff") if diff else ("data", "double_data")
-    for name in (doubles, singles):
+    for name in NAMES[diff]:
         count = len(getattr(blob, name))
         if count:
             return count
@@ -78,22 +73,22 @@ def count_floats(blob: BlobProto, diff: bool = False) -> int:
 
 
 def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
-    """Replace the values of a blob message; its shape is not changed.
+    """Replace the values of a blob message, or its gradient (``diff``), but not its shape.
 
-    Args:
-        blob: The message to fill.
-        values: Any shape, read in C order; float64 is stored as doubles, others as float32.
-        diff: Replace the gradient instead of the data.
+    Values of any shape are read in C order. float64 is stored as doubles, other types as float32.
     """
-    names = ("diff", "double_diff", "raw_diff") if diff else ("data", "double_data", "raw_data")
-    for name in names:
+    for name in (*NAMES[diff], "raw_diff" if diff else "raw_data"):
         blob.ClearField(name)
+    blob.MergeFromString(b"".join(_array_field(values, diff)))
+
+
+def _array_field(values: Floats, diff: bool) -> Pieces:
+    """Return values as a field of a blob message: its prefix and its body; empty without values."""
     double = values.dtype == np.float64
+    number = BlobProto.DESCRIPTOR.fields_by_name[NAMES[diff][0 if double else 1]].number
     block = np.ascontiguousarray(values, "<f8" if double else "<f4")
-    if block.size:
-        number = BlobProto.DESCRIPTOR.fields_by_name[names[double]].number
-        body = block.reshape(-1).view(np.uint8).data
-        blob.MergeFromString(b"".join([length_prefix(number, body.nbytes), body]))
+    body = block.reshape(-1).view(np.uint8).data
+    return [length_prefix(number, body.nbytes), body] if block.size else []
 
 
 def stored_shape(blob: BlobProto) -> tuple[int, ...]:
@@ -152,8 +147,7 @@ def _raw(blob: BlobProto, name: str) -> Floats:
 M = TypeVar("M", bound=Message)
 Array = npt.NDArray[Any]
 
-LARGE = 1 << 16
-"""Least size in bytes of arrays that are cut out."""
+LARGE = 1 << 16  # least size in bytes of arrays that are cut out
 
 BLOB: dict[int, Any] = {}
 PLACES: dict[type[Message], dict[int, Any]] = {
@@ -175,15 +169,7 @@ KINDS = {
 
 
 class StoredArray:
-    """An array in a file; a slice of it is read from the file.
-
-    Args:
-        place: Its bytes.
-        dtype: Type of its numbers.
-
-    Attributes:
-        size: Number of values.
-    """
+    """Array in a file; a slice of the array is read from the file."""
 
     def __init__(self, place: FileView, dtype: str) -> None:
         self._place, self._dtype = place, np.dtype(dtype)
@@ -198,11 +184,7 @@ class StoredArray:
 
 
 class Arrays:
-    """Arrays of a message that are still in its file.
-
-    Args:
-        file: The file; None if there are none.
-    """
+    """Arrays of a message that are still in its file."""
 
     def __init__(self, file: OpenFile | None = None) -> None:
         self._file = file
@@ -215,11 +197,7 @@ class Arrays:
         return self._mark + b"%d" % (len(self._arrays) - 1)
 
     def floats(self, blob: BlobProto, diff: bool = False) -> Array:
-        """Return the values like ``floats`` of a blob message.
-
-        Raises:
-            DemitasseError: The file was cut short since it was opened.
-        """
+        """Return the values like ``floats`` of a blob message."""
         return self.stored(blob, diff)[:]
 
     def stored(self, blob: BlobProto, diff: bool = False) -> Array | StoredArray:
@@ -228,11 +206,7 @@ class Arrays:
         return floats(blob, diff) if array is None else array
 
     def check_unchanged(self) -> None:
-        """Check that nobody has written to the file since it was opened.
-
-        Raises:
-            DemitasseError: The file was changed.
-        """
+        """Refuse a file that was written to after its opening."""
         if self._file is not None:
             self._file.check_unchanged()
 
@@ -258,17 +232,7 @@ class Arrays:
 def read_message_arrays(
     path: str | os.PathLike[str], cls: type[M], error: type[DemitasseError] = WeightsError
 ) -> tuple[M, Arrays]:
-    """Read a message like ``read_binary``, with the large arrays of its blobs separate.
-
-    Args:
-        path: The file.
-        cls: NetParameter or SolverState.
-        error: Class of raised errors.
-
-    Raises:
-        DemitasseError: As ``error``: the file does not exist, or is empty, damaged or no such
-            message.
-    """
+    """Read a NetParameter or SolverState like ``read_binary``, with its large arrays separate."""
     contents = open_binary(path, error)
     arrays = Arrays(contents.file)
     try:
@@ -286,11 +250,7 @@ def read_message_arrays(
 
 
 def _rest(view: FileView, places: dict[int, Any], arrays: Arrays) -> list[bytes]:
-    """Return the parts of a message without the large arrays of its blobs.
-
-    Raises:
-        ValueError: The message is malformed.
-    """
+    """Return the parts of a message without the large arrays of its blobs."""
     parts: list[bytes] = []
     begin = 0
     for number, kind, start, body, end in fields(view):
@@ -326,32 +286,17 @@ def _blob(view: FileView, arrays: Arrays) -> list[bytes]:
     return [*parts, view.part(begin).read()]
 
 
-Pieces = list[bytes | memoryview]
-
-SINGLE = (BlobProto.DATA_FIELD_NUMBER, BlobProto.DIFF_FIELD_NUMBER)
-DOUBLE = (BlobProto.DOUBLE_DATA_FIELD_NUMBER, BlobProto.DOUBLE_DIFF_FIELD_NUMBER)
-
-
 def blob_pieces(data: npt.NDArray[Any], diff: npt.NDArray[Any] | None = None) -> Pieces:
-    """Return a blob message.
-
-    Args:
-        data: Any shape; float64 is stored as doubles, others as float32.
-        diff: The gradient, of the same shape, or None.
-    """
-    double = data.dtype == np.float64
-    numbers = DOUBLE if double else SINGLE
-    arrays: Pieces = []
-    for number, array in zip(numbers, (data, diff), strict=True):
-        if array is not None and array.size:
-            block = np.ascontiguousarray(array, "<f8" if double else "<f4")
-            body = block.reshape(-1).view(np.uint8).data
-            arrays += [length_prefix(number, body.nbytes), body]
+    """Return a blob message; float64 is stored as doubles, other types as float32."""
+    arrays = _array_field(data, False)
+    if diff is not None:
+        arrays += _array_field(diff, True)
     shape: Pieces = []
     if data.ndim:
         encoded = BlobShape(dim=data.shape).SerializeToString()
         shape = [length_prefix(BlobProto.SHAPE_FIELD_NUMBER, len(encoded)), encoded]
-    return [*shape, *arrays] if double else [*arrays, *shape]
+    # in the order of the fields' numbers
+    return [*shape, *arrays] if data.dtype == np.float64 else [*arrays, *shape]
 
 
 def field_pieces(number: int, pieces: Pieces) -> Pieces:
@@ -378,12 +323,7 @@ def write_pieces(
     pieces: Iterable[bytes | memoryview],
     hashed: "_Hash | None" = None,
 ) -> None:
-    """Write the pieces of a message, atomically.
-
-    Args:
-        path: The file.
-        pieces: The pieces.
-        hashed: A hash that is updated by the bytes of the file, or None.
+    """Write the pieces of a message, atomically; ``hashed`` is updated by the bytes of the file.
 
     Raises:
         OSError: The file cannot be written; an old file is kept.

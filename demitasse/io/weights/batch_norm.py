@@ -20,8 +20,7 @@ from demitasse.io.proto import BlobProto, LayerParameter, floats, set_floats
 def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and variance; 0 before any update.
 
-    Args:
-        blobs: Sum of means, sum of variances, sum of weights. Shapes: (C,), (C,), (1,).
+    The parameters are the sums of means, of variances and of weights. Shapes: (C,), (C,), (1,).
     """
     mean, variance, weight = blobs
     factor = float(weight.reshape(-1)[0]) if weight.size else 0.0
@@ -35,13 +34,7 @@ def converted_blobs(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
     Five parameters are mean, variance, a correction, scale and bias (0.16 and later); if the last
     parameter is a single number: scale, bias, mean, variance and a correction (0.15). Three
     parameters are NVCaffe's if stored as raw bytes, or if the divisor of the statistics is 0.
-
-    Args:
-        layer: A layer of a caffemodel.
-        wanted: Number of parameters of the net's layer.
-
-    Raises:
-        WeightsError: Scale and bias have an effect, but the net's layer has none.
+    ``wanted`` is the number of parameters of the net's layer.
     """
     blobs = layer.blobs
     if layer.type != "BatchNorm" or len(blobs) not in {3, 5}:

@@ -25,30 +25,13 @@ from demitasse.io.weights.hdf5 import NUMBER, is_hdf5, read_hdf5_weights, write_
 from demitasse.io.weights.npz import read_npz, write_npz
 from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 
-__all__ = [
-    "FORMATS",
-    "Parameters",
-    "load_weights",
-    "read_arrays",
-    "read_layers",
-    "read_weights",
-    "write_weights",
-]
-
 Parameters = dict[str, dict[int, np.ndarray]]
 """For each layer, its parameters by index, increasing: weight 0, bias 1, ... A parameter that is
 shared with an earlier layer may be missing."""
 
 
 def read_arrays(path: Path) -> Parameters | None:
-    """Read an HDF5 file of Caffe, or a ``.npz`` or ``.safetensors`` file of Demitasse.
-
-    Returns:
-        None for any other file, e.g. a caffemodel.
-
-    Raises:
-        WeightsError: The file does not exist or cannot be read.
-    """
+    """Read an HDF5 file of Caffe, or a ``.npz`` or ``.safetensors`` file; None for other files."""
     if is_hdf5(path):
         return read_hdf5_weights(path)
     named = {".npz": read_npz, ".safetensors": read_safetensors}.get(path.suffix)
@@ -56,13 +39,7 @@ def read_arrays(path: Path) -> Parameters | None:
 
 
 def write_weights(path: Path, kind: str, weights: Parameters) -> None:
-    """Write weights in one of ``FORMATS``, atomically.
-
-    Raises:
-        WeightsError: h5py is not installed; or a caffemodel cannot store the weights, as they are
-            too large or incomplete.
-        OSError: The file cannot be written; an old file is kept.
-    """
+    """Write weights in one of ``FORMATS``, atomically."""
     FORMATS[kind](path, weights)
 
 
@@ -130,11 +107,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
 
 
 def read_weights(path: str | os.PathLike[str]) -> Parameters:
-    """Read weights like ``load_weights``, with the index of each parameter.
-
-    Raises:
-        WeightsError: The file does not exist, or cannot be read.
-    """
+    """Read weights like ``load_weights``, with the index of each parameter."""
     found = read_arrays(Path(path))
     if found is not None:
         return {name: arrays for name, arrays in found.items() if arrays}
@@ -154,11 +127,7 @@ def read_weights(path: str | os.PathLike[str]) -> Parameters:
 
 
 def read_layers(path: str | os.PathLike[str]) -> list[LayerParameter]:
-    """Return the messages of a caffemodel's layers with parameters, without the parameters.
-
-    Raises:
-        WeightsError: The file is no caffemodel, or cannot be read.
-    """
+    """Return the messages of a caffemodel's layers with parameters, without the parameters."""
     if read_arrays(Path(path)) is not None:
         name = os.fspath(path)
         message = f"{name} has no layer types; give the caffemodel"
@@ -182,15 +151,6 @@ def _array_of(layer: str, index: int, blob: BlobProto, arrays: Arrays) -> np.nda
             return np.array(values.reshape(shape))  # a copy: not a part of a message
     except ValueError:  # an axis of 0, and another that is too long
         pass
-    message = (
-        f"got {values.size} values of parameter {index} of layer {layer!r}, expected "
-        f"{shape_string(shape)}"
-    )
-    raise WeightsError(
-        message,
-        code=ErrorCode.COUNT_MISMATCH,
-        layer=layer,
-        param=index,
-        got=values.size,
-        expected=shape,
-    )
+    got, wanted, code = values.size, shape_string(shape), ErrorCode.COUNT_MISMATCH
+    message = f"got {got} values of parameter {index} of layer {layer!r}, expected {wanted}"
+    raise WeightsError(message, code=code, layer=layer, param=index, got=got, expected=shape)

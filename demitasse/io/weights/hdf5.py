@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from demitasse.io.weights.save import ParameterStore
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-NUMBER = re.compile("0|[1-9][0-9]{0,8}")
-"""Syntax of a parameter's index."""
-DEEPEST = 128
-"""Largest nesting of groups: one more than the slashes in a layer's name."""
+NUMBER = re.compile("0|[1-9][0-9]{0,8}")  # syntax of a parameter's index
+DEEPEST = 128  # largest nesting of groups: one more than the slashes in a layer's name
 
 
 def is_hdf5(path: Path) -> bool:
@@ -51,16 +49,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def open_hdf5(path: Path, mode: str, file: Any = None) -> Any:
-    """Open an HDF5 file.
-
-    Args:
-        path: The file, for messages, too.
-        mode: "r" or "w".
-        file: Open file object to use in place of ``path``, or None.
-
-    Raises:
-        WeightsError: h5py is not installed, or the file cannot be opened.
-    """
+    """Open an HDF5 file, or an open file object in place of ``path``, in mode "r" or "w"."""
     try:
         import h5py
     except ImportError:
@@ -77,13 +66,7 @@ def open_hdf5(path: Path, mode: str, file: Any = None) -> Any:
 def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
     """Open an HDF5 file for writing that replaces ``path`` when the block succeeds.
 
-    Args:
-        path: The file.
-        hashed: A hash that is updated by the bytes of the file, or None.
-
-    Raises:
-        OSError: The file cannot be written; an old file is kept.
-        WeightsError: h5py is not installed.
+    ``hashed`` is updated by the bytes of the file.
     """
     with atomic_write(path, hashed) as temporary:
         steady = ErrorRecordingFile(temporary)
@@ -95,17 +78,17 @@ def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
 
 
 def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
-    """Return the parameters of each layer of an HDF5 file of weights, by increasing index.
-
-    A shared parameter may be missing.
-
-    Raises:
-        WeightsError: The file is damaged, has no ``data`` group or has links there, or a parameter
-            is not named by its index.
-    """
+    """Return the parameters of each layer, by index; a shared parameter may be missing."""
     found: dict[str, dict[str, np.ndarray]] = {}
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
-        members = list(_members(path, _data_group(path, file)))
+        data = member(file, "data")
+        if not hasattr(data, "visititems"):
+            message = f"{path} has no group 'data': no file of Caffe weights"
+            if "history" in file:
+                given = f"{path} is a solver state, not weights"
+                message = f"{given}: give the .caffemodel.h5 beside it"
+            raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
+        members = list(_members(path, data))
         need_memory([item for _, item in members if item is not None])
         for name, item in members:
             layer, _, index = name.rpartition("/")
@@ -123,17 +106,6 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
             )
         weights[layer] = {int(index): arrays[index] for index in sorted(arrays, key=int)}
     return weights
-
-
-def _data_group(path: Path, file: Any) -> Any:
-    """Return the group of the parameters."""
-    group = member(file, "data")
-    if not hasattr(group, "visititems"):
-        message = f"{path} has no group 'data': no file of Caffe weights"
-        if "history" in file:
-            message = f"{path} is a solver state, not weights: give the .caffemodel.h5 beside it"
-        raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
-    return group
 
 
 def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:

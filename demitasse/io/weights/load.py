@@ -6,7 +6,7 @@ Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -25,20 +25,6 @@ from demitasse.io.proto.zero_copy import Arrays
 from demitasse.io.weights.batch_norm import converted_blobs
 from demitasse.io.weights.formats import Parameters, read_arrays
 from demitasse.io.weights.save import ParameterStore
-
-__all__ = [
-    "LoadReport",
-    "LoadableNet",
-    "OnMismatch",
-    "array_pairs",
-    "load_files",
-    "load_into",
-    "matched",
-    "message_pairs",
-    "skipping_mismatches",
-    "target_blobs",
-    "with_missing",
-]
 
 OnMismatch = Literal["raise", "skip"]
 """Policy for a layer whose parameters do not fit: raise an error, or skip the layer."""
@@ -67,12 +53,7 @@ class LoadReport:
 def message_pairs(
     name: str, mine: Sequence[Blob], theirs: Sequence[BlobProto], arrays: Arrays
 ) -> list[tuple[Blob, BlobProto]]:
-    """Pair a layer's parameters with those of a caffemodel.
-
-    Raises:
-        ShapeError: A shape differs, legacy shapes of four axes apart.
-        WeightsError: The number of parameters, or of values of a parameter, differs.
-    """
+    """Pair a layer's parameters with those of a caffemodel, of equal or legacy shapes."""
     _same_number(name, len(mine), len(theirs))
     for index, (blob, proto) in enumerate(zip(mine, theirs, strict=True)):
         if not blob.shape_equals(proto):
@@ -88,13 +69,9 @@ def message_pairs(
                     f"got {count} {what} of parameter {index} of layer {name!r}, expected "
                     f"{shape_string(blob.shape)}: the file is damaged"
                 )
+                expected, code = blob.count, ErrorCode.COUNT_MISMATCH
                 raise WeightsError(
-                    text,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    layer=name,
-                    param=index,
-                    got=count,
-                    expected=blob.count,
+                    text, code=code, layer=name, param=index, got=count, expected=expected
                 )
     return list(zip(mine, theirs, strict=True))
 
@@ -102,42 +79,30 @@ def message_pairs(
 def array_pairs(
     net: ParameterStore, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
-    """Pair a layer's parameters with arrays of a file, which may lack shared parameters.
-
-    Raises:
-        ShapeError: A shape differs, legacy shapes of four axes apart.
-        WeightsError: The number of parameters differs, or an array does not have numbers.
-    """
-    wanted = [i for i, blob in enumerate(mine) if i in arrays or not _is_shared(net, blob)]
+    """Pair a layer's parameters with arrays of a file, which may lack shared parameters."""
+    wanted = [
+        i
+        for i, blob in enumerate(mine)
+        if i in arrays or any(blob is owner for owner in net.learnable_params)
+    ]
     _same_number(name, len(wanted), len(arrays))
     if wanted != list(arrays):
+        got, expected = (", ".join(map(str, indices)) for indices in (arrays, wanted))
         text = (
-            f"got the parameters {_listed(arrays)} of layer {name!r}, expected "
-            f"{_listed(wanted)}; rename the layer to keep its parameters"
+            f"got the parameters {got} of layer {name!r}, expected {expected}; rename the layer "
+            "to keep its parameters"
         )
-        raise WeightsError(
-            text, code=ErrorCode.MISSING, layer=name, got=_listed(arrays), expected=_listed(wanted)
-        )
+        raise WeightsError(text, code=ErrorCode.MISSING, layer=name, got=got, expected=expected)
     for index, array in arrays.items():
         blob = mine[index]
-        if blob.shape != array.shape and not _in_four_axes(blob, array.shape):
+        legacy = (1,) * (4 - blob.num_axes) + blob.shape
+        if array.shape != blob.shape and (array.shape != legacy or len(legacy) != 4):
             raise _misfit(name, index, blob.shape, array.shape)
         if array.dtype.kind not in "fiu":
-            kind = str(array.dtype)
+            kind, code = str(array.dtype), ErrorCode.DTYPE_MISMATCH
             text = f"got parameter {index} of layer {name!r} of type {kind}, expected numbers"
-            raise WeightsError(
-                text, code=ErrorCode.DTYPE_MISMATCH, layer=name, param=index, got=kind
-            )
+            raise WeightsError(text, code=code, layer=name, param=index, got=kind)
     return [(mine[index], array.reshape(mine[index].shape)) for index, array in arrays.items()]
-
-
-def _in_four_axes(blob: Blob, shape: tuple[int, ...]) -> bool:
-    """Return True for a legacy shape: four axes, the leading ones 1."""
-    return len(shape) == 4 and shape == (1,) * (4 - blob.num_axes) + blob.shape
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 @contextmanager
@@ -158,17 +123,7 @@ def skipping_mismatches(name: str, report: LoadReport, skip: bool) -> Iterator[N
 def target_blobs(
     net: ParameterStore, name: str, has_blobs: bool, report: LoadReport
 ) -> list[Blob] | None:
-    """Return the parameters of the net's layer of a name, and update the report.
-
-    Args:
-        net: The net.
-        name: Name of a layer of the file.
-        has_blobs: True if the file has parameters of the layer.
-        report: Lists the layer as loaded, repeated or ignored.
-
-    Returns:
-        None if the net has no such layer.
-    """
+    """Return the parameters of the net's layer of a name, or None, and update the report."""
     if name not in net.layer_numbers:
         if has_blobs:
             report.ignored.append(name)
@@ -178,25 +133,11 @@ def target_blobs(
     return net.layers[net.layer_numbers[name]].blobs
 
 
-def _is_shared(net: ParameterStore, blob: Blob) -> bool:
-    return not any(blob is owner for owner in net.learnable_params)
-
-
-def with_missing(net: ParameterStore, report: LoadReport) -> LoadReport:
-    """Add the layers that were not loaded to the report, and return the report."""
-    report.missing = [name for name in net.params if name not in report.loaded]
-    return report
-
-
 def _same_number(layer: str, have: int, given: int) -> None:
     if have != given:
-        message = (
-            f"got {given} parameters of layer {layer!r}, expected {have}; "
-            "rename the layer to keep its parameters"
-        )
-        raise WeightsError(
-            message, code=ErrorCode.COUNT_MISMATCH, layer=layer, got=given, expected=have
-        )
+        counts, code = f"got {given} parameters of layer {layer!r}", ErrorCode.COUNT_MISMATCH
+        message = f"{counts}, expected {have}; rename the layer to keep its parameters"
+        raise WeightsError(message, code=code, layer=layer, got=given, expected=have)
 
 
 def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ...]) -> ShapeError:
@@ -213,11 +154,10 @@ def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ..
 
 def matched(layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]) -> list[tuple[Blob, Blob]]:
     """Pair the parameters of two layers, which must agree in number and shapes."""
-    if len(mine) != len(theirs):
-        message = f"{layer} has {len(mine)} parameters here and {len(theirs)} in the other net"
-        raise NetError(
-            message, code=ErrorCode.COUNT_MISMATCH, layer=layer, got=len(theirs), expected=len(mine)
-        )
+    got, expected, code = len(theirs), len(mine), ErrorCode.COUNT_MISMATCH
+    if got != expected:
+        message = f"{layer} has {expected} parameters here and {got} in the other net"
+        raise NetError(message, code=code, layer=layer, got=got, expected=expected)
     for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if a.shape != b.shape:
             raise _misfit(layer, index, a.shape, b.shape)
@@ -248,14 +188,7 @@ def load_files(
 ) -> list[str]:
     """Load several files into a net, in order; return the layers without weights in any file.
 
-    Args:
-        net: The net.
-        files: Files of weights.
-        on_mismatch: "raise" or "skip".
-        on_load: Called with the report of each file.
-
-    Returns:
-        Names of layers that keep their initial weights; empty without files.
+    ``on_load`` is called with the report of each file. The result is empty without files.
     """
     missing = set(net.params) if files else set()
     for file in files:
@@ -271,28 +204,13 @@ def load_into(
     source: str | os.PathLike[str] | NetParameter,
     on_mismatch: OnMismatch = "raise",
 ) -> LoadReport:
-    """Load parameters into a net, by layer name.
-
-    All checks come before any change.
-
-    Args:
-        net: The net.
-        source: A caffemodel, an HDF5 file, a ``.npz`` or ``.safetensors`` file, or a message.
-        on_mismatch: "raise" an error for layers that do not fit, or "skip" them.
-
-    Raises:
-        ConfigError: ``on_mismatch`` is neither.
-        WeightsError: The file cannot be read, or the number of parameters of a layer differs.
-        ShapeError: The shape of a parameter differs.
-    """
+    """Load parameters into a net, by layer name; all checks come before any change."""
     if str(on_mismatch) == "error":
         warn_once("on_mismatch='error'", "on_mismatch='raise'", stacklevel=4)
         on_mismatch = "raise"
     if on_mismatch not in {"raise", "skip"}:
-        message = f"got on_mismatch {on_mismatch!r}, expected 'raise' or 'skip'"
-        raise ConfigError(
-            message, code=ErrorCode.INVALID, field="on_mismatch", got=str(on_mismatch)
-        )
+        text, got = f"got on_mismatch {on_mismatch!r}, expected 'raise' or 'skip'", str(on_mismatch)
+        raise ConfigError(text, code=ErrorCode.INVALID, field="on_mismatch", got=got)
     skip = on_mismatch == "skip"
     if isinstance(source, NetParameter):
         given = NetParameter()
@@ -301,15 +219,11 @@ def load_into(
         return _load_message(net, given, Arrays(), skip)
     path = Path(source)
     weights = read_arrays(path)
-    if weights is not None:
-        return _at(path, lambda: _load_arrays(net, weights, skip))
-    given, arrays = read_net_arrays(path)
-    return _at(path, lambda: _load_message(net, given, arrays, skip))
-
-
-def _at(path: Path, load: Callable[[], LoadReport]) -> LoadReport:
+    message, arrays = read_net_arrays(path) if weights is None else (NetParameter(), Arrays())
     try:
-        return load()
+        if weights is None:
+            return _load_message(net, message, arrays, skip)
+        return _load_arrays(net, weights, skip)
     except (NetError, ShapeError, WeightsError) as error:
         raise error.at(os.fspath(path)) from None
 
@@ -331,7 +245,8 @@ def _load_message(
             pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
     with np.errstate(over="ignore", invalid="ignore"):  # doubles may overflow to infinity, as in C
         _copy(list(chain.from_iterable(pairs.values())), arrays)
-    return with_missing(net, report)
+    report.missing = [name for name in net.params if name not in report.loaded]
+    return report
 
 
 def _copy(pairs: Sequence[tuple[Blob, BlobProto]], arrays: Arrays) -> None:
@@ -339,9 +254,6 @@ def _copy(pairs: Sequence[tuple[Blob, BlobProto]], arrays: Arrays) -> None:
 
     Values go from the file to parameters without contents, in parts. Parameters with contents get
     them after all values are in memory.
-
-    Raises:
-        WeightsError: The file was changed since it was opened.
     """
     memories = [memory for blob, _ in pairs for memory in (blob.data_memory, blob.diff_memory)]
     if not all(memory.lazy or memory.cleared for memory in memories):
@@ -377,4 +289,5 @@ def _load_arrays(net: ParameterStore, weights: Parameters, skip: bool) -> LoadRe
     with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, array in pairs:
             blob.set_floats(array.reshape(-1), NO_GRADIENT)
-    return with_missing(net, report)
+    report.missing = [name for name in net.params if name not in report.loaded]
+    return report

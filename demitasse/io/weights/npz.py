@@ -19,10 +19,10 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import code_of, reason_of, regular_file
 from demitasse.errors import ErrorCode, WeightsError
+from demitasse.io.data.databases.database import check
 
 MAGIC = b"\x93NUMPY"
-LENGTHS = {1: "<H", 2: "<I"}
-"""Version -> encoding of the header's length."""
+LENGTHS = {1: "<H", 2: "<I"}  # version -> encoding of the header's length
 
 LONGEST_HEADER = 10_000  # bytes, NumPy's own limit
 HEADER = re.compile(
@@ -34,31 +34,16 @@ PART = 1 << 20  # bytes per read
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Return the array in a file.
-
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: The file is no array of numbers, or is too short for its declared shape.
-    """
+    """Return the array in a file; a ValueError if there is no array of numbers."""
     with regular_file(path).open("rb") as file:
         return read_array(file, path.stat().st_size)
 
 
 def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray:
-    """Return the array in an open file.
-
-    Args:
-        file: Positioned at the array.
-        size: Number of bytes available.
-        texts: Allow arrays of strings.
-
-    Raises:
-        ValueError: This is no array of numbers, or its declared shape exceeds ``size``.
-    """
+    """Return the array in the next ``size`` bytes of a file; with ``texts``, perhaps of strings."""
     start = file.read(8)
-    if len(start) < 8 or start[:6] != MAGIC or start[6] not in LENGTHS:
-        message = "this is no array in NumPy's format, or has an unsupported version"
-        raise ValueError(message)
+    known = len(start) == 8 and start[:6] == MAGIC and start[6] in LENGTHS
+    check(known, "this is no array in NumPy's format, or has an unsupported version")
     form = LENGTHS[start[6]]
     field = file.read(struct.calcsize(form))
     (length,) = struct.unpack(form, field) if len(field) == struct.calcsize(form) else (0,)
@@ -73,42 +58,28 @@ def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray
         raise ValueError(message) from None
     shape = tuple(int(axis.rstrip(b"L ")) for axis in found[4].split(b",") if axis.strip())
     count = math.prod(shape)
-    if count * kind.itemsize > size - len(start) - len(field) - length:
-        message = f"its header declares the shape {shape}; the file is too short"
-        raise ValueError(message)
+    fits = count * kind.itemsize <= size - len(start) - len(field) - length
+    check(fits, f"its header declares the shape {shape}; the file is too short")
     values = np.empty(count, kind)
-    _fill(values.view(np.uint8), file)
+    room, at = values.view(np.uint8), 0
+    while at < len(room):  # in parts: a member of an archive would be copied as a whole
+        part = file.read(min(PART, len(room) - at))
+        check(bool(part), f"it ends after {at} of {len(room)} bytes")
+        room[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
     return values.reshape(shape, order="F" if found[3] == b"True" else "C")
 
 
-def _fill(room: np.ndarray, file: IO[bytes]) -> None:
-    """Fill a buffer in parts; a member of an archive would be copied as a whole."""
-    at = 0
-    while at < len(room):
-        part = file.read(min(PART, len(room) - at))
-        if not part:
-            message = f"it ends after {at} of {len(room)} bytes"
-            raise ValueError(message)
-        room[at : at + len(part)] = np.frombuffer(part, np.uint8)
-        at += len(part)
-
-
-DEFLATES = 1032
-"""Largest ratio of DEFLATE compression: bytes per compressed byte."""
+DEFLATES = 1032  # largest ratio of DEFLATE compression: bytes per compressed byte
 
 ROOM, GROWTH = 64 << 20, 50
 """Bytes that the arrays may take in any case, and bytes per byte of the file."""
 
-ENCRYPTED = 1
-"""Flag bit of encrypted members."""
+ENCRYPTED = 1  # flag bit of encrypted members
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file of weights by name.
-
-    Raises:
-        WeightsError: The file does not exist or cannot be read.
-    """
+    """Return the arrays of a file of weights by name."""
     try:
         return arrays_in(path)
     except (OSError, ValueError) as error:
@@ -120,17 +91,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def arrays_in(
     path: Path, names: Collection[str] | None = None, *, texts: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name.
-
-    Args:
-        path: The file.
-        names: Names of wanted arrays; None for all.
-        texts: Allow arrays of strings.
-
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: The file is no archive of arrays of numbers.
-    """
+    """Return the arrays of a file by name, those of ``names`` or all, or raise ValueError."""
     try:
         with regular_file(path).open("rb") as file, zipfile.ZipFile(file) as archive:
             _need_room(archive, path.stat().st_size)
@@ -145,11 +106,7 @@ def arrays_in(
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write arrays, atomically.
-
-    Raises:
-        OSError: The file cannot be written; an old file is kept.
-    """
+    """Write arrays, atomically."""
     with atomic_write(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -173,9 +130,8 @@ def _need_room(archive: zipfile.ZipFile, size: int) -> None:
                 "many; store the arrays uncompressed"
             )
             raise ValueError(message)
-        if stored > size or member.file_size > growth * member.compress_size:
-            message = f"{member.filename!r} declares more bytes than the file can hold"
-            raise ValueError(message)
+        fits = stored <= size and member.file_size <= growth * member.compress_size
+        check(fits, f"{member.filename!r} declares more bytes than the file can hold")
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, *, texts: bool) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import code_of, reason_of, regular_file
 from demitasse.errors import ErrorCode, WeightsError
+from demitasse.io.data.databases.database import check
 
 TYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
 BFLOAT16 = "bfloat16"
@@ -37,11 +38,7 @@ LONGEST_HEADER = 100 << 20  # bytes, the safetensors library's own limit
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name.
-
-    Raises:
-        WeightsError: The file does not exist or cannot be read.
-    """
+    """Return the arrays of a file by name."""
     try:
         with regular_file(path).open("rb") as file:
             return _arrays_of(file, os.fstat(file.fileno()).st_size)
@@ -54,17 +51,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def write_safetensors(
     path: Path, arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
 ) -> None:
-    """Write arrays, atomically.
+    """Write arrays, atomically, for the framework "np" or "pt".
 
-    Args:
-        path: The file.
-        arrays: Arrays by name.
-        kind: Framework of the file: "np" or "pt".
-        dtype: Storage type of floats: one of ``STORED``, or None for each array's own type.
-
-    Raises:
-        WeightsError: An array does not consist of floats.
-        OSError: The file cannot be written; an old file is kept.
+    The storage type of floats is one of ``STORED``, or None for each array's own type.
     """
     pieces = safetensors_pieces(arrays, kind, dtype)
     with atomic_write(path) as file:
@@ -75,11 +64,7 @@ def write_safetensors(
 def safetensors_pieces(
     arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
 ) -> Iterator[bytes]:
-    """Return the bytes of a file in pieces; arguments as for ``write_safetensors``.
-
-    Raises:
-        WeightsError: An array does not consist of floats.
-    """
+    """Return the bytes of a file in pieces; arguments as for ``write_safetensors``."""
     header: dict[str, object] = {"__metadata__": {"format": kind}}
     start = 0
     for name, array in arrays.items():
@@ -120,13 +105,9 @@ def _stored(array: np.ndarray, dtype: str) -> bytes:
 
 def _arrays_of(file: BufferedReader, size: int) -> dict[str, np.ndarray]:
     (length,) = struct.unpack("<Q", file.read(8))
-    if length > min(LONGEST_HEADER, size - 8):
-        message = f"its header declares {length} bytes"
-        raise ValueError(message)
+    check(length <= min(LONGEST_HEADER, size - 8), f"its header declares {length} bytes")
     header = json.loads(file.read(length))
-    if not isinstance(header, dict):
-        message = "its header is no JSON object"
-        raise TypeError(message)
+    check(isinstance(header, dict), "its header is no JSON object")
     types = {text: np.dtype(name).newbyteorder("<") for name, text in (TYPES | INTEGERS).items()}
     types["BF16"] = np.dtype("<u2")
     first, arrays, used = 8 + length, {}, 0
@@ -136,18 +117,14 @@ def _arrays_of(file: BufferedReader, size: int) -> dict[str, np.ndarray]:
             continue
         begin, end = about["data_offsets"]
         kind, shape = types[about["dtype"]], tuple(about["shape"])
-        if not 0 <= begin <= end <= room or end - begin != math.prod(shape) * kind.itemsize:
-            message = f"tensor {name!r} does not lie at its declared offsets"
-            raise ValueError(message)
+        fits = 0 <= begin <= end <= room and end - begin == math.prod(shape) * kind.itemsize
+        check(fits, f"tensor {name!r} does not lie at its declared offsets")
         used += end - begin
-        if used > room:
-            message = f"tensor {name!r} overlaps other tensors"
-            raise ValueError(message)
+        check(used <= room, f"tensor {name!r} overlaps other tensors")
         array = np.empty(shape, kind)
         file.seek(first + begin)
-        if file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
-            message = f"the file was cut short in tensor {name!r} while it was read"
-            raise ValueError(message)
+        count = file.readinto(array.reshape(-1).view(np.uint8).data)
+        check(count == array.nbytes, f"the file was cut short in tensor {name!r}")
         if about["dtype"] == "BF16":  # the upper half of a float32
             array = (array.astype(np.uint32) << 16).view(np.float32)
         arrays[name] = array

@@ -17,21 +17,16 @@ from demitasse.blob import Blob
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.graph import Param
 from demitasse.io.proto import LayerParameter, NetParameter
-from demitasse.io.proto.zero_copy import (
-    Pieces,
-    blob_pieces,
-    field_pieces,
-    with_field,
-    write_pieces,
-)
+from demitasse.io.proto.zero_copy import Pieces, blob_pieces, field_pieces, with_field, write_pieces
 from demitasse.io.weights.formats import write_weights
 from demitasse.io.weights.hdf5 import write_hdf5_weights
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-Parameter = tuple[np.ndarray, np.ndarray | None]
-"""Values, and gradients or None."""
+    from demitasse.layers.base import Layer
+
+Parameter = tuple[np.ndarray, np.ndarray | None]  # values, and gradients or None
 
 STATE_DICT = "the command demitasse weights export, which writes a state_dict"
 FOREIGN = {
@@ -52,12 +47,7 @@ ARRAYS = {".npz", ".safetensors"}
 
 
 def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
-    """Write a net's parameters in the format of the path's extension.
-
-    Raises:
-        WeightsError: h5py is not installed, or the format cannot store gradients.
-        OSError: The file cannot be written; an old file is kept.
-    """
+    """Write a net's parameters in the format of the path's extension."""
     if path.suffix in FOREIGN:
         message = (
             f"{path} cannot be written: net.save has no such format; use {FOREIGN[path.suffix]}"
@@ -83,11 +73,7 @@ def save_caffemodel(
 ) -> None:
     """Write a net's parameters to a caffemodel, atomically, without copying them.
 
-    Args:
-        net: The net.
-        path: The file.
-        write_diff: Whether to write gradients.
-        hashed: A hash that is updated by the bytes of the file, or None.
+    ``hashed`` is updated by the bytes of the file.
     """
     blobs = [
         [(blob.cpu_data(), blob.cpu_diff() if write_diff else None) for blob in layer.blobs]
@@ -99,31 +85,13 @@ def save_caffemodel(
 def caffemodel_pieces(
     name: str, layers: Iterable[LayerParameter], blobs: Iterable[Iterable[Parameter]]
 ) -> Pieces:
-    """Return a caffemodel in pieces, without copying the arrays.
-
-    Args:
-        name: Name of the net.
-        layers: The layers, without parameters.
-        blobs: Parameters of each layer, and gradients if stored.
-    """
+    """Return a caffemodel in pieces, without copying the arrays; the layers have no parameters."""
     pieces: Pieces = [NetParameter(name=name).SerializeToString()]
     for layer, arrays in zip(layers, blobs, strict=True):
         values = [blob_pieces(data, diff) for data, diff in arrays]
         message = with_field(layer, LayerParameter.BLOBS_FIELD_NUMBER, values)
         pieces += field_pieces(NetParameter.LAYER_FIELD_NUMBER, message)
     return pieces
-
-
-class ParameterLayer(Protocol):
-    """A layer (``demitasse.layers.base.Layer``)."""
-
-    @property
-    def name(self) -> str:
-        """Name in the net."""
-
-    @property
-    def blobs(self) -> list[Blob]:
-        """Parameters: weight, bias, ..."""
 
 
 class ParameterStore(Protocol):
@@ -134,7 +102,7 @@ class ParameterStore(Protocol):
         """Name of the net."""
 
     @property
-    def layers(self) -> Sequence[ParameterLayer]:
+    def layers(self) -> Sequence[Layer]:
         """All layers, in order."""
 
     @property

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,7 @@ from demitasse.io.weights.batch_norm import running_averages
 from demitasse.io.weights.formats import Parameters
 from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 
-Tensors = dict[str, np.ndarray]
-"""Tensors of a module by name (weight, bias, running_mean, ...)."""
+Tensors = dict[str, np.ndarray]  # tensors of a module by name (weight, bias, running_mean, ...)
 
 NAMES: Mapping[str, tuple[str, ...]] = {"Bias": ("bias",), "Parameter": ("value",)}
 """Layer type -> PyTorch's names of its parameters, if not weight and bias."""
@@ -45,11 +45,7 @@ GATES = (0, 1, 3, 2)
 
 @dataclass(frozen=True)
 class Unit:
-    """The layers of one module.
-
-    Attributes:
-        layers: One layer, or a BatchNorm and its Scale.
-    """
+    """The layers of one module: one layer, or a BatchNorm and its Scale."""
 
     layers: tuple[LayerParameter, ...]
 
@@ -63,14 +59,7 @@ class Unit:
         return " + ".join(self.names)
 
     def to_torch(self, blobs: Sequence[Sequence[np.ndarray]]) -> Tensors:
-        """Return the module's tensors.
-
-        Args:
-            blobs: Parameters of each layer.
-
-        Raises:
-            WeightsError: PyTorch has no module with such parameters.
-        """
+        """Return the module's tensors, from the parameters of each layer."""
         first, own = self.layers[0], [np.asarray(blob) for blob in blobs[0]]
         if first.type == "BatchNorm":
             averages = dict(zip(AVERAGES, running_averages(own[:3]), strict=True))
@@ -96,21 +85,16 @@ class Unit:
                 found[name] = matrix.T if turned else matrix
         return found
 
+    def wanted(self, shapes: Sequence[Sequence[tuple[int, ...]]]) -> Tensors:
+        """Return tensors as ``to_torch`` does, for shapes of the parameters of each layer."""
+        one = np.float32(1)
+        return self.to_torch([[np.broadcast_to(one, shape) for shape in its] for its in shapes])
+
     def to_caffe(
         self, tensors: Tensors, shapes: Sequence[Sequence[tuple[int, ...]]]
     ) -> list[list[np.ndarray]]:
-        """Return the parameters of each layer.
-
-        Args:
-            tensors: Tensors of the module.
-            shapes: Shapes of the parameters of each layer.
-
-        Raises:
-            WeightsError: A tensor is missing or unexpected.
-            ShapeError: The shape of a tensor differs.
-        """
-        wanted = self.to_torch([[np.broadcast_to(np.float32(1), one) for one in layer]
-                                for layer in shapes])  # fmt: skip
+        """Return the parameters of each layer, of the given shapes, from the module's tensors."""
+        wanted = self.wanted(shapes)
         _need(self, tensors, wanted)
         first = self.layers[0]
         if first.type == "BatchNorm":
@@ -118,7 +102,14 @@ class Unit:
             found = [[*averages, np.ones(1, np.float32)]]
             affine = [tensors[name] for name in ("weight", "bias") if name in wanted]
             if affine and len(shapes[-1]) == 1:
-                _need_no_bias(self, affine.pop())
+                bias = affine.pop()
+                if bias.any():
+                    message = (
+                        f"the module of {self} has a bias other than 0, but the Scale has none; "
+                        "set bias_term: true"
+                    )
+                    layer, code = self.names[-1], ErrorCode.INCOMPATIBLE
+                    raise WeightsError(message, code=code, layer=layer, field="bias_term")
             if len(self.layers) == 2:
                 found.append(affine)
             else:
@@ -162,17 +153,6 @@ def _affine(blobs: Sequence[np.ndarray], unit: Unit) -> Tensors:
     return {"weight": weight, "bias": bias}
 
 
-def _need_no_bias(unit: Unit, bias: np.ndarray) -> None:
-    if bias.any():
-        message = (
-            f"the module of {unit} has a bias other than 0, but the Scale has none; set "
-            "bias_term: true"
-        )
-        raise WeightsError(
-            message, code=ErrorCode.INCOMPATIBLE, layer=unit.names[-1], field="bias_term"
-        )
-
-
 def _exchanged(array: np.ndarray) -> np.ndarray:
     """Return an array with the last two of four gates swapped. Shapes: (4 H, ...)."""
     gates = array.reshape(4, -1, *array.shape[1:])
@@ -180,40 +160,29 @@ def _exchanged(array: np.ndarray) -> np.ndarray:
 
 
 def _need(unit: Unit, tensors: Tensors, wanted: Tensors) -> None:
+    module = f"the module of {unit} ({' and '.join(layer.type for layer in unit.layers)})"
     missing = [name for name in wanted if name not in tensors]
     extra = [name for name in tensors if name not in wanted]
     if missing or extra:
         parts = [f"lacks {', '.join(missing)}"] if missing else []
         parts += [f"has the unexpected {', '.join(extra)}"] if extra else []
-        message = f"the module of {unit} ({_types(unit)}) {' and '.join(parts)}"
+        message = f"{module} {' and '.join(parts)}"
         code = ErrorCode.MISSING if missing else ErrorCode.UNKNOWN
         raise WeightsError(message, code=code, layer=unit.names[0])
     for name, array in wanted.items():
-        if array.shape != tensors[name].shape:
-            got = tensors[name].shape
+        got, expected, layer = tensors[name].shape, array.shape, unit.names[0]
+        if got != expected:
             message = (
-                f"got {name} of the module of {unit} ({_types(unit)}) of {shape_string(got)}, "
-                f"expected {shape_string(array.shape)}"
+                f"got {name} of {module} of {shape_string(got)}, expected {shape_string(expected)}"
             )
+            code = ErrorCode.SHAPE_MISMATCH
             raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                layer=unit.names[0],
-                param=name,
-                got=got,
-                expected=array.shape,
+                message, code=code, layer=layer, param=name, got=got, expected=expected
             )
 
 
-def _types(unit: Unit) -> str:
-    return " and ".join(layer.type for layer in unit.layers)
-
-
-Pairs = list[tuple[Unit, str]]
-"""Units with the names of their modules."""
-
-UNREAD = "num_batches_tracked"
-"""Counter of PyTorch's BatchNorm, which Caffe does not have."""
+Pairs = list[tuple[Unit, str]]  # units with the names of their modules
+UNREAD = "num_batches_tracked"  # counter of PyTorch's BatchNorm, which Caffe does not have
 
 TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[=+#]|[^\s=+#"]+)')
 
@@ -229,15 +198,7 @@ def modules_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
 
 
 def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
-    """Read a map file.
-
-    Args:
-        path: The file.
-        layers: Layers with parameters.
-
-    Raises:
-        ConfigError: The file cannot be read, or names unknown layers; the error lists all lines.
-    """
+    """Read a map file for layers with parameters; a ConfigError lists all faulty lines."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -248,7 +209,8 @@ def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
     pairs: Pairs = []
     faults: list[str] = []
     for number, line in enumerate(lines, start=1):
-        words = _words(line)
+        tokens = takewhile(lambda token: token != "#", TOKEN.findall(line))
+        words = [json.loads(one) if one.startswith('"') else one for one in tokens]
         if not words:
             continue
         *left, equals, module = words if len(words) > 2 else ["", "", ""]
@@ -269,16 +231,6 @@ def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
     return pairs
 
 
-def _words(line: str) -> list[str]:
-    """Return the names and operators of a line, without the comment."""
-    found: list[str] = []
-    for token in TOKEN.findall(line):
-        if token == "#":
-            break
-        found.append(json.loads(token) if token.startswith('"') else token)
-    return found
-
-
 def map_text(pairs: Pairs) -> str:
     """Return the text of a map file."""
 
@@ -290,23 +242,13 @@ def map_text(pairs: Pairs) -> str:
     )
 
 
-def by_own_name(units: Sequence[Unit]) -> Pairs:
-    """Name modules like their layers; a BatchNorm with its Scale like the BatchNorm."""
-    return [(unit, unit.names[0]) for unit in units]
-
-
 def by_order(
     units: Sequence[Unit], wanted: Sequence[Tensors], modules: Mapping[str, Tensors]
 ) -> Pairs:
     """Pair each unit with the first unused module with tensors of the same shapes.
 
-    Args:
-        units: In the order of the net.
-        wanted: Expected tensors of each unit.
-        modules: In the order of the state_dict.
-
-    Raises:
-        WeightsError: A unit has no matching module; the error lists all units.
+    The ``wanted`` tensors of each unit are in the order of the net, ``modules`` in that of the
+    state_dict. A WeightsError lists all units without a module.
     """
     left, pairs, faults = dict(modules), list[tuple[Unit, str]](), list[str]()
     for unit, tensors in zip(units, wanted, strict=True):
@@ -339,21 +281,14 @@ def _shapes_text(tensors: Tensors) -> str:
 def to_state_dict(
     layers: Sequence[LayerParameter], weights: Parameters, path: Path | None
 ) -> tuple[dict[str, np.ndarray], Pairs]:
-    """Return the state_dict of a file's parameters.
+    """Return the state_dict of a file's parameters, and the pairs of layers and modules.
 
-    Args:
-        layers: Layers of the file with parameters.
-        weights: Their parameters.
-        path: A map file; None: modules have the names of their layers.
-
-    Returns:
-        The state_dict, and the pairs of layers and modules.
-
-    Raises:
-        ConfigError: The map does not fit.
-        WeightsError: PyTorch has no module with a layer's parameters.
+    ``path`` is a map file; None: modules have the names of their layers.
     """
-    pairs = by_own_name(units_of(layers)) if path is None else read_map(path, layers)
+    if path is None:
+        pairs = [(unit, unit.names[0]) for unit in units_of(layers)]
+    else:
+        pairs = read_map(path, layers)
     found: dict[str, np.ndarray] = {}
     for unit, module in pairs:
         tensors = unit.to_torch([list(weights[name].values()) for name in unit.names])
@@ -370,37 +305,20 @@ def pairs_for(
 ) -> Pairs:
     """Return the pairs of a net's layers and the modules of a state_dict.
 
-    Args:
-        layers: Layers of the net with parameters.
-        shapes: Shapes of their parameters, by layer name.
-        arrays: The state_dict.
-        path: A map file; None: match by order and shape.
-
-    Raises:
-        ConfigError: The map does not fit.
-        WeightsError: A layer has no matching module.
+    ``shapes`` are those of the layers' parameters. ``path`` is a map file; None: match by order and
+    shape.
     """
     if path is not None:
         return read_map(path, layers)
     units = units_of(layers)
-    wanted = [
-        unit.to_torch([[np.broadcast_to(np.float32(1), one) for one in shapes[name]]
-                       for name in unit.names])
-        for unit in units
-    ]  # fmt: skip
+    wanted = [unit.wanted([shapes[name] for name in unit.names]) for unit in units]
     return by_order(units, wanted, modules_of(arrays))
 
 
 def to_parameters(
-    pairs: Pairs,
-    shapes: Mapping[str, Sequence[tuple[int, ...]]],
-    arrays: Mapping[str, np.ndarray],
+    pairs: Pairs, shapes: Mapping[str, Sequence[tuple[int, ...]]], arrays: Mapping[str, np.ndarray]
 ) -> tuple[Parameters, list[str]]:
-    """Return a net's parameters, and the unused modules.
-
-    Raises:
-        WeightsError: A module or a layer is missing or does not fit; the error lists all faults.
-    """
+    """Return a net's parameters, and the unused modules; a WeightsError lists all faults."""
     modules, faults, found = modules_of(arrays), list[str](), Parameters()
     for unit, module in pairs:
         if module not in modules:
@@ -414,7 +332,8 @@ def to_parameters(
             continue
         for name, layer in zip(unit.names, blobs, strict=True):
             found[name] = dict(enumerate(np.ascontiguousarray(one) for one in layer))
-    faults += [f"{name!r} has no module" for name in _missing(pairs, shapes)]
+    given = {name for unit, _ in pairs for name in unit.names}
+    faults += [f"{name!r} has no module" for name in shapes if name not in given]
     if faults:
         message = f"the state_dict does not fit the net:\n{listed(faults)}"
         raise WeightsError(message, code=ErrorCode.INCOMPATIBLE, faults=len(faults))
@@ -422,21 +341,11 @@ def to_parameters(
     return found, [name for name in modules if name not in taken]
 
 
-def _missing(pairs: Sequence[tuple[Unit, str]], shapes: Mapping[str, object]) -> list[str]:
-    given = {name for unit, _ in pairs for name in unit.names}
-    return [name for name in shapes if name not in given]
-
-
 PICKLED = {".pt", ".pth"}
 
-ENDINGS = {*PICKLED, ".safetensors"}
-"""Extensions of files of state_dicts."""
-
-WRAPPED = ("state_dict", "model_state_dict", "model")
-"""Keys of the state_dict in a checkpoint."""
-
-PARALLEL = "module."
-"""Prefix of names saved by DataParallel."""
+ENDINGS = {*PICKLED, ".safetensors"}  # extensions of files of state_dicts
+WRAPPED = ("state_dict", "model_state_dict", "model")  # keys of the state_dict in a checkpoint
+PARALLEL = "module."  # prefix of names saved by DataParallel
 
 
 def read_state_dict(path: Path) -> dict[str, np.ndarray]:
@@ -444,10 +353,6 @@ def read_state_dict(path: Path) -> dict[str, np.ndarray]:
 
     PyTorch reads ``.pt`` and ``.pth`` files with ``weights_only``: files that would run code are
     refused.
-
-    Raises:
-        WeightsError: The file does not exist, or is no state_dict.
-        DemitasseError: The file needs PyTorch, which is not installed.
     """
     arrays = _unpickled(path) if path.suffix in PICKLED else read_safetensors(path)
     if arrays and all(name.startswith(PARALLEL) for name in arrays):
@@ -459,16 +364,9 @@ def read_state_dict(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_state_dict(path: Path, arrays: dict[str, np.ndarray], dtype: str | None) -> None:
-    """Write a state_dict, atomically.
+    """Write a state_dict, atomically, to a file with one of the extensions ``ENDINGS``.
 
-    Args:
-        path: Has one of the extensions ``ENDINGS``.
-        arrays: Arrays by name.
-        dtype: Storage type: "float32", "float16" or "bfloat16"; None: unchanged.
-
-    Raises:
-        DemitasseError: The file needs PyTorch, which is not installed.
-        OSError: The file cannot be written; an old file is kept.
+    The storage type is "float32", "float16" or "bfloat16"; None: unchanged.
     """
     if path.suffix not in PICKLED:
         write_safetensors(path, arrays, "pt", dtype)
@@ -499,14 +397,12 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
             "torch.save(net.state_dict(), ...)"
         )
         raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
-    return {name: _array(torch, one) for name, one in found.items()}
-
-
-def _array(torch: Any, tensor: Any) -> np.ndarray:
-    plain = tensor.detach()
-    half = plain.dtype in {torch.bfloat16, torch.float16}
-    array: np.ndarray = (plain.float() if half else plain).contiguous().numpy()
-    return array
+    halves = {torch.bfloat16, torch.float16}
+    plain = {name: one.detach() for name, one in found.items()}
+    return {
+        name: (one.float() if one.dtype in halves else one).contiguous().numpy()
+        for name, one in plain.items()
+    }
 
 
 def _torch() -> Any:

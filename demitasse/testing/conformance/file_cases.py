@@ -39,21 +39,13 @@ class Halves(UserLayer):
 
 @dataclass(frozen=True)
 class FileCase:
-    """One layer in a net.
+    """One layer in a net."""
 
-    Attributes:
-        net: Prototxt of the net.
-        write: Function that writes the layer's files into the working directory.
-        needs: Optional libraries.
-        phase: "TRAIN" or "TEST".
-        prepare: Function to call with the net before its first pass.
-    """
-
-    net: str
-    write: Callable[[], None] = lambda: None
-    needs: tuple[str, ...] = ()
+    net: str  # prototxt
+    write: Callable[[], None] = lambda: None  # writes files into the working directory
+    needs: tuple[str, ...] = ()  # optional libraries
     phase: str = "TEST"
-    prepare: Callable[[Net], None] | None = None
+    prepare: Callable[[Net], None] | None = None  # called before the first pass
 
 
 def _database() -> None:
@@ -103,62 +95,38 @@ def _layer(name: str, fields: str) -> str:
 FILES = {
     "AnnotatedData": FileCase(
         _layer("AnnotatedData", 'data_param { source: "boxes" batch_size: 2 backend: LMDB }'),
-        _annotations,
-    ),
+        _annotations),
     "Data": FileCase(
-        _layer("Data", 'data_param { source: "records" batch_size: 2 backend: LMDB }'), _database
-    ),
+        _layer("Data", 'data_param { source: "records" batch_size: 2 backend: LMDB }'), _database),
     "ImageData": FileCase(
         _layer("ImageData", 'image_data_param { source: "list.txt" batch_size: 2 }'),
-        _images,
-        ("PIL",),
-    ),
+        _images, ("PIL",)),
     "DenseImageData": FileCase(
         _layer("DenseImageData", 'dense_image_data_param { source: "pairs.txt" batch_size: 2 }'),
-        _images,
-        ("PIL",),
-    ),
+        _images, ("PIL",)),
     "ImageSegData": FileCase(
-        _layer(
-            "ImageSegData",
-            'image_data_param { source: "pairs.txt" batch_size: 2 label_type: PIXEL }',
-        ),
-        _images,
-        ("PIL",),
-    ),
+        _layer("ImageSegData", 'image_data_param { source: "pairs.txt" batch_size: 2 '
+               'label_type: PIXEL }'), _images, ("PIL",)),
     "WindowData": FileCase(
-        _layer(
-            "WindowData",
-            "transform_param { crop_size: 4 } "
-            'window_data_param { source: "windows.txt" batch_size: 4 fg_fraction: 0.5 }',
-        ),
-        _images,
-        ("PIL",),
-    ),
+        _layer("WindowData", 'transform_param { crop_size: 4 } window_data_param { '
+               'source: "windows.txt" batch_size: 4 fg_fraction: 0.5 }'), _images, ("PIL",)),
     "HDF5Data": FileCase(
         _layer("HDF5Data", 'hdf5_data_param { source: "list.txt" batch_size: 2 }'),
-        _hdf5,
-        ("h5py",),
-    ),
+        _hdf5, ("h5py",)),
     "HDF5Output": FileCase(
         'layer { name: "data" type: "DummyData" top: "data" top: "label" '
         "dummy_data_param { shape { dim: 2 } shape { dim: 2 } "
         'data_filler { type: "gaussian" } data_filler { value: 2 } } }'
         'layer { name: "layer" type: "HDF5Output" bottom: "data" bottom: "label" '
-        'hdf5_output_param { file_name: "out.h5" } }',
-        needs=("h5py",),
-    ),
+        'hdf5_output_param { file_name: "out.h5" } }', needs=("h5py",)),
     "MemoryData": FileCase(
         _layer("MemoryData", "memory_data_param { batch_size: 2 channels: 3 height: 2 width: 2 }"),
-        prepare=_reset,
-    ),
+        prepare=_reset),
     "Python": FileCase(
         "force_backward: true"
         ' layer { name: "data" type: "DummyData" top: "data" '
         'dummy_data_param { shape { dim: 2 dim: 3 } data_filler { type: "gaussian" } } }'
         ' layer { name: "layer" type: "Python" bottom: "data" top: "half" python_param '
-        f'{{ module: "{__name__}" layer: "Halves" }} }}',
-        phase="TRAIN",
-    ),
-}
+        f'{{ module: "{__name__}" layer: "Halves" }} }}', phase="TRAIN"),
+}  # fmt: skip
 """Layer type -> its case."""

@@ -13,8 +13,7 @@ from demitasse.testing.error_stats import error_stats
 
 REFERENCE = "numpy"
 SEED = 3
-PASSES = 2
-"""Two, as the first pass can leave wrong state on the device."""
+PASSES = 2  # two, as the first pass can leave wrong state on the device
 
 ALLOWED = {"float32": 1e-4, "float64": 1e-10}
 """Element type -> tolerance, relative to the largest value of an array."""
@@ -52,11 +51,7 @@ def run_on_both(
     phase: str = "TRAIN",
     prepare: Prepare | None = None,
 ) -> None:
-    """Compare a net on the device with the portable code of its layers on numpy.
-
-    Raises:
-        AssertionError: Arrays differ; names layer, blob and difference.
-    """
+    """Compare a net on the device with the portable code of its layers on numpy."""
     want = run(param, REFERENCE, dtype, inputs, phase, prepare, optimize=False)
     got = run(param, device, dtype, inputs, phase, prepare)
     expect_same(got, want, dtype, device)
@@ -74,14 +69,8 @@ def run(
 ) -> Arrays:
     """Run a net forward and backward; return every array in the order of computation.
 
-    Args:
-        param: The net; needs ``force_backward`` or a loss for gradients.
-        device: Device of the net.
-        dtype: Element type.
-        inputs: A value for each input.
-        phase: "TRAIN" or "TEST".
-        prepare: Function to call with the net before its first pass.
-        optimize: Allow the backend to lower operations.
+    The net needs ``force_backward`` or a loss for gradients. ``prepare`` is called before the first
+    pass; with ``optimize`` the backend may lower operations.
     """
     with Net(param, phase, device=device, dtype=dtype, optimize=optimize, seed=SEED) as net:
         if prepare is not None:
@@ -97,11 +86,7 @@ def run(
 
 
 def expect_same(got: Arrays, want: Arrays, dtype: str, device: str | Device) -> None:
-    """Compare the arrays of two runs.
-
-    Raises:
-        AssertionError: Arrays differ; names all of them in the order of computation.
-    """
+    """Compare the arrays of two runs; name all that differ in the order of computation."""
     wrong = []
     for key, expected in want.items():
         stats = error_stats(got[key], expected)
@@ -134,24 +119,21 @@ def _collected(net: Net) -> Arrays:
     first.
     """
     found: Arrays = {}
-    names, blobs = net.blob_names, net.structure.blob_list
-    labels = [f"layer {layer.name!r} ({layer.type})" for layer in net.layers]
-    writers = {top: where for i, where in enumerate(labels) for top in net.structure.top_ids(i)}
-    for top, where in writers.items():
-        found[f"{where}, top {names[top]!r}"] = np.array(blobs[top].data)
-    readers = {
-        bottom: where
-        for i, where in reversed(list(enumerate(labels)))
-        for bottom, need in zip(
-            net.structure.bottom_ids(i), net.structure.bottom_need_backward[i], strict=True
-        )
-        if need and net.structure.layer_need_backward[i]
+    bindings = net.structure.bindings()
+    tops = {blob: at.label for at in bindings for blob in at.top}
+    for blob, where in tops.items():
+        found[f"{where}, top {blob.name!r}"] = np.array(blob.data)
+    bottoms = {
+        blob: at.label
+        for at in reversed(bindings)
+        for blob, wanted in zip(at.bottom, at.propagate_down, strict=True)
+        if at.backward and wanted
     }
-    for bottom, where in readers.items():
-        found[f"{where}, gradient of bottom {names[bottom]!r}"] = np.array(blobs[bottom].diff)
-    for layer, where in zip(net.layers, labels, strict=True):
-        for index, blob in enumerate(layer.blobs):
-            found[f"{where}, parameter {index} after the pass"] = np.array(blob.data)
-            if layer.param_propagate_down(index):
-                found[f"{where}, gradient of parameter {index}"] = np.array(blob.diff)
+    for blob, where in bottoms.items():
+        found[f"{where}, gradient of bottom {blob.name!r}"] = np.array(blob.diff)
+    for at in bindings:
+        for index, blob in enumerate(at.layer.blobs):
+            found[f"{at.label}, parameter {index} after the pass"] = np.array(blob.data)
+            if at.layer.param_propagate_down(index):
+                found[f"{at.label}, gradient of parameter {index}"] = np.array(blob.diff)
     return found

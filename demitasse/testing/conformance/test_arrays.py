@@ -25,6 +25,12 @@ def kind(request: pytest.FixtureRequest, device: Device) -> str:
     return str(request.param)
 
 
+@pytest.fixture
+def backend(device: Device) -> Backend:
+    """Backend of the device under test."""
+    return device.backend
+
+
 def test_float64_is_refused_without_it(device: Device) -> None:
     kind: Any = type(device.backend)
     narrow: Any = object.__new__(type(kind.__name__, (kind,), {"has_float64": False}))
@@ -55,11 +61,7 @@ def downloaded(backend: Backend, side: Array, dtype: str = "float32") -> Any:
 
 
 class Side:
-    """The device side of a memory.
-
-    Attributes:
-        array: One-dimensional.
-    """
+    """The device side of a memory, a one-dimensional array."""
 
     def __init__(self, backend: Backend, values: np.ndarray) -> None:
         self._backend, self.array = backend, uploaded(backend, values)
@@ -96,16 +98,14 @@ def test_a_device_that_is_not_there_is_refused(device):
     assert str(device) in str(caught.value)
 
 
-def test_the_device_can_be_waited_for_and_tells_its_memory(device):
-    device.backend.synchronize()
-    memory = device.backend.memory_info()
+def test_the_device_can_be_waited_for_and_tells_its_memory(backend):
+    backend.synchronize()
+    memory = backend.memory_info()
 
     assert memory is None or 0 <= memory[0] <= memory[1]
 
 
-def test_it_knows_its_own_arrays(device):
-    backend = device.backend
-
+def test_it_knows_its_own_arrays(backend):
     assert backend.holds(backend.zeros(3, "float32"))
     assert not backend.holds([0.0, 0.0, 0.0])
 
@@ -114,16 +114,16 @@ def test_it_knows_its_own_arrays(device):
 
 
 @pytest.mark.parametrize("size", [0, 1, 5])
-def test_new_memory_is_zero_and_one_dimensional(device, kind, size):
-    side = device.backend.zeros(size, kind)
+def test_new_memory_is_zero_and_one_dimensional(backend, kind, size):
+    side = backend.zeros(size, kind)
 
     assert tuple(side.shape) == (size,)
-    assert side.dtype == device.backend.dtype(kind)
-    assert downloaded(device.backend, side, kind) == [0] * size
+    assert side.dtype == backend.dtype(kind)
+    assert downloaded(backend, side, kind) == [0] * size
 
 
-def test_host_memory_is_zero_writable_and_in_one_piece(device, kind):
-    host = device.backend.empty_host(5, kind)
+def test_host_memory_is_zero_writable_and_in_one_piece(backend, kind):
+    host = backend.empty_host(5, kind)
 
     assert host.dtype == kind
     assert host.flags.c_contiguous
@@ -131,78 +131,78 @@ def test_host_memory_is_zero_writable_and_in_one_piece(device, kind):
     assert host.tolist() == [0] * 5
 
 
-def test_what_goes_up_comes_down(device, kind):
+def test_what_goes_up_comes_down(backend, kind):
     values = np.array([3, -1, 0, 2, 100], kind)
 
-    side = uploaded(device.backend, values)
+    side = uploaded(backend, values)
 
-    assert downloaded(device.backend, side, kind) == values.tolist()
+    assert downloaded(backend, side, kind) == values.tolist()
 
 
-def test_every_value_goes_up(device):
+def test_every_value_goes_up(backend):
     values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45], np.float32)
 
-    side = uploaded(device.backend, values)
+    side = uploaded(backend, values)
     host = np.zeros(5, np.float32)
-    device.backend.download(side, host)
+    backend.download(side, host)
 
     assert host.tobytes() == values.tobytes()
 
 
-def test_the_host_side_may_be_overwritten_when_the_upload_is_waited_for(device):
+def test_the_host_side_may_be_overwritten_when_the_upload_is_waited_for(backend):
     values = np.arange(5, dtype=np.float32)
-    side = uploaded(device.backend, values)
+    side = uploaded(backend, values)
 
     values[...] = 9
 
-    assert downloaded(device.backend, side) == [0, 1, 2, 3, 4]
+    assert downloaded(backend, side) == [0, 1, 2, 3, 4]
 
 
-def test_host_arrays_that_refuse_writes_go_up(device):
+def test_host_arrays_that_refuse_writes_go_up(backend):
     values = np.arange(5, dtype=np.float32)
     values.flags.writeable = False
 
-    assert downloaded(device.backend, uploaded(device.backend, values)) == [0, 1, 2, 3, 4]
+    assert downloaded(backend, uploaded(backend, values)) == [0, 1, 2, 3, 4]
 
 
 # -- views -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 3, 1, 2), (6, 1)])
-def test_views_write_through(device, shape):
-    side = Side(device.backend, np.zeros(6, np.float32))
+def test_views_write_through(backend, shape):
+    side = Side(backend, np.zeros(6, np.float32))
     view = side.view(shape, 6)
 
-    view[...] = device.backend.asarray(np.arange(6, dtype=np.float32).reshape(shape))
+    view[...] = backend.asarray(np.arange(6, dtype=np.float32).reshape(shape))
 
     assert tuple(view.shape) == shape
     assert side.values() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("shape", "count"), [((2, 2), 4), ((), 1), ((0, 3), 0)])
-def test_views_of_the_beginning_write_there_alone(device, shape, count):
-    side = Side(device.backend, np.full(6, 7, np.float32))
+def test_views_of_the_beginning_write_there_alone(backend, shape, count):
+    side = Side(backend, np.full(6, 7, np.float32))
 
     side.view(shape, count)[...] = 1.0
 
     assert side.values() == [1] * count + [7] * (6 - count)
 
 
-def test_views_see_what_is_written_later(device):
-    side = Side(device.backend, np.zeros(6, np.float32))
+def test_views_see_what_is_written_later(backend):
+    side = Side(backend, np.zeros(6, np.float32))
     view = side.view((2, 3), 6)
 
-    side.view((6,), 6)[...] = device.backend.asarray(np.arange(6, dtype=np.float32))
+    side.view((6,), 6)[...] = backend.asarray(np.arange(6, dtype=np.float32))
 
-    assert device.backend.to_host(view[...]).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert backend.to_host(view[...]).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_views_compute_in_place(device):
-    side = Side(device.backend, np.arange(6, dtype=np.float32))
+def test_views_compute_in_place(backend):
+    side = Side(backend, np.arange(6, dtype=np.float32))
     view = side.view((2, 3), 6)
-    other = device.backend.asarray(np.array([[1, 1, 1], [2, 2, 2]], np.float32))
+    other = backend.asarray(np.array([[1, 1, 1], [2, 2, 2]], np.float32))
 
-    with device.backend.enter():
+    with backend.enter():
         view += other
         view *= 2.0
         view -= other
@@ -210,21 +210,21 @@ def test_views_compute_in_place(device):
     assert side.values() == [1, 3, 5, 8, 10, 12]
 
 
-def test_slices_are_assigned_to(device):
-    side = Side(device.backend, np.zeros(12, np.float32))
+def test_slices_are_assigned_to(backend):
+    side = Side(backend, np.zeros(12, np.float32))
     view = side.view((3, 4), 12)
 
-    with device.backend.enter():
-        view[1:, ::2] = device.backend.asarray(np.array([[1, 2], [3, 4]], np.float32))
+    with backend.enter():
+        view[1:, ::2] = backend.asarray(np.array([[1, 2], [3, 4]], np.float32))
         view[0, ...] = -1.0
 
     assert side.values() == [-1] * 4 + [1, 0, 2, 0, 3, 0, 4, 0]
 
 
-def test_parts_are_views_of_the_whole(device):
-    side = Side(device.backend, np.zeros(6, np.float32))
+def test_parts_are_views_of_the_whole(backend):
+    side = Side(backend, np.zeros(6, np.float32))
 
-    with device.backend.enter():
+    with backend.enter():
         part = side.view((6,), 6)[2:5]
         part[...] = 3.0
         part[1:] += 1.0
@@ -233,8 +233,7 @@ def test_parts_are_views_of_the_whole(device):
     assert side.values() == [0, 0, 3, 4, 4, 0]
 
 
-def test_values_are_put_and_added_at_slices_of_new_arrays(device):
-    backend = device.backend
+def test_values_are_put_and_added_at_slices_of_new_arrays(backend):
     at = slice(None), slice(0, 3, 2)
 
     with backend.enter():
@@ -249,12 +248,12 @@ def test_values_are_put_and_added_at_slices_of_new_arrays(device):
     assert backend.to_host(blank).tolist() == [[3, 0, 3], [5, 5, 5]]
 
 
-def test_guarded_arrays_have_the_same_values(device):
-    side = uploaded(device.backend, np.arange(3, dtype=np.float32))
+def test_guarded_arrays_have_the_same_values(backend):
+    side = uploaded(backend, np.arange(3, dtype=np.float32))
 
-    guarded = device.backend.guard(device.backend.view(side, (3,), 3))
+    guarded = backend.guard(backend.view(side, (3,), 3))
 
-    assert device.backend.to_host(guarded).tolist() == [0, 1, 2]
+    assert backend.to_host(guarded).tolist() == [0, 1, 2]
 
 
 # -- arrays of any shape ---------------------------------------------------------------------------
@@ -272,38 +271,37 @@ HOST_ARRAYS: dict[str, np.ndarray] = {
 
 
 @pytest.mark.parametrize("name", HOST_ARRAYS)
-def test_host_arrays_of_any_kind_become_device_arrays(device, name):
+def test_host_arrays_of_any_kind_become_device_arrays(backend, name):
     given = HOST_ARRAYS[name]
 
-    there = device.backend.asarray(given)
-    back = device.backend.to_host(there)
+    there = backend.asarray(given)
+    back = backend.to_host(there)
 
     assert tuple(there.shape) == given.shape
     assert back.dtype == given.dtype
     assert back.tolist() == given.tolist()
 
 
-def test_device_arrays_are_copies(device):
+def test_device_arrays_are_copies(backend):
     given = np.arange(4, dtype=np.float32)
-    there = device.backend.asarray(given)
+    there = backend.asarray(given)
 
     given[...] = 9
 
-    assert device.backend.to_host(there).tolist() == [0, 1, 2, 3]
+    assert backend.to_host(there).tolist() == [0, 1, 2, 3]
 
 
-def test_host_arrays_are_copies(device):
-    side = uploaded(device.backend, np.arange(4, dtype=np.float32))
-    there = device.backend.view(side, (2, 2), 4)
-    back = device.backend.to_host(there)
+def test_host_arrays_are_copies(backend):
+    side = uploaded(backend, np.arange(4, dtype=np.float32))
+    there = backend.view(side, (2, 2), 4)
+    back = backend.to_host(there)
 
     back[...] = 9
 
-    assert downloaded(device.backend, side) == [0, 1, 2, 3]
+    assert downloaded(backend, side) == [0, 1, 2, 3]
 
 
-def test_results_of_the_namespace_come_down(device):
-    backend = device.backend
+def test_results_of_the_namespace_come_down(backend):
     values = backend.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
 
     with backend.enter():
@@ -324,8 +322,7 @@ def test_arrays_are_made_on_the_device(device):
     assert backend.to_host(total).tolist() == [[1, 1], [1, 1]]
 
 
-def test_scattered_values_land_at_their_places(device, kind):
-    backend = device.backend
+def test_scattered_values_land_at_their_places(backend, kind):
     values = backend.asarray(np.array([5, 6, 7], kind))
 
     with backend.enter():
@@ -335,8 +332,7 @@ def test_scattered_values_land_at_their_places(device, kind):
     assert found.dtype == backend.dtype(kind)
 
 
-def test_of_values_for_one_place_one_stands(device):
-    backend = device.backend
+def test_of_values_for_one_place_one_stands(backend):
     count = 50_000  # enough for a library to use several threads
 
     with backend.enter():
@@ -349,8 +345,7 @@ def test_of_values_for_one_place_one_stands(device):
     assert [int(value) % 3 for value in backend.to_host(found)] == [0, 1, 2]
 
 
-def test_rows_are_added_up_at_their_places(device, kind):
-    backend = device.backend
+def test_rows_are_added_up_at_their_places(backend, kind):
     rows = np.array([[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]], kind)
 
     with backend.enter():
@@ -362,9 +357,7 @@ def test_rows_are_added_up_at_their_places(device, kind):
     assert found.dtype == backend.dtype(kind)
 
 
-def test_no_rows_add_up_to_nothing(device):
-    backend = device.backend
-
+def test_no_rows_add_up_to_nothing(backend):
     with backend.enter():
         rows = backend.asarray(np.zeros((0, 2), np.float32))
         found = backend.scatter_add(rows, backend.asarray(np.zeros(0, np.int64)), 3)
@@ -372,8 +365,7 @@ def test_no_rows_add_up_to_nothing(device):
     assert backend.to_host(found).tolist() == [[0, 0]] * 3
 
 
-def test_many_rows_are_added_up(device):
-    backend = device.backend
+def test_many_rows_are_added_up(backend):
     count, width, size = 20_000, 7, 11
     places = np.random.default_rng(1).integers(0, size - 1, count)  # none at the last
     rows = (np.arange(count * width) % 5).reshape(count, width).astype(np.float32)
@@ -386,8 +378,7 @@ def test_many_rows_are_added_up(device):
     np.testing.assert_array_equal(backend.to_host(found), want)
 
 
-def test_what_is_infinite_at_one_place_stays_there(device):
-    backend = device.backend
+def test_what_is_infinite_at_one_place_stays_there(backend):
     rows = np.array([[1], [np.inf], [2], [-np.inf], [4], [np.nan]], np.float32)
 
     with backend.enter():
@@ -403,8 +394,7 @@ def test_what_is_infinite_at_one_place_stays_there(device):
 # -- work ------------------------------------------------------------------------------------------
 
 
-def test_overflow_and_nan_are_values(device):
-    backend = device.backend
+def test_overflow_and_nan_are_values(backend):
     values = backend.asarray(np.array([3e38, 0.0, -1.0], np.float32))
 
     with backend.enter(), backend.enter():
@@ -417,17 +407,17 @@ def test_overflow_and_nan_are_values(device):
     assert np.isnan(host[2][2])
 
 
-def test_errors_leave_a_pass_as_they_are(device):
+def test_errors_leave_a_pass_as_they_are(backend):
     error = KeyError("mine")
 
-    with pytest.raises(KeyError) as caught, device.backend.enter():
+    with pytest.raises(KeyError) as caught, backend.enter():
         raise error
 
     assert caught.value is error
 
 
-def test_another_thread_may_use_the_device(device):
-    backend, found = device.backend, []
+def test_another_thread_may_use_the_device(backend):
+    found: list[Any] = []
     values = backend.asarray(np.arange(4, dtype=np.float32))
 
     def work() -> None:
@@ -445,9 +435,9 @@ def test_another_thread_may_use_the_device(device):
     ("seed", "stream", "passes", "count", "first"),
     [(1, 2, 3, 20, 0), (0, 0, 0, 1, 0), (7, 5, 0, 33, 13), (2**63 + 5, 2**32 - 1, 2**40, 9, 8)],
 )
-def test_random_words_are_the_same_everywhere(device, seed, stream, passes, count, first):
-    with device.backend.enter():
-        words = device.backend.random_bits(seed, stream, passes, count, first)
+def test_random_words_are_the_same_everywhere(backend, seed, stream, passes, count, first):
+    with backend.enter():
+        words = backend.random_bits(seed, stream, passes, count, first)
 
     want = random.bits(seed, stream, passes, count, first)
-    assert device.backend.to_host(words).tolist() == want.tolist()
+    assert backend.to_host(words).tolist() == want.tolist()

@@ -186,10 +186,7 @@ def test_weights_that_the_device_changed_are_saved_and_loaded(device, tmp_path):
 
     net.save(tmp_path / "net.caffemodel")
     loaded = Net(
-        parse_text(LENET, NetParameter),
-        "TRAIN",
-        device=device,
-        weights=tmp_path / "net.caffemodel",
+        parse_text(LENET, NetParameter), "TRAIN", device=device, weights=tmp_path / "net.caffemodel"
     )
 
     for blob, value in zip(loaded.learnable_params, weights, strict=True):

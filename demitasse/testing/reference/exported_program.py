@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,11 @@ class ExportedProgram:
                 "trust its author, or use an .onnx file, which runs no code"
             )
             raise DataError(message, str(path), code=ErrorCode.UNTRUSTED)
-        self._torch = _library()
+        try:
+            self._torch = import_module("torch")
+        except ImportError:
+            what = "running .pt2 files"
+            raise missing_extra(DemitasseError, what, "PyTorch", "torch", library="torch") from None
         try:
             program = self._torch.export.load(str(regular_file(path)))
             self._module = program.module()
@@ -60,11 +63,7 @@ class ExportedProgram:
         return found
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> list[Value]:
-        """Return the result of every function call.
-
-        Raises:
-            DemitasseError: PyTorch cannot run the program.
-        """
+        """Return the result of every function call."""
         torch, values = self._torch, list[Value]()
 
         class Recorder(torch.fx.Interpreter):  # type: ignore[name-defined,misc]
@@ -117,11 +116,3 @@ def _value(node: Any, result: Any) -> Value:
 def _operation(node: Any) -> str:
     """Return e.g. "conv2d" for a call of ``aten.conv2d.default``."""
     return str(node.target).removeprefix("aten.").partition(".")[0]
-
-
-def _library() -> ModuleType:
-    try:
-        return import_module("torch")
-    except ImportError:
-        what = "running .pt2 files"
-        raise missing_extra(DemitasseError, what, "PyTorch", "torch", library="torch") from None

@@ -19,19 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Value:
-    """An array that the reference model computed.
+    """An array that the reference model computed."""
 
-    Attributes:
-        names: Names of the array, then of its operation or module, the most specific one first.
-        array: The array, on the host.
-        operation: Name of the operation in the other framework; empty if unknown.
-        kind: Layer type that computes the same; empty if unknown.
-    """
-
-    names: tuple[str, ...]
-    array: np.ndarray
-    operation: str = ""
-    kind: str = ""
+    names: tuple[str, ...]  # of the array, then of its operation or module, most specific first
+    array: np.ndarray  # on the host
+    operation: str = ""  # in the other framework; empty if unknown
+    kind: str = ""  # layer type that computes the same; empty if unknown
 
 
 @dataclass(frozen=True)
@@ -63,15 +56,13 @@ class ReferenceModel(Protocol):
 
     def inputs(self) -> Mapping[str, tuple[int | None, ...]]:
         """Return input name -> shape, in order; None for a symbolic size."""
-        ...
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> list[Value]:
         """Return every intermediate array for these inputs."""
-        ...
 
     def parameters(self) -> list[Parameter]:
-        """Return the parameters, in the order of use."""
-        ...
+        """Return the parameters, in the order of use; none by default."""
+        return []
 
 
 _KINDS = {
@@ -127,23 +118,17 @@ def kinds_of_layers(net: Net) -> dict[str, str]:
     Other frameworks compute both in one operation, whose result is the Scale's top.
     """
     found = {layer.name: layer.type for layer in net.layers}
-    wrote: dict[int, str] = {}  # blob -> its last writer
-    for index, layer in enumerate(net.layers):
-        bottoms = net.structure.bottom_ids(index)
-        before = wrote.get(bottoms[0], "") if bottoms else ""
-        if layer.type == "Scale" and found.get(before) == "BatchNorm":
-            found[before], found[layer.name] = "BatchNorm without Scale", "BatchNorm"
-        wrote |= dict.fromkeys(net.structure.top_ids(index), layer.name)
+    wrote: dict[str, str] = {}  # blob -> its last writer
+    for at in net.structure.bindings():
+        before = wrote.get(at.bottom[0].name, "") if at.bottom else ""
+        if at.layer.type == "Scale" and found.get(before) == "BatchNorm":
+            found[before], found[at.layer.name] = "BatchNorm without Scale", "BatchNorm"
+        wrote |= {blob.name: at.layer.name for blob in at.top}
     return found
 
 
-class ReferenceNet:
-    """A net as a reference model.
-
-    Args:
-        net: The net, with its weights.
-        name: Name in tables.
-    """
+class ReferenceNet(ReferenceModel):
+    """A net with its weights as a reference model; ``name`` stands in tables."""
 
     ordered = True
 
@@ -171,20 +156,9 @@ class ReferenceNet:
             for one in found
         ]  # fmt: skip
 
-    def parameters(self) -> list[Parameter]:
-        """Return []: ``compare_weights`` compares the parameters of nets."""
-        return []
 
-
-class RecordedArrays:
-    """Arrays of a ``.npz`` file as a reference model.
-
-    Attributes:
-        arrays: Name -> array, inputs included.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+class RecordedArrays(ReferenceModel):
+    """Arrays of a ``.npz`` file, inputs included, as a reference model."""
 
     outputs: tuple[str, ...] = ()
     ordered = False
@@ -202,17 +176,9 @@ class RecordedArrays:
         del arrays
         return [Value((name,), array, "recorded") for name, array in self.arrays.items()]
 
-    def parameters(self) -> list[Parameter]:
-        """Return []."""
-        return []
-
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a ``.npz`` file by name.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """Return the arrays of a ``.npz`` file by name; raise a DataError if it cannot be read."""
     try:
         return arrays_in(path)
     except (OSError, ValueError) as error:

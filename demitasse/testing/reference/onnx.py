@@ -73,11 +73,7 @@ class OnnxModel:
         }
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> list[Value]:
-        """Return the outputs of all nodes.
-
-        Raises:
-            DemitasseError: ONNX Runtime cannot run the model.
-        """
+        """Return the outputs of all nodes."""
         types = {one.name: TYPES.get(one.type, np.float32) for one in self._session.get_inputs()}
         given = {name: np.asarray(array, types[name]) for name, array in arrays.items()}
         names = [one.name for one in self._session.get_outputs()]
@@ -103,15 +99,11 @@ class OnnxModel:
                 if array is None or name in found or array.dtype.kind != "f":
                     continue
                 role = role_of(node.op_type, position - data - 1)
-                if role == "weight" and array.ndim == 2 and not _rows_are_outputs(node):
-                    array = array.T
+                transposed = any(a.name == "transB" and a.i for a in node.attribute)
+                if role == "weight" and array.ndim == 2:  # (M, K), Caffe's layout, or (K, M)
+                    array = array if transposed and node.op_type != "MatMul" else array.T
                 found[name] = Parameter(name, array, role)
         return list(found.values())
-
-
-def _rows_are_outputs(node: Any) -> bool:
-    """Return True if a product's weight is (M, K), Caffe's layout, and not (K, M)."""
-    return node.op_type != "MatMul" and any(a.name == "transB" and a.i for a in node.attribute)
 
 
 def _names(name: str, node: Any) -> tuple[str, ...]:
@@ -121,15 +113,7 @@ def _names(name: str, node: Any) -> tuple[str, ...]:
 
 
 def onnx_library(name: str, what: str) -> Any:
-    """Return the module ``onnx`` or ``onnxruntime``.
-
-    Args:
-        name: Name of the module.
-        what: The task that needs it, for the message.
-
-    Raises:
-        DemitasseError: The module is not installed.
-    """
+    """Return the module ``onnx`` or ``onnxruntime``, which ``what`` needs."""
     try:
         return import_module(name)
     except ImportError:
@@ -138,10 +122,6 @@ def onnx_library(name: str, what: str) -> Any:
 
 def read_onnx(path: Path, onnx: Any) -> Any:
     """Return the ModelProto of a file, with external weights loaded.
-
-    Args:
-        path: The file.
-        onnx: The module ``onnx``.
 
     Raises:
         DataError: The file cannot be read, or names external files outside its folder.

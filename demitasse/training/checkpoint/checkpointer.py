@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +22,9 @@ from demitasse.training.checkpoint.layer_state import (
     layer_progress,
     shard_name,
 )
-from demitasse.training.checkpoint.resume_check import (
-    Difference,
-    check_compatible,
-    run_fingerprint,
-)
+from demitasse.training.checkpoint.resume_check import Difference, check_compatible, run_fingerprint
 from demitasse.training.checkpoint.retention import SnapshotRetention, warn_if_disk_full
-from demitasse.training.checkpoint.snapshot import Checkpoint, read_checked, write_best
+from demitasse.training.checkpoint.snapshot import read_checked, write_best
 from demitasse.training.checkpoint.state_file import State
 from demitasse.training.context import TrainingContext
 
@@ -37,59 +33,39 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class TrainingState:
-    """State of a run between two iterations, in memory: the contents of a snapshot.
+    """State of a run between two iterations, in memory: the contents of a snapshot."""
 
-    Attributes:
-        iteration: Number of updates made.
-        step: Steps of the learning-rate policy.
-        weights: Memories of all parameters, running averages too, (count,) each.
-        history: Arrays in the solver's order, each in its parameter's shape.
-        resume: An encoded ``ResumeState``.
-    """
-
-    iteration: int
-    step: int
-    weights: Sequence[np.ndarray]
-    history: Sequence[np.ndarray]
-    resume: bytes
+    iteration: int  # number of updates made
+    step: int  # of the learning-rate policy
+    weights: Sequence[np.ndarray]  # memories of all parameters, running averages too, (count,) each
+    history: Sequence[np.ndarray]  # in the solver's order, each in its parameter's shape
+    resume: bytes  # an encoded ``ResumeState``
 
 
 class Checkpointer:
     """Writes the snapshots and the best weights of a run, and restores the run from a state.
 
-    Args:
-        run: The run.
-        keep_last: Number of snapshots to keep; None keeps all.
-        seed: The seed that the caller asked for; negative for any seed.
-
     Attributes:
+        resumable: State besides weights and history, savepoints, and repeatable tests.
         snapshot_pending: Whether the last snapshot could not be written.
         inconsistent: Whether an update or a restore was begun and not completed.
     """
 
     def __init__(self, run: TrainingContext, keep_last: int | None, seed: int) -> None:
-        self._run, self._seed = run, seed
-        self._retention = SnapshotRetention(run.param, keep_last)
-        self._resumable = ResumableState(run, self._retention)
+        self._run, self._seed = run, seed  # the seed that the caller asked for; negative for any
+        self._retention = SnapshotRetention(run, keep_last)
+        self.resumable = ResumableState(run, self._retention)
         self.snapshot_pending = self.inconsistent = False
         self._lost_best: SnapshotError | None = None
         if run.is_root:
-            warn_if_disk_full(run.param, run.net, run.updater.history)
+            warn_if_disk_full(run)
 
     # -- snapshots -----------------------------------------------------------------------------
 
     def write(
         self, iteration: int, step: int, prefix: str | os.PathLike[str] | None = None
     ) -> tuple[Path, Path]:
-        """Write a snapshot.
-
-        Args:
-            iteration: Number of updates made so far.
-            step: Step of the learning-rate policy.
-            prefix: Beginning of the names of the files; None is ``snapshot_prefix``.
-
-        Returns:
-            The weights file and the state file.
+        """Write a snapshot after so many updates; return the weights file and the state file.
 
         Raises:
             SnapshotError: The snapshot cannot be written; or this is another rank than 0.
@@ -102,21 +78,15 @@ class Checkpointer:
         with run.net.lock:
             self.check_consistent(iteration)
             run.nonfinite.check_weights(run.net, iteration)
-            resume = self._resumable.for_snapshot()
+            resume = ResumeState()
+            resume.CopyFrom(self.resumable.before_test or self.resumable.now())
             resume.run.CopyFrom(run_fingerprint(run))
-            checkpoint = Checkpoint(
-                run.param, run.net, run.updater.history, iteration, step, resume
-            )
-            paths = self._retention.write(checkpoint, prefix)
+            paths = self._retention.write(iteration, step, resume, prefix)
         self.snapshot_pending = False
         return paths
 
     def check_consistent(self, iteration: int) -> None:
-        """Check that all weights are of one iteration.
-
-        Raises:
-            SnapshotError: They are not.
-        """
+        """Raise a SnapshotError unless all weights are of one iteration."""
         if self.inconsistent:
             message = (
                 f"an update or a restore near iteration {iteration} was interrupted: some weights "
@@ -125,29 +95,17 @@ class Checkpointer:
             raise SnapshotError(message, code=ErrorCode.BAD_STATE, iteration=iteration)
 
     def note_remote_snapshot(self, iteration: int) -> None:
-        """Record a snapshot that rank 0 writes in another process.
-
-        Raises:
-            NetError: Rank 0 writes none: weights are NaN or infinite.
-        """
+        """Record a snapshot of rank 0 in another process, after the same check of the weights."""
         self.check_finite(iteration)
         self._retention.note_remote(iteration)
 
     def check_finite(self, iteration: int) -> None:
-        """End this process if rank 0 ends because it would write the same weights.
-
-        Raises:
-            NetError: Weights are NaN or infinite, and ``on_nonfinite`` is "raise".
-        """
+        """End this process if rank 0 ends because it would write the same weights (NetError)."""
         if self._run.nonfinite.raises:
             self._run.nonfinite.check_weights(self._run.net, iteration)
 
     def lock_prefix(self) -> None:
-        """Lock the prefix of the snapshots until ``close``; only on rank 0.
-
-        Raises:
-            SnapshotError: Another process writes snapshots with the prefix.
-        """
+        """Lock the prefix of the snapshots until ``close``; only on rank 0."""
         if self._run.is_root:
             self._retention.lock.take(self._run.param.snapshot_prefix)
 
@@ -155,17 +113,8 @@ class Checkpointer:
         """Free the lock of the prefix."""
         self._retention.lock.free()
 
-    def gather(self) -> None:
-        """Collect the state of layers of all shards for the next snapshot; all processes call."""
-        self._resumable.gather()
-
     def try_snapshot(self, snapshot: Callable[[], object], iteration: int) -> None:
-        """Write a snapshot during training; log a failure, and try again at the next one.
-
-        Args:
-            snapshot: Writes the snapshot.
-            iteration: Number of updates made so far.
-        """
+        """Write a snapshot during training; log a failure, and try again at the next one."""
         try:
             snapshot()
         except SnapshotError as error:
@@ -176,12 +125,9 @@ class Checkpointer:
             )  # fmt: skip
 
     def write_best(self, iteration: int) -> Path | None:
-        """Write the weights that the last test has found to be the best so far.
+        """Write the weights that the last test has found to be the best so far; return the file.
 
-        A failure is logged; the next test that is better than the file on disk is tried.
-
-        Returns:
-            The file, or None after a failure.
+        A failure is logged, and None returned; the next test that is better than the file is tried.
 
         Raises:
             NetError: Weights are NaN or infinite, and ``on_nonfinite`` is "raise".
@@ -189,7 +135,7 @@ class Checkpointer:
         run = self._run
         run.nonfinite.check_weights(run.net, iteration)
         try:
-            path = write_best(run.param, run.net, iteration, run.monitor.best)
+            path = write_best(run, iteration)
         except SnapshotError as error:
             self._lost_best = error.at(f"iteration {iteration}, {run.monitor.best}")
             run.monitor.forget_best()
@@ -199,52 +145,21 @@ class Checkpointer:
         return path
 
     def check_best(self) -> None:
-        """Raise the error of the best weights, once, at the end of training.
-
-        Raises:
-            SnapshotError: The best weights could not be written, nor any others since.
-        """
+        """Raise the SnapshotError of the best weights, once, at the end of training."""
         error, self._lost_best = self._lost_best, None
         if error is not None:
             raise error
 
-    # -- rollback ------------------------------------------------------------------------------
-
-    def savepoint(self, *, test: bool) -> Callable[[], None]:
-        """Return a function that undoes all changes of an iteration before its update.
-
-        Args:
-            test: Whether the iteration may test first.
-        """
-        return self._resumable.savepoint(test=test)
-
-    def repeatable_test(self, interrupted: Callable[[], bool]) -> AbstractContextManager[None]:
-        """Surround a test: a run that resumes from a snapshot of this time repeats the whole test.
-
-        Args:
-            interrupted: Called at the end; if True, the test nets are rolled back.
-        """
-        return self._resumable.repeatable_test(interrupted)
-
     # -- state in memory and on disk -----------------------------------------------------------
 
     def state_dict(self, iteration: int, step: int) -> TrainingState:
-        """Return the state of the run between two iterations.
-
-        Args:
-            iteration: Number of updates made so far.
-            step: Step of the learning-rate policy.
-
-        Raises:
-            SnapshotError: An update was interrupted.
-        """
+        """Return the state of the run between two iterations, unless an update was interrupted."""
         run = self._run
         with run.net.lock:
             self.check_consistent(iteration)
-            resume = self._resumable.now().SerializeToString()
+            resume = self.resumable.now().SerializeToString()
             weights = [memory.cpu_data().copy() for memory in weight_memories(run.net)]
-            history = run.updater.history.arrays()
-            return TrainingState(iteration, step, weights, history, resume)
+            return TrainingState(iteration, step, weights, run.updater.history.arrays(), resume)
 
     def load_state_dict(self, state: TrainingState) -> None:
         """Restore the state of another solver of the run.
@@ -254,41 +169,27 @@ class Checkpointer:
         """
         run = self._run
         resume = ResumeState.FromString(state.resume)
-        for lost in self._resumable.missing(resume):
+        for lost in self.resumable.missing(resume):
             log.warning("%s: the layer starts anew.", lost.text)
         self.inconsistent = True
         for memory, array in zip(weight_memories(run.net), state.weights, strict=True):
             memory.mutable_cpu_data(discard=True)[...] = array
         run.updater.history.load(state.history)
-        self._resumable.restore(resume)
+        self.resumable.restore(resume)
         self._retention.iterations = list(resume.snapshot)
         run.nonfinite.reset()
 
     def restore(self, path: Path, *, force: bool = False, exact: bool = False) -> State:
-        """Restore the run from a state file; on failure nothing has changed.
+        """Restore the run from a state file, as ``Solver.restore``; on failure nothing has changed.
 
-        Args:
-            path: The state.
-            force: Whether to accept a state of another run.
-            exact: Whether to refuse differences that change results, and states without the state
-                of a layer.
-
-        Returns:
-            The state. Its iteration and step are left to the caller; until they are set, the run is
-            ``inconsistent``.
-
-        Raises:
-            ConfigError: Both ``force`` and ``exact`` are given.
-            SnapshotError: The state cannot be read or does not fit.
-            WeightsError: Its weights cannot be read.
-            ShapeError: Its weights do not fit.
+        Iteration and step are left to the caller; until they are set, the run is ``inconsistent``.
         """
         run = self._run
         history = run.updater.history
-        state = read_checked(path, run.net, len(history.memories), run.updater.rule.type)
+        state = read_checked(path, run)
         weights = _version(state.learned_net)
         now = run_fingerprint(run)
-        lost = list(self._resumable.missing(state.resume))
+        lost = list(self.resumable.missing(state.resume))
         check_compatible(state, now, self._seed, path, lost, force=force, exact=exact)
         with run.net.lock:
             before, self.inconsistent = self.inconsistent, True
@@ -302,7 +203,7 @@ class Checkpointer:
                     message = "its weights were replaced while they were read; restore it again"
                     raise SnapshotError(message, code=ErrorCode.CORRUPT).at(os.fspath(path))
             history.load(state.history)
-            resume = self._resumable.restore(state.resume)
+            resume = self.resumable.restore(state.resume)
             self._retention.resume(path, state.iter, resume.snapshot)
         run.nonfinite.reset()
         return state
@@ -326,18 +227,14 @@ class ResumableState:
     """State that an exact resume needs besides weights and history.
 
     This is: seed, passes and states of layers of the nets, the last losses, the best metrics, and
-    the iterations of the snapshots.
-
-    Args:
-        run: The run.
-        retention: The snapshots that are kept.
+    the iterations of the snapshots. ``before_test`` is the state before a test in progress.
     """
 
     def __init__(self, run: TrainingContext, retention: SnapshotRetention) -> None:
         self._run, self._retention = run, retention
         self._gathered: list[bytes] | None = None
         self._initial = self.now()
-        self._before_test: ResumeState | None = None
+        self.before_test: ResumeState | None = None
 
     def now(self) -> ResumeState:
         """Return the present state of all nets of this process, and of gathered shards."""
@@ -349,9 +246,7 @@ class ResumableState:
             local = part if not shard else resume.net.add(net=shard_name(name, shard))
             _add_layers(net, self._weights(net), part, local)
         for net in run.team.other_nets:
-            part = ResumeState.NetProgress()
-            local = resume.net.add(net=shard_name("train", _shard(net)))
-            _add_layers(net, self._weights(net), part, local)
+            self._add_shard(resume, net)
         gathered, self._gathered = self._gathered or [], None
         known = {part.net for part in resume.net}
         for message in gathered:
@@ -370,29 +265,28 @@ class ResumableState:
         """
         run = self._run
         weights = self._weights(run.net)
+
+        def shards() -> bytes:
+            """Return the parts of this process's shards."""
+            resume = ResumeState()
+            for net in run.training_nets:
+                self._add_shard(resume, net)
+            return resume.SerializeToString()
+
         if run.team.size > 1 and any(has_own_state(layer, weights) for layer in run.net.layers):
-            parts = run.team.allgather(lambda: self._shards().SerializeToString())
+            parts = run.team.allgather(shards)
             self._gathered = parts if run.is_root else None
 
-    def _shards(self) -> ResumeState:
-        """Return the parts of this process's shards."""
-        resume = ResumeState()
-        for net in self._run.training_nets:
-            local = ResumeState.NetProgress(net=shard_name("train", _shard(net)))
-            _add_layers(net, self._weights(net), ResumeState.NetProgress(), local)
-            resume.net.append(local)
-        return resume
+    def _add_shard(self, resume: ResumeState, net: Net) -> None:
+        local = resume.net.add(net=shard_name("train", _shard(net)))
+        _add_layers(net, self._weights(net), ResumeState.NetProgress(), local)
 
     def _weights(self, net: Net) -> list[SyncedMemory]:
         """Return the memories that the weights of a snapshot restore for a net."""
         return weight_memories(self._run.net if net in self._run.test_nets else net)
 
     def missing(self, resume: ResumeState | None) -> Iterator[Difference]:
-        """Yield the layers whose state is not in a state, for the check before a restore.
-
-        Raises:
-            SnapshotError: The state is damaged.
-        """
+        """Yield the layers whose state is not in a state, for the check before a restore."""
         run = self._run
         if resume is None:  # a state of Caffe has no state of layers at all
             return
@@ -402,22 +296,10 @@ class ResumableState:
             for layer, text in stored.missing(name, net, self._weights(net), shards):
                 yield Difference(layer, text)
 
-    def for_snapshot(self) -> ResumeState:
-        """Return the state for a snapshot: during a test, the state before the test."""
-        if self._before_test is None:
-            return self.now()
-        resume = ResumeState()
-        resume.CopyFrom(self._before_test)
-        return resume
-
     def restore(self, resume: ResumeState | None) -> ResumeState:
-        """Restore all but the iterations of the snapshots.
+        """Restore all but the iterations of the snapshots; return the state that was restored.
 
-        Args:
-            resume: The state; None restores the state at the start, at the first record.
-
-        Returns:
-            The state that was restored.
+        None restores the state at the start, at the first record.
         """
         run, resume = self._run, self._initial if resume is None else resume
         stored = StoredLayers(resume)
@@ -446,8 +328,7 @@ class ResumableState:
     def savepoint(self, *, test: bool) -> Callable[[], None]:
         """Return a function that undoes all changes of an iteration before its update.
 
-        Args:
-            test: Whether the iteration may test first.
+        With ``test`` the iteration may test first, and the test nets are rolled back, too.
         """
         run = self._run
         nets = [net.savepoint() for net in (*run.training_nets, *(run.test_nets if test else ()))]
@@ -464,22 +345,20 @@ class ResumableState:
 
     @contextmanager
     def repeatable_test(self, interrupted: Callable[[], bool]) -> Iterator[None]:
-        """Surround a test; snapshots of this time contain the state before the test.
+        """Surround a test: a run that resumes from a snapshot of this time repeats the whole test.
 
-        Args:
-            interrupted: Called at the end; if True, or after an error, the test nets are rolled
-                back.
+        If ``interrupted`` is True at the end, or after an error, the test nets are rolled back.
         """
         nets, done = [net.savepoint() for net in self._run.test_nets], False
         self.gather()
-        self._before_test = self.now()
+        self.before_test = self.now()
         try:
             yield
             done = not interrupted()
         finally:
             for rollback in nets if not done else ():
                 rollback()
-            self._before_test = None
+            self.before_test = None
 
 
 def _add_layers(

@@ -27,11 +27,8 @@ log = get_logger(__name__)
 Value = ResumeState.Value
 Progress = ResumeState.LayerProgress
 
-LARGEST_COUNT = 1 << 53
-"""Largest number of passes or records of a valid state."""
-
-DEEPEST = 32
-"""Largest nesting of lists and dicts; a protobuf parser refuses 100."""
+LARGEST_COUNT = 1 << 53  # largest number of passes or records of a valid state
+DEEPEST = 32  # largest nesting of lists and dicts; a protobuf parser refuses 100
 
 ARRAY = re.compile(r"[<>|]?[biufcSU][0-9]{1,9}")
 """Dtypes of stored arrays: numbers and texts of a fixed size."""
@@ -43,13 +40,9 @@ ARRAY = re.compile(r"[<>|]?[biufcSU][0-9]{1,9}")
 def encode(value: object, depth: int = 0) -> Value:
     """Return a plain value as a message.
 
-    Args:
-        value: None, a bool, int, float, str or bytes; a list, tuple or dict of such values; or an
-            array or scalar of NumPy with numbers or texts.
-        depth: Nesting of the value.
-
-    Raises:
-        TypeError: The value has another type, or is nested too deeply.
+    Plain are None, bool, int, float, str, bytes, arrays and scalars of NumPy with numbers or texts,
+    and lists, tuples and dicts of plain values. Other types, and nesting that is too deep, raise a
+    TypeError.
     """
     if depth > DEEPEST:
         message = f"lists and dicts are nested in more than {DEEPEST} levels"
@@ -94,11 +87,7 @@ def _encoded_array(array: np.ndarray, kind: str) -> Value:
 
 
 def decode(message: Value) -> Any:
-    """Return the plain value of a message; arrays are new and writable.
-
-    Raises:
-        ValueError: The message is no value.
-    """
+    """Return the plain value of a message, with new arrays; raise a ValueError for no value."""
     data, items = message.data, message.item
     match message.type:
         case "none":
@@ -178,15 +167,11 @@ def layer_progress(layer: Layer, weights: Sequence[object]) -> tuple[Progress, P
 
 
 class LayerState:
-    """State of one layer, read from messages and checked.
-
-    Attributes:
-        values: Counters and other values, for ``Layer.set_state``.
-        blobs: Shape and values of each state blob; no values for zeros.
-    """
+    """State of one layer, read from messages and checked."""
 
     def __init__(self, counters: Progress | None, local: Progress | None) -> None:
         self.values: dict[str, Any] = {}
+        # Shape and values of each state blob; no values for zeros.
         self.blobs: list[tuple[tuple[int, ...], np.ndarray]] = []
         for counter in counters.counter if counters is not None else ():
             self.values[counter.key] = counter.value
@@ -243,14 +228,7 @@ def shard_name(name: str, shard: int) -> str:
 
 
 class StoredLayers:
-    """The layers of a state by net and name, decoded and checked.
-
-    Args:
-        resume: The state.
-
-    Raises:
-        SnapshotError: The state is damaged.
-    """
+    """The layers of a state by net and name; a damaged state raises a SnapshotError."""
 
     def __init__(self, resume: ResumeState) -> None:
         self._parts: Mapping[str, Mapping[str, Progress]] = {
@@ -262,9 +240,8 @@ class StoredLayers:
                     LayerState(progress, progress)
                 except (UnicodeDecodeError, ValueError, TypeError, struct.error) as error:
                     message = f"the state of layer {name!r} of the {net} net is damaged: {error}"
-                    raise SnapshotError(
-                        message, code=ErrorCode.CORRUPT, net=net, layer=name
-                    ) from error
+                    details = {"net": net, "layer": name}
+                    raise SnapshotError(message, code=ErrorCode.CORRUPT, **details) from error
 
     def names(self, net: str) -> Iterable[str]:
         """Return the names of the layers of a net that have a state."""
@@ -280,11 +257,8 @@ class StoredLayers:
     ) -> Iterator[tuple[str, str]]:
         """Yield the layers of a net whose state was not saved, with the reasons.
 
-        Args:
-            name: Name of the net.
-            net: The net.
-            weights: Memories of the weights that are restored for the net.
-            shards: Shards whose state is needed.
+        ``weights`` are the memories of the weights that are restored for the net, ``shards`` those
+        whose state is needed.
         """
         for layer in net.layers:
             place = f"the state of layer {layer.name!r} ({layer.type}) of the {name} net"
@@ -293,11 +267,8 @@ class StoredLayers:
                 continue
             blobs, keys = unstored_state(layer, weights), set(layer.state())
             stored = {shard: self.state_of(name, layer.name, shard) for shard in shards}
-            lost = [
-                shard
-                for shard, state in stored.items()
-                if not (state.fits(blobs) and keys <= set(state.values))
-            ]
+            fits = {n: s.fits(blobs) and keys <= set(s.values) for n, s in stored.items()}
+            lost = [shard for shard, known in fits.items() if not known]
             if lost:
                 part = f", of shard {', '.join(map(str, lost))}," if len(stored) > 1 else ""
                 yield layer.name, f"{place}{part} is not in the file"

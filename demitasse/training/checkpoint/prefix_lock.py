@@ -28,11 +28,8 @@ except ImportError:  # Windows
 
 log = get_logger(__name__)
 
-HEAD = "demitasse: "
-"""Beginning of a lock file, before the name of the process."""
-
-BYTE = 1 << 20
-"""Place of the locked byte on Windows, where a locked byte cannot be read."""
+HEAD = "demitasse: "  # beginning of a lock file, before the name of the process
+BYTE = 1 << 20  # place of the locked byte on Windows, where a locked byte cannot be read
 
 
 class PrefixLock:
@@ -46,14 +43,7 @@ class PrefixLock:
         self._files: dict[Path, _LockFile | None] = {}
 
     def take(self, prefix: str) -> None:
-        """Lock a prefix, unless this solver has locked the prefix already.
-
-        Args:
-            prefix: Beginning of the names of the files.
-
-        Raises:
-            SnapshotError: Another process has locked the prefix; names the process.
-        """
+        """Lock a prefix, unless locked already; raise a SnapshotError if another process has it."""
         path = lock_path(prefix)
         if path in self._files:
             return
@@ -64,9 +54,8 @@ class PrefixLock:
                 f"snapshot_prefix {prefix!r} is in use: {error.strerror} writes snapshots there, "
                 f"and has locked {os.fspath(path)!r}; wait for its end, or give another prefix"
             )
-            raise SnapshotError(
-                message, code=ErrorCode.IN_USE, field="snapshot_prefix", got=prefix
-            ) from None
+            details = {"field": "snapshot_prefix", "got": prefix}
+            raise SnapshotError(message, code=ErrorCode.IN_USE, **details) from None
         except OSError as error:
             log.warning(
                 "%s cannot be locked (%s): another run with this snapshot_prefix would not be "
@@ -88,11 +77,7 @@ class PrefixLock:
 
     @contextmanager
     def held(self, prefix: str) -> Iterator[None]:
-        """Lock a prefix during the block, unless this solver has locked the prefix already.
-
-        Raises:
-            SnapshotError: Another process has locked the prefix; names the process.
-        """
+        """Lock a prefix during the block, unless this solver has locked the prefix already."""
         known = lock_path(prefix) in self._files
         self.take(prefix)
         try:
@@ -120,11 +105,7 @@ def lock_path(prefix: str) -> Path:
 
 
 class _LockFile:
-    """An open and locked file; deletion of the object frees the lock.
-
-    Attributes:
-        users: The locks of live solvers that use the file.
-    """
+    """An open and locked file with the locks that use it; its deletion frees the lock."""
 
     def __init__(self, path: Path, handle: int) -> None:
         self.users: weakref.WeakSet[PrefixLock] = weakref.WeakSet()
@@ -138,12 +119,7 @@ _taking = threading.Lock()
 
 
 def _locked_file(path: Path) -> _LockFile:
-    """Return the file that this process has locked, or lock the file.
-
-    Raises:
-        BlockingIOError: Another process, named in ``strerror``, has locked the file.
-        OSError: The file cannot be made or locked.
-    """
+    """Return the file that this process has locked, or lock it; name another owner in the error."""
     with _taking:
         while True:
             with suppress(FileNotFoundError):
@@ -189,12 +165,7 @@ def _key_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file for this process.
-
-    Raises:
-        BlockingIOError: Another process has locked the file.
-        OSError: The system cannot lock the file.
-    """
+    """Lock an open file for this process; raise a BlockingIOError if another has locked it."""
     try:
         if fcntl is not None:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -13,8 +13,7 @@ from pathlib import Path
 from demitasse.core.axes import shape_string
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, DataError, ErrorCode, SnapshotError
-from demitasse.io.proto import LayerParameter, RunFacts, SolverParameter
-from demitasse.net import Net
+from demitasse.io.proto import LayerParameter, RunFacts
 from demitasse.training.checkpoint.state_file import State
 from demitasse.training.context import TrainingContext
 from demitasse.version import __version__
@@ -26,8 +25,7 @@ RunFingerprint = RunFacts
 
 Fact = RunFacts.Fact
 
-CHUNK = 1 << 20
-"""Bytes of a file that are read at a time."""
+CHUNK = 1 << 20  # bytes of a file that are read at a time
 
 SOLVER_FIELDS = (
     "base_lr", "clip_gradients", "delta", "gamma", "iter_size", "lr_policy", "min_lr", "momentum",
@@ -53,23 +51,38 @@ def run_fingerprint(run: TrainingContext) -> RunFingerprint:
         fingerprint.parameter.add(layer=name, index=record.index, dim=blob.shape)
     tests = ((f"test {i}", net) for i, net in enumerate(run.test_nets))
     for name, net in (("train", train), *tests):
-        fingerprint.source.extend(_sources_of(name, net))
-    for field in _solver_fields(run.param):
+        for layer in net.layers:
+            try:
+                source = layer.fingerprint()
+            except (DataError, OSError):  # deleted during the run, whose next read reports this
+                continue
+            if source is not None:
+                fingerprint.source.add(
+                    net=name, layer=layer.name, path=str(source.path),
+                    records=source.records, digest=source.digest,
+                )  # fmt: skip
+    fields = list(SOLVER_FIELDS)
+    if run.param.lr_policy == "poly":  # the rate falls to 0 there
+        fields.append("max_iter")
+    for field in fields:
         fingerprint.solver.add(key=field, value=_text(getattr(run.param, field)))
     for layer in train.layers:
         if layer.type != "Split":  # inserted by the net, and named after other layers
             fingerprint.layer.add(key=layer.name, value=_layer_digest(layer.param))
-    for key, value in _environment(train, run.world_size).items():
+    environment = {
+        "device": re.sub(r":\d+$", "", str(train.device)),  # GPUs of one kind are alike
+        "dtype": train.dtype,
+        "ranks": str(run.world_size),
+        "demitasse": __version__,
+        **train.device.backend.environment(),
+    }
+    for key, value in environment.items():
         fingerprint.machine.add(key=key, value=value)
     return fingerprint
 
 
 def file_digest(path: Path) -> bytes:
-    """Return the SHA-256 of a file, up to its size: some files of the system never end.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return the SHA-256 of a file, up to its size: some files of the system never end."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         left = os.fstat(file.fileno()).st_size
@@ -77,28 +90,6 @@ def file_digest(path: Path) -> bytes:
             digest.update(part)
             left -= len(part)
     return digest.digest()
-
-
-def _sources_of(name: str, net: Net) -> Iterable[RunFacts.Source]:
-    for layer in net.layers:
-        try:
-            source = layer.fingerprint()
-        except (DataError, OSError):  # deleted during the run, whose next read reports this
-            continue
-        if source is not None:
-            yield RunFacts.Source(
-                net=name,
-                layer=layer.name,
-                path=str(source.path),
-                records=source.records,
-                digest=source.digest,
-            )
-
-
-def _solver_fields(param: SolverParameter) -> Iterable[str]:
-    yield from SOLVER_FIELDS
-    if param.lr_policy == "poly":  # the rate falls to 0 there
-        yield "max_iter"
 
 
 def _text(value: object) -> str:
@@ -123,34 +114,17 @@ def _layer_digest(param: LayerParameter) -> str:
     return hashlib.sha256(own.SerializeToString(deterministic=True)).hexdigest()[:16]
 
 
-def _environment(net: Net, world_size: int) -> dict[str, str]:
-    return {
-        "device": re.sub(r":\d+$", "", str(net.device)),  # GPUs of one kind are alike
-        "dtype": net.dtype,
-        "ranks": str(world_size),
-        "demitasse": __version__,
-        **net.device.backend.environment(),
-    }
-
-
 # -- differences -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference between a run and the state that it resumes from.
+    """Difference between a run and the state that it resumes from."""
 
-    Attributes:
-        key: The field, layer or part of the run.
-        text: The old and the new value.
-        incompatible: Whether the state belongs to another run.
-        changes_results: Whether results differ from those of an uninterrupted run.
-    """
-
-    key: str
-    text: str
-    incompatible: bool = False
-    changes_results: bool = True
+    key: str  # the field, layer or part of the run
+    text: str  # the old and the new value
+    incompatible: bool = False  # the state belongs to another run
+    changes_results: bool = True  # of an uninterrupted run
 
 
 def check_compatible(
@@ -158,23 +132,17 @@ def check_compatible(
     now: RunFingerprint,
     seed: int,
     path: Path,
-    lost: Sequence[Difference] = (),
+    lost: Sequence[Difference],
     *,
-    force: bool = False,
-    exact: bool = False,
+    force: bool,
+    exact: bool,
 ) -> None:
     """Warn of differences between a run and a state, and refuse incompatible states.
 
-    States of Caffe and of older versions have no fingerprint, and are accepted.
-
-    Args:
-        state: The state to resume from.
-        now: Fingerprint of the run that resumes.
-        seed: The seed that the caller asked for; negative for any seed.
-        path: The state's file.
-        lost: Layers whose state is not in the state.
-        force: Warn of all differences, and refuse none.
-        exact: Refuse all differences that change results.
+    States of Caffe and of older versions have no fingerprint, and are accepted. ``now`` is the
+    fingerprint of the run that resumes, ``seed`` the one that the caller asked for, negative for
+    any; ``lost`` are layers whose state is not in the state. ``force`` refuses no differences,
+    ``exact`` all that change results.
 
     Raises:
         ConfigError: ``force`` and ``exact`` are both given.
@@ -202,9 +170,8 @@ def check_compatible(
                 "(exact=True) the run resumes, with other results"
             )
         keys = [difference.key for difference in refused]
-        raise SnapshotError(message, code=ErrorCode.INCOMPATIBLE, differences=keys).at(
-            os.fspath(path)
-        )
+        error = SnapshotError(message, code=ErrorCode.INCOMPATIBLE, differences=keys)
+        raise error.at(os.fspath(path))
     if found:
         log.warning(
             "The run that resumes from %s differs from the run that wrote it:\n%s",
@@ -226,10 +193,8 @@ def _all_differences(
         try:
             now.weights = file_digest(Path(state.learned_net))
         except OSError as error:
-            message = f"its weights cannot be read: {error}"
-            raise SnapshotError(
-                message, code=ErrorCode.UNREADABLE, file=state.learned_net
-            ) from error
+            message, file = f"its weights cannot be read: {error}", state.learned_net
+            raise SnapshotError(message, code=ErrorCode.UNREADABLE, file=file) from error
     yield from differences(resume.run, now)
     if resume.HasField("seed") and seed >= 0 and seed != resume.seed:
         text = f"the seed was {resume.seed}, is {seed}: the run keeps {resume.seed}"
@@ -237,12 +202,7 @@ def _all_differences(
 
 
 def differences(was: RunFingerprint, now: RunFingerprint) -> Iterator[Difference]:
-    """Yield the differences of two runs; a value that one of them lacks counts as equal.
-
-    Args:
-        was: The run that wrote a state.
-        now: The run that resumes from the state.
-    """
+    """Yield the differences of two runs; a value that one of them lacks counts as equal."""
     if was.weights and now.weights and was.weights != now.weights:
         text = "its weights file is not the file written with the state, or has changed since"
         yield Difference("weights", text, incompatible=True)
@@ -255,7 +215,16 @@ def differences(was: RunFingerprint, now: RunFingerprint) -> Iterator[Difference
             break  # the parameters that follow are shifted
     yield from _source_differences(was, now)
     yield from _changed_values(was.solver, now.solver)
-    yield from _layer_differences(_table(was.layer), _table(now.layer))
+    before, after = _table(was.layer), _table(now.layer)
+    changed = [name for name in before if name in after and before[name] != after[name]]
+    groups = (
+        ("layers have other fields", changed),
+        ("layers were removed", [name for name in before if name not in after]),
+        ("layers were added", [name for name in after if before and name not in before]),
+    )
+    for text, names in groups:
+        if names:
+            yield Difference("layers", f"{text}: {', '.join(names)}")
     yield from _changed_values(was.machine, now.machine)
 
 
@@ -283,19 +252,6 @@ def _source_differences(was: RunFingerprint, now: RunFingerprint) -> Iterator[Di
         elif old.path != new.path:
             text = f"{place} looks the same, but was {old.path}, is {new.path}"
             yield Difference(new.layer, text, changes_results=False)
-
-
-def _layer_differences(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
-    if not was:
-        return
-    groups = (
-        ("layers have other fields", [k for k in was if k in now and was[k] != now[k]]),
-        ("layers were removed", [key for key in was if key not in now]),
-        ("layers were added", [key for key in now if key not in was]),
-    )
-    for text, names in groups:
-        if names:
-            yield Difference("layers", f"{text}: {', '.join(names)}")
 
 
 def _changed_values(was: Iterable[Fact], now: Iterable[Fact]) -> Iterator[Difference]:

@@ -42,38 +42,22 @@ RESUME = "demitasse_resume"
 
 @dataclass(frozen=True)
 class State:
-    """Contents of a solver state file.
+    """Contents of a solver state file."""
 
-    Attributes:
-        iter: Number of updates made.
-        learned_net: Path of the weights file of the state, as written; empty if there is none.
-        current_step: Steps of the policies ``multistep`` and ``plateau``.
-        history: Arrays in the solver's order, each in its parameter's shape.
-        resume: Further state for an exact resume; None in states that Caffe wrote.
-    """
-
-    iter: int
-    learned_net: str
-    current_step: int
-    history: Sequence[np.ndarray] = field(default_factory=list)
-    resume: ResumeState | None = None
+    iter: int  # number of updates made
+    learned_net: str  # path of the weights file, as written; empty if there is none
+    current_step: int  # of the policies ``multistep`` and ``plateau``
+    history: Sequence[np.ndarray] = field(default_factory=list)  # in their parameters' shapes
+    resume: ResumeState | None = None  # for an exact resume; None in states that Caffe wrote
 
 
 def write_state(path: Path, state: State, *, hdf5: bool) -> None:
-    """Write a state atomically.
-
-    Raises:
-        OSError: The file cannot be written; an old one is kept.
-        WeightsError: h5py is not installed, or the state is too large for a binary file.
-    """
+    """Write a state atomically; on an error an old file is kept."""
     if hdf5:
         _write_hdf5(path, state)
         return
-    message = SolverState(
-        iter=state.iter, learned_net=state.learned_net, current_step=state.current_step
-    )
-    if state.resume is not None:
-        message.resume.CopyFrom(state.resume)
+    step, net = state.current_step, state.learned_net
+    message = SolverState(iter=state.iter, learned_net=net, current_step=step, resume=state.resume)
     history = [blob_pieces(array) for array in state.history]
     write_pieces(path, with_field(message, SolverState.HISTORY_FIELD_NUMBER, history))
 
@@ -102,13 +86,8 @@ def read_state(path: Path) -> State:
         arrays.check_unchanged()
     except SnapshotError as error:
         raise error.at(str(path)) from None
-    return State(
-        message.iter,
-        message.learned_net,
-        message.current_step,
-        history,
-        message.resume if message.HasField("resume") else None,
-    )
+    resume = message.resume if message.HasField("resume") else None
+    return State(message.iter, message.learned_net, message.current_step, history, resume)
 
 
 def _array(blob: BlobProto, index: int, path: Path, arrays: Arrays) -> np.ndarray:
@@ -123,9 +102,8 @@ def _array(blob: BlobProto, index: int, path: Path, arrays: Arrays) -> np.ndarra
     except ValueError:  # no values, and axes that are too long
         pass
     text = f"history {index} has {values.size} values for its shape {shape}"
-    raise SnapshotError(
-        text, code=ErrorCode.SHAPE_MISMATCH, history=index, expected=shape, got=values.size
-    ).at(str(path))
+    details = {"history": index, "expected": shape, "got": values.size}
+    raise SnapshotError(text, code=ErrorCode.SHAPE_MISMATCH, **details).at(str(path))
 
 
 def _is_weights(path: Path) -> bool:
@@ -194,12 +172,16 @@ def _read_hdf5(path: Path) -> State:
                 raise SnapshotError(text, code=ErrorCode.CORRUPT, field="history").at(str(path))
             stored = [member(history, name) for name in names]
             need_memory(stored)
+            resume = None
+            if RESUME in file:
+                resume = parse_message(array_of(member(file, RESUME)).tobytes(), ResumeState)
+                escape_invalid_utf8(resume)
             return State(
                 _integer(member(file, "iter")),
                 _text(array_of(member(file, "learned_net"))) if "learned_net" in file else "",
                 _integer(member(file, "current_step")) if "current_step" in file else 0,
                 [array_of(one) for one in stored],
-                _resume(member(file, RESUME)) if RESUME in file else None,
+                resume,
             )
     except WeightsError as error:
         raise SnapshotError(error.message, code=error.code) from error
@@ -207,12 +189,6 @@ def _read_hdf5(path: Path) -> State:
 
 def _integer(dataset: Any) -> int:
     return int(array_of(dataset).reshape(-1)[0])
-
-
-def _resume(dataset: Any) -> ResumeState:
-    resume = parse_message(array_of(dataset).tobytes(), ResumeState)
-    escape_invalid_utf8(resume)
-    return resume
 
 
 def _text(value: np.ndarray) -> str:

@@ -10,12 +10,10 @@ from demitasse.training.distributed.group import (
     WaitTimes,
     WorkerGroup,
     first_request,
-    make_shards,
     make_worker_group,
 )
 
 __all__ = [
     "AllReduce", "Communicator", "DistributedGroup", "LocalCommunicator", "Shards",
-    "SingleProcess", "WaitTimes", "WorkerGroup", "first_request", "make_shards",
-    "make_worker_group",
+    "SingleProcess", "WaitTimes", "WorkerGroup", "first_request", "make_worker_group",
 ]  # fmt: skip

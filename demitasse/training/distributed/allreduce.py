@@ -30,17 +30,13 @@ BUCKET_BYTES = 8 << 20
 HEADER = 2
 """Elements before the values of a message: the power of two; 1 if any value is NaN or infinite."""
 
-LARGEST_EXPONENT = 14
-"""Exponent that the largest value is scaled to: float16 ends below 2^16."""
+LARGEST_EXPONENT = 14  # exponent that the largest value is scaled to: float16 ends below 2^16
 
 CHUNK = 1 << 15
 """Values that are converted at a time; their temporary arrays fit into a core's cache."""
 
-BIAS = 112
-"""Exponent bias of float32 minus that of float16."""
-
-FRACTION = np.uint32(13)
-"""Fraction bits of float32 minus those of float16."""
+BIAS = 112  # exponent bias of float32 minus that of float16
+FRACTION = np.uint32(13)  # fraction bits of float32 minus those of float16
 
 
 def tree_sum(parts: Sequence[Array]) -> None:
@@ -48,9 +44,6 @@ def tree_sum(parts: Sequence[Array]) -> None:
 
     The far half is added to the near half until one array is left: of eight, 4 to 0, 5 to 1, 6 to 2
     and 7 to 3, then 2 to 0 and 3 to 1, then 1 to 0.
-
-    Args:
-        parts: Arrays of one shape, by their number.
     """
     count = len(parts)
     while count > 1:
@@ -58,24 +51,6 @@ def tree_sum(parts: Sequence[Array]) -> None:
         for near, far in zip(parts, parts[half:count], strict=False):
             near += far  # noqa: PLW2901 - in place
         count = half
-
-
-def sums_locally(count: int, size: int) -> bool:
-    """Return whether each process may sum its own shards before it sends them.
-
-    It may if :func:`tree_sum` does so, too: if each level of the tree down to one array for each
-    process adds shards of the same process. Otherwise each shard's gradient travels by itself.
-
-    Args:
-        count: Number of shards.
-        size: Number of processes.
-    """
-    while count > size:
-        half = (count + 1) // 2
-        if half % size:
-            return False
-        count = half
-    return count == size
 
 
 def deterministic_mean(
@@ -89,13 +64,7 @@ def deterministic_mean(
 
     Each process sums a slice of the array over all shards, by :func:`tree_sum`, and sends the sum
     to the others. If processes may sum their own shards first, as many bytes travel as in a ring.
-
-    Args:
-        collective: The processes, or their devices.
-        shards: The shards that each process hosts.
-        parts: Values of this process's shards, (count,) each; all change.
-        xp: Their array namespace.
-        bucket: Bytes that are reduced at a time.
+    ``parts`` are the values of this process's shards, (count,) each, in the namespace ``xp``.
     """
     if shards.summed_locally:
         tree_sum(parts)
@@ -123,10 +92,7 @@ def fast_mean(collective: Collective, shards: Shards, parts: Sequence[Array]) ->
 
 
 def fp16_mean(
-    collective: Collective,
-    shards: Shards,
-    parts: Sequence[np.ndarray],
-    bucket: int = BUCKET_BYTES,
+    collective: Collective, shards: Shards, parts: Sequence[np.ndarray], bucket: int = BUCKET_BYTES
 ) -> None:
     """Replace the first part by the mean over all shards, sent in half precision.
 

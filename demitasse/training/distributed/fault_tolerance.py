@@ -11,39 +11,25 @@ import gc
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from demitasse.core.deprecated import deprecated_attribute, deprecated_names
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, ErrorCode, LostProcessError
-from demitasse.training.distributed.group import Communicator
 
 if TYPE_CHECKING:
     from demitasse.training.checkpoint.checkpointer import TrainingState
     from demitasse.training.context import Request
+    from demitasse.training.distributed.mpi import Mpi
     from demitasse.training.solver import Solver
 
 Result = TypeVar("Result")
 
 log = get_logger(__name__)
 
-NOT_STARTED = -1
-"""Iteration of a process that has not made a solver yet."""
-
-
-class FaultTolerantCommunicator(Communicator, Protocol):
-    """Processes that can continue without those that died."""
-
-    def shrink(self) -> int:
-        """Remove the processes that died; return their number.
-
-        All remaining processes call this; their ranks may change.
-
-        Raises:
-            LostProcessError: Another process died meanwhile.
-        """
+NOT_STARTED = -1  # iteration of a process that has not made a solver yet
 
 
 class FaultTolerantRun:
@@ -71,7 +57,7 @@ class FaultTolerantRun:
         state: State to continue from; None at the start of the run.
     """
 
-    def __init__(self, communicator: FaultTolerantCommunicator) -> None:
+    def __init__(self, communicator: Mpi) -> None:
         self._communicator = communicator
         self.initial_size = communicator.size
         self.state: TrainingState | None = None
@@ -81,11 +67,7 @@ class FaultTolerantRun:
     def run(self, train: Callable[[], Result]) -> Result:
         """Train, and train again from the last iteration whenever a process has died.
 
-        Args:
-            train: Makes a solver and trains with it, within ``attach``.
-
-        Returns:
-            The result of the last call.
+        ``train`` makes a solver and trains with it, within ``attach``; its last result is returned.
 
         Raises:
             ParallelError: A process hangs, or the run cannot continue.
@@ -129,14 +111,12 @@ class FaultTolerantRun:
 
     def _regroup(self) -> None:
         """Form a group of the remaining processes, all with the most advanced state."""
-        lost, together = 0, False
-        while not together:
-            try:
+        lost = 0
+        while True:
+            with suppress(LostProcessError):
                 lost += self._communicator.shrink()
                 self._synchronize()
-                together = True
-            except LostProcessError:
-                continue
+                break
         if self._communicator.rank == 0:
             at = "the beginning" if self.state is None else f"iteration {self.state.iteration}"
             log.warning(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,104 +17,52 @@ from demitasse.memory import SyncedMemory
 from demitasse.net import Net
 
 
-class ReductionMemory(Protocol):
-    """The side of a net's memories, host or device, on which gradients are averaged.
+class ReductionMemory:
+    """The side of a net's memories, host (None) or device, on which gradients are averaged."""
 
-    Attributes:
-        xp: Array namespace of that side.
-    """
-
-    xp: Any
+    def __init__(self, device: Device | None = None) -> None:
+        self.device = device
+        self.xp: Any = np if device is None else device.backend.xp
 
     def device_scope(self) -> AbstractContextManager[None]:
         """Make the device current for work on its arrays."""
+        return nullcontext() if self.device is None else self.device.backend.enter()
 
     def zeros(self, size: int, dtype: str) -> Array:
         """Return a new array. Shape: (size,)."""
+        if self.device is None:
+            return np.zeros(size, dtype)
+        return self.device.backend.zeros(size, dtype)
 
     def bind(self, memory: SyncedMemory, array: Array) -> None:
         """Make an array this side of a memory, and the newest."""
+        if self.device is None:
+            memory.set_cpu_data(array)
+        else:
+            memory.set_gpu_data(array)
 
     def is_bound(self, memory: SyncedMemory, array: Array) -> bool:
         """Return whether an array still is this side of a memory."""
-
-    def read(self, memory: SyncedMemory) -> Array:
-        """Return this side of a memory, up to date. Shape: (memory.size,)."""
-
-    def overwrite(self, memory: SyncedMemory) -> Array:
-        """Return this side of a memory, to be overwritten as a whole; it is the newest then."""
-
-    def modify(self, memory: SyncedMemory) -> Array:
-        """Return this side of a memory, up to date, for writing; it is the newest then."""
-
-    def to_float(self, array: Array) -> float:
-        """Return the only element of an array."""
-
-
-class HostMemory:
-    """Host memory."""
-
-    xp: Any = np
-
-    def device_scope(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def zeros(self, size: int, dtype: str) -> np.ndarray:
-        return np.zeros(size, dtype)
-
-    def bind(self, memory: SyncedMemory, array: np.ndarray) -> None:
-        memory.set_cpu_data(array)
-
-    def is_bound(self, memory: SyncedMemory, array: np.ndarray) -> bool:
-        return bool(memory.cpu_data().ctypes.data == array.ctypes.data)
-
-    def read(self, memory: SyncedMemory) -> np.ndarray:
-        return memory.cpu_data()
-
-    def overwrite(self, memory: SyncedMemory) -> np.ndarray:
-        return memory.mutable_cpu_data(discard=True)
-
-    def modify(self, memory: SyncedMemory) -> np.ndarray:
-        return memory.mutable_cpu_data()
-
-    def to_float(self, array: np.ndarray) -> float:
-        return float(array[0])
-
-
-class DeviceMemory:
-    """Memory of a device.
-
-    Args:
-        device: The device; its arrays are writable.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._backend = device.backend
-        self.xp = device.backend.xp
-
-    def device_scope(self) -> AbstractContextManager[None]:
-        return self._backend.enter()
-
-    def zeros(self, size: int, dtype: str) -> Array:
-        return self._backend.zeros(size, dtype)
-
-    def bind(self, memory: SyncedMemory, array: Array) -> None:
-        memory.set_gpu_data(array)
-
-    def is_bound(self, memory: SyncedMemory, array: Array) -> bool:
+        if self.device is None:
+            return bool(memory.cpu_data().ctypes.data == array.ctypes.data)
         return memory.gpu_data() is array
 
     def read(self, memory: SyncedMemory) -> Array:
-        return memory.gpu_data()
+        """Return this side of a memory, up to date. Shape: (memory.size,)."""
+        return memory.cpu_data() if self.device is None else memory.gpu_data()
 
-    def overwrite(self, memory: SyncedMemory) -> Array:
-        return memory.mutable_gpu_data(discard=True)
+    def modify(self, memory: SyncedMemory, *, discard: bool = False) -> Array:
+        """Return this side of a memory for writing, up to date unless ``discard``.
 
-    def modify(self, memory: SyncedMemory) -> Array:
-        return memory.mutable_gpu_data()
+        It is the newest side then.
+        """
+        if self.device is None:
+            return memory.mutable_cpu_data(discard=discard)
+        return memory.mutable_gpu_data(discard=discard)
 
     def to_float(self, array: Array) -> float:
-        return float(self._backend.to_host(array)[0])
+        """Return the only element of an array."""
+        return float(array[0] if self.device is None else self.device.backend.to_host(array)[0])
 
 
 def running_averages(net: Net) -> list[Blob]:
@@ -133,17 +81,10 @@ class GradientBuffer:
     """One array of a net's gradients, followed by its running averages and its loss.
 
     The gradients of the net's parameters are views of the array, without copies.
-
-    Args:
-        net: The net.
-        memory: Side of the net's memories; host memory by default.
-
-    Attributes:
-        array: The array, one-dimensional.
     """
 
     def __init__(self, net: Net, memory: ReductionMemory | None = None) -> None:
-        self._memory = HostMemory() if memory is None else memory
+        self._memory = ReductionMemory() if memory is None else memory
         self._params, self._averaged = net.learnable_params, running_averages(net)
         sizes = [blob.count for blob in (*self._params, *self._averaged)]
         self._bounds = list(accumulate(sizes, initial=0))
@@ -185,7 +126,7 @@ class GradientBuffer:
     def load_averages(self, source: GradientBuffer) -> None:
         """Copy the running averages of ``source`` to the net."""
         for blob, view in zip(self._averaged, source._averages, strict=True):
-            self._memory.overwrite(blob.data_memory)[: blob.count] = view
+            self._memory.modify(blob.data_memory, discard=True)[: blob.count] = view
 
     @property
     def loss(self) -> float:
@@ -202,18 +143,18 @@ class GradientAverager:
     """Averages gradients over a group of GPUs, each with a net whose passes the caller runs.
 
     Running averages become the mean, too. All members call the same methods in the same order.
-
-    Args:
-        net: The net.
-        group: Its device and those of the other members.
     """
 
     def __init__(self, net: Net, group: DeviceCollective) -> None:
         self._net, self._group = net, group
-        self._memory = DeviceMemory(net.device)
+        self._memory = ReductionMemory(net.device)
         self._buffer = GradientBuffer(net, self._memory)
         self._count = len(net.learnable_params)
-        self._of_layer = [_params_of(net, layer) for layer in range(len(net.layers))]
+        positions = {id(blob): index for index, blob in enumerate(net.learnable_params)}
+        self._of_layer = [  # learnable parameters that each layer owns, which are adjacent
+            [positions[id(blob)] for blob in layer.blobs if id(blob) in positions]
+            for layer in net.layers
+        ]
         self._done: set[int] = set()
 
     def broadcast_weights(self) -> None:
@@ -230,7 +171,7 @@ class GradientAverager:
         if params:
             with self._memory.device_scope(), self._group.side_stream():
                 self._buffer.fill_gradients(params)
-                self._average(params.start, params.stop)
+                self._average(params[0], params[-1] + 1)
                 self._buffer.mark_updated(params)
             self._done.update(params)
 
@@ -254,10 +195,3 @@ class GradientAverager:
         part = self._buffer.part(first, end)
         self._group.start_allreduce(part)
         part /= self._group.size
-
-
-def _params_of(net: Net, layer: int) -> range:
-    """Return the learnable parameters that a layer owns, which are adjacent."""
-    own = {id(blob) for blob in net.layers[layer].blobs}
-    indices = [index for index, blob in enumerate(net.learnable_params) if id(blob) in own]
-    return range(indices[0], indices[-1] + 1) if indices else range(0)

@@ -10,35 +10,28 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.collective import Collective, DeviceCollective
+from demitasse.backends.collective import Collective
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, ErrorCode, ParallelError
 from demitasse.net import Net
-from demitasse.training.distributed.allreduce import (
-    deterministic_mean,
-    fast_mean,
-    fp16_mean,
-    sums_locally,
-)
+from demitasse.training.distributed.allreduce import deterministic_mean, fast_mean, fp16_mean
 from demitasse.training.distributed.gradient_buffer import (
-    DeviceMemory,
     GradientBuffer,
-    HostMemory,
     ReductionMemory,
     broadcast_weights,
     running_averages,
 )
 from demitasse.training.distributed.nccl import connect_devices
-from demitasse.training.distributed.overlap import GradientOverlap, HostExchange, SideStreamExchange
+from demitasse.training.distributed.overlap import GradientOverlap
 
 Value = TypeVar("Value")
 
@@ -71,19 +64,10 @@ class Communicator(Collective, Protocol):
     timeout: float
 
     def allgather_bytes(self, note: bytes) -> list[bytes]:
-        """Return the notes of all processes, by rank; a barrier.
-
-        Args:
-            note: At most 256 bytes.
-        """
+        """Return the notes, of at most 256 bytes, of all processes, by rank; a barrier."""
 
     def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
-        """Return the value of process 0: plain Python values and arrays.
-
-        Args:
-            value: The value of this process.
-            timeout_factor: Multiplies ``timeout``.
-        """
+        """Return process 0's plain Python value or array; a factor multiplies ``timeout``."""
 
     def abort(self, code: int) -> None:
         """End all processes at once, this process included, if the library can."""
@@ -148,13 +132,8 @@ class Shards:
                 f"each; start at most {self.count} processes, or give --shards {self.size} or "
                 "more to a new run"
             )
-            raise ConfigError(
-                message,
-                code=ErrorCode.OUT_OF_RANGE,
-                field="shards",
-                got=self.count,
-                expected=self.size,
-            )
+            details: Any = {"field": "shards", "got": self.count, "expected": self.size}
+            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, **details)
 
     def of(self, rank: int) -> range:
         """Return the shards of a process."""
@@ -167,32 +146,26 @@ class Shards:
 
     @property
     def summed_locally(self) -> bool:
-        """True if each process may sum its own shards before it sends their gradient."""
-        return sums_locally(self.count, self.size)
+        """True if each process may sum its own shards before it sends their gradient.
+
+        It may if ``tree_sum`` does so, too: if each level of the tree down to one array for each
+        process adds shards of the same process. Otherwise each shard's gradient travels by itself.
+        """
+        count = self.count
+        while count > self.size:
+            half = (count + 1) // 2
+            if half % self.size:
+                return False
+            count = half
+        return count == self.size
 
 
 @dataclass(frozen=True)
 class WaitTimes:
-    """Seconds of a run in which processes did not compute, by rank.
-
-    Attributes:
-        synchronizing: Waiting until all other processes are ready.
-        reducing: Averaging gradients.
-    """
+    """Seconds by rank that processes waited for others, or took to average gradients."""
 
     synchronizing: tuple[float, ...] = ()
     reducing: tuple[float, ...] = ()
-
-    @classmethod
-    def decode(cls, notes: Sequence[bytes]) -> WaitTimes:
-        """Return the times that all processes encoded."""
-        pairs = [tuple(map(float, note.split())) for note in notes]
-        return cls(tuple(first for first, _ in pairs), tuple(second for _, second in pairs))
-
-    @staticmethod
-    def encode(synchronizing: float, reducing: float) -> bytes:
-        """Return the times of one process as a note for the other processes."""
-        return f"{synchronizing:.6f} {reducing:.6f}".encode()
 
     def since(self, before: WaitTimes) -> WaitTimes:
         """Return the time that was added to earlier totals."""
@@ -210,8 +183,8 @@ class WaitTimes:
         return min(range(len(self.synchronizing)), key=self.synchronizing.__getitem__)
 
 
-class WorkerGroup(Protocol):
-    """Workers that train one net.
+class SingleProcess:
+    """The group of one process with one shard.
 
     Attributes:
         is_single: Whether the run is one process with one shard.
@@ -221,68 +194,46 @@ class WorkerGroup(Protocol):
         wait_times: Waiting of all processes, up to the iteration before this one.
     """
 
-    is_single: bool
-    rank: int
-    size: int
-    other_nets: Sequence[Net]
-    wait_times: WaitTimes
-
-    def forward_backward(self, net: Net, batches: int) -> float:
-        """Run batches forward and backward; afterwards the net has the gradients of all shards.
-
-        Returns:
-            The mean loss.
-        """
-
-    def agree_on_request(self, request: str | None) -> str | None:
-        """Return the request of any process, the same in all; "stop" before all others."""
-
-    def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
-        """Return the value of process 0."""
-
-    def allgather(self, work: Callable[[], Value]) -> list[Value]:
-        """Return the result of each process's work, by rank: plain Python values and arrays."""
-
-    def broadcast_weights(self) -> None:
-        """Copy weights and running averages from process 0 to all nets."""
-
-
-class SingleProcess:
-    """The group of one process with one shard."""
-
     is_single = True
     rank, size = 0, 1
     other_nets: Sequence[Net] = ()
     wait_times = WaitTimes()
 
     def forward_backward(self, net: Net, batches: int) -> float:
+        """Run batches forward and backward, and return the mean loss.
+
+        Afterwards the net has the gradients of all shards.
+        """
         return sum(net.forward_backward() for _ in range(batches)) / batches
 
     def agree_on_request(self, request: str | None) -> str | None:
+        """Return the request of any process, the same in all; "stop" before all others."""
         return request
 
     def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
+        """Return the value of process 0."""
         del timeout_factor
         return value
 
     def allgather(self, work: Callable[[], Value]) -> list[Value]:
+        """Return the result of each process's work, by rank: plain Python values and arrays."""
         return [work()]
 
     def broadcast_weights(self) -> None:
-        """Do nothing: there is one net."""
+        """Copy weights and running averages from process 0 to all nets."""
 
 
 class DistributedGroup:
     """Processes that train together, each with its shards.
 
-    The nets of one process share weights, and have running averages of their own.
+    The nets of one process share weights, and have running averages of their own. See ``Solver``
+    for ``allreduce`` and ``overlap``.
 
     Args:
         nets: Nets of this process's shards, in their order; the first is the net of the run.
         communicator: The processes.
         shards: The shards that each process hosts.
-        allreduce: How gradients are summed; None is "fast" between GPUs that NCCL connects, else
-            "deterministic".
+        allreduce: How gradients are summed.
         overlap: Whether gradients are exchanged while backward computes earlier ones.
 
     Raises:
@@ -303,34 +254,37 @@ class DistributedGroup:
         devices = None
         if self.size > 1 and not self._fp16:
             devices = connect_devices(communicator, nets[0].device)
-        self._arrays, self._memory = self._transport(devices)
+        device = nets[0].device
+        self._memory = ReductionMemory()
+        self._arrays: Collective = LocalCommunicator()
+        if devices is not None:
+            self._arrays, self._memory = devices, ReductionMemory(device)
+        elif self._fp16 or self.size > 1:
+            self._arrays = communicator
+        elif device.backend.connector is not None:
+            self._memory = ReductionMemory(device)
         self._mean = self._mean_function(allreduce)
         self._tail_mean = self._mean_function("deterministic") if self._fp16 else self._mean
+        averages = {id(blob.data_memory) for blob in running_averages(nets[0])}
         for other in self.other_nets:
-            _share_weights(nets[0], other)
+            pairs = zip(nets[0].structure.params_list, other.structure.params_list, strict=True)
+            for source, blob in pairs:
+                if id(source.data_memory) not in averages:
+                    blob.share_data(source)
         self._buffers = [GradientBuffer(net, self._memory) for net in nets]
         self.wait_times = WaitTimes()
         self._synchronizing = self._reducing = 0.0
         self._overlap: GradientOverlap | None = None
-        if overlap and (self.size > 1 or isinstance(self._memory, HostMemory)):
-            exchange = self._overlapped_exchange(devices)
-            self._overlap = GradientOverlap(nets[-1], self._buffers, self._mean, exchange)
+        if overlap and (self.size > 1 or self._memory.device is None):
+            if devices is None:
+                self._check_overlap()
+            self._overlap = GradientOverlap(nets[-1], self._buffers, self._mean, devices)
         self.broadcast_weights()
-
-    def _transport(self, devices: DeviceCollective | None) -> tuple[Collective, ReductionMemory]:
-        """Return the collective that exchanges gradients, and the memory that it needs."""
-        device = self._nets[0].device
-        if devices is not None:
-            return devices, DeviceMemory(device)
-        if self._fp16 or self.size > 1:
-            return self._communicator, HostMemory()
-        on_device = device.backend.connector is not None
-        return LocalCommunicator(), DeviceMemory(device) if on_device else HostMemory()
 
     def _mean_function(self, allreduce: AllReduce | None) -> Callable[[Sequence[Array]], None]:
         """Return the function that replaces the first array by the mean over all shards."""
         if allreduce is None:
-            allreduce = "deterministic" if isinstance(self._memory, HostMemory) else "fast"
+            allreduce = "deterministic" if self._memory.device is None else "fast"
         match allreduce:
             case "deterministic":
                 xp = self._memory.xp
@@ -339,14 +293,8 @@ class DistributedGroup:
                 return partial(fp16_mean, self._arrays, self._shards)
         return partial(fast_mean, self._arrays, self._shards)
 
-    def _overlapped_exchange(self, devices: DeviceCollective | None) -> HostExchange:
-        """Return the way to exchange gradients during a pass.
-
-        Raises:
-            ConfigError: There is none.
-        """
-        if devices is not None:
-            return SideStreamExchange(devices, self._memory)
+    def _check_overlap(self) -> None:
+        """Check that gradients can travel by host memory during a pass."""
         device, reason = self._nets[0].device, ""
         if device.backend.queues:
             reason = f"{device} queues a pass as a whole, and gradients travel by host memory"
@@ -355,7 +303,6 @@ class DistributedGroup:
         if reason:
             message = f"gradients cannot be exchanged during the backward pass: {reason}"
             raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="overlap")
-        return HostExchange()
 
     def forward_backward(self, net: Net, batches: int) -> float:
         losses = []
@@ -366,15 +313,17 @@ class DistributedGroup:
                 other.clear_param_diffs()
             for own in self._nets:
                 loss = sum(own.forward_backward() for _ in range(batches - 1))
-                with self._overlapped(own):
+                overlap = self._overlap if own is self._nets[-1] else None
+                with nullcontext() if overlap is None else overlap.during_backward():
                     loss += own.forward_backward()
                 losses.append(loss / batches)
             ready = perf_counter()
             if self._overlap is not None:
                 self._overlap.finish()
         finished = perf_counter() - ready
-        note = WaitTimes.encode(self._synchronizing, self._reducing)
-        self.wait_times = WaitTimes.decode(self._allgather_notes(note))
+        notes = self._allgather_notes(f"{self._synchronizing:.6f} {self._reducing:.6f}".encode())
+        pairs = [map(float, note.split()) for note in notes]
+        self.wait_times = WaitTimes(*zip(*pairs, strict=True))
         together = perf_counter()
         with Uninterrupted(), self._memory.device_scope():
             for buffer, loss in zip(self._buffers, losses, strict=True):
@@ -405,12 +354,6 @@ class DistributedGroup:
         begin = 0 if gradients else end
         self._tail_mean([buffer.tail(begin) for buffer in self._buffers])
 
-    def _overlapped(self, net: Net) -> AbstractContextManager[None]:
-        """Exchange gradients during the last backward pass, if overlap is on."""
-        if self._overlap is None or net is not self._nets[-1]:
-            return nullcontext()
-        return self._overlap.during_backward()
-
     def agree_on_request(self, request: str | None) -> str | None:
         notes = self._allgather_notes((request or "").encode())
         return first_request(note.decode() for note in notes)
@@ -438,8 +381,7 @@ class DistributedGroup:
     def _failing_together(self, overlap: GradientOverlap | None = None) -> Iterator[None]:
         """Send an error of the block to the other processes, which raise ParallelError then.
 
-        Args:
-            overlap: Exchanges that the other processes finish before they receive the error.
+        The exchanges of ``overlap`` finish before.
         """
         try:
             yield
@@ -451,11 +393,7 @@ class DistributedGroup:
             raise
 
     def _allgather_notes(self, note: bytes) -> list[bytes]:
-        """Return the notes of all processes.
-
-        Raises:
-            ParallelError: Another process failed.
-        """
+        """Return the notes of all processes; raise a ParallelError if another one failed."""
         notes = self._communicator.allgather_bytes(note)
         if note.startswith(FAILED):
             return notes
@@ -467,28 +405,12 @@ class DistributedGroup:
         return notes
 
 
+WorkerGroup = SingleProcess | DistributedGroup  # workers that train one net
+
+
 def first_request(requests: Iterable[str | None]) -> str | None:
     """Return the request to follow first: "stop" before all others; None of none."""
     return max((request for request in requests if request), key="stop".__eq__, default=None)
-
-
-def _share_weights(net: Net, other: Net) -> None:
-    """Share the weights of a net with another net, but not its running averages."""
-    own = {id(blob.data_memory) for blob in running_averages(net)}
-    pairs = zip(net.structure.params_list, other.structure.params_list, strict=True)
-    for source, blob in pairs:
-        if id(source.data_memory) not in own:
-            blob.share_data(source)
-
-
-def make_shards(num_shards: int | None, communicator: Communicator) -> Shards:
-    """Return the shards of a run; by default one for each process.
-
-    Raises:
-        ConfigError: There are fewer shards than processes.
-    """
-    size = communicator.size
-    return Shards(size if num_shards is None else num_shards, communicator.rank, size)
 
 
 def make_worker_group(
@@ -499,14 +421,7 @@ def make_worker_group(
     *,
     overlap: bool,
 ) -> WorkerGroup:
-    """Return the workers that train a net.
-
-    Args:
-        net: Net of this process's first shard; further shards get clones.
-        communicator: The processes.
-        shards: The shards that each process hosts.
-        allreduce: How gradients are summed; None for the default.
-        overlap: Whether gradients are exchanged while backward computes earlier ones.
+    """Return the workers that train a net of this process's first shard; others get clones.
 
     Raises:
         ConfigError: A layer of the net reads the same data in every shard.

@@ -26,12 +26,8 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 LAUNCHERS = (
-    "OMPI_COMM_WORLD_SIZE",
-    "PMIX_RANK",
-    "PMI_SIZE",
-    "MPI_LOCALNRANKS",
-    "MV2_COMM_WORLD_SIZE",
-)
+    "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE",
+)  # fmt: skip
 """Variables that launchers of MPI set in each of several processes."""
 
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -49,32 +45,18 @@ FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"
 ERRORS_RETURN = "OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return"
 """Variable, and its value, that make Open MPI report errors while it starts."""
 
-NOTE = 256
-"""Bytes of a note."""
-
-LATER = 1.5
-"""Factor by which other processes wait longer than process 0, which reports who is late."""
-
-ENDING = 10.0
-"""Seconds that ending all processes may take."""
-
-EXIT_DELAY = 3.0
-"""Seconds from a timeout until this process exits without help of MPI."""
+NOTE = 256  # bytes of a note
+LATER = 1.5  # factor by which other processes wait longer than process 0, which reports who is late
+ENDING = 10.0  # seconds that ending all processes may take
+EXIT_DELAY = 3.0  # seconds from a timeout until this process exits without help of MPI
 
 RESTART = "start the run again: with --resume auto it continues from its newest snapshot"
 """Advice after processes were ended."""
 
-SPIN = 0.002
-"""Seconds that a process polls without sleeping."""
-
-HICCUP = 1.0
-"""Seconds between two polls after which a process counts as suspended."""
-
-SLOW = 200e6
-"""Bytes per second that messages between processes of one machine have at least."""
-
-NOTES, TABLE, OBJECT, PARTS, SUMS = 1, 2, 3, 4, 5
-"""Tags of messages."""
+SPIN = 0.002  # seconds that a process polls without sleeping
+HICCUP = 1.0  # seconds between two polls after which a process counts as suspended
+SLOW = 200e6  # bytes per second that messages between processes of one machine have at least
+NOTES, TABLE, OBJECT, PARTS, SUMS = 1, 2, 3, 4, 5  # tags of messages
 
 
 def library() -> str:
@@ -111,15 +93,10 @@ def time_limit(
 ) -> Iterator[None]:
     """End all processes if a block in a library, which cannot be interrupted, takes too long.
 
-    The watchdog prints the message, and a thread ends all processes. If the library blocks the
-    interpreter's threads, as MPI does while it starts, this process exits with code 1 and prints
-    its traceback. If even that fails, because a signal stopped the process, the watchdog kills it.
-
-    Args:
-        seconds: Time that the block may take.
-        message: The step that did not finish, and what to do.
-        end: Ends all processes.
-        watchdog: Watchdog of this process.
+    The watchdog prints the message, and a thread ends all processes by ``end``. If the library
+    blocks the interpreter's threads, as MPI does while it starts, this process exits with code 1
+    and prints its traceback. If even that fails, because a signal stopped the process, the watchdog
+    kills it.
     """
     timer = threading.Timer(seconds + 2 * TICK, end)  # after the watchdog has printed the message
     timer.daemon = True
@@ -167,12 +144,19 @@ class Mpi:
 
     @renamed_arguments(deadline="timeout", survive="fault_tolerant")
     def __init__(self, timeout: float = 300.0, *, fault_tolerant: bool = False) -> None:
-        if fault_tolerant:
-            _need_fault_tolerance()
+        tolerant = os.environ.get(FAULT_TOLERANCE, "0").lower() in {"1", "true"}
+        if fault_tolerant and not tolerant:  # MPI ends all processes when one dies
+            message = (
+                "fault tolerance needs Open MPI 5 with ULFM; start the processes with mpirun "
+                "--with-ft ulfm"
+            )
+            raise ConfigError(message, code=ErrorCode.UNAVAILABLE)
         self._mpi: Any = None
         self.timeout = timeout
         stop_limit = 2 * LATER * timeout + ENDING  # the others report a late process first
-        self._watchdog = Watchdog(stop_limit, _process_name(), launched=launched_by_mpi())
+        number = next((os.environ[name] for name in RANKS if name in os.environ), "0")
+        name = f"process {number} ({os.getpid()} on {socket.gethostname()})"
+        self._watchdog = Watchdog(stop_limit, name, launched=launched_by_mpi())
         atexit.register(self._limit_exit)  # afterwards mpi4py ends MPI, which may block
         meeting = (
             f"the processes did not meet within {timeout:g} s: a process died, is stopped, or is "
@@ -380,12 +364,8 @@ def _suspended(before: float, now: float) -> float:
 def _initialize(*, finalize: bool) -> Any:
     """Initialize MPI in this process, once all processes call it; return the module.
 
-    Args:
-        finalize: Whether MPI is finalized at exit, which may wait for dead processes for ever.
-
-    Raises:
-        ConfigError: mpi4py or an MPI library is missing.
-        ParallelError: A process died meanwhile, or processes cannot reach each other.
+    MPI that is finalized at exit may wait for dead processes for ever. Without MPI a ConfigError
+    is raised, and a ParallelError if a process died meanwhile, or is not reachable.
     """
     # By default Open MPI aborts, and mpirun may exit with code 0.
     os.environ.setdefault(*ERRORS_RETURN)
@@ -407,26 +387,6 @@ def _initialize(*, finalize: bool) -> Any:
         )
         raise ParallelError(message, code=ErrorCode.LOST_PROCESS) from error
     return MPI
-
-
-def _process_name() -> str:
-    """Return the name of this process in messages before MPI has started."""
-    number = next((os.environ[name] for name in RANKS if name in os.environ), "0")
-    return f"process {number} ({os.getpid()} on {socket.gethostname()})"
-
-
-def _need_fault_tolerance() -> None:
-    """Check that MPI does not end all processes when one dies.
-
-    Raises:
-        ConfigError: It does.
-    """
-    if os.environ.get(FAULT_TOLERANCE, "0").lower() not in {"1", "true"}:
-        message = (
-            "fault tolerance needs Open MPI 5 with ULFM; start the processes with mpirun "
-            "--with-ft ulfm"
-        )
-        raise ConfigError(message, code=ErrorCode.UNAVAILABLE)
 
 
 def _late(ranks: Iterable[int], timeout: float) -> ParallelError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,71 +17,28 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.backends.collective import DeviceCollective
 from demitasse.net import Net
-from demitasse.training.distributed.gradient_buffer import (
-    GradientBuffer,
-    HostMemory,
-    ReductionMemory,
-)
+from demitasse.training.distributed.gradient_buffer import GradientBuffer, ReductionMemory
 
-BUCKET_BYTES = 8 << 20
-"""Bytes of gradients that are exchanged at a time, at least."""
+BUCKET_BYTES = 8 << 20  # bytes of gradients that are exchanged at a time, at least
 
 Mean = Callable[[Sequence[Array]], None]
 """Replaces the first of this process's arrays by the mean over all shards."""
 
 
-class HostExchange:
-    """Exchange of gradients in host memory, during a pass."""
-
-    memory: ReductionMemory = HostMemory()
-
-    def after_queued(self) -> AbstractContextManager[None]:
-        """Return a block that runs after all work that the pass has queued by now."""
-        return nullcontext()
-
-
-class SideStreamExchange(HostExchange):
-    """Exchange of gradients between devices that queue their work, on side streams.
-
-    Args:
-        group: The devices.
-        memory: Memory of this process's device.
-    """
-
-    def __init__(self, group: DeviceCollective, memory: ReductionMemory) -> None:
-        self._group, self.memory = group, memory
-
-    def after_queued(self) -> AbstractContextManager[None]:
-        return self._synchronized(self._group.side_stream())
-
-    @contextmanager
-    def _synchronized(self, stream: AbstractContextManager[None]) -> Iterator[None]:
-        with self.memory.device_scope(), stream:
-            yield
-            self._group.synchronize()
-
-
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients that are exchanged together.
+    """Gradients that are exchanged together."""
 
-    Attributes:
-        params: Indices of the net's learnable parameters.
-        part: Place of their gradients in the array.
-        layer: The layer whose backward completes the bucket.
-    """
-
-    params: range
-    part: slice
-    layer: int
+    params: range  # indices of the net's learnable parameters
+    part: slice  # place of their gradients in the array
+    layer: int  # its backward completes the bucket
 
 
 def buckets(net: Net, least: int | None = None) -> list[Bucket]:
     """Return a net's gradients in the order in which backward completes them.
 
-    Args:
-        net: The net. A parameter that layers share is complete with the first of the layers.
-        least: Bytes of a bucket, at least; the last may have fewer. None is ``BUCKET_BYTES``.
+    A bucket has ``least`` bytes or more, by default ``BUCKET_BYTES``; the last may have fewer. A
+    parameter that layers share is complete with the first of the layers.
     """
     least = BUCKET_BYTES if least is None else least
     first_user: dict[int, int] = {}
@@ -109,7 +66,7 @@ class GradientOverlap:
         net: The net whose pass is the last.
         buffers: Gradients of all nets of this process.
         mean: Averages one bucket after the other, in one thread.
-        exchange: The way that gradients travel; through host memory by default.
+        group: Devices that exchange on side streams; None exchanges in host memory.
     """
 
     def __init__(
@@ -117,10 +74,10 @@ class GradientOverlap:
         net: Net,
         buffers: Sequence[GradientBuffer],
         mean: Mean,
-        exchange: HostExchange | None = None,
+        group: DeviceCollective | None = None,
     ) -> None:
-        self._net, self._buffers, self._mean = net, buffers, mean
-        self._exchange = HostExchange() if exchange is None else exchange
+        self._net, self._buffers, self._mean, self._group = net, buffers, mean, group
+        self._memory = ReductionMemory(None if group is None else net.device)
         self._buckets = buckets(net)
         self._thread = ThreadPoolExecutor(1, "gradients")
         self._started: list[Future[None]] = []
@@ -134,7 +91,7 @@ class GradientOverlap:
         """
         self._net.plan.completed = None
         if self._unfinished:
-            self._thread.submit(_nothing).result()
+            self._thread.submit(lambda: None).result()
         self._started, self._failed, self._unfinished = [], False, True
 
     @contextmanager
@@ -160,7 +117,7 @@ class GradientOverlap:
         if self._failed:
             return
         self._failed = True
-        with self._exchange.memory.device_scope():
+        with self._memory.device_scope():
             for bucket in self._buckets[len(self._started) :]:
                 self._start(bucket)
         for future in self._started:
@@ -178,12 +135,14 @@ class GradientOverlap:
         for buffer in self._buffers:
             buffer.fill_gradients(bucket.params)
         parts = [buffer.array[bucket.part] for buffer in self._buffers]
-        self._started.append(self._thread.submit(self._run, parts, self._exchange.after_queued()))
+        # The side stream begins after all work that the pass has queued by now.
+        stream = None if self._group is None else self._group.side_stream()
+        self._started.append(self._thread.submit(self._run, parts, stream))
 
-    def _run(self, parts: Sequence[Array], stream: AbstractContextManager[None]) -> None:
-        with stream:
+    def _run(self, parts: Sequence[Array], stream: AbstractContextManager[None] | None) -> None:
+        if self._group is None or stream is None:
             self._mean(parts)
-
-
-def _nothing() -> None:
-    """Occupy the thread until its earlier work is done."""
+            return
+        with self._memory.device_scope(), stream:
+            self._mean(parts)
+            self._group.synchronize()

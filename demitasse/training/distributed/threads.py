@@ -20,8 +20,7 @@ from demitasse.training.distributed.group import Value
 
 Result = TypeVar("Result")
 
-ENDING = 5.0
-"""Seconds from the failure of a thread until the others must have ended."""
+ENDING = 5.0  # seconds from the failure of a thread until the others must have ended
 
 
 class _Exchange:
@@ -35,12 +34,7 @@ class _Exchange:
 
 
 def connected_threads(size: int, timeout: float = 60.0) -> list[ThreadCommunicator]:
-    """Return connected communicators, one for each thread.
-
-    Args:
-        size: Number of threads.
-        timeout: Seconds that a thread waits for the others.
-    """
+    """Return connected communicators, one for each thread, that wait ``timeout`` seconds."""
     exchange = _Exchange(size, timeout)
     return [ThreadCommunicator(exchange, rank) for rank in range(size)]
 
@@ -50,16 +44,8 @@ def run_in_threads(
 ) -> list[Result]:
     """Run a function in several threads at once, which communicate as processes do.
 
-    Args:
-        size: Number of threads; the first is the calling thread.
-        work: Called in each thread with its communicator.
-        timeout: Seconds that a thread waits for the others.
-
-    Returns:
-        The results, by rank.
-
-    Raises:
-        BaseException: The first exception of a thread; it ends the other threads, too.
+    The first thread is the calling one. Results are returned by rank. The first exception of a
+    thread ends the other threads, and is raised. A thread waits ``timeout`` seconds for the others.
     """
     members = connected_threads(size, timeout)
     results: dict[int, Result] = {}

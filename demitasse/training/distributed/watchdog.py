@@ -28,11 +28,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-LATER = 6.0
-"""Seconds from the message until the watchdog kills the process."""
-
-TICK = 0.5
-"""Seconds between checks."""
+LATER = 6.0  # seconds from the message until the watchdog kills the process
+TICK = 0.5  # seconds between checks
 
 LIMIT = struct.Struct("d")
 """End of the present time limit, by the monotonic clock of the machine; 0 if there is none.
@@ -40,8 +37,7 @@ LIMIT = struct.Struct("d")
 It is the beginning of the page that process and watchdog share; the message follows it.
 """
 
-ANY = 0
-"""Number of a launcher that may end without consequences."""
+ANY = 0  # number of a launcher that may end without consequences
 
 STOPPED = "T"
 """State of a process that a signal has stopped, in Linux and ps; under a debugger it is t."""
@@ -70,18 +66,10 @@ class Watchdog:
         far, self._held = os.pipe()  # the system closes this end when this process is gone
         environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_PREFIXES)}
         with _new_page() as (key, self._page, inherited):
+            arguments = map(str, (os.getpid(), launcher, key, stop_limit, name))
+            command = [sys.executable, "-I", "-S", __file__, *arguments]
             started = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    __file__,
-                    *map(str, (os.getpid(), launcher, key, stop_limit, name)),
-                ],
-                stdin=far,
-                stdout=subprocess.DEVNULL,
-                env=environment,
-                **inherited,
+                command, stdin=far, stdout=subprocess.DEVNULL, env=environment, **inherited
             )
         os.close(far)
         started.returncode = 0  # no ResourceWarning: the watchdog outlives this object
@@ -89,9 +77,7 @@ class Watchdog:
     def arm(self, seconds: float, message: str) -> None:
         """Print a message and end this process, unless the watchdog is disarmed or armed anew.
 
-        Args:
-            seconds: Time that the present step may take.
-            message: The step that did not finish, and what to do.
+        The message names the step that did not finish within so many seconds, and the remedy.
         """
         text = message.encode()[: mmap.PAGESIZE - LIMIT.size - 1]
         self._page[LIMIT.size : LIMIT.size + len(text) + 1] = text + b"\0"
@@ -121,11 +107,7 @@ class Watchdog:
 
 @contextmanager
 def _new_page() -> Iterator[tuple[str, mmap.mmap, dict[str, Any]]]:
-    """Make the page that process and watchdog share.
-
-    Yields:
-        A key for ``_page_of``, the page, and the arguments of Popen that let a child have it.
-    """
+    """Make the shared page; yield its key, the page, and arguments of Popen that pass it on."""
     if sys.platform == "win32":  # no descriptors are handed on there; a page has a name instead
         key = f"demitasse-{os.getpid()}-{time.monotonic_ns()}"
         yield key, _page_of(key), {}
@@ -144,15 +126,7 @@ def _page_of(key: str) -> mmap.mmap:
 
 
 class _Monitor:
-    """The checks that the watchdog process makes.
-
-    Args:
-        process: The process to watch.
-        launcher: The process that started it, or ANY.
-        page: Memory that watchdog and process share.
-        stop_limit: Seconds that the process may be stopped by a signal.
-        name: Name of the process in messages.
-    """
+    """The checks that the watchdog process makes."""
 
     def __init__(
         self, process: int, launcher: int, page: mmap.mmap, stop_limit: float, name: str
@@ -177,12 +151,9 @@ class _Monitor:
             self._check(now, min(passed, 2 * TICK), max(0.0, passed - 2 * TICK))
 
     def _check(self, now: float, passed: float, suspended: float) -> None:
-        """Check once.
+        """Check once, ``passed`` seconds after the last check.
 
-        Args:
-            now: The time.
-            passed: Seconds since the last check.
-            suspended: Further seconds in which the watchdog itself did not run.
+        The watchdog itself did not run for ``suspended`` further seconds.
         """
         [until] = LIMIT.unpack_from(self._page)
         if until != self._until:

@@ -18,8 +18,7 @@ from demitasse.training.tracking.services import MlflowRun, TensorBoard, Weights
 
 log = get_logger(__name__)
 
-MOST_FAILURES = 3
-"""Consecutive failures after which a logger is not called any more."""
+MOST_FAILURES = 3  # consecutive failures after which a logger is not called any more
 
 Facts = Mapping[str, object]
 
@@ -137,7 +136,10 @@ class JsonLines:
             message = "got a pipe, expected a regular file"
             raise OSError(errno.EINVAL, message, os.fspath(path))
         self._file: BinaryIO = self._path.open("ab", buffering=0)
-        self._incomplete = not _ends_line(self._path)
+        with self._path.open("rb") as file:  # a kill can leave half a line
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            self._incomplete = file.read() not in {b"", b"\n"}
 
     def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
         """Append a line with ``values``."""
@@ -167,21 +169,9 @@ class JsonLines:
         self._incomplete = False
 
 
-def _ends_line(path: Path) -> bool:
-    """Return whether a file is empty or ends with a newline; a kill can leave half a line."""
-    with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
-
-
 MAKERS: dict[str, Callable[[str], Logger]] = {
-    "jsonl": JsonLines,
-    "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-    "mlflow": MlflowRun,
-}
+    "jsonl": JsonLines, "tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MlflowRun,
+}  # fmt: skip
 
 KINDS = tuple(MAKERS)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from textwrap import indent
 
 from demitasse.core.extras import missing_extra
 from demitasse.core.log import json_ready
@@ -23,30 +24,21 @@ blocks after the thread has ended."""
 NOT_IN_NAMES = re.compile(r"[^\w\-. /]")
 """Characters that are not allowed in names of MLflow's metrics."""
 
-LONGEST_TAG = 500
-"""Characters of a value of MLflow's tags."""
-
-
-def _missing(service: str, extra: str) -> ConfigError:
-    return missing_extra(ConfigError, f"logging to {service}", "its client", extra)
+LONGEST_TAG = 500  # characters of a value of MLflow's tags
 
 
 class TensorBoard:
-    """Writes event files for TensorBoard, with tensorboardX.
+    """Writes event files for TensorBoard, with tensorboardX; a run that resumes adds a file.
 
-    Args:
-        folder: Folder of the files; a run that resumes adds a file.
-
-    Raises:
-        ConfigError: tensorboardX is not installed.
-        OSError: The folder cannot be written, or there is no shared memory (``/dev/shm``).
+    An OSError is raised if the folder cannot be written, or without shared memory (``/dev/shm``).
     """
 
     def __init__(self, folder: str) -> None:
         try:
             from tensorboardX import SummaryWriter
         except ImportError:
-            raise _missing(service="TensorBoard", extra="tensorboard") from None
+            what = "logging to TensorBoard"
+            raise missing_extra(ConfigError, what, "its client", "tensorboard") from None
         self._folder = folder
         try:
             self._writer = SummaryWriter(folder, max_queue=QUEUE)
@@ -68,18 +60,13 @@ class TensorBoard:
         self._check_thread()
         if kind == "distributions":
             self._add_histograms(iteration, facts)
-            return
-        text = json.dumps(json_ready(facts), indent=1)
-        indented = "\n".join(f"    {line}" for line in text.splitlines())  # code, in Markdown
-        self._writer.add_text(kind, indented, iteration)
+        else:
+            text = json.dumps(json_ready(facts), indent=1)
+            self._writer.add_text(kind, indent(text, "    "), iteration)  # code, in Markdown
         self._writer.flush()
 
     def _check_thread(self) -> None:
-        """Check that the writing thread is alive: without it the queue would block for ever.
-
-        Raises:
-            OSError: tensorboardX's thread has ended, e.g. because the disk is full.
-        """
+        """Check that the writing thread is alive: without it the queue would block for ever."""
         events = getattr(self._writer.file_writer, "event_writer", None)
         worker = getattr(events, "_worker", None)
         if worker is not None and not worker.is_alive():
@@ -99,7 +86,6 @@ class TensorBoard:
                 bucket_counts=histogram.counts,
                 global_step=iteration,
             )
-        self._writer.flush()
 
     def close(self) -> None:
         """Close the files."""
@@ -110,20 +96,14 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Sends numbers to Weights & Biases; its client reads its settings from ``WANDB_...``.
-
-    Args:
-        project: Name of the project.
-
-    Raises:
-        ConfigError: The client is not installed.
-    """
+    """Sends numbers to Weights & Biases; its client reads its settings from ``WANDB_...``."""
 
     def __init__(self, project: str) -> None:
         try:
             import wandb
         except ImportError:
-            raise _missing(service="Weights & Biases", extra="wandb") from None
+            what = "logging to Weights & Biases"
+            raise missing_extra(ConfigError, what, "its client", "wandb") from None
         self._project, self._client = project, wandb
         self._run = wandb.init(project=project)
         # The service's own step cannot go back, as that of a run does that resumes.
@@ -137,13 +117,11 @@ class WeightsAndBiases:
     def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
         """Add the facts to the configuration of the run; the last event of a kind counts."""
         if kind == "distributions":
-            shown = {
-                name: self._client.Histogram(
-                    np_histogram=(list(histogram.counts), list(histogram.edges))
-                )
-                for name, histogram in histograms(facts)
-            }
-            self._run.log({**shown, "iteration": iteration})
+            shown: dict[str, object] = {"iteration": iteration}
+            for name, histogram in histograms(facts):
+                counted = list(histogram.counts), list(histogram.edges)
+                shown[name] = self._client.Histogram(np_histogram=counted)
+            self._run.log(shown)
             return
         values = {"iteration": iteration, **facts}
         self._run.config.update({kind: json_ready(values)}, allow_val_change=True)
@@ -157,21 +135,15 @@ class WeightsAndBiases:
 
 
 class MlflowRun:
-    """Sends numbers with MLflow's client to the server of ``MLFLOW_TRACKING_URI``.
-
-    Args:
-        experiment: Name of the experiment; created if it does not exist.
-
-    Raises:
-        ConfigError: The client is not installed.
-    """
+    """Sends numbers with MLflow's client to the server of ``MLFLOW_TRACKING_URI``."""
 
     def __init__(self, experiment: str) -> None:
         try:
             from mlflow.entities import Metric
             from mlflow.tracking import MlflowClient
         except ImportError:
-            raise _missing(service="MLflow", extra="mlflow") from None
+            what = "logging to MLflow"
+            raise missing_extra(ConfigError, what, "its client", "mlflow") from None
         self._experiment, self._metric = experiment, Metric
         self._client = MlflowClient()
         known = self._client.get_experiment_by_name(experiment)
@@ -204,31 +176,20 @@ class MlflowRun:
 
 NUMBERS = ("low", "high", "mean", "norm")
 
-MOST_BINS = 1000
-"""Bins of a histogram that is read from a file."""
+MOST_BINS = 1000  # bins of a histogram that is read from a file
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Distribution of the values of a parameter, or of its gradient.
+    """Distribution of the values of a parameter, or of its gradient."""
 
-    Attributes:
-        low: The smallest value.
-        high: The largest value.
-        mean: The mean.
-        norm: The L2 norm.
-        count: Number of values.
-        edges: Edges of the bins, rising; one more than bins.
-        counts: Number of sampled values in each bin.
-    """
-
-    low: float
+    low: float  # the smallest value
     high: float
     mean: float
-    norm: float
-    count: int
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
+    norm: float  # L2
+    count: int  # of values
+    edges: tuple[float, ...]  # of the bins, rising; one more than bins
+    counts: tuple[int, ...]  # of sampled values in each bin
 
     def quantile(self, share: float) -> float:
         """Return the value that a share of the sampled values is below."""

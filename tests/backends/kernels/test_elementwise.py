@@ -11,6 +11,7 @@ from demitasse.backends.kernels.elementwise import (
     PAIRS,
     SLOPES,
     SLOPES_OF_BOTH,
+    SUMS,
     Elementwise,
 )
 from demitasse.backends.kernels.tuning import Tuning
@@ -89,8 +90,8 @@ def run(function, arrays, width, threads):
     numbers = NUMBERS.get(function.removesuffix("_slope").replace("inside", "clip"), ())
     kernel = Elementwise(function, numbers, arrays[0].size, Tuning(width=width, threads=threads))
     y = np.full_like(arrays[0], 7.0)
-    kernel(arrays, y)
-    kernel(arrays, arrays[0])  # in place
+    kernel(*arrays, y)
+    kernel(*arrays, arrays[0])  # in place
     np.testing.assert_array_equal(arrays[0], y)
     return y
 
@@ -204,10 +205,36 @@ def test_a_pair_gives_two_results_that_may_overwrite_what_is_read(pair, threads,
     want = [WANT_COMBINATIONS[function](one, two) for function in PAIRS[pair]]
     kernel = Elementwise(pair, (), count, Tuning(width=width, threads=threads))
 
-    kernel([one, two], two, one)
+    kernel(one, two, two, one)
 
     np.testing.assert_array_equal(two, want[0])
     np.testing.assert_array_equal(one, want[1])
+
+
+@WIDTH
+@COUNTS
+@THREADS
+@pytest.mark.parametrize("arrays", [1, 2, 3, 4])
+def test_sums_add_from_first_to_last(arrays, threads, count, width):
+    given = [normal(count, seed=seed) for seed in range(arrays)]
+    given[0][0] = np.nan
+    total = given[0].copy()
+    for array in given[1:]:
+        total += array
+    factors = 1.0, -2.0, 0.5, 3.0
+    weighted = sum(
+        factor * array.astype(float) for factor, array in zip(factors, given, strict=False)
+    )
+    tuning = Tuning(width=width, threads=threads)
+    y = np.empty(count, np.float32)
+
+    Elementwise(f"weighted_sum{arrays}", factors[:arrays], count, tuning)(*given, y)
+    np.testing.assert_allclose(y, weighted, rtol=1e-5, atol=1e-5)
+    Elementwise(f"sum{arrays}", (), count, tuning)(*given, y)
+    np.testing.assert_array_equal(y, total)
+    Elementwise(f"rectified_sum{arrays}", (), count, tuning)(*given, y)
+    np.testing.assert_array_equal(y, np.maximum(total, 0))
+    assert len(SUMS) == 12
 
 
 def test_all_functions_have_a_formula_here():

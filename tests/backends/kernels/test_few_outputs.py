@@ -9,8 +9,7 @@ from stages import WIDE, WIDTH, in_memory, normal
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
-from demitasse.backends.kernels.few_outputs import plan_few_outputs
-from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
+from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined

@@ -9,9 +9,7 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
-from demitasse.backends.kernels.grouped import plan_grouped
-from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
-from demitasse.backends.kernels.grouped.gradient import GroupedGradient
+from demitasse.backends.kernels.grouped import GroupedConvolution, GroupedGradient, plan_grouped
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined

@@ -61,10 +61,10 @@ def test_all_tiles_are_at_the_positions(channels, pad, kernel, width):
     cutting = tiling(shape, c, kernel, width, pad, stack_bytes=1, fewest_tiles=1)
     scratch, (down, right) = ScratchLayout(cutting), cutting.grid
     tiles = np.zeros((cutting.positions, 2 * down * right, c), np.float32)
-    code = exported(f"cut{of.name}x{width}", width, lambda k: write(k, of))
+    code = exported(f"cut{of}x{width}", width, lambda k: write(k, of))
     fields = CutFields.values(
         strips=scratch.calls(stages=1)[0],
-        x=image_values(Images.in_blocks(shape, block), shape[2:], width, cutting.sources),
+        x=image_values(Images.in_blocks(shape, block), shape[2:], width, cutting.pad),
         tiles=tiles,
         tile_stride=c,
         position_stride=2 * down * right * c,

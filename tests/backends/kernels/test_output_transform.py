@@ -17,7 +17,7 @@ def outputs(kernel, width, rows, columns, slope, *, pool):
     """What the kernel writes of random sums and offsets, and what it should."""
     of = filtering(kernel)
     down, across = of
-    name = f"back {'pooled ' if pool else ''}{of.name}x{width}"
+    name = f"back {'pooled ' if pool else ''}{of}x{width}"
     code = of_stage(name, width, 9, lambda module: back(module, of, width, pool=pool))
     positions, offsets = normal(of.positions, width), normal(width, seed=1)
     slope = np.linspace(slope, slope / 2, width, dtype=np.float32)  # one for each filter

@@ -8,7 +8,7 @@ import pytest
 from stages import WIDTH, normal, where
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.recurrence import forward
+from demitasse.backends.kernels.recurrence import cells, forward
 from demitasse.backends.kernels.recurrence.backward import RecurrentBackward
 from demitasse.backends.kernels.recurrence.forward import Recurrence, SavedStates, Squashing
 from demitasse.backends.kernels.tuning import Tuning
@@ -26,8 +26,8 @@ MARK = 7.5
 @pytest.fixture(autouse=True)
 def few_each(monkeypatch):
     """Let threads divide small steps too."""
-    for name in ("FEWEST_EACH", "OUTPUT_FEWEST_EACH"):
-        monkeypatch.setattr(forward, name, 1)
+    monkeypatch.setattr(cells, "FEWEST_EACH", 1)
+    monkeypatch.setattr(forward, "OUTPUT_FEWEST_EACH", 1)
 
 
 class Case:

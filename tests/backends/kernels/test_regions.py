@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from demitasse.backends import onednn
+from demitasse.backends.kernels import team as installation
 from demitasse.backends.kernels.language import team as openmp_team
-from demitasse.backends.kernels.team import installation
-from demitasse.backends.kernels.team.installation import Imports
-from demitasse.backends.kernels.team.runtime import ALONE_AT_FIRST, Field
+from demitasse.backends.kernels.team import Imports
+from demitasse.backends.kernels.team.regions import ALONE_AT_FIRST
+from demitasse.backends.kernels.team.runtime import Field
 from demitasse.backends.onednn.library.library import load
 
 onednn.status()  # takes our team into use, where there can be one

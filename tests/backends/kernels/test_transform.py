@@ -22,7 +22,7 @@ def test_a_tile_is_multiplied_from_both_sides(which, kernel, width):
     of = filtering(kernel)
     both = down, across = tuple(matrix(each, which) for each in of)
     (high, rows), (wide, columns) = (each.shape for each in both)
-    name = f"transform {which}{of.name}x{width}"
+    name = f"transform {which}{of}x{width}"
     code = of_stage(name, width, 6, lambda module: transform(module, "stage", both, width))
     tile = normal(rows + 2, columns + 1, width)
     positions = np.zeros((high * wide, 3, width), np.float32)

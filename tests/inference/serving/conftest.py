@@ -1,15 +1,13 @@
-"""Small models in a folder, and clients of an application without a network."""
+"""Small models in a folder, and applications that serve them."""
 
-import asyncio
-import json
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from model_cards import classifier_card
+from serving_client import Client
 
 from demitasse.inference.cards.model_files import find_model
 from demitasse.inference.serving.app import App
@@ -36,54 +34,6 @@ layer {{ name: "flat" type: "Reshape" bottom: "data" top: "flat"
 """
 
 CARD = classifier_card("net", ["blue", "green", "red"], "bgr")
-
-
-@dataclass
-class Reply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    def json(self):
-        return json.loads(self.body)
-
-
-@dataclass
-class Client:
-    """Asks an application as a server would."""
-
-    app: App
-    parts: list = field(default_factory=list)
-
-    async def ask(self, method, path, body=b"", headers=None, *, pieces=None, end=True):
-        pieces = [body] if pieces is None else pieces
-        messages = [
-            {"type": "http.request", "body": p, "more_body": not end or i + 1 < len(pieces)}
-            for i, p in enumerate(pieces)
-        ]
-        sent = []
-
-        async def receive():
-            if messages:
-                return messages.pop(0)
-            await asyncio.sleep(3600)
-            return None
-
-        async def send(message):
-            sent.append(message)
-
-        raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
-        scope = {"type": "http", "method": method, "path": path, "headers": raw}
-        await self.app(scope, receive, send)
-        head = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
-        return Reply(sent[0]["status"], head, sent[1]["body"])
-
-    def get(self, path):
-        return asyncio.run(self.ask("GET", path))
-
-    def post(self, path, body=b"", headers=None, **how):
-        body = json.dumps(body).encode() if isinstance(body, dict) else body
-        return asyncio.run(self.ask("POST", path, body, headers, **how))
 
 
 @pytest.fixture

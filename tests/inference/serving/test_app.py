@@ -11,11 +11,13 @@ import threading
 import numpy as np
 import pytest
 from PIL import Image
+from serving_client import Transport
 
 from demitasse.errors import DataError
 from demitasse.inference.serving import InferRequest, Tensor, read_response, write_request
-from demitasse.inference.serving.app import App, Limits
+from demitasse.inference.serving.app import Limits
 from demitasse.inference.serving.batching import BusyError, Queue
+from demitasse.inference.serving.connections import Connection
 from demitasse.inference.serving.messages import LENGTH_HEADER
 
 INFER = "/v2/models/means/infer"
@@ -550,13 +552,16 @@ def test_a_closed_queue_answers_what_waits_and_takes_no_more(serving, folder):
     from demitasse.inference.serving import read_request
 
     prepared = model.prepare(read_request(body))
-    result = queue.put(prepared)
 
-    queue.close()
+    async def closed():
+        waiting = asyncio.create_task(queue.run(prepared))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(queue.close)
+        assert (await waiting)["score"].shape == (1, 3)
+        with pytest.raises(BusyError):
+            await queue.run(prepared)
 
-    assert result.result(0)["score"].shape == (1, 3)
-    with pytest.raises(BusyError):
-        queue.put(prepared)
+    asyncio.run(closed())
 
 
 def test_several_threads_have_nets_of_their_own(serving):
@@ -570,21 +575,6 @@ def test_several_threads_have_nets_of_their_own(serving):
         [tensor] = read_response(reply.body).outputs
         wanted = (DATA * i).mean(axis=(2, 3))
         np.testing.assert_allclose(tensor.values, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_the_application_begins_and_ends_with_the_server():
-    sent = []
-    messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-
-    async def receive():
-        return messages.pop(0)
-
-    async def send(message):
-        sent.append(message["type"])
-
-    asyncio.run(App({})({"type": "lifespan"}, receive, send))
-
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 class Failing:
@@ -703,53 +693,146 @@ def test_many_numbers_are_written_as_few_are(serving, monkeypatch):
 
 
 def test_large_answers_are_sent_in_pieces(serving, monkeypatch):
-    monkeypatch.setattr("demitasse.inference.serving.app.PIECE", 7)
-    request = InferRequest([Tensor("data", DATA)], {"score": True})
-    headers, body = write_request(request)
-    sent = []
+    monkeypatch.setattr("demitasse.inference.serving.connections.PART", 7)
+    headers, body = write_request(InferRequest([Tensor("data", DATA)], {"score": True}))
 
-    async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
+    reply = serving().post(INFER, body, headers)
 
-    async def send(message):
-        sent.append(message)
-
-    raw = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
-    scope = {"type": "http", "method": "POST", "path": INFER, "headers": raw}
-    asyncio.run(serving().app(scope, receive, send))
-
-    content = b"".join(one["body"] for one in sent[1:])
-    head = dict(sent[0]["headers"])
-    assert len(content) == int(head[b"content-length"])
-    assert [one.get("more_body", False) for one in sent[1:]][-2:] == [True, False]
-    answer = read_response(content, int(head[LENGTH_HEADER.lower().encode()]))
+    answer = read_response(reply.body, int(reply.headers[LENGTH_HEADER.lower()]))
     np.testing.assert_allclose(
         answer.outputs[0].values, DATA.mean(axis=(2, 3)), rtol=1e-5, atol=1e-6
     )
 
 
-def test_answers_count_until_they_are_taken(serving):
+def test_answers_count_until_they_are_taken(serving, monkeypatch):
+    monkeypatch.setattr("demitasse.inference.serving.connections.PART", 7)
     client = serving(Limits(max_bytes=2000, held=2000))
-    taken = asyncio.Event()
+    body = json.dumps(asked()).encode()
 
     async def both():
-        async def receive():
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message):
-            if message["type"] == "http.response.body":
-                await taken.wait()
-
-        body = json.dumps(asked()).encode()
-        scope = {"type": "http", "method": "POST", "path": INFER, "headers": []}
-        slow = [asyncio.create_task(client.app(scope, receive, send)) for _ in range(20)]
-        await asyncio.sleep(0.5)
+        slow = [Connection(client.app) for _ in range(20)]
+        for one in slow:
+            one.connection_made(Transport())
+            one._writable.clear()
+            one.data_received(b"POST %b HTTP/1.1\r\nHost: a\r\n" % INFER.encode())
+            one.data_received(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            await asyncio.sleep(0.05)
         refused = await client.ask("POST", INFER, body)
-        taken.set()
-        await asyncio.gather(*slow)
+        for one in slow:
+            one._writable.set()
+        await asyncio.gather(*(one.transport.ended.wait() for one in slow))
         return refused, await client.ask("POST", INFER, body)
 
     refused, accepted = asyncio.run(both())
 
     assert refused.status == 503
     assert accepted.status == 200
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Threads in which nets ran, and numbers of requests in batches."""
+    from demitasse.inference.serving.model import Runner
+
+    found, run = [], Runner.run
+
+    def noting(runner, requests):
+        found.append((threading.current_thread(), len(requests)))
+        return run(runner, requests)
+
+    monkeypatch.setattr(Runner, "run", noting)
+    return found
+
+
+async def ask_often(client, count):
+    body = json.dumps(asked()).encode()
+    replies = [await client.ask("POST", INFER, body) for _ in range(count)]
+    assert {reply.status for reply in replies} == {200}
+
+
+def test_a_net_whose_passes_are_short_runs_in_the_event_loop(serving, threads, monkeypatch):
+    monkeypatch.setattr("demitasse.inference.serving.batching.SHORT", 60.0)
+    client = serving()
+
+    async def many():
+        await ask_often(client, 24)
+        body = json.dumps(asked()).encode()
+        return await asyncio.gather(*(client.ask("POST", INFER, body) for _ in range(4)))
+
+    assert {reply.status for reply in asyncio.run(many())} == {200}
+    assert threads[0][0] is not threading.current_thread()
+    assert threads[-1] == (threading.current_thread(), 4)
+
+
+def test_a_long_pass_has_the_next_ones_run_in_a_thread(serving, threads, monkeypatch):
+    monkeypatch.setattr("demitasse.inference.serving.batching.SHORT", 60.0)
+    client = serving()
+
+    async def many():
+        await ask_often(client, 24)
+        monkeypatch.setattr("demitasse.inference.serving.batching.SHORT", 0.0)
+        await ask_often(client, 3)
+
+    asyncio.run(many())
+    here = [thread is threading.current_thread() for thread, _ in threads]
+    assert here[-3:] == [True, False, False]
+
+
+@pytest.mark.parametrize("how", [{"workers": 2}, {"max_delay": 0.001}])
+def test_several_workers_and_delays_need_threads(serving, threads, monkeypatch, how):
+    monkeypatch.setattr("demitasse.inference.serving.batching.SHORT", 60.0)
+
+    asyncio.run(ask_often(serving(**how), 48))
+
+    assert threading.current_thread() not in {thread for thread, _ in threads}
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(1)])
+def test_a_net_that_fails_in_the_event_loop_is_tried_in_its_thread(
+    serving, threads, monkeypatch, error
+):
+    monkeypatch.setattr("demitasse.inference.serving.batching.SHORT", 60.0)
+    failing = Failing(monkeypatch)
+    client = serving()
+
+    async def many():
+        await ask_often(client, 24)
+        failing.error = error
+        refused = await client.ask("POST", INFER, json.dumps(asked()).encode())
+        failing.error = None
+        return refused
+
+    assert asyncio.run(many()).status == 500
+    assert threads[-1][0] is threading.current_thread()
+    if isinstance(error, ValueError):
+        while client.get("/v2/health/ready").status == 503:
+            pass
+        assert client.post(INFER, asked()).status == 200
+
+
+def test_requests_that_wait_for_a_thread_go_on_in_the_event_loop(serving, held, monkeypatch):
+    monkeypatch.setattr("demitasse.inference.serving.batching.SHORT", 60.0)
+    client = serving(max_batch=1)
+
+    async def many():
+        body = json.dumps(asked()).encode()
+        tasks = [asyncio.create_task(client.ask("POST", INFER, body)) for _ in range(4)]
+        await asyncio.to_thread(held.begun.wait, 30)
+        await asyncio.sleep(0.05)
+        held.go.set()
+        return [(await one).status for one in tasks]
+
+    assert asyncio.run(many()) == [200] * 4
+
+
+def test_a_request_whose_client_gets_no_result_is_not_run(serving, held):
+    client = serving(Limits(timeout=0.1))
+
+    async def late():
+        body = json.dumps(asked()).encode()
+        return await asyncio.gather(*(client.ask("POST", INFER, body) for _ in range(6)))
+
+    assert [reply.status for reply in asyncio.run(late())] == [504] * 6
+    held.go.set()
+    assert client.post(INFER, asked()).status == 200
+    assert sum(held.sizes) < 6

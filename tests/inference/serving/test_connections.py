@@ -8,12 +8,9 @@ from functools import partial
 
 import pytest
 
-pytest.importorskip("uvicorn")
-
-from uvicorn import Config
-from uvicorn.server import ServerState
-
+from demitasse.inference.serving.app import Limits
 from demitasse.inference.serving.connections import Connection, Turns
+from demitasse.inference.serving.framing import Response
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = 1 << 26
@@ -23,26 +20,24 @@ SOON = 20.0
 
 
 class Answering:
-    """An application; ``ended`` is set when an answer has gone, or its client."""
+    """An application with one answer; ``ended`` is set when it has gone, or its client."""
 
-    def __init__(self, size: int) -> None:
-        self.size, self.ended = size, asyncio.Event()
+    def __init__(self, size, headers=(), timeout=SOON):
+        self.response = Response(200, dict(headers), [bytes(size)])
+        self.limits, self.ended = Limits(timeout=timeout), asyncio.Event()
 
-    async def __call__(self, scope, receive, send):
-        length = [(b"content-length", str(self.size).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": length})
-        await send({"type": "http.response.body", "body": bytes(self.size)})
-        self.ended.set()
+    def accept(self, head):
+        return self.response
+
+    def hold(self, count):
+        if count < 0:
+            self.ended.set()
 
 
 @asynccontextmanager
-async def connected(app, timeout):
+async def connected(app):
     """Serve an application, and connect a client to it."""
-    config = Config(app, log_config=None, lifespan="off", ws="none")
-    config.load()
-    made = partial(
-        Connection, timeout=timeout, config=config, server_state=ServerState(), app_state={}
-    )
+    made = partial(Connection, app)
     server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     try:
@@ -56,7 +51,7 @@ async def connected(app, timeout):
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHo", REQUEST[:-1]])
 def test_who_does_not_end_the_headers_is_cut_off(begun):
     async def client():
-        async with connected(Answering(3), timeout=0.1) as (reader, writer):
+        async with connected(Answering(3, timeout=0.1)) as (reader, writer):
             writer.write(begun)
 
             return await reader.read()
@@ -65,14 +60,10 @@ def test_who_does_not_end_the_headers_is_cut_off(begun):
 
 
 def test_a_header_field_with_a_line_break_is_not_sent():
-    async def app(scope, receive, send):
-        fields = [(b"content-length", b"0"), (b"x-name", b"a\r\nset-cookie: b")]
-        await send({"type": "http.response.start", "status": 200, "headers": fields})
-        await send({"type": "http.response.body"})
-
     async def client():
-        async with connected(app, timeout=1.0) as (reader, writer):
-            writer.write(REQUEST)
+        app = Answering(0, {"X-Name": "a\r\nset-cookie: b"})
+        async with connected(app) as (reader, writer):
+            writer.write(REQUEST.replace(b"Host", b"Connection: close\r\nHost"))
 
             return await reader.read()
 
@@ -84,7 +75,7 @@ def test_a_header_field_with_a_line_break_is_not_sent():
 
 def test_so_is_who_has_been_answered_before():
     async def client():
-        async with connected(Answering(3), timeout=0.1) as (reader, writer):
+        async with connected(Answering(3, timeout=0.1)) as (reader, writer):
             writer.write(REQUEST)
             answer = await reader.readexactly(len(b"HTTP/1.1 200 OK"))
             writer.write(REQUEST[:-4])
@@ -99,8 +90,8 @@ def test_so_is_who_has_been_answered_before():
 
 def test_who_does_not_take_an_answer_is_cut_off():
     async def client():
-        app = Answering(LARGE)
-        async with connected(app, timeout=0.1) as (_, writer):
+        app = Answering(LARGE, timeout=0.1)
+        async with connected(app) as (_, writer):
             writer.write(REQUEST)
 
             await app.ended.wait()
@@ -110,8 +101,8 @@ def test_who_does_not_take_an_answer_is_cut_off():
 
 def test_who_takes_an_answer_slowly_has_it_whole():
     async def client():
-        app = Answering(LARGE)
-        async with connected(app, timeout=5.0) as (reader, writer):
+        app = Answering(LARGE, timeout=5.0)
+        async with connected(app) as (reader, writer):
             writer.write(REQUEST)
             await reader.readuntil(b"\r\n\r\n")
             for _ in range(8):
@@ -152,10 +143,7 @@ class Transport:
 def test_it_counts_that_some_of_an_answer_is_taken(left, cut_off):
     async def waited():
         transport = Transport(list(left))
-        config = Config(Answering(3), log_config=None, ws="none")
-        config.load()
-        state = ServerState()
-        connection = Connection(timeout=100, config=config, server_state=state, app_state={})
+        connection = Connection(Answering(3))
         connection.connection_made(transport)
         connection.pause_writing()
         for before in left[:-1]:
@@ -178,17 +166,7 @@ class Broken(Connection):
 
 def test_a_connection_that_fails_leaves_the_others():
     async def clients():
-        config = Config(Answering(3), log_config=None, lifespan="off", ws="none")
-        config.load()
-        turns = Turns()
-        made = partial(
-            Broken,
-            timeout=SOON,
-            turns=turns,
-            config=config,
-            server_state=ServerState(),
-            app_state={},
-        )
+        made = partial(Broken, Answering(3), Turns())
         server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
         found = []
         async with asyncio.timeout(SOON):
@@ -210,7 +188,7 @@ def test_a_client_that_left_before_its_refusal_is_forgotten():
     async def clients():
         left = []
         for _ in range(20):
-            async with connected(Answering(3), timeout=SOON) as (reader, writer):
+            async with connected(Answering(3)) as (reader, writer):
                 del reader
                 writer.write(b"no HTTP\r\n\r\n" + b"x" * 100_000)
                 writer.get_extra_info("socket").setsockopt(
@@ -226,17 +204,7 @@ def test_a_client_that_left_before_its_refusal_is_forgotten():
 
 def test_a_new_connection_takes_the_place_of_the_one_idle_for_longest():
     async def clients():
-        config = Config(Answering(3), log_config=None, lifespan="off", ws="none")
-        config.load()
-        state = ServerState()
-        made = partial(
-            Connection,
-            timeout=SOON,
-            turns=Turns(3),
-            config=config,
-            server_state=state,
-            app_state={},
-        )
+        made = partial(Connection, Answering(3), Turns(3))
         server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()[:2]
         async with asyncio.timeout(SOON):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from demitasse.inference.serving.framing import (
     MAX_FIELDS,
     ChunkDecoder,
-    FramingError,
+    HTTPError,
     parse_head,
 )
 
@@ -140,7 +140,7 @@ def test_hosts_are_accepted(host):
     ],
 )
 def test_a_head_that_two_servers_could_read_differently_is_refused(content, status):
-    with pytest.raises(FramingError) as caught:
+    with pytest.raises(HTTPError) as caught:
         parse_head(content)
 
     assert caught.value.status == status
@@ -211,7 +211,7 @@ def test_what_is_chunked_comes_back(parts, step):
 )
 @pytest.mark.parametrize("step", [1000, 100_000])
 def test_chunks_that_two_servers_could_read_differently_are_refused(content, step):
-    with pytest.raises(FramingError):
+    with pytest.raises(HTTPError):
         decoded(content, step)
 
 
@@ -219,7 +219,7 @@ def test_chunks_that_two_servers_could_read_differently_are_refused(content, ste
 def test_whatever_comes_as_chunks_is_read_or_refused(content, step):
     try:
         decoded(content, step)
-    except FramingError:
+    except HTTPError:
         return
 
 
@@ -227,5 +227,5 @@ def test_whatever_comes_as_chunks_is_read_or_refused(content, step):
 def test_whatever_comes_as_a_head_is_read_or_refused(content):
     try:
         parse_head(content + b"\r\n\r\n")
-    except FramingError:
+    except HTTPError:
         return

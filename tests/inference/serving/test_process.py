@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("uvicorn", reason="the server needs uvicorn")
-
 from demitasse.inference.serving import InferRequest, Tensor, read_response, write_request
 
 DATA = np.random.default_rng(1).standard_normal((1, 3, 4, 4)).astype(np.float32)

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-pytest.importorskip("uvicorn", reason="the server needs uvicorn")
 triton = pytest.importorskip("tritonclient.http", reason="pip install tritonclient[http]")
 
 DATA = np.random.default_rng(1).standard_normal((2, 3, 4, 4)).astype(np.float32)

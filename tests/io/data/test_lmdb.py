@@ -341,10 +341,10 @@ def test_records_beyond_one_commit_are_all_there(tmp_path):
 
 
 def test_an_interrupt_while_it_is_opened_leaves_no_file_open(database, monkeypatch):
-    def interrupt(file):
+    def interrupt(file, offset, size):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LmdbFile, "_newest_meta", interrupt)
+    monkeypatch.setattr(LmdbFile, "_read_at", interrupt)
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

@@ -90,7 +90,15 @@ def test_another_name_with_a_value_that_cannot_be_is_refused(text):
         parse_text(text, PoolingParameter)
 
 
-@pytest.mark.parametrize(("name", "fork"), [("VIDEO_DATA", "C3D"), ("DENSE_CRF", "DeepLab")])
+@pytest.mark.parametrize(
+    ("name", "fork"),
+    [
+        ("VIDEO_DATA", "C3D"),
+        ("DENSE_CRF", "DeepLab"),
+        ("UNPOOLING", "DeconvNet"),
+        ("WINDOW_INST_SEG_DATA", "DeconvNet"),
+    ],
+)
 def test_types_of_the_old_format_are_named(name, fork):
     with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions=[name, fork]):
         parse_text(f"layers {{ type: {name} }}", NetParameter)
@@ -109,6 +117,13 @@ def test_a_message_of_a_fork_is_named_where_another_name_looks_alike(field, fork
         parse_text(f"{field} {{ }}", LayerParameter)
 
 
+def test_the_parameters_of_unpooling_are_named():
+    text = "layers { type: POOLING } layers { unpooling_param { unpool: MAX unpool_size: 14 } }"
+
+    with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions="HyeonwooNoh/caffe"):
+        parse_text(text, NetParameter)
+
+
 def test_layer_types_of_forks_are_known():
     assert fork_of_type("MultiStageMeanfield").startswith("CRF-RNN")
     assert fork_of_type("SpatialDropout").startswith("Intel Caffe")
@@ -116,6 +131,7 @@ def test_layer_types_of_forks_are_known():
     assert fork_of_type("ProposalTarget").startswith("Cascade R-CNN")
     assert fork_of_type("CtcLoss").startswith("DeepDetect")
     assert "MobileNet-YOLO" in fork_of_type("RegionLoss")
+    assert fork_of_type("Unpooling").startswith("DeconvNet")
     assert fork_of_type("Convolution") == ""
     assert fork_of_type("NoSuchLayer") == ""
 

@@ -568,11 +568,11 @@ def test_a_run_goes_on_without_a_snapshot_that_cannot_be_written(
     solver = made(fields, tmp_path, snapshot=2, max_iter=6)
     tried = []
 
-    def full_at_first(checkpoint, prefix):
-        tried.append(checkpoint.iter)
-        if checkpoint.iter < 6:
+    def full_at_first(run, iteration, *rest):
+        tried.append(iteration)
+        if iteration < 6:
             raise SnapshotError("No space left on device")
-        return write_snapshot(checkpoint, prefix)
+        return write_snapshot(run, iteration, *rest)
 
     monkeypatch.setattr(retention, "write_snapshot", full_at_first)
 
@@ -585,7 +585,7 @@ def test_a_run_goes_on_without_a_snapshot_that_cannot_be_written(
 def test_a_run_whose_last_snapshot_cannot_be_written_fails(fields, tmp_path, monkeypatch):
     solver = made(fields, tmp_path, snapshot=2, max_iter=4)
 
-    def full(checkpoint, prefix):
+    def full(*_):
         raise SnapshotError("No space left on device")
 
     monkeypatch.setattr(retention, "write_snapshot", full)

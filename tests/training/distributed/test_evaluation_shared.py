@@ -34,7 +34,7 @@ def counted(monkeypatch):
 
     def counting(self, *given):
         done = run(self, *given)
-        counts[self._team.rank] = counts.get(self._team.rank, 0) + len(done.batches)
+        counts[self._team.rank] = counts.get(self._team.rank, 0) + len(done[1])
         return done
 
     monkeypatch.setattr(evaluation.DistributedEvaluator, "_round", counting)

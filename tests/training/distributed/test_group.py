@@ -114,8 +114,7 @@ def test_loggers_are_told_how_long_each_process_waited(train, caplog):
 
 
 def test_who_waits_least_is_the_slowest():
-    before = WaitTimes.decode([WaitTimes.encode(1.0, 0.5), WaitTimes.encode(2.0, 0.5)])
-    now = WaitTimes.decode([WaitTimes.encode(4.0, 0.75), WaitTimes.encode(2.5, 1.0)]).since(before)
+    now = WaitTimes((4.0, 2.5), (0.75, 1.0)).since(WaitTimes((1.0, 2.0), (0.5, 0.5)))
 
     assert now == WaitTimes((3.0, 0.5), (0.25, 0.5))
     assert now.slowest == 1

@@ -13,9 +13,6 @@ from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["DepthwiseSchedule", "Group", "plan_depthwise"]
-
-
 FLOAT_BYTES = 4
 
 ROWS_EACH = 8
@@ -24,13 +21,10 @@ ROWS_EACH = 8
 
 @dataclass(frozen=True)
 class Group:
-    """Contiguous channels that a thread convolves at a time, in whole vectors.
+    """Contiguous channels that a thread convolves at a time, in whole vectors from ``vector`` on.
 
     Attributes:
-        x: Elements from the beginning of an input pixel to the first of them.
-        y: The same for an output pixel.
-        vector: The first vector.
-        channels: Number of channels.
+        x, y: Elements from the beginning of an input and of an output pixel to the channels.
     """
 
     x: int
@@ -74,10 +68,9 @@ class DepthwiseSchedule(ConvSchedule):
             firsts = [cut * self.width for cut in cuts[:-1]] + [block]
         else:
             firsts = list(range(0, self.x[1] + 1, block))
-        pairs = pairwise(firsts)
         return [
             Group(x.place(first), y.place(first), first // self.width, end - first)
-            for first, end in pairs
+            for first, end in pairwise(firsts)
         ]
 
 
@@ -89,13 +82,7 @@ WIDEST = 16
 
 
 def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DepthwiseSchedule:
-    """Return the schedule of a depthwise convolution.
-
-    Args:
-        op: The convolution.
-        x: Its input's shape, (N, C, H, W).
-        y: Its output's shape.
-        tuning: Target of the kernels, and the choice of kernels.
+    """Return the schedule of a depthwise convolution; shapes are (N, C, H, W).
 
     Raises:
         Declined: The convolution is not depthwise, not 2-D, or has large windows.

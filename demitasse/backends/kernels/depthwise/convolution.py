@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,10 +11,10 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address
+from demitasse.backends.kernels.language.structs import Address
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -28,7 +27,6 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.products import a_few_at_a_time
 from demitasse.backends.kernels.windows import (
-    OutputFields,
     Row,
     WindowConvolution,
     WindowFields,
@@ -44,38 +42,26 @@ class DepthwiseFields(WindowFields):
     """A depthwise convolution."""
 
     y: OutputFields
-    """The output."""
-
     filters: Address
-    """Address of the filters: for each vector, tap after tap."""
+    """Filters: for each vector, tap after tap."""
     offsets: Address
-    """Address of one offset for each channel."""
+    """One offset for each channel."""
     rectifier: Address
-    """Address of the rectifier's numbers: one slope for each channel, or the limits of all."""
+    """Numbers of the epilogue: one slope for each channel, or the limits."""
     groups: Word
     """Number of groups of channels."""
     group_table: Address
-    """Address of the groups' table. Columns: elements from the beginning of an input and an output
-    pixel to the first channel; first vector; number of channels."""
+    """Columns: elements from the beginning of an input and an output pixel to the first channel;
+    first vector; number of channels."""
 
 
-@cache
-def _kernel(width: int, shape: Shape) -> int:
-    """Return the address of the kernel."""
-    name = f"depthwise{width}_{shape}"
-    return compiled(name, lambda module: _write(module, name, width, shape), name)[name]
-
-
-def _write(module: Any, name: str, width: int, shape: Shape) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = DepthwiseFields.read(k)
+@DepthwiseFields.kernel("depthwise")
+def _kernel(k: Kernel, f: DepthwiseFields, shape: Shape) -> None:
     begin, end = chunk(f.groups * f.images * f.y.rows, *k.thread())
     with k.loop(end, begin) as strip:
         group, place = strip.i % f.groups, strip.i // f.groups
-        image, line = place // f.y.rows, place % f.y.rows
-        output = f.y.at + (image * f.y.image_stride + line * f.y.row_stride) * FLOAT
+        output = f.y.row(place // f.y.rows, place % f.y.rows)
         write_strip(k, f, shape, group, place, output, f.y.column_stride * FLOAT)
-    k.done()
 
 
 def write_strip(
@@ -90,19 +76,11 @@ def write_strip(
     *,
     in_blocks: bool = False,
 ) -> None:
-    """Write a row of outputs of one group of channels, or several.
+    """Write the outputs of row ``place`` of all images, or of several rows, of a group of channels.
 
-    Args:
-        k: The kernel.
-        f: Its fields.
-        shape: What its code depends on.
-        group: The group.
-        place: The row, of those of all images.
-        output: Address of the first output of the row, with all its channels.
-        output_bytes: Bytes from one output to the next.
-        line_bytes: For each of several rows, bytes from the outputs of the first to its own, as
-            :func:`write_lines` takes them; None for one row of any length.
-        in_blocks: Whether it is as :func:`write_block_lines` takes it.
+    ``output`` is the address of the first output with all channels; outputs are ``output_bytes``
+    apart. Several rows are written by :func:`write_lines`, or :func:`write_block_lines` for images
+    ``in_blocks``; None for ``line_bytes`` is one row of any length.
     """
     taps_bytes = shape.kernel[0] * shape.kernel[1] * k.vector_bytes
     x, y, vector, count = k.load_words(f.group_table + group * (COLUMNS * INT), COLUMNS)
@@ -133,19 +111,12 @@ def next_group(k: Kernel, f: DepthwiseFields) -> Word:
 class DepthwiseOperands:
     """Operands of a depthwise convolution.
 
-    Args:
-        strips: The convolution.
-        x: The input.
-        y: The output.
-        then: Epilogue of the sums.
-
     Attributes:
         filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
-        none: Zeros in place of offsets. Shape: (C,).
-        values: For the kernel. With each call it is given ``x.at``, ``y.at`` and ``offsets``.
+        values: Fields of the kernel; ``x.at``, ``y.at`` and ``offsets`` are given with each call.
 
     Raises:
-        ValueError: Channels are not contiguous.
+        ValueError: Channels of ``x`` or ``y`` are not contiguous.
     """
 
     def __init__(self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier) -> None:
@@ -165,7 +136,6 @@ class DepthwiseOperands:
         self.values = DepthwiseFields.values(
             **window_values(op, x, y, zeros, before=width),
             filters=self.filters,
-            offsets=RUNTIME,
             rectifier=self.rectifier,
             groups=len(groups),
             group_table=table,
@@ -178,33 +148,18 @@ class DepthwiseOperands:
 
 
 class DepthwiseConvolution(WindowConvolution):
-    """A depthwise convolution, with an offset for each channel and perhaps a rectifier.
+    """A depthwise convolution, with an offset for each channel and an epilogue.
 
-    Args:
-        strips: The convolution.
-        x: The input.
-        y: The output.
-        then: Epilogue of the sums.
-
-    Raises:
-        ValueError: Channels are not contiguous.
+    ``filters`` and ``update`` are those of the operands.
     """
 
     def __init__(
         self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
         shape = Shape.of(strips.op, fetches=strips.fetches(x, y), limited=then.limited)
-        self._operands = each = DepthwiseOperands(strips, x, y, then)
+        each = DepthwiseOperands(strips, x, y, then)
+        self.filters, self.update = each.filters, each.update
         super().__init__(strips, _kernel(strips.width, shape), each.values, each.rectifier)
-
-    @property
-    def filters(self) -> np.ndarray:
-        """The filters of each vector, tap after tap. Shape: (vectors, taps, width)."""
-        return self._operands.filters
-
-    def update(self, weights: np.ndarray) -> None:
-        """Copy new weights, given in C order."""
-        self._operands.update(weights)
 
 
 PIXELS = {4: 7, 8: 6, 16: 7}
@@ -212,8 +167,8 @@ PIXELS = {4: 7, 8: 6, 16: 7}
 
 
 AHEAD = 4
-"""Prefetch distance, in register tiles. The
-processor itself fetches too little of what it will read, and nothing of what it will write."""
+"""Prefetch distance, in register tiles. The processor itself prefetches too few of the pixels that
+are read, and none of those that are written."""
 
 SECOND = 2
 """Level of the cache for prefetched pixels."""
@@ -224,15 +179,7 @@ FRESH = 2
 
 
 class Shape(NamedTuple):
-    """Parameters of a convolution that the kernel's code depends on.
-
-    Attributes:
-        kernel: Rows and columns of a window.
-        stride: Columns from one window to the next.
-        dilation: Columns from one tap to the next.
-        fetches: True to prefetch pixels.
-        limited: True if outputs are clamped.
-    """
+    """Parameters of a convolution that the kernel's code depends on, along a row."""
 
     kernel: tuple[int, int]
     stride: int
@@ -256,14 +203,9 @@ class Shape(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """The channels of a group, in the kernel.
+    """The channels of a group, in the kernel: addresses, and bytes of a pixel's channels.
 
-    Attributes:
-        bytes: Of a pixel's channels.
-        filters: Address of the filters: for each vector, tap after tap.
-        offsets: Address of their offsets, channel after channel.
-        rectifier: Address of their slopes for sums below 0; of the limits where there are any.
-        later: Bytes from them to those of the next group.
+    ``later`` are the bytes from a pixel's channels to those of the next group.
     """
 
     bytes: Word
@@ -276,13 +218,7 @@ class Channels(NamedTuple):
 class Ahead(NamedTuple):
     """Pixels of a later tile, in the kernel; their addresses need not be valid.
 
-    Attributes:
-        rows: Addresses of the first that will be read, in the rows that no strip before has read.
-        step: Bytes to the next of a row.
-        columns: How many there are.
-        output: Address of the first that will be written.
-        output_step: Bytes to the next.
-        outputs: How many there are.
+    ``rows`` are addresses in rows that no earlier strip has read.
     """
 
     rows: Sequence[Word]
@@ -318,37 +254,42 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
         later = output + row.output_bytes * (most * AHEAD)
         return Ahead(rows, row.column_bytes, columns, later, row.output_bytes, most)
 
-    def at_edges(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
-        span = shape.span(len(targets))
-        fill_indirection_buffer(k, high, row, column, seen, span)
-
-        def noted(i: int, j: int) -> Word:
-            return k.load_word(seen + (i * span + j) * INT)
-
-        _sum_windows(k, shape, channels, [targets], noted, later)
-
-    def inside(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
-        corner = row.image + row.top * row.row_bytes + column * row.column_bytes
-        lines = [corner + row.down * row.row_bytes * i for i in range(high)]
-        steps = [row.column_bytes * j for j in range(shape.span(len(targets)))]
-        _sum_windows(k, shape, channels, [targets], lambda i, j: lines[i] + steps[j], later)
-
     def pixels(starts: Sequence[Word], count: int) -> None:
-        column, output = starts
-        targets = [output + row.output_bytes * pixel for pixel in range(count)]
+        (column, output), span = starts, shape.span(count)
+        targets = [[output + row.output_bytes * pixel for pixel in range(count)]]
         if count < most:  # the rest of a row, which its edge is near
-            at_edges(column, targets, None)
+            address = _at_edges(k, row, column, seen, high, span)
+            _sum_windows(k, shape, channels, targets, address, None)
             return
         later = ahead(column, output) if shape.fetches else None
-        columns_inside = (column > -1) & (column + shape.span(count) <= row.width)
+        columns_inside = (column > -1) & (column + span <= row.width)
         with k.cases(choose(rows_inside & columns_inside, 1, 0)) as case:
             case(1)
-            inside(column, targets, later)
+            _sum_windows(k, shape, channels, targets, _inside(row, column, high, span), later)
             case(0)
-            at_edges(column, targets, later)
+            address = _at_edges(k, row, column, seen, high, span)
+            _sum_windows(k, shape, channels, targets, address, later)
 
     starts = -row.left, row.output
     a_few_at_a_time(k, row.columns, most, starts, (shape.stride, row.output_bytes), pixels)
+
+
+PixelAddress = Callable[[int, int], Word]
+"""Returns the address of the pixel in a row and a column of some windows."""
+
+
+def _inside(row: Row, column: Word, rows: int, span: int) -> PixelAddress:
+    """Return the addresses of pixels of windows inside the image."""
+    corner = row.image + row.top * row.row_bytes + column * row.column_bytes
+    lines = [corner + row.down * row.row_bytes * i for i in range(rows)]
+    steps = [row.column_bytes * j for j in range(span)]
+    return lambda i, j: lines[i] + steps[j]
+
+
+def _at_edges(k: Kernel, row: Row, column: Word, seen: Word, rows: int, span: int) -> PixelAddress:
+    """Write the indirection buffer at ``seen``, and return the addresses in the buffer."""
+    fill_indirection_buffer(k, rows, row, column, seen, span)
+    return lambda i, j: k.load_word(seen + (i * span + j) * INT)
 
 
 def write_lines(
@@ -356,15 +297,9 @@ def write_lines(
 ) -> None:
     """Write the outputs of a row, or of several, whose windows see rows side by side.
 
-    There are as many columns as are computed at a time, or more: the last begin early where they do
-    not divide.
-
-    Args:
-        k: The kernel.
-        shape: The windows; of several rows, without strides and dilation.
-        row: The first row.
-        channels: The channels.
-        line_bytes: For each row, bytes from the outputs of the first to its own.
+    A row has at least as many columns as are computed at a time: the last tile begins early. For
+    each row, ``line_bytes`` has the bytes from the outputs of the first row; several rows have
+    neither strides nor dilation.
     """
     most, rows = PIXELS[k.width], shape.kernel[0] + len(line_bytes) - 1
     span = shape.span(most)
@@ -377,26 +312,19 @@ def write_lines(
             [output + line + row.output_bytes * pixel for pixel in range(most)]
             for line in line_bytes
         ]
-        with k.cases(choose(rows_inside & (column > -1) & (column + span <= row.width), 1, 0)) as (
-            case
-        ):
+        inside = rows_inside & (column > -1) & (column + span <= row.width)
+        with k.cases(choose(inside, 1, 0)) as case:
             case(1)
-            corner = row.image + row.top * row.row_bytes + column * row.column_bytes
-            lines = [corner + row.down * row.row_bytes * i for i in range(rows)]
-            steps = [row.column_bytes * j for j in range(span)]
-            _sum_windows(k, shape, channels, targets, lambda i, j: lines[i] + steps[j], None)
+            _sum_windows(k, shape, channels, targets, _inside(row, column, rows, span), None)
             case(0)
-            fill_indirection_buffer(k, rows, row, column, seen, span)
-            _sum_windows(
-                k, shape, channels, targets,
-                lambda i, j: k.load_word(seen + (i * span + j) * INT), None,
-            )  # fmt: skip
+            address = _at_edges(k, row, column, seen, rows, span)
+            _sum_windows(k, shape, channels, targets, address, None)
 
 
 def write_block_lines(
     k: Kernel, shape: Shape, row: Row, channels: Channels, line_bytes: Sequence[Word | int]
 ) -> None:
-    """Write the same of images in blocks of one vector of channels.
+    """Write the outputs of :func:`write_lines` for images in blocks of one vector of channels.
 
     A block's rows follow each other in memory and stay in the first cache until the rows below have
     read them. Its pixels are at known distances from the first of a row, and need no addresses of
@@ -433,7 +361,7 @@ def write_block_lines(
 
 
 def _columns(shape: Shape, count: int) -> list[int]:
-    """Return those of them that windows see, for dilated ones leave some out."""
+    """Return the columns that ``count`` windows read; dilated windows leave some out."""
     pixels, taps = range(count), range(shape.kernel[1])
     return sorted({i * shape.stride + tap * shape.dilation for i in pixels for tap in taps})
 
@@ -443,19 +371,12 @@ def _sum_windows(
     shape: Shape,
     channels: Channels,
     targets: Sequence[Sequence[Word]],
-    address: Callable[[int, int], Word],
+    address: PixelAddress,
     later: Ahead | None,
 ) -> None:
     """Write the sums of a few windows, vector after vector of channels.
 
-    Args:
-        k: The kernel.
-        shape: The windows.
-        channels: The channels.
-        targets: Addresses of the outputs, row by row. Several rows are of windows that see rows
-            side by side.
-        address: Returns that of the pixel in a row that is seen and a column.
-        later: Pixels to prefetch for a later tile; None for none.
+    ``targets`` are addresses of the outputs, row by row.
     """
     vector = k.vector_bytes
     last = channels.bytes - vector  # begins early where channels fill no whole vectors
@@ -474,18 +395,12 @@ def _sum_vector(
     shape: Shape,
     channels: Channels,
     targets: Sequence[Sequence[Word]],
-    address: Callable[[int, int], Word],
+    address: PixelAddress,
     place: Word | int,
 ) -> None:
-    """Write the sums of a few windows, of one vector of channels.
+    """Write the sums of :func:`_sum_windows` for one vector, ``place`` bytes behind the first.
 
-    Args:
-        k: The kernel.
-        shape: The windows.
-        channels: The channels; the filters are those of the vector.
-        targets: Addresses of the outputs, row by row.
-        address: Returns that of the pixel in a row that is seen and a column.
-        place: Bytes from the first of the channels to the vector.
+    The filters of ``channels`` are the vector's.
     """
     (high, wide), stride, dilation = shape[:3]
     vector, lines, count = k.vector_bytes, len(targets), len(targets[0])

@@ -15,9 +15,6 @@ from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["DirectSchedule", "plan_direct"]
-
-
 FLOAT_BYTES, LINE = 4, 16
 """Bytes of an element, and elements of a cache line."""
 
@@ -31,7 +28,7 @@ class DirectSchedule(ConvSchedule):
     from there.
 
     Attributes:
-        pool: What is done to the outputs.
+        pool: Pooling of the outputs.
     """
 
     kernel: ClassVar[str] = "direct"
@@ -39,7 +36,7 @@ class DirectSchedule(ConvSchedule):
 
     @cached_property
     def chunks(self) -> int:
-        """Number of chunks of bands."""
+        """Chunks of bands."""
         return min(self.tuning.threads, self.y[0] * self.rows)
 
     @cached_property
@@ -161,13 +158,7 @@ WIDEST = 16
 
 
 def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DirectSchedule:
-    """Return the schedule of a convolution with few input channels.
-
-    Args:
-        op: The convolution.
-        x: Its input's shape, (N, C, H, W).
-        y: Its output's shape.
-        tuning: Target of the kernels, and the choice of kernels.
+    """Return the schedule of a convolution with few input channels; shapes are (N, C, H, W).
 
     Raises:
         Declined: Channels or windows are unsupported, or the convolution is too small to gain.

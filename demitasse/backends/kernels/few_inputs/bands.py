@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -11,9 +12,10 @@ import numpy as np
 
 from demitasse.backends.kernels.epilogue import rectifying
 from demitasse.backends.kernels.few_inputs import DirectSchedule
+from demitasse.backends.kernels.image_fields import ImageFields
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Scratch, Struct, Values
+from demitasse.backends.kernels.language.structs import Address, Scratch, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk, minimum
 from demitasse.backends.kernels.products import Panels, Rows, by_panel, multiply, product_rows
 from demitasse.backends.kernels.windows import Padded, bordered
@@ -26,83 +28,51 @@ class InputFields(Struct):
     """The images, whose planes come one by one."""
 
     at: Address
-    """Address of the first image."""
     image_stride: Word
-    """Elements from one image to the next."""
     plane_stride: Word
-    """Elements from one plane to the next."""
     row_stride: Word
-    """Elements from one row to the next."""
     planes: Word
-    """Planes of an image."""
     height: Word
-    """Rows of an image."""
     width: Word
-    """Columns of an image."""
     top: Word
     """Zeros above an image."""
     left: Word
-    """Zeros on the left of it."""
-
-
-class OutputFields(Struct):
-    """The output, or its gradient; channels are contiguous."""
-
-    at: Address
-    """Address of the first image."""
-    image_stride: Word
-    """Elements from one image to the next."""
-    row_stride: Word
-    """Elements from one row to the next."""
-    column_stride: Word
-    """Elements from one column to the next."""
-    rows: Word
-    """Output rows of an image."""
-    columns: Word
-    """Columns of the convolution's outputs."""
+    """Zeros on the left of an image."""
 
 
 class BandFields(Struct):
     """A convolution in bands."""
 
     x: InputFields
-    """The images."""
-    y: OutputFields
-    """The output."""
+    y: ImageFields
+    """The output, or its gradient; the columns are the convolution's."""
     step_down: Word
     """Rows of the image from one window to the window below."""
     step_right: Word
     """Columns of the image from one window to the next."""
     rows_per_band: Word
-    """Output rows of a band."""
     bands_per_image: Word
-    """Bands of an image."""
     bands: Word
     """Bands of all images."""
     chunks: Word
-    """Number of chunks."""
     copied_rows: Word
     """Rows that are copied for a band."""
     copied_columns: Word
-    """Columns that are copied."""
     scratch: Scratch
-    """Address of the first chunk's scratch."""
     scratch_bytes: Word
     """Bytes from one chunk's scratch to the next's."""
     tap_table: Address
-    """Address of the table of the bytes from a window's first tap to others."""
+    """Bytes from a window's first tap to others."""
     taps: Word
-    """Number of entries."""
+    """Entries of the table."""
     filters: Address
-    """Address of the filters, or of their gradient."""
+    """The filters, or their gradient."""
     filter_chunk_stride: Word
-    """Elements from one chunk's filters to the next's; 0 where all have the same."""
+    """Elements from one chunk's filters to the next's; 0 if all have the same."""
     panels: Word
-    """Number of panels of filters."""
     panel_table: Address
-    """Address of the panels' table. Columns: addresses of product and remainders; elements
-    from the first filter to the panel's; the panel's first vector; bytes from the beginning of a
-    pixel to three vectors."""
+    """Columns: addresses of product and remainders; elements from the first filter to the panel's;
+    the panel's first vector; bytes from the beginning of a pixel to three vectors."""
 
 
 class Band(NamedTuple):
@@ -111,11 +81,10 @@ class Band(NamedTuple):
     Attributes:
         copy: Address of the copied rows.
         output: Address of the first output.
-        row: Its first output row.
-        line: The convolution's row that it begins with.
-        rows: Number of output rows.
+        row: The first output row.
+        line: The first row of the convolution.
         filters: Address of the chunk's filters.
-        again: 1 after the chunk's first, else 0.
+        again: 1 after the chunk's first band, else 0.
     """
 
     copy: Word
@@ -137,11 +106,8 @@ def each_band(
 ) -> Iterator[Band]:
     """Write a loop over the bands, chunk by chunk.
 
-    Args:
-        k: The kernel.
-        f: Its fields.
-        ones: Whether a plane of ones follows those of the image.
-        line: Gives the convolution's first row that an output row needs.
+    With ``ones``, a plane of ones follows those of the image. ``line`` returns the convolution's
+    first row that an output row needs.
     """
     thread, threads = k.thread()
     with k.loop(f.chunks, thread, threads) as mine:
@@ -182,14 +148,9 @@ def _copy(k: Kernel, f: BandFields, image: Word, first: Word, copy: Word) -> Non
 
 
 class Panel(NamedTuple):
-    """Some vectors of filters, in the kernel.
+    """Some vectors of filters, in the kernel: addresses, and the index of the ``first`` vector.
 
-    Attributes:
-        product: Address of the product.
-        remainders: Address of the table of the remainders' kernels.
-        filters: Address of the filters.
-        first: Number of the first vector.
-        places: Address of the table of bytes from the beginning of a pixel to each vector.
+    ``places`` is a table of the bytes from the beginning of a pixel to each vector.
     """
 
     product: Word
@@ -223,26 +184,16 @@ def band_values(
 ) -> Values:
     """Return the values of the fields.
 
-    Args:
-        banding: The convolution.
-        y: The output.
-        products: The kernels, by the vectors of a panel.
-        count: Rows that they are run for.
-        tap_table: Bytes from a window's first tap to others.
-        taps: Numbers of a window that are multiplied with filters.
-        places: Elements from where a pixel of the products begins to each of its vectors.
-        filters: Them, or their gradient.
-        filter_chunk_stride: Elements from one chunk's filters to the next's.
-        chunk_scratch: Elements of a chunk's scratch.
+    The products run for ``count`` rows. Of a window, ``taps`` numbers are multiplied with filters.
+    ``places`` are the elements from the beginning of a pixel of the products to each vector.
     """
-    (_, c, h, w), (n, _, _, columns), op = banding.x, banding.y, banding.op
+    (_, c, h, w), (n, m, _, columns), op = banding.x, banding.y, banding.op
     table = np.zeros((len(banding.panels), COLUMNS), np.int64)
     for row, (vectors, first) in zip(table, banding.panels, strict=True):
         row[:4] = *products(vectors, {count}).entry, first * banding.width * taps, first
         row[4 : 4 + vectors] = [FLOAT * place for place in places[first : first + vectors]]
     return BandFields.values(
         x=InputFields.values(
-            at=RUNTIME,
             image_stride=c * h * w,
             plane_stride=h * w,
             row_stride=w,
@@ -252,14 +203,7 @@ def band_values(
             top=op.pad[0],
             left=op.pad[1],
         ),
-        y=OutputFields.values(
-            at=RUNTIME,
-            image_stride=y.image_stride,
-            row_stride=y.row_stride,
-            column_stride=y.column_stride,
-            rows=banding.rows,
-            columns=columns,
-        ),
+        y=ImageFields.of(replace(y, shape=(n, m, banding.rows, columns))),
         step_down=op.stride[0],
         step_right=op.stride[1],
         rows_per_band=banding.rows_per_band,
@@ -268,7 +212,6 @@ def band_values(
         chunks=banding.chunks,
         copied_rows=banding.copied_rows,
         copied_columns=banding.copied_columns,
-        scratch=RUNTIME,
         scratch_bytes=FLOAT * chunk_scratch,
         tap_table=tap_table,
         taps=len(tap_table),
@@ -280,7 +223,7 @@ def band_values(
 
 
 WRITTEN_OUT = 5
-"""Taps of a row up to which the last windows of a line have them written out, as all others have.
+"""Taps of a row up to which code for the last windows of a line is unrolled, as all other code is.
 There are more kernels for the last windows than for the others, and each takes time to compile."""
 
 
@@ -290,17 +233,11 @@ def window_products(
 ) -> Panels:
     """Return the kernels of the forward pass, by the vectors of a panel.
 
-    A row of pixels is the product of their windows and a panel's filters. Arguments: the first
-    window; the table of the places of its rows, and bytes of the table; the filters, tap after tap;
-    the first output, bytes to the next, the table of its vectors' places; the offsets, vector after
-    vector; how many pixels there are; the rectifier's numbers; the table of remainders.
-
-    Args:
-        width: Floats of a vector.
-        row: Taps of a window's row.
-        step: Columns from one of them to the next.
-        stride: Columns from one window to the next.
-        limited: True if results are clamped.
+    A row of pixels is the product of windows and a panel's filters; a row of a window has ``row``
+    taps, ``step`` columns apart. Arguments: the first window; the table of the places of its rows,
+    and bytes of the table; the filters, tap after tap; the first output, bytes to the next, the
+    table of its vectors' places; the offsets, vector after vector; number of pixels; numbers of the
+    epilogue; the table of remainders.
     """
 
     def write(k: Kernel, vectors: int, of: Rows) -> None:
@@ -315,8 +252,8 @@ def window_sums(width: int) -> Panels:
     """Return the kernels of the filters' gradient, by the vectors of a panel.
 
     The gradient of a panel's filters is the sum over pixels of windows times the outputs' gradient.
-    Arguments: the first window, bytes to the next, and to that below; the taps' table, how many
-    they are; the first output's gradient, bytes to the next, and to that below, the table of its
+    Arguments: the first window, bytes to the next, and to that below; the taps' table, and their
+    number; the first output's gradient, bytes to the next, and to that below, the table of its
     vectors' places; the totals, tap after tap, to which the sums are added; pixels of a row,
     and rows; the table of remainders.
     """

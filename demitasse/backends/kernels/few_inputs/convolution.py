@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from demitasse.backends import ops
@@ -21,7 +18,7 @@ from demitasse.backends.kernels.few_inputs.bands import (
     window_sums,
 )
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue, compiled
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import (
@@ -36,52 +33,63 @@ from demitasse.backends.kernels.language.words import (
 
 
 class DirectFields(Struct):
-    """Arguments of a direct convolution."""
+    """A direct convolution."""
 
     bands: BandFields
-    """The bands."""
     rectifier: Address
-    """Address of the rectifier's numbers: the slope of negative sums, or the limits."""
+    """Numbers of the epilogue: the slope of negative sums, or the limits."""
     offsets: Address
-    """Address of one offset for each element of all vectors of filters."""
+    """One offset for each element of all vectors of filters."""
+
+
+class PoolFields(Struct):
+    """MAX pooling of a convolution's outputs; rows, columns and pixels are those of the outputs."""
+
+    lines: Word
+    """Rows of the convolution's outputs."""
+    step_down: Word
+    """Rows from one window to the window below."""
+    step_right: Word
+    """Columns from one window to the next."""
+    top: Word
+    """Rows that the first window begins above the outputs."""
+    left: Word
+    """Columns that the first window begins before the outputs."""
+    columns: Word
+    """Columns of the pooled output."""
+    pixel_bytes: Word
+    outputs_bytes: Word
+    """Bytes from the beginning of a chunk's scratch to the outputs."""
+    vectors: Word
+    """Vectors of a pixel."""
+    vector_table: Address
+    """Bytes from the beginning of a pixel of the pooled output to each vector."""
 
 
 class PooledFields(DirectFields):
-    """Arguments of a direct convolution with MAX pooling."""
+    """A direct convolution with MAX pooling."""
 
     pool: PoolFields
-    """The pooling."""
 
 
-@cache
-def _kernel(width: int, pool: tuple[int, ...]) -> int:
-    """Return the address of the kernel, which pools windows of a shape; () for none."""
-    name = "x".join(map(str, ("direct", width, *pool)))
-    write = _write_pooled if pool else _write
-    return compiled(name, lambda module: write(module, name, width, *pool), name)[name]
-
-
-def _write(module: Any, name: str, width: int) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = DirectFields.read(k)
+@DirectFields.kernel("direct")
+def _kernel(k: Kernel, f: DirectFields) -> None:
     y = f.bands.y
     with each_band(k, f.bands) as band:
         row_bytes, column_bytes = y.row_stride * FLOAT, y.column_stride * FLOAT
         _multiply(k, f, band, (k.word(0), band.rows), (band.output, row_bytes, column_bytes))
-    k.done()
 
 
-def _write_pooled(module: Any, name: str, width: int, high: int, wide: int) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = PooledFields.read(k)
+@PooledFields.kernel("direct_pooled")
+def _pooled_kernel(k: Kernel, f: PooledFields, high: int, wide: int) -> None:
+    """Write the kernel that pools windows of ``high`` rows and ``wide`` columns."""
     bands, pool = f.bands, f.pool
     with each_band(k, bands, line=lambda row: row * pool.step_down - pool.top) as band:
         outputs = band.copy + pool.outputs_bytes
-        begin, end = carry(k, bands, pool, band, outputs, high)
+        begin, end = _carry(k, bands, pool, band, outputs, high)
         row_bytes = bands.y.columns * pool.pixel_bytes
         _multiply(k, f, band, (begin, end), (outputs, row_bytes, pool.pixel_bytes))
-        pooled(k, bands, pool, band, outputs, end, (high, wide))
-    k.done()
+        _pool(k, bands, pool, band, outputs, end, (high, wide))
 
 
 def _multiply(
@@ -91,52 +99,31 @@ def _multiply(
     lines: tuple[Word, Word],
     target: tuple[Word, Word, Word],
 ) -> None:
-    """Write the products of some rows of a band.
+    """Write the products of a range of rows of a band.
 
-    Args:
-        k: The kernel.
-        f: Its fields.
-        band: The band.
-        lines: The first row, and the one after the last.
-        target: Where the first output goes, and bytes to the next row and column.
+    ``target`` has the address of the first output, and the bytes to the next row and column.
     """
     bands, (begin, end), (output, row_bytes, column_bytes) = f.bands, lines, target
     with each_panel(k, bands, band.filters) as panel, k.loop(end, begin) as row:
         k.call_at(
-            panel.product,
-            band.copy + row.i * bands.step_down * bands.copied_columns * FLOAT,
-            bands.tap_table,
-            bands.taps * INT,
-            panel.filters,
-            output + row.i * row_bytes,
-            column_bytes,
-            panel.places,
-            f.offsets + panel.first * k.vector_bytes,
-            bands.y.columns,
-            f.rectifier,
-            panel.remainders,
-        )
+            panel.product, band.copy + row.i * bands.step_down * bands.copied_columns * FLOAT,
+            bands.tap_table, bands.taps * INT, panel.filters, output + row.i * row_bytes,
+            column_bytes, panel.places, f.offsets + panel.first * k.vector_bytes, bands.y.columns,
+            f.rectifier, panel.remainders,
+        )  # fmt: skip
 
 
 class DirectConvolution:
-    """A convolution of few channels, with an offset and perhaps a rectifier and MAX pooling.
-
-    Args:
-        banding: The convolution, and the pooling after it.
-        y: The output.
-        then: Epilogue of the sums.
+    """A convolution of few channels, with an offset and perhaps an epilogue and MAX pooling.
 
     Attributes:
         scratch_size: Elements of scratch memory for a call.
         filters: The filters of each panel, tap after tap. Shape: (taps * pixel_stride,).
-
-    Raises:
-        ValueError: The channels of the output are not contiguous.
     """
 
     def __init__(self, banding: DirectSchedule, y: Images, then: Rectifier = NOTHING) -> None:
         self.banding, width, op, pool = banding, banding.width, banding.op, banding.pool
-        self._kernel = _kernel(width, pool.kernel if pool else ())
+        self._kernel = _pooled_kernel(width, *pool.kernel) if pool else _kernel(width)
         self.scratch_size = banding.chunks * banding.chunk_scratch
         self.filters = aligned(banding.taps * banding.pixel_stride)
         self._offsets = aligned(banding.pixel_stride)
@@ -162,7 +149,7 @@ class DirectConvolution:
             "offsets": self._offsets,
         }
         self._arguments = Arguments(
-            PooledFields.values(**fields, pool=pool_values(banding, pool, y))
+            PooledFields.values(**fields, pool=_pool_values(banding, pool, y))
             if pool
             else DirectFields.values(**fields)
         )
@@ -182,19 +169,8 @@ class DirectConvolution:
         """Copy new offsets, one for each filter; the initial offsets are zeros."""
         np.take(offsets, self.banding.order, out=self._offsets)
 
-    def __call__(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        scratch: np.ndarray,
-    ) -> None:
-        """Convolve.
-
-        Args:
-            source: The images, in C order.
-            target: The output, in the memory that ``y`` describes.
-            scratch: At least :attr:`scratch_size` elements.
-        """
+    def __call__(self, source: np.ndarray, target: np.ndarray, scratch: np.ndarray) -> None:
+        """Convolve images in C order; ``scratch`` has :attr:`scratch_size` elements or more."""
         each = {"bands.x.at": source, "bands.y.at": target, "bands.scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
 
@@ -203,33 +179,7 @@ LEAST = -float(np.finfo(np.float32).max)
 """Initial value of MAX pooling, as in Caffe."""
 
 
-class PoolFields(Struct):
-    """Pooling of a convolution's outputs."""
-
-    lines: Word
-    """Rows of the convolution's outputs."""
-    step_down: Word
-    """Rows of the convolution's outputs from one window to the window below."""
-    step_right: Word
-    """Columns of the convolution's outputs from one window to the next."""
-    top: Word
-    """Rows that the first window begins above the convolution's outputs."""
-    left: Word
-    """Columns that the first window begins before the convolution's outputs."""
-    columns: Word
-    """Output columns."""
-    pixel_bytes: Word
-    """Bytes of an output."""
-    outputs_bytes: Word
-    """Bytes from the beginning of a chunk's scratch to the outputs."""
-    vectors: Word
-    """Vectors of an output."""
-    vector_table: Address
-    """Address of the vectors' table: bytes from the beginning of an output pixel."""
-
-
-def pool_values(banding: DirectSchedule, pool: ops.Pool, y: Images) -> Values:
-    """Return the values of the fields."""
+def _pool_values(banding: DirectSchedule, pool: ops.Pool, y: Images) -> Values:
     table = np.array([FLOAT * place for _, place in y.vectors(banding.width)], np.int64)
     return PoolFields.values(
         lines=banding.y[2],
@@ -245,22 +195,12 @@ def pool_values(banding: DirectSchedule, pool: ops.Pool, y: Images) -> Values:
     )
 
 
-def carry(
+def _carry(
     k: Kernel, f: BandFields, p: PoolFields, band: Band, outputs: Word, high: int
 ) -> tuple[Word, Word]:
-    """Write that the rows a chunk's last band has computed too are taken from there.
+    """Copy rows of outputs that the previous band has computed; return the range of missing rows.
 
-    Args:
-        k: The kernel.
-        f: Its fields of bands.
-        p: Its fields of pooling.
-        band: The band.
-        outputs: Address of the outputs.
-        high: Rows of a window.
-
-    Returns:
-        The first row of the convolution that is computed, and that after the last, both counted
-        from the band's first.
+    Rows are counted from the band's first row.
     """
     above = maximum(-band.line, 0)
     lines = (band.rows - 1) * p.step_down + high
@@ -275,26 +215,11 @@ def carry(
     return choose(carried, common, above), end
 
 
-def pooled(
-    k: Kernel,
-    f: BandFields,
-    p: PoolFields,
-    band: Band,
-    outputs: Word,
-    end: Word,
+def _pool(
+    k: Kernel, f: BandFields, p: PoolFields, band: Band, outputs: Word, end: Word,
     shape: tuple[int, int],
-) -> None:
-    """Write the largest outputs of each window of a band.
-
-    Args:
-        k: The kernel.
-        f: Its fields of bands.
-        p: Its fields of pooling.
-        band: The band.
-        outputs: Address of the outputs.
-        end: The row after the last one, counted from the band's first.
-        shape: Rows and columns of a window.
-    """
+) -> None:  # fmt: skip
+    """Write the largest outputs of each window of a band, whose rows end before ``end``."""
     high, wide = shape
     begin = maximum(-band.line, 0)
     row_bytes = f.y.columns * p.pixel_bytes
@@ -328,34 +253,14 @@ def pooled(
                 k.store(down.vectors[0], there)
 
 
-@cache
-def _gradient_kernel(width: int) -> int:
-    """Return the address of the kernel."""
-    name = f"direct_gradient{width}"
-    return compiled(name, lambda module: _gradient_write(module, name, width), name)[name]
-
-
-def _gradient_write(module: Any, name: str, width: int) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = BandFields.read(k)
+@BandFields.kernel("direct_gradient")
+def _gradient_kernel(k: Kernel, f: BandFields) -> None:
     with each_band(k, f, ones=True) as band, each_panel(k, f, band.filters) as panel:
         k.call_at(
-            panel.product,
-            band.copy,
-            f.step_right * FLOAT,
-            f.step_down * f.copied_columns * FLOAT,
-            f.tap_table,
-            f.taps,
-            band.output,
-            f.y.column_stride * FLOAT,
-            f.y.row_stride * FLOAT,
-            panel.places,
-            panel.filters,
-            f.y.columns,
-            band.rows,
-            panel.remainders,
-        )
-    k.done()
+            panel.product, band.copy, f.step_right * FLOAT, f.step_down * f.copied_columns * FLOAT,
+            f.tap_table, f.taps, band.output, f.y.column_stride * FLOAT, f.y.row_stride * FLOAT,
+            panel.places, panel.filters, f.y.columns, band.rows, panel.remainders,
+        )  # fmt: skip
 
 
 class DirectGradient:
@@ -363,17 +268,9 @@ class DirectGradient:
 
     The bias is the weight of a tap that is 1 in every window.
 
-    Args:
-        banding: The convolution.
-        y: The gradient of its output.
-        bias: Whether there is a bias.
-
     Attributes:
         scratch_size: Elements of scratch memory for a call.
-        sums: What each chunk has summed. Shape: (chunks, taps * pixel_stride).
-
-    Raises:
-        ValueError: The gradient's channels are not contiguous.
+        sums: Sums of each chunk. Shape: (chunks, taps * pixel_stride).
     """
 
     def __init__(self, banding: DirectSchedule, y: Images, *, bias: bool) -> None:
@@ -399,22 +296,10 @@ class DirectGradient:
         )
 
     def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
         scratch: np.ndarray,
-    ) -> None:
-        """Write the gradients.
-
-        Args:
-            source: The images, in C order.
-            dy: The gradient of the output, in the memory that ``y`` describes.
-            weight: For the gradient of the weights, in C order.
-            bias: For that of the bias, or None. Shape: (M,).
-            scratch: At least :attr:`scratch_size` elements.
-        """
+    ) -> None:  # fmt: skip
+        """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         command_queue.enqueue(self._clear, (), None)
         each = {"x.at": source, "y.at": dy, "scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)

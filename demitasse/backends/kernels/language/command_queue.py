@@ -76,18 +76,15 @@ def enqueue(
     check: Check | None = None,
     replay_arguments: ReplayArguments | None = None,
 ) -> int:
-    """Call a compiled function, now or with the deferred calls.
+    """Call a compiled function, now or with the deferred calls; return the epoch for :func:`wait`.
 
     Args:
         function: The function.
-        arguments: Its arguments.
+        arguments: Arguments of the call.
         keep_alive: Object to keep alive until the call.
         check: Raises an error for a result other than 0; None for functions without a result.
         replay_arguments: Called with the call; returns arguments for replay. None if the memory
             that the arguments point at never changes.
-
-    Returns:
-        The epoch of the call, for :func:`wait`.
     """
     call = Call(function, arguments, keep_alive, check, replay_arguments)
     if _own.calls is None:
@@ -104,7 +101,7 @@ def enqueue_kernel(
     keep_alive: object = None,
     replay_argument: Callable[[], tuple[int, object]] | None = None,
 ) -> int:
-    """Run a kernel on a team of threads, now or with the deferred calls.
+    """Run a kernel on a team of threads, as :func:`enqueue`.
 
     Args:
         kernel: Address of the kernel, which asks the runtime for its thread number.
@@ -113,9 +110,6 @@ def enqueue_kernel(
         keep_alive: Object to keep alive until the kernel has run.
         replay_argument: Returns a copy of the argument that later calls do not change, and the
             object that owns the copy; None if ``argument`` never changes.
-
-    Returns:
-        The epoch of the call, for :func:`wait`.
     """
     function, arguments = parallel_call(kernel, threads)
 
@@ -277,7 +271,10 @@ class _CallTable:
         self._table = np.zeros((len(calls), COLUMNS), np.int64)
         for line, (function, arguments, check) in zip(self._table, calls, strict=True):
             line[0] = function_address(function)
-            line[1 : 1 + len(arguments)] = [_as_int(argument) for argument in arguments]
+            line[1 : 1 + len(arguments)] = [
+                argument if isinstance(argument, int) else ctypes.addressof(argument)
+                for argument in arguments
+            ]
             line[-1] = check is not None
         self._at = address(self._table)
 
@@ -294,10 +291,6 @@ class _CallTable:
 def _fits(function: Any, arguments: tuple[Any, ...], _: Check | None) -> bool:
     """Return whether a call fits into a table: a ctypes function with few arguments."""
     return hasattr(function, "restype") and len(arguments) <= ARGUMENTS
-
-
-def _as_int(argument: Any) -> int:
-    return argument if isinstance(argument, int) else ctypes.addressof(argument)
 
 
 @cache

@@ -12,7 +12,6 @@ import gc
 import platform
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
@@ -112,10 +111,7 @@ def status() -> Status:
 def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
     """Return the addresses of a module's kernels, which stay valid until the process ends.
 
-    Args:
-        name: Name of the module, unique in the process.
-        write: Writes the module's kernels.
-        exports: Names of the kernels to return.
+    The name of the module is unique in the process; ``write`` writes its kernels.
     """
     with _lock:
         if name not in _known:
@@ -126,13 +122,7 @@ def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str
 def linked(
     name: str, write: Callable[[Any], None], exports: Sequence[str], outside: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the addresses of a module's functions, linked against the given symbols.
-
-    Args:
-        name: Name of the module, unique in the process.
-        write: Writes the module's functions.
-        exports: Names of the functions to return.
-        outside: Addresses of external functions and variables, by name.
+    """Return the addresses of a module's functions, linked against the addresses ``outside``.
 
     Raises:
         NotLinkableError: The module cannot be linked without LLVM.
@@ -151,25 +141,17 @@ def _load_or_compile(name: str, write: Callable[[Any], None]) -> bytes:
 
 
 def _text(name: str, write: Callable[[Any], None]) -> str:
-    """Return a module in LLVM's language."""
+    """Return a module in LLVM's language.
+
+    A module is many objects, all in use to the end; collecting garbage takes as long as writing.
+    """
     from llvmlite import ir
 
-    module = ir.Module(name)
-    with _uncollected():
-        write(module)
-        return str(module)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable garbage collection in the block.
-
-    A module is many objects, all in use until the block ends. Collecting takes as long as writing.
-    """
-    was_enabled = gc.isenabled()
+    module, was_enabled = ir.Module(name), gc.isenabled()
     gc.disable()
     try:
-        yield
+        write(module)
+        return str(module)
     finally:
         if was_enabled:
             gc.enable()
@@ -270,13 +252,10 @@ def cache_key(name: str, write: Callable[[Any], None]) -> str | None:
     A module's name is unique in a process, so the name and the sources of the generators identify
     its contents. They cannot if a function from outside ``SOURCES`` takes part, as in a test, or if
     the source files are missing.
-
-    Args:
-        name: Name of the module, unique in the process.
-        write: Writes the module's kernels.
     """
     sources = _sources_digest()
-    if not sources or not all(_is_generator(function) for function in _parts(write)):
+    files = (Path(function.__code__.co_filename) for function in _parts(write))
+    if not sources or not all(file.is_relative_to(SOURCES) for file in files):
         return None
     return f"{name} {sources} numpy {np.__version__}"  # NumPy computes some constants
 
@@ -293,10 +272,6 @@ def _sources_digest() -> str:
         )
     except OSError:
         return ""
-
-
-def _is_generator(function: FunctionType) -> bool:
-    return Path(function.__code__.co_filename).is_relative_to(SOURCES)
 
 
 def _parts(value: object) -> Iterator[FunctionType]:

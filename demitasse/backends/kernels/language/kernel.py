@@ -42,15 +42,7 @@ class Loop:
 
 
 class Routine:
-    """Function of integers under construction.
-
-    Args:
-        module: The function's module.
-        function: LLVM function without instructions.
-
-    Attributes:
-        arguments: The function's arguments.
-    """
+    """Function of integers under construction, from an LLVM function without instructions."""
 
     def __init__(self, module: ir.Module, function: Any) -> None:
         self.module, self.function = module, function
@@ -100,11 +92,6 @@ class Kernel(Routine):
         count: Number of arguments.
         width: Floats of a vector.
         exported: True if Python calls the function; others are inlined into their module's.
-
-    Attributes:
-        function: LLVM function that other kernels call.
-        arguments: The function's arguments.
-        vector_bytes: Bytes of a vector.
     """
 
     def __init__(
@@ -232,17 +219,11 @@ class Kernel(Routine):
             return Word(self._b, self._b.ptrtoint(self._b.alloca(kind), WORD))
 
     def prefetch(self, address: Word, cache: int = 1, *, writes: bool = False) -> None:
-        """Prefetch the cache line at an address, valid or not.
-
-        Args:
-            address: The address.
-            cache: Level of the cache, 1 or 2.
-            writes: True to prefetch for writing.
-        """
-        index, pointer = ir.IntType(32), ir.PointerType(BYTE)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, *[index] * 3])
+        """Prefetch the cache line at an address, valid or not, to the cache of level 1 or 2."""
+        pointer = ir.PointerType(BYTE)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, *[INDEX] * 3])
         function = declared(self.module, "llvm.prefetch.p0i8", kind)
-        use, near, data = (ir.Constant(index, number) for number in (int(writes), 4 - cache, 1))
+        use, near, data = (ir.Constant(INDEX, number) for number in (int(writes), 4 - cache, 1))
         self._b.call(function, [self._b.inttoptr(address.llvm, pointer), use, near, data])
 
     # -- vectors -------------------------------------------------------------------------------
@@ -304,12 +285,7 @@ class Kernel(Routine):
     ) -> Iterator[Loop]:
         """Write a loop over ``range(start, end, step)``, which may be empty.
 
-        Args:
-            end: Exclusive end of the counter.
-            start: Counter of the first iteration.
-            step: Increment of the counter.
-            vectors: Initial values of loop-carried vectors.
-            words: Initial values of loop-carried integers.
+        ``vectors`` and ``words`` are the initial values of loop-carried values; see :class:`Loop`.
         """
         b, before = self._b, self._b.block
         body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
@@ -343,11 +319,7 @@ class Kernel(Routine):
 
     @contextmanager
     def cases(self, value: Word) -> Iterator[Callable[[int], None]]:
-        """Write a switch over an integer.
-
-        Yields:
-            A function that begins the case of an integer.
-        """
+        """Write a switch over an integer; yields a function that begins the case of an integer."""
         b, end = self._b, self.function.append_basic_block("end")
         switch = b.switch(value.llvm, end)
 

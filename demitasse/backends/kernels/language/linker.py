@@ -69,10 +69,8 @@ SECTION, SYMBOL, RELOCATION = (struct.Struct(f) for f in ("<IIQQQQIIQQ", "<IBBHQ
 def link(code: bytes, exports: Sequence[str], outside: Mapping[str, int]) -> dict[str, int]:
     """Copy a module's code to executable memory; return the addresses of its kernels.
 
-    Args:
-        code: Relocatable file written by LLVM. Its contents are trusted.
-        exports: Names of the kernels to return.
-        outside: Addresses of external functions, by name.
+    The code is a relocatable file written by LLVM, and trusted. External functions are at the
+    addresses ``outside``.
 
     Raises:
         NotLinkableError: The module needs LLVM's linker.
@@ -100,11 +98,7 @@ def _kinds() -> tuple[int, ...]:
 
 
 def _synchronise_instructions(start: int, size: int) -> None:
-    """Make written code visible to instruction fetches; on x86-64 the processor does.
-
-    Raises:
-        OSError: GCC's runtime library is missing.
-    """
+    """Make written code visible to instruction fetches; on x86-64 the processor does."""
     if not is_x86():
         clear = ctypes.CDLL("libgcc_s.so.1").__clear_cache
         clear(ctypes.c_void_p(start), ctypes.c_void_p(start + size))
@@ -187,15 +181,10 @@ class _Module:
         self, memory: mmap.mmap, base: int, table: _Section, place: int, addresses: Sequence[int],
         stubs: int,
     ) -> None:  # fmt: skip
-        """Fill in the addresses of a section.
+        """Fill in the addresses of a section, given the table of its relocations.
 
-        Args:
-            memory: The module's memory.
-            base: Its address.
-            table: Relocations of the section.
-            place: Offset of the section in memory.
-            addresses: Address of each symbol.
-            stubs: Offset in memory of a stub for each symbol: code that jumps there.
+        ``place`` is the offset of the section in memory, ``stubs`` the offset of a stub for each
+        symbol: code that jumps there.
         """
         for start in range(table.offset, table.offset + table.size, RELOCATION.size):
             offset, info, more = RELOCATION.unpack_from(self.code, start)

@@ -1,30 +1,30 @@
 """Arguments of kernels: named fields of 64 bits, in memory that Python fills.
 
-A struct is a class with a docstring for each of its fields::
+A struct is a class with annotated fields; a name like ``row_bytes`` says what the field counts, and
+a docstring says what the name does not::
 
     class Rows(Struct):
         first: Address
-        '''First row.'''
         row_bytes: Word
-        '''Bytes from one row to the next.'''
 
-Python gives a value for every field, ``Rows.values(first=RUNTIME, row_bytes=64)``, and the kernel
-reads them, ``f = Rows.read(k)``, as ``f.first`` and ``f.row_bytes``. A field may be a struct.
+Python gives their values, ``Rows.values(row_bytes=64)``, where an address without a value is an
+argument of each call. A kernel reads ``f.first`` and ``f.row_bytes``. A field may be a struct.
 
 Memory is passed as arrays, never as numbers: a deferred call keeps its arrays alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from operator import index
-from typing import Final, Self, SupportsIndex, get_type_hints
+from typing import Any, Concatenate, Final, ParamSpec, Self, SupportsIndex, get_type_hints
 
 import numpy as np
 
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Word
 
@@ -69,19 +69,22 @@ RUNTIME: Final = _When.RUNTIME
 Given = SupportsIndex | np.ndarray | None
 """Value of a field in one call: an integer, an array for its address, or None for no array."""
 
+Options = ParamSpec("Options")
+
 
 class Struct:
     """Fields that are integers, addresses or structs; a kernel reads them in their order."""
 
     @classmethod
     def values(cls, **given: Given | Values | _When) -> Values:
-        """Return values of all fields: integers, arrays for their addresses, values of structs.
+        """Return values of the fields; an address without a value is :data:`RUNTIME`.
 
         Raises:
             TypeError: A field has no value, there is no such field, or it is of another kind.
         """
         kinds = _kinds(cls)
-        faults = [f"nothing for {name}" for name in kinds if name not in given]
+        found = {name: RUNTIME for name, kind in kinds.items() if issubclass(kind, Address)} | given
+        faults = [f"nothing for {name}" for name in kinds if name not in found]
         for name, value in given.items():
             known = name in kinds
             fault = _fault(name, kinds[name], value) if known else f"{name}, which is no field"
@@ -92,7 +95,40 @@ class Struct:
                 f"{', '.join(kinds)}"
             )
             raise TypeError(message)
-        return Values(cls, {name: given[name] for name in kinds})
+        return Values(cls, {name: found[name] for name in kinds})
+
+    @classmethod
+    def kernel(
+        cls, name: str
+    ) -> Callable[
+        [Callable[Concatenate[Kernel, Self, Options], None]],
+        Callable[Concatenate[int, Options], int],
+    ]:
+        """Make a kernel of a function that writes its instructions.
+
+        The decorated function takes the floats of a vector and the writer's options. It returns the
+        address of a compiled kernel, whose argument is the address of a struct. Options are part of
+        the kernel's name: ``True`` flags by their names, other options as text. ``name``, their
+        prefix, is unique in the process.
+        """
+
+        def decorate(
+            write: Callable[Concatenate[Kernel, Self, Options], None],
+        ) -> Callable[Concatenate[int, Options], int]:
+            def kernel(width: int, /, *options: Options.args, **flags: Options.kwargs) -> int:
+                named = [flag if on is True else str(on) for flag, on in flags.items() if on]
+                full = "_".join([f"{name}{width}", *map(str, options), *named])
+
+                def module(of: Any) -> None:
+                    k = Kernel(of, full, 1, width, exported=True)
+                    write(k, cls.read(k), *options, **flags)
+                    k.done()
+
+                return compiled(full, module, full)[full]
+
+            return kernel
+
+        return decorate
 
     @classmethod
     def read(cls, k: Kernel) -> Self:
@@ -109,10 +145,6 @@ class Struct:
 
 class Values:
     """The values of a struct's fields.
-
-    Args:
-        struct: The struct.
-        given: Value of each field by its name.
 
     Attributes:
         flat: Values by names like "x.at" for fields of structs, in the kernel's order.
@@ -137,14 +169,7 @@ class Values:
 
 
 class Arguments:
-    """A struct's values in memory: the argument of a kernel.
-
-    Args:
-        values: Values of all fields.
-
-    Attributes:
-        values: Values of all fields.
-    """
+    """A struct's values in memory: the argument of a kernel."""
 
     def __init__(self, values: Values) -> None:
         self.values = values

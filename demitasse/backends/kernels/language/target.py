@@ -77,9 +77,6 @@ def _processor_fields(machine: str) -> dict[str, str]:
     """Return Linux's fields of the first processor; {} on other systems.
 
     Under an emulator, the file describes another architecture. The result is then {}.
-
-    Args:
-        machine: Name of the architecture.
     """
     found: dict[str, str] = {}
     try:
@@ -102,14 +99,10 @@ def processor_features() -> frozenset[str] | None:
     if fields:
         return frozenset(fields[ARCHITECTURES[machine].code_fields[-1]].split())
     if machine == AARCH64:
-        return frozenset(["asimd"] if _hardware_capabilities() & ASIMD else [])
+        ask = ctypes.CDLL(None).getauxval
+        ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
+        return frozenset(["asimd"] if ask(AT_HWCAP) & ASIMD else [])
     return None
-
-
-def _hardware_capabilities() -> int:
-    ask = ctypes.CDLL(None).getauxval
-    ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
-    return int(ask(AT_HWCAP))
 
 
 def processor_name() -> str:

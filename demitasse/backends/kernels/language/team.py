@@ -124,11 +124,7 @@ def check_workers() -> None:
         raise DeviceError(message)
 
 
-_PARALLEL = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint
-)  # fmt: skip
-
-
+_PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 _PREPARE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 
@@ -141,12 +137,10 @@ class _Instead:
 
 
 def use(addresses: Mapping[str, int], prepare: int) -> None:
-    """Replace the OpenMP runtime's functions in kernels that are linked from now on.
+    """Replace the OpenMP runtime's functions in kernels; none must have been linked before.
 
-    Args:
-        addresses: Addresses of the new functions, by the names of the replaced functions. No kernel
-            must have been linked before.
-        prepare: Address of the function that starts the threads of a team.
+    The addresses are those of the new functions, by the names of the replaced functions, and of
+    the function that starts the threads of a team.
     """
     _Instead.prepare = _PREPARE(prepare)
     _Instead.parallel = _PARALLEL(addresses["GOMP_parallel"])
@@ -181,9 +175,6 @@ def prepare(threads: int) -> None:
     Operations are divided for this number, and some of their parts wait for others. A team that
     is smaller would leave parts out.
 
-    Args:
-        threads: Number of threads of an operation.
-
     Raises:
         DeviceError: The system refuses the threads, or OpenMP's runtime gives fewer.
     """
@@ -217,17 +208,9 @@ def parallel_call(kernel: int, threads: int) -> tuple[Any, Callable[[int], tuple
     """Return a function that runs a kernel on a team, and its arguments for the kernel's argument.
 
     One thread runs without OpenMP. Without OpenMP, the calling thread runs alone.
-
-    Args:
-        kernel: Address of the kernel.
-        threads: Greatest number of threads.
     """
     runtime = openmp() if threads > 1 else None
     if runtime is None:
-        return _ALONE(kernel), _single_argument
+        return _ALONE(kernel), lambda argument: (argument,)
     parallel = _Instead.parallel or runtime.GOMP_parallel
     return parallel, lambda argument: (kernel, argument, threads, 0)
-
-
-def _single_argument(argument: int) -> tuple[int]:
-    return (argument,)

@@ -7,7 +7,7 @@ count elements; words named ``*_bytes`` count bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from llvmlite import ir
@@ -21,12 +21,7 @@ WORD, NUMBER = ir.IntType(64), ir.FloatType()
 
 
 class SplatConstant(ir.Constant):  # type: ignore[misc]  # LLVM's package has no types
-    """A vector of equal numbers, written in LLVM's short form.
-
-    Args:
-        kind: Type of the vector.
-        number: Value of each element.
-    """
+    """A vector of equal numbers, written in LLVM's short form."""
 
     def __init__(self, kind: ir.VectorType, number: float) -> None:
         super().__init__(kind, number)
@@ -37,12 +32,7 @@ class SplatConstant(ir.Constant):  # type: ignore[misc]  # LLVM's package has no
 
 
 class Value:
-    """Result of an instruction.
-
-    Args:
-        builder: Writes the kernel's instructions.
-        llvm: The value in llvmlite.
-    """
+    """Result of an instruction: a value of llvmlite, and the kernel's builder."""
 
     __slots__ = ("builder", "llvm")
 
@@ -59,6 +49,23 @@ class Condition(Value):
         return Condition(self.builder, self.builder.and_(self.llvm, other.llvm))
 
 
+def _word_operator(name: str, *, swapped: bool = False) -> Callable[[Word, Word | int], Word]:
+    """Return the operator of an instruction; ``swapped`` for one whose left operand is an int."""
+
+    def operator(self: Word, other: Word | int) -> Word:
+        operands = (_llvm(other), self.llvm) if swapped else (self.llvm, _llvm(other))
+        return Word(self.builder, getattr(self.builder, name)(*operands))
+
+    return operator
+
+
+def _vector_operator(name: str) -> Callable[[Vector, Vector], Vector]:
+    def operator(self: Vector, other: Vector) -> Vector:
+        return Vector(self.builder, getattr(self.builder, name)(self.llvm, other.llvm))
+
+    return operator
+
+
 class Word(Value):
     """Integer of 64 bits. The other operand may be a Python int.
 
@@ -67,34 +74,17 @@ class Word(Value):
 
     __slots__ = ()
 
-    def __add__(self, other: Word | int) -> Word:
-        return self._new(self.builder.add(self.llvm, _llvm(other)))
-
-    def __radd__(self, other: int) -> Word:
-        return self._new(self.builder.add(_llvm(other), self.llvm))
-
-    def __sub__(self, other: Word | int) -> Word:
-        return self._new(self.builder.sub(self.llvm, _llvm(other)))
-
-    def __rsub__(self, other: int) -> Word:
-        return self._new(self.builder.sub(_llvm(other), self.llvm))
+    __add__ = _word_operator("add")
+    __radd__ = _word_operator("add", swapped=True)
+    __sub__ = _word_operator("sub")
+    __rsub__ = _word_operator("sub", swapped=True)
+    __mul__ = __rmul__ = _word_operator("mul")
+    __floordiv__ = _word_operator("udiv")
+    __mod__ = _word_operator("urem")
+    __rshift__ = _word_operator("ashr")
 
     def __neg__(self) -> Word:
         return 0 - self
-
-    def __mul__(self, other: Word | int) -> Word:
-        return self._new(self.builder.mul(self.llvm, _llvm(other)))
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Word | int) -> Word:
-        return self._new(self.builder.udiv(self.llvm, _llvm(other)))
-
-    def __mod__(self, other: Word | int) -> Word:
-        return self._new(self.builder.urem(self.llvm, _llvm(other)))
-
-    def __rshift__(self, bits: int) -> Word:
-        return self._new(self.builder.ashr(self.llvm, _llvm(bits)))
 
     def __lt__(self, other: Word | int) -> Condition:
         return self._ordered("<", self, other)
@@ -111,9 +101,6 @@ class Word(Value):
     def _ordered(self, sign: str, a: Word | int, b: Word | int) -> Condition:
         return Condition(self.builder, self.builder.icmp_signed(sign, _llvm(a), _llvm(b)))
 
-    def _new(self, llvm: Any) -> Word:
-        return Word(self.builder, llvm)
-
 
 class Float(Value):
     """One float32, which a kernel loads, stores, and broadcasts."""
@@ -126,20 +113,13 @@ class Vector(Value):
 
     __slots__ = ()
 
-    def __add__(self, other: Vector) -> Vector:
-        return self._new(self.builder.fadd(self.llvm, other.llvm))
-
-    def __sub__(self, other: Vector) -> Vector:
-        return self._new(self.builder.fsub(self.llvm, other.llvm))
-
-    def __mul__(self, other: Vector) -> Vector:
-        return self._new(self.builder.fmul(self.llvm, other.llvm))
-
-    def __truediv__(self, other: Vector) -> Vector:
-        return self._new(self.builder.fdiv(self.llvm, other.llvm))
+    __add__ = _vector_operator("fadd")
+    __sub__ = _vector_operator("fsub")
+    __mul__ = _vector_operator("fmul")
+    __truediv__ = _vector_operator("fdiv")
 
     def __neg__(self) -> Vector:
-        return self._new(self.builder.fneg(self.llvm))
+        return Vector(self.builder, self.builder.fneg(self.llvm))
 
     def __gt__(self, other: Vector) -> Condition:
         """Return a mask of the larger elements; NaN is not larger."""
@@ -159,9 +139,6 @@ class Vector(Value):
         first = [lane if not lane & by else lanes + lane - by for lane in range(lanes)]
         second = [lane + by if not lane & by else lanes + lane for lane in range(lanes)]
         return _shuffle(self, other, first), _shuffle(self, other, second)
-
-    def _new(self, llvm: Any) -> Vector:
-        return Vector(self.builder, llvm)
 
 
 class IntVector(Value):
@@ -214,14 +191,9 @@ def high_product(a: IntVector, b: IntVector) -> IntVector:
 
 
 def pair_sums(a: IntVector, b: IntVector) -> IntVector:
-    """Return a0 * b0 + a1 * b1 for each pair of neighbours.
+    """Return a0 * b0 + a1 * b1 for each pair of neighbours, eight integers of 32 bits.
 
-    Args:
-        a: Sixteen integers of 16 bits, below 1 << 15.
-        b: Sixteen more.
-
-    Returns:
-        Eight integers of 32 bits.
+    The operands are sixteen integers of 16 bits, below 1 << 15.
     """
     builder, kind = a.builder, a.llvm.type
     if not is_x86():
@@ -237,7 +209,7 @@ def pair_sums(a: IntVector, b: IntVector) -> IntVector:
     return IntVector(builder, builder.call(function, [a.llvm, b.llvm]))
 
 
-def _llvm(value: Word | int) -> Any:
+def _llvm(value: Value | int) -> Any:
     return ir.Constant(WORD, value) if isinstance(value, int) else value.llvm
 
 
@@ -251,11 +223,7 @@ def choose(condition: Condition, yes: Any, no: Any) -> Any:
     """Return ``yes`` where the condition holds, ``no`` elsewhere."""
     kind = Vector if isinstance(yes, Vector) else Word
     b = condition.builder
-    return kind(b, b.select(condition.llvm, *map(_either, (yes, no))))
-
-
-def _either(value: Word | Vector | int) -> Any:
-    return value.llvm if isinstance(value, Vector) else _llvm(value)
+    return kind(b, b.select(condition.llvm, _llvm(yes), _llvm(no)))
 
 
 def minimum(a: Word | int, b: Word | int) -> Word:
@@ -321,12 +289,9 @@ def horizontal_sum(vector: Vector) -> Vector:
 
 
 def horizontal_sums(vectors: Sequence[Vector]) -> Vector:
-    """Return a vector whose element i is the sum of ``vectors[i]``.
+    """Return a vector whose element i is the sum of ``vectors[i]``; missing vectors are zeros.
 
     Every sum has the bits of :func:`horizontal_sum`.
-
-    Args:
-        vectors: At most as many vectors as a vector has elements; missing vectors count as zeros.
     """
     builder, kind = vectors[0].builder, vectors[0].llvm.type
     zeros = Vector(builder, ir.Constant(kind, None))

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from demitasse.backends.kernels.images import Images
 
-__all__ = ["has_rest", "takes"]
-
 WIDEST = 4
 """Vectors of a block of channels at most: those of longer ones lie too far apart to walk along."""
 
@@ -21,9 +19,7 @@ WIDEST_REST = 8
 
 def takes(images: Images, width: int) -> bool:
     """Return whether images have whole vectors of contiguous channels, pixel behind pixel."""
-    dense = images.row_stride == images.shape[3] * images.column_stride
-    whole = bool(width) and images.fits(width) and images.block % width == 0
-    return whole and dense and images.block <= WIDEST * width
+    return images.has_whole_vectors(width) and _dense(images) and images.block <= WIDEST * width
 
 
 def has_rest(images: Images, width: int) -> bool:
@@ -32,6 +28,9 @@ def has_rest(images: Images, width: int) -> bool:
     They are walked along, too, where a batch is measured: the library has slow code for most, and
     for none a ReLU with it.
     """
-    dense = images.row_stride == images.shape[3] * images.column_stride
-    last = images.block == images.shape[1] > width and images.shape[1] % width > 0
-    return bool(width) and last and dense and images.block <= WIDEST_REST * width
+    last = images.block == images.shape[1] > width > 0 and images.shape[1] % width > 0
+    return last and _dense(images) and images.block <= WIDEST_REST * width
+
+
+def _dense(images: Images) -> bool:
+    return images.row_stride == images.shape[3] * images.column_stride

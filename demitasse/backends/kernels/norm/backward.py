@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
@@ -29,48 +26,30 @@ from demitasse.backends.kernels.norm.images import (
     image_loop_values,
     summed,
 )
+from demitasse.backends.kernels.tuning import TunedKernel
 
 KEPT = 2
 """Vectors that a thread keeps of the channels it is at."""
 
 
 class BackwardFields(Struct):
-    """The gradients of a normalisation."""
+    """The gradients of a normalisation; all images have the layout of ``x``."""
 
     walk: ImageLoopFields
-    """The planes."""
     x: Address
-    """Address of the first image, before the normalisation."""
+    """Input of the normalisation."""
     dy: Address
-    """Address of the first gradient of the output; all lie alike."""
     dx: Output
-    """Address of the first gradient of the input; it may be the same."""
+    """Gradient of the input; may be the memory of ``dy``, as may ``behind``."""
     factors: Address
-    """Address of one factor for each channel."""
+    """Factor of each channel; the channels' other numbers are arrays of the same shape."""
     offsets: Address
-    """Address of the channels' offsets."""
     mean: Address
-    """Address of the channels' means."""
     inverse: Address
-    """Address of the channels' inverse deviations."""
     factor_gradients: Output
-    """Address of the gradients of factors, which are written."""
     offset_gradients: Output
-    """Address of the gradients of offsets, which are written."""
     behind: OptionalAddress
-    """Address of the first gradient behind the norm, before factors and offsets, which is written
-    where it is wanted; it may be the output's."""
-
-
-@cache
-def _kernels(width: int, *, relu: bool, rest: bool, behind: bool) -> tuple[int, int]:
-    """Return the addresses of the kernels that sum over planes and that write gradients."""
-    relu_and_rest = f"{'_relu' if relu else ''}{'_rest' if rest else ''}"
-    sums = f"normalization_gradient_planes{width}{relu_and_rest}"
-    write_sums = partial(_write_sums, name=sums, width=width, relu=relu, rest=rest)
-    name = f"normalization_gradient{width}{relu_and_rest}{'_behind' if behind else ''}"
-    write = partial(_write, name=name, width=width, relu=relu, rest=rest, behind=behind)
-    return compiled(sums, write_sums, sums)[sums], compiled(name, write, name)[name]
+    """Gradient between the norm and its factors and offsets."""
 
 
 class _Channels:
@@ -97,26 +76,23 @@ class _Channels:
         return away, dy
 
 
-def _write_sums(module: Any, name: str, width: int, *, relu: bool, rest: bool) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = BackwardFields.read(k)
+@BackwardFields.kernel("normalization_gradient_planes")
+def _planes_kernel(k: Kernel, f: BackwardFields, *, relu: bool, rest: bool) -> None:
+    """Write the sums of each plane's gradients, and of their products with the deviations."""
     stride = f.walk.pixel_stride * FLOAT
     with each_plane(k, f.walk, rest=rest) as plane:
-        _sum_up(k, plane, _Channels(k, f, plane, relu=relu), f.walk.pixels, stride)
-    k.done()
+        channels, zero = _Channels(k, f, plane, relu=relu), k.constant(0.0)
+
+        def add(at: Word, sums: Sequence[Vector], channels: _Channels = channels) -> list[Vector]:
+            away, dy = channels.pixel(at)
+            return [sums[0] + dy, fma(away, dy, sums[1])]
+
+        for place, total in enumerate(summed(k, f.walk.pixels, stride, [zero, zero], add)):
+            k.store(total, plane.sums + place * k.vector_bytes)
 
 
-def _write(
-    module: Any,
-    name: str,
-    width: int,
-    *,
-    relu: bool,
-    rest: bool,
-    behind: bool,
-) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = BackwardFields.read(k)
+@BackwardFields.kernel("normalization_gradient")
+def _kernel(k: Kernel, f: BackwardFields, *, relu: bool, rest: bool, behind: bool) -> None:
     numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
     own = k.scratch(KEPT)
     with each_plane(k, f.walk, rest=rest) as plane:
@@ -131,19 +107,6 @@ def _write(
             plane.store(k, slopes, f.dx + plane.first + at)
             if behind:
                 plane.store(k, dy * channels.given, f.behind + plane.first + at)
-    k.done()
-
-
-def _sum_up(k: Kernel, plane: Plane, channels: _Channels, pixels: Word, stride: Word) -> None:
-    """Write the sums of a plane's gradients, and of their products with the deviations."""
-
-    def add(at: Word, sums: Any) -> list[Vector]:
-        away, dy = channels.pixel(at)
-        return [sums[0] + dy, fma(away, dy, sums[1])]
-
-    zero = k.constant(0.0)
-    for place, total in enumerate(summed(k, pixels, stride, [zero, zero], add)):
-        k.store(total, plane.sums + place * k.vector_bytes)
 
 
 def _join(
@@ -164,30 +127,21 @@ def _join(
         plane.store(k, total, f.offset_gradients + plane.channels)
 
 
-class NormalizationGradient:
-    """The gradients of input, factors and offsets.
+class NormalizationGradient(TunedKernel):
+    """The gradients of input, factors and offsets, and perhaps the one behind the norm."""
 
-    Args:
-        forward: The normalisation, whose statistics are read.
-        behind: Whether the gradient behind the norm is wanted too, before factors and offsets.
-    """
+    kernel = "norm gradient"
 
     def __init__(self, forward: Normalization, *, behind: bool = False) -> None:
         images, width = forward.images, forward.tuning.width
-        self.forward = forward
-        self._kernels = _kernels(width, relu=forward.relu, rest=forward.rest, behind=behind)
+        self.tuning = forward.tuning
+        flags = {"relu": forward.relu, "rest": forward.rest}
+        self._kernels = _planes_kernel(width, **flags), _kernel(width, **flags, behind=behind)
         self._arguments = Arguments(
             BackwardFields.values(
                 walk=image_loop_values(images, width, forward.eps),
-                x=RUNTIME,
-                dy=RUNTIME,
-                dx=RUNTIME,
-                factors=RUNTIME,
-                offsets=RUNTIME,
                 mean=forward.mean,
                 inverse=forward.inverse,
-                factor_gradients=RUNTIME,
-                offset_gradients=RUNTIME,
                 behind=RUNTIME if behind else None,
             )
         )
@@ -205,10 +159,9 @@ class NormalizationGradient:
         Args:
             images: The input, the output's gradient and the input's, which may be the same memory.
             parameters: Factors and offsets. Shapes: (C,), (C,).
-            gradients: For theirs. Shapes: (C,), (C,).
+            gradients: Gradients of the parameters. Shapes: (C,), (C,).
             sums: Scratch memory of ``forward.sums_size`` elements.
-            behind: For the gradient behind the norm, where it is wanted; it may be the memory of
-                the output's.
+            behind: The gradient behind the norm, or None; may be the output's memory.
         """
         names = "factors", "offsets", "factor_gradients", "offset_gradients", "walk.sums"
         each = dict(zip(("x", "dy", "dx"), images, strict=True))
@@ -216,9 +169,4 @@ class NormalizationGradient:
         if behind is not None:
             each["behind"] = behind
         for kernel in self._kernels:
-            self._arguments.run(kernel, self.forward.tuning.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"norm gradient llvm:{self.forward.tuning.instructions}"
+            self._arguments.run(kernel, self.tuning.threads, each)

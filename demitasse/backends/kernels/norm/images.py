@@ -10,13 +10,7 @@ import numpy as np
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    OptionalAddress,
-    Struct,
-    Values,
-)
+from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, Word, chunk
 from demitasse.backends.kernels.norm import has_rest, takes
 
@@ -39,30 +33,24 @@ class ImageLoopFields(Struct):
     """Planes: a vector of channels of one image each, all its pixels."""
 
     images: Word
-    """Number of images."""
     channels: Word
-    """Channels of an image."""
     groups: Word
     """Vectors of channels of an image."""
     block_groups: Word
-    """Those of a block of contiguous channels."""
+    """Vectors of a block of contiguous channels."""
     pixels: Word
     """Pixels of an image."""
     image_stride: Word
-    """Elements from one image to the next."""
     block_stride: Word
-    """Elements from one block to the next."""
     pixel_stride: Word
-    """Elements from one pixel to the next."""
     sums: OptionalAddress
-    """Address of two vectors for each plane: group by group, image by image."""
+    """Two vectors for each plane: group by group, image by image."""
     counts: Address
-    """Address of 1 / pixels, 1 / images, 1 / (images * pixels), pixels, 1 / the first
-    pixels, and a small number."""
+    """The numbers of :class:`Counts`."""
 
 
 class Counts(NamedTuple):
-    """Numbers in a kernel, as vectors."""
+    """Numbers in a kernel, as vectors; all but ``pixels`` and ``eps`` are reciprocals of counts."""
 
     each_pixel: Vector
     each_image: Vector
@@ -76,15 +64,13 @@ class Plane(NamedTuple):
     """A plane in a kernel.
 
     Attributes:
-        first: Bytes from the beginning of the images to its first pixel.
-        image: Index of its image.
-        channels: Bytes from the beginning of a row of all channels to its own.
-        sums: Address of its sums.
+        first: Bytes from the beginning of the images to the plane's first pixel.
+        channels: Bytes from the beginning of a row of all channels to the plane's channels.
         all_sums: Address of the sums of the first image's plane of the same channels.
-        begins: Whether it is the first that the thread walks over, or the first image's.
-        following: What ``first`` is of the plane after it. Of each of its pixels, that one's is
-            fetched ahead: the processor does not find out by itself where a walk goes on.
-        some: Which elements of a vector are channels; None for all.
+        begins: True for the first plane of the thread, and of the first image.
+        following: ``first`` of the next plane, whose pixels are prefetched: the processor does not
+            predict where the next plane begins.
+        some: Mask of the channels of a vector; None for all.
     """
 
     first: Word
@@ -117,10 +103,7 @@ def counts(k: Kernel, f: ImageLoopFields) -> Counts:
 def each_plane(k: Kernel, f: ImageLoopFields, *, rest: bool = False) -> Iterator[Plane]:
     """Write a loop over the thread's planes, grouped by channels.
 
-    Args:
-        k: The kernel.
-        f: Its fields.
-        rest: Whether the last vector of channels is a part of one.
+    With ``rest``, the last vector of channels is partial.
     """
     begin, end = chunk(f.groups * f.images, *k.thread())
     with k.loop(end, begin) as loop:
@@ -152,14 +135,10 @@ def summed(
     start: Sequence[Vector],
     step: Callable[[Word, Sequence[Vector]], list[Vector]],
 ) -> list[Vector]:
-    """Write sums over pixels.
+    """Write sums over ``count`` pixels, ``stride`` bytes apart, and return the sums.
 
-    Args:
-        k: The kernel.
-        count: Number of pixels.
-        stride: Bytes from one to the next.
-        start: Zeros, one for each sum.
-        step: Returns the sums with those of the pixel so many bytes behind the first.
+    ``step`` adds the addends of the pixel at a number of bytes from the first to sums, which begin
+    with the zeros ``start``.
     """
     several = count // UNROLLED * UNROLLED
     with k.loop(several, 0, UNROLLED, vectors=[*start] * UNROLLED) as loop:
@@ -168,24 +147,17 @@ def summed(
             sums = loop.vectors[place * len(start) : (place + 1) * len(start)]
             parts += step((loop.i + place) * stride, sums)
         loop.vectors = parts
-    sums = [_sum_of_four(loop.vectors[place :: len(start)]) for place in range(len(start))]
+    sums = []
+    for place in range(len(start)):
+        one, two, three, four = loop.vectors[place :: len(start)]
+        sums.append((one + two) + (three + four))
     with k.loop(count, several, vectors=sums) as rest:
         rest.vectors = step(rest.i * stride, rest.vectors)
     return rest.vectors
 
 
-def _sum_of_four(parts: Sequence[Vector]) -> Vector:
-    one, two, three, four = parts
-    return (one + two) + (three + four)
-
-
-def image_loop_values(images: Images, width: int, eps: float) -> Values:
-    """Return the values of the fields.
-
-    Args:
-        images: Where all elements lie.
-        width: Floats of a vector.
-        eps: The small number.
+def image_loop_values(images: Images, width: int, eps: float = 0.0) -> Values:
+    """Return the values of the fields for images of this layout.
 
     Raises:
         ValueError: Channels fill no whole vectors, or pixels do not follow each other.
@@ -209,12 +181,11 @@ def image_loop_values(images: Images, width: int, eps: float) -> Values:
         image_stride=images.image_stride,
         block_stride=images.block_stride,
         pixel_stride=images.column_stride,
-        sums=RUNTIME,
         counts=np.array(numbers, np.float32),
     )
 
 
 def sums_size(images: Images, width: int) -> int:
-    """Return how many elements the sums of all planes have."""
+    """Return the number of elements of the sums of all planes."""
     n, c, _, _ = images.shape
     return PLANE_SUMS * n * -(-c // width) * width

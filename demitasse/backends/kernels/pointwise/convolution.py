@@ -95,13 +95,7 @@ class PointwiseFields(Struct):
 
 @cache
 def _kernel(width: int, *, normed: bool, limited: bool) -> int:
-    """Return the address of the kernel.
-
-    Args:
-        width: Floats of a vector.
-        normed: Whether it normalises what it reads.
-        limited: True if outputs are clamped.
-    """
+    """Return the address of the kernel."""
     name = f"pointwise{'' if normed else '_plain'}{'_limited' if limited else ''}{width}"
 
     def module(of: Any) -> None:

@@ -209,11 +209,6 @@ between, which is not written to memory, takes as long."""
 def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> SeparableSchedule:
     """Return the schedule of a depthwise convolution and the following pointwise convolution.
 
-    Args:
-        depthwise: The first.
-        pointwise: The second, whose bottom is the first one's top.
-        tuning: Target of the kernels, and the choice of kernels.
-
     Raises:
         Declined: They are others, or it would not be faster.
     """

@@ -8,6 +8,186 @@ In this team, threads take parts dynamically: a thread that ends a part takes th
 region waits only for running parts. The parts and their results are OpenMP's, bit for bit.
 """
 
-from demitasse.backends.kernels.team.installation import install
+from __future__ import annotations
 
-__all__ = ["install"]
+import ctypes
+import mmap
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from demitasse.backends.kernels.language import compiler, team
+from demitasse.backends.kernels.language.linker import READ, WRITE, NotLinkableError, protect
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.team.runtime import State
+
+OPENMP_VARIABLES = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
+"""Environment variables that configure the OpenMP runtime's threads."""
+
+
+def install(library: Any) -> str:
+    """Run the parallel regions of a library, loaded by ctypes, and of the kernels on the team.
+
+    Returns:
+        Reason for keeping the OpenMP runtime's threads; "" if the team is installed.
+    """
+    reason = obstacle()
+    if reason:
+        return reason
+    from demitasse.backends.kernels.team.runtime import HARMLESS, OURS  # needs llvmlite
+
+    try:
+        imports = Imports(library)
+        unknown = {name for name in imports.places if name.startswith(("GOMP_", "omp_"))}
+        unknown -= OURS.keys() | HARMLESS
+        if unknown:
+            return f"the library calls {', '.join(sorted(unknown))}"
+        functions = own_team().functions
+        imports.replace(functions)
+    except (OSError, LookupError, AttributeError, MemoryError, NotLinkableError) as error:
+        return repr(error)
+    team.use(functions, own_team().prepare)
+    return ""
+
+
+def obstacle() -> str:
+    """Return the reason against the team on this system; "" if it can be used."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return "it is written for Linux on x86-64"
+    variables = [name for name in OPENMP_VARIABLES if name in os.environ]
+    if variables:
+        return f"{', '.join(variables)} configures OpenMP's threads"
+    if not compiler.status().ready:
+        return str(compiler.status())
+    if team.functions.cache_info().currsize:
+        return "kernels know the OpenMP runtime's functions already"
+    return "there is no OpenMP runtime" if team.openmp() is None else ""
+
+
+class Team(NamedTuple):
+    """The thread team.
+
+    Attributes:
+        functions: Addresses of the team's functions, by the names of the replaced functions.
+        prepare: Address of the function that starts the helpers for a number of parts. Its result
+            is 0 unless the system refuses threads.
+    """
+
+    functions: dict[str, int]
+    prepare: int
+    state: State
+
+
+@cache
+def own_team() -> Team:
+    """Return the process's team, created by the first call."""
+    from demitasse.backends.kernels.team.runtime import OURS, SYSTEM, State, original
+
+    runtime, system = team.openmp(), ctypes.CDLL(None)
+    state = State()
+    outside = {"state": state.address}
+    outside |= {name: team.function_address(getattr(system, name)) for name in SYSTEM}
+    for name in (*OURS, "omp_get_max_threads"):
+        outside[original(name)] = team.function_address(getattr(runtime, name))
+    own = compiler.linked("team", _write, (*OURS.values(), "prepare"), outside)
+    os.register_at_fork(after_in_child=state.clear)
+    return Team({name: own[ours] for name, ours in OURS.items()}, own["prepare"], state)
+
+
+def _write(module: Any) -> None:
+    from demitasse.backends.kernels.team.regions import write_regions
+    from demitasse.backends.kernels.team.runtime import write_members
+
+    write_regions(module)
+    write_members(module)
+
+
+LINK_MAP = 2  # RTLD_DI_LINKMAP
+STRINGS, SYMBOLS, ALL, ALL_BYTES, CALLS_BYTES, CALLS = 5, 6, 7, 8, 2, 23  # of the dynamic section
+DATA, CALL = 6, 7  # R_X86_64_GLOB_DAT and R_X86_64_JUMP_SLOT
+RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("more", "<i8")])
+SYMBOL_BYTES = 24
+
+
+class _LinkMap(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_uint64), ("name", ctypes.c_char_p), ("dynamic", ctypes.c_uint64))
+
+
+class Imports:
+    """Functions that a library imports, on Linux for x86-64.
+
+    Attributes:
+        places: Addresses of the table entries of each function, by name.
+    """
+
+    def __init__(self, library: Any) -> None:
+        found = ctypes.c_void_p()
+        ask = ctypes.CDLL(None).dlinfo
+        ask.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+        if ask(library._handle, LINK_MAP, ctypes.byref(found)) or not found.value:
+            message = "dlinfo"
+            raise OSError(message)
+        entry = _LinkMap.from_address(found.value)
+        self._base: int = entry.base
+        self._dynamic = dict(_pairs(entry.dynamic))
+        self.places: dict[str, list[int]] = {}
+        for table, size in ((CALLS, CALLS_BYTES), (ALL, ALL_BYTES)):
+            if table in self._dynamic:
+                self._read(self._pointer(table), self._dynamic[size])
+
+    def _pointer(self, tag: int) -> int:
+        """Return an address of the dynamic section, which most loaders have relocated."""
+        value = self._dynamic[tag]
+        return value if value >= self._base else value + self._base
+
+    def _read(self, table: int, size: int) -> None:
+        rows = np.frombuffer(ctypes.string_at(table, size), RELOCATION)
+        symbols, strings = self._pointer(SYMBOLS), self._pointer(STRINGS)
+        for row in rows[(rows["kind"] == CALL) | (rows["kind"] == DATA)]:
+            at = symbols + SYMBOL_BYTES * int(row["symbol"])
+            name = ctypes.string_at(strings + ctypes.c_uint32.from_address(at).value).decode()
+            self.places.setdefault(name, []).append(self._base + int(row["offset"]))
+
+    def replace(self, functions: Mapping[str, int]) -> None:
+        """Replace imported functions by those at the given addresses.
+
+        Raises:
+            OSError: A page cannot be made writable; no entry is changed.
+        """
+        new = {at: functions[name] for name in functions for at in self.places.get(name, ())}
+        pages = {at & -mmap.PAGESIZE for at in new}
+        writable = _writable(pages)
+        for page in pages - writable:
+            protect(page, mmap.PAGESIZE, READ | WRITE)
+        for at, address in new.items():
+            ctypes.c_uint64.from_address(at).value = address
+        for page in pages - writable:  # as the loader left it
+            protect(page, mmap.PAGESIZE, READ)
+
+
+def _pairs(at: int) -> Iterator[tuple[int, int]]:
+    while True:
+        tag = ctypes.c_int64.from_address(at).value
+        if not tag:
+            return
+        yield tag, ctypes.c_uint64.from_address(at + 8).value
+        at += 16
+
+
+def _writable(pages: set[int]) -> set[int]:
+    """Return the writable pages."""
+    found = set()
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            area, rights = line.split(maxsplit=2)[:2]
+            first, last = (int(number, 16) for number in area.split("-"))
+            if "w" in rights:
+                found |= {page for page in pages if first <= page < last}
+    return found

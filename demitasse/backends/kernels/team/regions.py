@@ -13,16 +13,9 @@ from llvmlite import ir
 
 from demitasse.backends.kernels.language.words import Condition, Word
 from demitasse.backends.kernels.team.runtime import (
-    ALONE_AT_FIRST,
-    BUSY_SHIFT,
-    GOOD_ENOUGH,
-    LATE,
-    LEVELS,
-    LONG_ROUNDS,
-    NAP,
     PARTS,
     REGION,
-    SPIN,
+    STATE_WAIT,
     TEAMS,
     Field,
     Function,
@@ -31,9 +24,29 @@ from demitasse.backends.kernels.team.runtime import (
     original,
     take_member,
 )
-from demitasse.backends.kernels.team.runtime import (
-    STATE_WAIT as WAIT,
-)
+
+SPIN = 800_000
+"""Ticks that a helper spins before it sleeps; a pass seldom pauses longer."""
+
+BUSY_SHIFT = 4
+"""Halvings of the ticks that threads spin after helpers were late, when cores are busy."""
+
+LATE = 1_500_000
+"""Least wait, in ticks, that counts as a late helper. The helper had no core if the wait also
+exceeds the leader's own work."""
+
+ALONE_AT_FIRST, LEVELS = 16, 5
+"""Regions without wake-ups after a late helper, and how often this number doubles."""
+
+LONG_ROUNDS = 50
+"""Timed sleeps of a helper before it sleeps without a timeout."""
+
+GOOD_ENOUGH = 8
+"""Consecutive regions without a late helper that halve the number."""
+
+NAP = 100_000
+"""Nanoseconds of a helper's timed sleep. A helper then joins a region that is still running: long
+regions are shared, and a part can wait for another part."""
 
 MOST_PARTS = PARTS - 1
 IMPOSSIBLE = 1
@@ -189,7 +202,7 @@ def _write_end(f: Function) -> None:
     end = f.now()
     with f.when(helped > 0):
         f.wait_until(
-            Field.DONE, lambda done: f.equal(done, helped), Field.WAITING, _patience(f, WAIT)
+            Field.DONE, lambda done: f.equal(done, helped), Field.WAITING, _patience(f, STATE_WAIT)
         )
         with f.when(f.get(Field.CALLED) > 0):
             _learn(f, end)

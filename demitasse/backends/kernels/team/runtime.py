@@ -34,13 +34,7 @@ class Loop:
 
 
 class Function(Routine):
-    """Function of words with a word as its result, under construction.
-
-    Args:
-        module: The function's module.
-        name: Name of the function.
-        count: Number of arguments.
-    """
+    """Function of ``count`` words with a word as its result, under construction."""
 
     def __init__(self, module: ir.Module, name: str, count: int) -> None:
         super().__init__(module, declared(module, name, ir.FunctionType(WORD, [WORD] * count)))
@@ -79,14 +73,9 @@ class Function(Routine):
     def sleep(self, field: Field, value: Word, nanoseconds: int = 0) -> None:
         """Sleep until the field's sleepers are woken, if the field's lower half is ``value``.
 
-        Args:
-            field: The field.
-            value: Value that the caller read.
-            nanoseconds: Timeout below a second; 0 for none.
+        The timeout is below a second; 0 for none.
         """
-        until: Word | int = 0
-        if nanoseconds:
-            until = self.local(0, nanoseconds)
+        until = self.local(0, nanoseconds) if nanoseconds else 0
         self.call("syscall", FUTEX, self.shared(field), WAIT, value, until, 0, 0)
 
     def wake(self, field: Field, count: Word | int) -> None:
@@ -104,13 +93,8 @@ class Function(Routine):
         """Wait until a field meets a condition: spin first, then sleep.
 
         A thread that changes the field must then wake the sleepers. The futex refuses to sleep if
-        the field has changed since the last read.
-
-        Args:
-            field: The field.
-            over: The condition.
-            sleepers: Field that counts the sleepers.
-            patience: Ticks to spin before sleeping.
+        the field has changed since the last read. ``sleepers`` counts the sleepers; ``patience`` is
+        the number of ticks to spin.
         """
         start = self.now()
         with self.forever() as loop:
@@ -415,40 +399,14 @@ STACK = 2 << 20
 REGION, PARTS = 1 << 32, 1 << 16
 """Increments of ``TICKET`` for a region and for a part."""
 
-SPIN = 800_000
-"""Ticks that a helper spins before it sleeps; a pass seldom pauses longer."""
-
 STATE_WAIT = 400_000
 """Ticks that the leader spins before it sleeps."""
-
-BUSY_SHIFT = 4
-"""Halvings of both after helpers were late, because other programs need the cores."""
-
-LATE = 1_500_000
-"""Least wait, in ticks, that counts as a late helper. The helper had no core if the wait also
-exceeds the leader's own work."""
-
-ALONE_AT_FIRST, LEVELS = 16, 5
-"""Regions without wake-ups after a late helper, and how often this number doubles."""
-
-LONG_ROUNDS = 50
-"""Timed sleeps of a helper before it sleeps without a timeout."""
-
-GOOD_ENOUGH = 8
-"""Consecutive regions without a late helper that halve the number."""
-
-NAP = 100_000
-"""Nanoseconds of a helper's timed sleep. A helper then joins a region that is still running: long
-regions are shared, and a part can wait for another part."""
 
 
 class State:
     """The shared memory of all teams. It is never freed: helpers read it until the process ends.
 
     Fields that are read and written here are those of the first team.
-
-    Attributes:
-        address: Address of the memory.
     """
 
     def __init__(self) -> None:

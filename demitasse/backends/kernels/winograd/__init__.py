@@ -5,28 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
-from typing import Literal, NamedTuple
+from itertools import pairwise
+from typing import Literal
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.products import split_columns
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering, filtering, has_filtering
 from demitasse.backends.step import Declined
-
-__all__ = [
-    "PANEL",
-    "STEP",
-    "Part",
-    "Phase",
-    "WinogradSchedule",
-    "can_pool_tiles",
-    "odd_lines",
-    "pays",
-    "plan_winograd",
-    "polyphase",
-]
-
 
 FLOAT_BYTES = 4
 
@@ -39,24 +25,9 @@ MOST_UNEVEN = 1.1
 FEWEST_SHARED = 1 << 20
 """Multiplications for which it pays that threads wait for each other twice more."""
 
-PANEL = 2
-"""Vectors of a panel of on-the-fly filters."""
-
-
-class Part(NamedTuple):
-    """Filters that a thread transforms at a time.
-
-    Attributes:
-        channels: Channels of a panel.
-        position_stride: Elements from one position's values to the next's.
-    """
-
-    channels: int
-    position_stride: int
-
 
 @dataclass(frozen=True)
-class WinogradSchedule:
+class WinogradSchedule(TunedKernel):
     """The tiles of a batch of images: parts of the input that overlap, parts of the output.
 
     A row of tiles of one image is a strip, and the strips that are worked on at a time are a block.
@@ -66,21 +37,11 @@ class WinogradSchedule:
     divide its transforms, and then the positions, in successive calls of the kernel.
 
     Attributes:
-        filtering: The matrices of the filter.
-        images: Number of images.
-        channels: Of the input.
-        size: Rows and columns of the input.
+        size, output: Rows and columns of the input and of the output.
         filters: Channels of the output.
-        groups: Into how many parts channels and filters are divided.
         pad: Zeros above and left of the input.
-        output: Rows and columns of the output.
-        tuning: The kernels' vectors and threads, and how much they work on at a time.
         computes: The result: the output; the input's gradient, by flipped filters; or the filters'
             gradient.
-        stride: 1; or 2 for windows of twice the taps, whose images have their four phases as
-            channels; those are the channels here.
-        window: Of stride 2, rows and columns of the parameter's filters: twice the taps, or one
-            less where the last ones are zeros.
     """
 
     filtering: Filtering
@@ -93,17 +54,10 @@ class WinogradSchedule:
     output: tuple[int, int]
     tuning: Tuning
     computes: Literal["output", "input", "filters"] = "output"
-    stride: int = 1
-    window: int = 0
-
-    @property
-    def width(self) -> int:
-        """Channels of a vector."""
-        return self.tuning.width
 
     @property
     def threads(self) -> int:
-        """Number of elements."""
+        """Number of threads."""
         return self.tuning.threads
 
     @property
@@ -125,9 +79,8 @@ class WinogradSchedule:
     @cached_property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of tiles of one image."""
-        (down, across), step = self.filtering, self.targets[0].step
-        rows, columns = down.outputs * step, across.outputs * step
-        return -(-self.output[0] // rows), -(-self.output[1] // columns)
+        down, across = self.filtering
+        return -(-self.output[0] // down.outputs), -(-self.output[1] // across.outputs)
 
     @cached_property
     def strips(self) -> int:
@@ -137,12 +90,6 @@ class WinogradSchedule:
     @cached_property
     def backward(self) -> WinogradSchedule:
         """The convolution that is the gradient of the input."""
-        if self.stride > 1:  # each phase has its own, of the same gradient
-            phases = self.stride**2
-            return replace(
-                self, channels=phases * self.filters, filters=self.channels, size=self.output,
-                output=self.size, groups=phases, computes="input",
-            )  # fmt: skip
         down, across = self.filtering
         pad = (down.taps - 1 - self.pad[0], across.taps - 1 - self.pad[1])
         return replace(
@@ -152,24 +99,8 @@ class WinogradSchedule:
 
     @cached_property
     def filter_gradient(self) -> WinogradSchedule:
-        """The same for the gradient of the filters."""
+        """The schedule of the gradient of the filters."""
         return replace(self, computes="filters")
-
-    @cached_property
-    def sources(self) -> list[Phase]:
-        """Phases of the input images that become tiles."""
-        if self.stride == 1:
-            return [Phase(pad=self.pad)]
-        phases = polyphase(self.pad)
-        if self.computes != "input":
-            return phases
-        rest = self.filtering.down.taps - 1
-        return [Phase(pad=(rest - above, rest - left)) for _, (above, left), _ in phases]
-
-    @cached_property
-    def targets(self) -> list[Phase]:
-        """Phases of the output images that tiles are written to."""
-        return polyphase(self.pad) if self.stride > 1 and self.computes == "input" else [Phase()]
 
     # -- filters -------------------------------------------------------------------------------
 
@@ -201,7 +132,7 @@ class WinogradSchedule:
     def shared(self) -> bool:
         """True if all threads work on the same tiles."""
         large = self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
-        return large or self.stride > 1 or self._uneven
+        return large or self._uneven
 
     @cached_property
     def _uneven(self) -> bool:
@@ -214,24 +145,6 @@ class WinogradSchedule:
         most = -(-self.strips // self.threads) * self.threads
         products = self.positions * self.strips * self.grid[1] * self.channels * self.filters
         return most > MOST_UNEVEN * self.strips and products > FEWEST_SHARED * self.groups
-
-    @cached_property
-    def panel(self) -> int:
-        """Vectors of a panel of filters that are transformed in each pass."""
-        return 1 if self.filters // self.groups % (PANEL * self.width) else PANEL
-
-    @cached_property
-    def part_channels(self) -> int:
-        """Channels of a phase, in a panel of filters that are transformed in each pass."""
-        return self.channels // self.stride**2
-
-    @cached_property
-    def part(self) -> Part:
-        """Filters that a thread transforms at a time, for filters that are not kept."""
-        width, channels = self.panel * self.width, self.part_channels
-        space = self.tuning.transformed_bytes // (self.positions * width * FLOAT_BYTES)
-        at_once = min(max(space // self.width, 1) * self.width, channels)
-        return Part(at_once, odd_lines(at_once * width))
 
     # -- tiles ---------------------------------------------------------------------------------
 
@@ -256,9 +169,7 @@ class WinogradSchedule:
         """Strips that are worked on at a time, in a chunk or by all threads."""
         tuning = self.tuning
         if self.shared:
-            # for stride 2 whatever the threads, for the sums over blocks have the same bits then
-            stacks = self.threads if self.stride == 1 else self.stride
-            chunks, space = 1, stacks * tuning.shared_stack_bytes
+            chunks, space = 1, self.threads * tuning.shared_stack_bytes
         else:
             chunks, space = self.chunks, tuning.stack_bytes
         most = max(space // self.strip_bytes, -(-tuning.fewest_tiles // self.grid[1]))
@@ -305,48 +216,6 @@ def _apart(count: int) -> int:
     return count + LINE if count >= WIDE and count % (4 * LINE) == 0 else count
 
 
-STEP = 2
-"""Rows and columns from one pixel of a phase to the next."""
-
-
-class Phase(NamedTuple):
-    """Pixels of images, which are images themselves.
-
-    Attributes:
-        first: Row and column of the first pixel.
-        pad: Zeros above and on the left.
-        step: Rows and columns from one pixel to the next.
-    """
-
-    first: tuple[int, int] = (0, 0)
-    pad: tuple[int, int] = (0, 0)
-    step: int = 1
-
-    def size(self, whole: tuple[int, int]) -> tuple[int, int]:
-        """Return rows and columns of a phase of images of so many."""
-        high, wide = (
-            -(-(count - first) // self.step) for count, first in zip(whole, self.first, strict=True)
-        )
-        return high, wide
-
-
-def polyphase(pad: tuple[int, int]) -> list[Phase]:
-    """Return the four phases of an image, as the taps of a window meet them.
-
-    Args:
-        pad: Zeros above and on the left of the image.
-    """
-    found = []
-    for taps in product(range(STEP), repeat=2):
-        firsts = [(tap - zeros) % STEP for tap, zeros in zip(taps, pad, strict=True)]
-        pads = [
-            (zeros - tap + first) // STEP
-            for tap, zeros, first in zip(taps, pad, firsts, strict=True)
-        ]
-        found.append(Phase((firsts[0], firsts[1]), (pads[0], pads[1]), STEP))
-    return found
-
-
 # Costs, in operations of a large product of matrices on vectors of 8 floats.
 PRODUCT_COST = 1.1
 """Cost of a multiplication of the transformed product."""
@@ -358,9 +227,6 @@ FILTER_COST, TRAINED_FILTER_COST = 15.0, 80.0
 """Cost of an element of a transformed filter: only read; or changing, so that two passes transform
 the filters and the third sums them. The latter's break-even was measured as 100 on one processor,
 and as 40 on another."""
-
-STRIDED_FILTER_COST = 8.0
-"""The same for stride 2, whose filters are transformed for each block of tiles."""
 
 START_COST, TRAINING_START_COST = 5e5, 1e6
 """Overhead of a Winograd pass over direct convolution. In inference, calls are replayed."""
@@ -375,16 +241,12 @@ MEASURED_WIDTH = 8
 def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
     """Return whether transforms and products cost less than the definition.
 
-    Args:
-        tiling: The convolution.
-        training: Whether filters change between passes.
+    In training, filters change between passes.
     """
     tiles = tiling.images * math.prod(tiling.grid)
     filters = tiling.positions * tiling.channels * tiling.filters / tiling.groups
     slower = tiling.width / MEASURED_WIDTH
     filter_cost = TRAINED_FILTER_COST if training else FILTER_COST
-    if tiling.stride > 1:
-        filter_cost = STRIDED_FILTER_COST
     tiled = (
         2 * PRODUCT_COST * tiles * filters
         + TRANSFORM_COST * tiling.positions * tiles * (tiling.channels + tiling.filters)
@@ -392,15 +254,10 @@ def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
         + slower * (TRAINING_START_COST if training else START_COST)
     )
     area = tiling.images * math.prod(tiling.output)
-    taps = tiling.filtering.taps if tiling.stride == 1 else (tiling.window / tiling.stride) ** 2
-    weights = filters / tiling.positions * taps
+    weights = filters / tiling.positions * tiling.filtering.taps
     few = min(tiling.channels, tiling.filters) / tiling.groups
     return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * area * weights
 
-
-STRIDED = {(4, 4), (5, 5), (6, 6)}
-"""Filters of stride 2. Those of 3x3 would gain nothing; those of 5x5 have zeros for a sixth row and
-column."""
 
 POOLED = (2, 2)
 """Windows that can be pooled along, where a tile has whole ones of them."""
@@ -409,14 +266,7 @@ POOLED = (2, 2)
 def plan_winograd(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, training: bool
 ) -> WinogradSchedule:
-    """Return the schedule of a Winograd convolution.
-
-    Args:
-        op: The convolution.
-        x: Its input's shape, (N, C, H, W).
-        y: Its output's shape.
-        tuning: Target of the kernels, and the choice of tiles.
-        training: Whether filters change between passes.
+    """Return the schedule of a Winograd convolution; shapes are (N, C, H, W).
 
     Raises:
         Declined: The convolution is unsupported, or direct convolution costs less.
@@ -424,34 +274,25 @@ def plan_winograd(
     if not tuning.width or tuning.winograd == "never":
         message = "winograd is off"
         raise Declined(message)
-    strided = (
-        training
-        and "winograd_strided" not in tuning.without
-        and _is_strided(op, x, y, tuning.width)
-    )
-    if not strided and not _is_plain(op):
+    if not _is_plain(op):
         message = (
             "winograd takes filters of 1, 2, 3, 5, 7 rows and columns, or 9 in one direction, of "
-            "stride 1; in training 4x4, 5x5 and 6x6 of stride 2, on whole vectors of "
-            f"{tuning.width} channels"
+            "stride 1"
         )
         raise Declined(message)
     if min(x[1], y[1]) < tuning.width:
         message = f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more"
         raise Declined(message)
-    stride = STEP if strided else 1
     tiling = WinogradSchedule(
-        filtering=filtering(tuple(-(-taps // stride) for taps in op.kernel)),
+        filtering=filtering(op.kernel),
         images=x[0],
-        channels=x[1] * stride**2,
+        channels=x[1],
         size=(x[2], x[3]),
         filters=y[1],
         groups=op.group,
         pad=(op.pad[0], op.pad[1]),
         output=(y[2], y[3]),
         tuning=tuning,
-        stride=stride,
-        window=op.kernel[0],
     )
     if tuning.winograd == "auto" and not pays(tiling, training=training):
         message = "winograd would cost more than the definition in this shape"
@@ -463,14 +304,6 @@ def _is_plain(op: ops.Conv) -> bool:
     """Return whether windows are one pixel apart, and of rows and columns that tiles take."""
     pads = all(pad < taps for pad, taps in zip(op.pad, op.kernel, strict=True))
     return has_filtering(op.kernel) and pads and {*op.stride, *op.dilation} == {1}
-
-
-def _is_strided(op: ops.Conv, x: ops.Shape, y: ops.Shape, width: int) -> bool:
-    """Return whether the windows are two pixels apart, and twice two taps high and wide."""
-    windows = op.kernel in STRIDED and set(op.stride) == {STEP} and set(op.dilation) == {1}
-    pads = max(op.pad) <= (op.kernel[0] - 1) // STEP * STEP
-    whole = not (x[1] % width or y[1] % width)
-    return windows and pads and whole and op.group == 1
 
 
 def can_pool_tiles(tiling: WinogradSchedule, pool: ops.Pool) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Scratch, Struct, Values
+from demitasse.backends.kernels.language.structs import Scratch, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
 from demitasse.backends.kernels.winograd import WinogradSchedule, odd_lines
 
@@ -24,44 +24,36 @@ class StripFields(Struct):
     """Division of strips among threads."""
 
     strips: Word
-    """Number of strips."""
     strips_per_block: Word
-    """Strips of a block."""
     chunks: Word
-    """Number of chunks."""
     shared: Word
-    """True if there is but one chunk for all threads: 1 or 0."""
+    """1 if all threads share one chunk, else 0."""
     block_index: Word
-    """Index of the block."""
     first_stage: Word
     """The first stage of a block that is run, counted from 0."""
     end_stage: Word
-    """The first one that is not."""
+    """End of the stages, exclusive."""
     tile_rows: Word
     """Rows of tiles of an image."""
     tile_columns: Word
     """Columns of tiles of an image."""
     private: Scratch
-    """Address of the first thread's scratch."""
+    """Scratch of each thread, ``private_bytes`` apart."""
     private_bytes: Word
-    """Bytes from one thread's scratch to the next's."""
     stacks: Scratch
-    """Address of the first chunk's stack."""
+    """Stack of each chunk, ``stack_bytes`` apart."""
     stack_bytes: Word
-    """Bytes from one chunk's stack to the next's."""
 
 
 class Block:
     """Block of strips, in the kernel.
 
     Attributes:
-        first: Index of the first one.
-        strips: How many there are.
-        tiles: How many tiles.
+        first: Index of the first strip.
+        strips, tiles: Numbers of strips and tiles.
         chunk: Index of the chunk.
-        again: 1 after the chunk's first, else 0.
-        scratch: Address of this thread's scratch.
-        stack: Address of the chunk's stack.
+        again: 1 after the chunk's first block, else 0.
+        scratch, stack: Addresses of this thread's scratch and of the chunk's stack.
     """
 
     def __init__(
@@ -89,13 +81,7 @@ class Block:
 
 
 class Strip(NamedTuple):
-    """A row of tiles, in the kernel.
-
-    Attributes:
-        image: Index of the image.
-        row: Row of tiles in the image.
-        tile: Index of the strip's first tile in the block.
-    """
+    """A row of tiles of an image, in the kernel; ``tile`` is the first one's index in the block."""
 
     image: Word
     row: Word
@@ -132,18 +118,12 @@ def each_strip(k: Kernel, f: StripFields, block: Block) -> Iterator[Strip]:
 class ScratchLayout:
     """Division of the scratch memory of a kernel over strips.
 
-    Each thread's part has the copy of a strip in one stage; in another, some filters and their
-    transform. Behind the threads' parts, each chunk has a stack: the transformed tiles of a block,
-    and their sums.
-
-    Args:
-        tiling: The convolution.
+    Each thread's part has the copy of a strip. Behind the threads' parts, each chunk has a stack:
+    the transformed tiles of a block, and their sums.
 
     Attributes:
-        size: Elements that are needed.
+        size: Number of elements.
         sums_bytes: Bytes from a stack's beginning to the output.
-        positions_bytes: Bytes from the beginning of a thread's part, with filters, to the
-            transformed filters.
     """
 
     def __init__(self, tiling: WinogradSchedule) -> None:
@@ -154,24 +134,17 @@ class ScratchLayout:
             tiling.positions * stride
             for stride in (tiling.tile_position_stride, tiling.sum_position_stride)
         )
-        taps, positions = _of_part(tiling)
-        stage = max(copy, taps + positions)
-        private, stack = odd_lines(stage), odd_lines(tiles + sums)
+        private, stack = odd_lines(copy), odd_lines(tiles + sums)
         self._threads = tiling.threads * private
         self.size = self._threads + (1 if tiling.shared else tiling.chunks) * stack
         self.sums_bytes = FLOAT * tiles
-        self.positions_bytes = FLOAT * taps
         self._tiling = tiling
-        self._bytes = {
-            "private_bytes": FLOAT * private,
-            "stack_bytes": FLOAT * stack,
-        }
+        self._bytes = {"private_bytes": FLOAT * private, "stack_bytes": FLOAT * stack}
 
     def calls(self, stages: int) -> list[Values]:
         """Return values of the fields of strips for each call of a kernel, in order.
 
-        Args:
-            stages: Of a block of strips. Each is a call where all threads work on the same block.
+        Each of a block's stages is a call if all threads work on the same block.
         """
         tiling = self._tiling
         if not tiling.shared:
@@ -195,32 +168,17 @@ class ScratchLayout:
             end_stage=stages.stop,
             tile_rows=tiling.grid[0],
             tile_columns=tiling.grid[1],
-            private=RUNTIME,
-            stacks=RUNTIME,
             **self._bytes,
         )
 
     def divide(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Return the threads' part of some memory, and the stacks'.
 
-        Args:
-            memory: At least :attr:`size` elements.
-
         Raises:
-            ValueError: It is smaller.
+            ValueError: The memory has less than :attr:`size` elements.
         """
         if memory.size < self.size:
             message = f"{memory.size} elements of scratch memory were given; give {self.size}"
             raise ValueError(message)
         private, stacks = memory[: self._threads], memory[self._threads : self.size]
         return {"strips.private": private, "strips.stacks": stacks}
-
-
-def _of_part(tiling: WinogradSchedule) -> tuple[int, int]:
-    """Return the elements of the filters that a thread transforms, before and after it."""
-    if tiling.stride == 1:
-        return 0, 0
-    part = tiling.part
-    # all vectors of a panel at once, for one phase after the other
-    taps = part.channels * tiling.filtering.taps * tiling.stride**2 * tiling.width * tiling.panel
-    return odd_lines(taps), tiling.positions * part.position_stride

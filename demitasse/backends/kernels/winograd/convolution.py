@@ -7,47 +7,25 @@ with flipped filters.
 from __future__ import annotations
 
 import math
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.words import (
-    FLOAT,
-    Vector,
-    Word,
-    choose,
-    clamp_min,
-    minimum,
-)
+from demitasse.backends.kernels.language.words import FLOAT, Vector, choose, clamp_min, minimum
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import (
-    Block,
     ScratchLayout,
     StripFields,
     each_block,
     each_strip,
 )
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.products import (
-    ProductFields,
-    each_panel,
-    product_values,
-)
-from demitasse.backends.kernels.winograd.strided import (
-    Strided,
-    StridedFields,
-    multiply_strided,
-    strided_of,
-    strided_values,
-)
+from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
     OutputFields,
@@ -65,161 +43,96 @@ from demitasse.backends.ops import LOWEST
 
 
 class ConvolutionFields(Struct):
-    """Arguments of a Winograd convolution."""
+    """A Winograd convolution."""
 
     strips: StripFields
-    """The strips."""
     products: ProductFields
-    """The products."""
     x: ImageFields
-    """The input."""
     y: OutputFields
     """The output; height and width are those before pooling."""
     rectifier: Address
-    """Address of the rectifier's numbers: one slope for each output channel, or the limits."""
+    """Numbers of the epilogue: one slope for each output channel, or the limits."""
     offsets: Address
-    """Address of one offset for each output channel."""
+    """One offset for each output channel."""
 
 
-class StridedConvolutionFields(ConvolutionFields):
-    """The same of windows of twice the taps and stride 2."""
-
-    strided: StridedFields
-    """The filters."""
-
-
-@cache
-def _kernel(
-    of: Filtering,
-    width: int,
-    *,
-    pool: bool,
-    limited: bool,
-    strided: Strided | None,
-) -> int:
-    """Return the address of the kernel.
-
-    Args:
-        of: The matrices of the filters.
-        width: Floats of a vector.
-        pool: Whether there is pooling.
-        limited: True if outputs are clamped.
-        strided: What windows of stride 2 are multiplied with; None for stride 1.
-    """
-    options = {"pooled": pool, "_limited": limited}
-    name = f"convolve{of.name}x{width}" + "".join(one for one, taken in options.items() if taken)
-    name += strided.name if strided else ""
-
-    def write(module: Any) -> None:
-        _write(module, name, of, width, pool=pool, limited=limited, strided=strided)
-
-    return compiled(name, write, name)[name]
-
-
-def _write(
-    module: Any,
-    name: str,
-    of: Filtering,
-    width: int,
-    *,
-    pool: bool,
-    limited: bool,
-    strided: Strided | None,
-) -> None:
-    forth = transform(module, "forth", (of.down.input, of.across.input), width)
-    way_back = back(module, of, width, pool=pool, limited=limited)
-    k = Kernel(module, name, 1, width, exported=True)
-    f = (StridedConvolutionFields if strided else ConvolutionFields).read(k)
-    p = f.products
+@ConvolutionFields.kernel("convolve")
+def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, pooled: bool, limited: bool) -> None:
+    forth = transform(k.module, "forth", (of.down.input, of.across.input), k.width)
+    way_back = back(k.module, of, k.width, pool=pooled, limited=limited)
+    p, y, by = f.products, f.y, POOLED if pooled else 1
     tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
     with each_block(k, f.strips) as block:
-        tiles, sums = (
-            Positions(block.stack, tile_bytes, tile_position_bytes),
-            block.stack + p.sums_bytes,
-        )
+        tiles = Positions(block.stack, tile_bytes, tile_position_bytes)
+        sums = block.stack + p.sums_bytes
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
-        with block.stage(1):
-            if isinstance(f, StridedConvolutionFields) and strided:
-                multiply_strided(k, p, f.strided, block, of.down, strided)
-            else:
-                _multiply(k, p, block, of.positions)
-        with block.stage(2):
-            join(
-                k, f.strips, p, f.y, block, way_back, of, sums, f.offsets, f.rectifier,
-                pool=pool, limited=limited,
+        with block.stage(1), each_panel(k, p, block, of.positions) as panel:
+            k.call_at(
+                panel.product, panel.tiles, tile_bytes, FLOAT, panel.filters, panel.row_bytes,
+                panel.sums, p.sum_stride * FLOAT, block.tiles, p.channels, 0, panel.remainders,
             )  # fmt: skip
-    k.done()
-
-
-def _multiply(k: Kernel, f: ProductFields, block: Block, positions: int) -> None:
-    """Write the products of a block's transformed tiles and filters."""
-    with each_panel(k, f, block, positions) as panel:
-        k.call_at(
-            panel.product, panel.tiles, f.tile_stride * FLOAT, FLOAT, panel.filters,
-            panel.row_bytes, panel.sums, f.sum_stride * FLOAT, block.tiles, f.channels, 0,
-            panel.remainders,
-        )  # fmt: skip
+        with block.stage(2), each_strip(k, f.strips, block) as strip, each_vector(k, y) as tiled:
+            down, across = (each.outputs for each in of)
+            row = strip.image * y.image_stride + strip.row * (down // by) * y.row_stride
+            target = y.at + row * FLOAT + tiled.pixel_bytes
+            with k.loop(f.strips.tile_columns) as number:
+                tile = (strip.tile + number.i) * p.sum_stride * FLOAT
+                k.call(
+                    way_back,
+                    sums + tiled.channel_bytes + tile,
+                    p.sum_position_stride * FLOAT,
+                    target + number.i * (across // by) * y.column_stride * FLOAT,
+                    y.row_stride * FLOAT,
+                    y.column_stride * FLOAT,
+                    minimum(down, tiled.height - strip.row * down),
+                    minimum(across, tiled.width - number.i * across),
+                    f.offsets + tiled.channel_bytes,
+                    f.rectifier if limited else f.rectifier + tiled.channel_bytes,
+                )
 
 
 STAGES = 3
 """Stages of a block: input transform, products, output transform."""
 
+POOLED = 2
+"""Rows and columns of the windows that are pooled; tiles have whole ones of them."""
+
 
 class WinogradConvolution:
-    """A convolution of float32 images, with an offset and perhaps a rectifier and pooling.
+    """A convolution of float32 images, with an offset and perhaps an epilogue.
 
-    Args:
-        tiling: The convolution.
-        x: Its input.
-        y: The output, pooled if there is pooling.
-        then: Epilogue of the sums.
-        pool: Whether MAX pooling of 2 x 2 outputs, side by side, follows.
+    MAX pooling of 2 x 2 outputs with a stride of 2 may follow.
 
     Attributes:
         scratch_size: Elements of scratch memory for a call.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
     """
 
     def __init__(
-        self,
-        tiling: WinogradSchedule,
-        x: Images,
-        y: Images,
-        then: Rectifier = NOTHING,
-        *,
+        self, tiling: WinogradSchedule, x: Images, y: Images, then: Rectifier = NOTHING, *,
         pool: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.tiling, width = tiling, tiling.width
-        self._kernel = _kernel(
-            tiling.filtering,
-            width,
-            pool=pool,
-            limited=then.limited,
-            strided=strided_of(tiling),
-        )
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
         self._offsets = aligned(tiling.sum_stride)
         self._rectifier = then.numbers(tiling.sum_stride)
+        self._kernel = _kernel(width, tiling.filtering, pooled=pool, limited=then.limited)
         fields: dict[str, Values | np.ndarray] = {
-            "products": self._products(),
-            "x": image_values(x, tiling.size, width, tiling.sources),
-            "y": image_values(
-                y, self._written(y, pool=pool), width, tiling.targets, of=OutputFields
+            "products": product_values(
+                tiling,
+                matrix_products(width, packed=True),
+                tiling.block_tiles,
+                self._scratch.sums_bytes,
             ),
+            "x": image_values(x, tiling.size, width, tiling.pad),
+            "y": image_values(y, self._written(y, pool=pool), width, of=OutputFields),
             "rectifier": self._rectifier,
             "offsets": self._offsets,
         }
-        of: type[ConvolutionFields] = ConvolutionFields
-        self._filters = "products.filters"
-        if tiling.stride > 1:
-            fields["strided"] = strided_values(tiling, self._scratch)
-            of, self._filters = StridedConvolutionFields, "strided.weights"
         self._calls = [
-            Arguments(of.values(strips=strips, **fields)) for strips in self._scratch.calls(STAGES)
+            Arguments(ConvolutionFields.values(strips=strips, **fields))
+            for strips in self._scratch.calls(STAGES)
         ]
 
     def _written(self, y: Images, *, pool: bool) -> tuple[int, int]:
@@ -233,43 +146,24 @@ class WinogradConvolution:
         _, _, pooled_rows, pooled_columns = y.shape
         return min(rows, POOLED * pooled_rows), min(columns, POOLED * pooled_columns)
 
-    def _products(self) -> Values:
-        """Return the values of the fields; filters that are not kept have no table of panels."""
-        tiling, kept = self.tiling, self.tiling.stride == 1
-        return product_values(
-            tiling,
-            matrix_products(tiling.width, packed=True) if kept else None,
-            tiling.block_tiles,
-            self._scratch.sums_bytes,
-        )
-
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets, one for each output channel; the initial offsets are zeros."""
-        found = self._offsets[: len(self.tiling.targets) * offsets.shape[0]]
-        found.reshape(-1, offsets.shape[0])[...] = offsets
+        self._offsets[: offsets.shape[0]] = offsets
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each output channel, or one for all."""
         self._rectifier[: self.tiling.filters] = slopes
 
     def __call__(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        filters: np.ndarray,
-        scratch: np.ndarray,
+        self, source: np.ndarray, target: np.ndarray, filters: np.ndarray, scratch: np.ndarray
     ) -> None:
-        """Convolve.
+        """Convolve ``source`` with transformed filters.
 
-        Args:
-            source: The input, in the memory that ``x`` describes.
-            target: The output, in that of ``y``.
-            filters: Transformed filters from :class:`Filters`; the parameter for stride 2.
-            scratch: At least :attr:`scratch_size` elements.
+        ``scratch`` has :attr:`scratch_size` elements or more.
         """
         each: dict[str, np.ndarray] = {
             **self._scratch.divide(scratch),
-            self._filters: filters,
+            "products.filters": filters,
             "x.at": source,
             "y.at": target,
         }
@@ -277,24 +171,13 @@ class WinogradConvolution:
             call.run(self._kernel, self.tiling.threads, each)
 
 
-POOLED = 2
-"""Rows and columns of the windows that are pooled; tiles have whole ones of them."""
-
-
 def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool = False) -> Kernel:
     """Return the kernel that transforms one tile's sums to outputs.
 
     The kernel's arguments are the address of the first position and the bytes to the next; the
     address of the first output and the bytes to the next row and column; the rows and columns of
-    outputs. The last are the addresses of the offsets and of the rectifier's numbers.
-
-    Args:
-        module: The kernel's module.
-        of: The matrices of the filter.
-        width: Filters of a vector.
-        pool: Whether 2 x 2 MAX pooling follows, over those outputs that there are; of NaN alone it
-            gives the lowest float32, as of minus infinity.
-        limited: True if outputs are clamped.
+    outputs; the addresses of the offsets and of the numbers of the epilogue. MAX pooling of 2 x 2
+    existing outputs gives the lowest float32 for NaN alone, as for minus infinity.
     """
     k = Kernel(module, "back", 9, width)
     positions, position_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
@@ -305,7 +188,7 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
     none, lowest = k.constant(-math.inf), k.constant(LOWEST)
 
     def write(row: int, found: list[list[Vector]]) -> None:
-        """Write a row of outputs, or what two rows are pooled to."""
+        """Write a row of outputs, or the pooled row of two rows."""
         values = times_vectors(k, across.output, found[0])
         if pool:
             # a row or column that is not there is replaced by the one beside it
@@ -340,55 +223,3 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
                     write(row, found[row - some.start :][:step])
     k.done()
     return k
-
-
-def join(
-    k: Kernel,
-    f: StripFields,
-    products: ProductFields,
-    images: ImageFields,
-    block: Block,
-    way: Kernel,
-    of: Filtering,
-    sums: Word,
-    offsets: Word,
-    rectifier: Word,
-    *,
-    pool: bool,
-    limited: bool,
-) -> None:
-    """Write the output transform of all tiles of a block's strips.
-
-    Args:
-        k: The kernel.
-        f: Its fields of strips.
-        products: Its fields of products, whose sums are taken back.
-        images: Its fields of the output; heights and widths are those before pooling.
-        block: The block.
-        way: The kernel that :func:`back` returns.
-        of: The matrices of the filter.
-        sums: Address of the block's first tile at the first position.
-        offsets: Address of one for each output channel.
-        rectifier: Address of its numbers: a slope for each output channel, or the limits.
-        pool: Whether pooling follows.
-        limited: Whether there are limits.
-    """
-    down, across = (each.outputs for each in of)
-    by = POOLED if pool else 1
-    with each_strip(k, f, block) as strip, each_vector(k, images) as tiled:
-        row = strip.image * images.image_stride + strip.row * (down // by) * images.row_stride
-        target = images.at + row * FLOAT + tiled.pixel_bytes
-        with k.loop(f.tile_columns) as number:
-            tile_bytes = (strip.tile + number.i) * products.sum_stride * FLOAT
-            k.call(
-                way,
-                sums + tiled.channel_bytes + tile_bytes,
-                products.sum_position_stride * FLOAT,
-                target + number.i * (across // by) * images.column_stride * FLOAT,
-                images.row_stride * FLOAT,
-                images.column_stride * FLOAT,
-                minimum(down, tiled.height - strip.row * down),
-                minimum(across, tiled.width - number.i * across),
-                offsets + tiled.channel_bytes,
-                rectifier if limited else rectifier + tiled.channel_bytes,
-            )

@@ -2,84 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue, compiled
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    Arguments,
-    Code,
-    Struct,
-    Values,
-)
-from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, transposed
+from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, Word
 from demitasse.backends.kernels.products import matrix_products
-from demitasse.backends.kernels.winograd import STEP, WinogradSchedule
+from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.filters import FilterGradient
-from demitasse.backends.kernels.winograd.matrices import Filtering, Matrices
+from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
-from demitasse.backends.kernels.winograd.strided import (
-    PHASES,
-    PartFields,
-    each_part,
-    part_values,
-    phase_taps,
-    rows_of_taps,
-    tap_places,
-)
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
     Piece,
     Positions,
     cut,
     image_values,
-    times_both,
     transform,
 )
 
 
 class GradientFields(Struct):
-    """Arguments of the Winograd filter gradient; each chunk has its own sums."""
+    """A filter gradient; each chunk has its own sums."""
 
     strips: StripFields
-    """The strips."""
     products: ProductFields
-    """The products; the filters' gradient is the sum."""
     x: ImageFields
-    """The convolution's input."""
     y: ImageFields
-    """The gradient of its output."""
+    """The gradient of the output."""
     offsets: Address
-    """Address of the first chunk's gradient of the bias."""
+    """The gradient of the bias, chunk by chunk."""
 
 
-@cache
-def _kernel(of: Filtering, width: int) -> int:
-    """Return the address of the kernel for filters of these matrices."""
-    name = f"gradient{of.name}x{width}"
-
-    def write(module: Any) -> None:
-        _write(module, name, of, width)
-
-    return compiled(name, write, name)[name]
+STAGES = 2
+"""Stages of a block: both input transforms, and products."""
 
 
-def _write(module: Any, name: str, of: Filtering, width: int) -> None:
-    down, across = of
-    forth = transform(module, "forth", (down.input, across.input), width)
+@GradientFields.kernel("gradient")
+def _kernel(k: Kernel, f: GradientFields, of: Filtering) -> None:
+    (down, across), p = of, f.products
+    forth = transform(k.module, "forth", (down.input, across.input), k.width)
     matrices = down.output.T, across.output.T
-    transposed_output = transform(module, "transposed_output", matrices, width)
-    k = Kernel(module, name, 1, width, exported=True)
-    f = GradientFields.read(k)
-    p = f.products
+    transposed_output = transform(k.module, "transposed_output", matrices, k.width)
     tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
     sum_bytes, sum_position_bytes = p.sum_stride * FLOAT, p.sum_position_stride * FLOAT
     with each_block(k, f.strips) as block:
@@ -91,20 +58,14 @@ def _write(module: Any, name: str, of: Filtering, width: int) -> None:
         with block.stage(1):
             with each_panel(k, p, block, of.positions) as panel:
                 k.call_at(
-                    panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
-                    dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
-                    block.again, panel.remainders,
+                    panel.product, panel.tiles, FLOAT, tile_bytes, panel.sums, sum_bytes,
+                    panel.filters, panel.row_bytes, p.channels, block.tiles, block.again,
+                    panel.remainders,
                 )  # fmt: skip
-            last = dy.at + dy.position_bytes * (of.positions - 1)
-            sum_last(k, p, block, last, f.offsets)
-    k.done()
+            _sum_last(k, p, block, dy.at + sum_position_bytes * (of.positions - 1), f.offsets)
 
 
-STAGES = 2
-"""Stages of a block: both input transforms, and products."""
-
-
-def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
+def _sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
     """Write the sum over a block's tiles at the last position, which sums a tile's outputs."""
     sums = offsets + block.chunk * f.sum_stride * FLOAT
     begin, end = block.bounds(f.sum_stride // k.width)
@@ -116,269 +77,52 @@ def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word)
         k.accumulate([(tile.vectors[0], sums + here)], block.again)
 
 
-class TiledGradient:
-    """Base of the Winograd gradients of weights and bias.
-
-    Args:
-        tiling: The convolution.
-        x: Its input.
-        y: The gradient of its output.
-        kernel: Address of the kernel.
+class WinogradGradient:
+    """The gradients of a convolution's weights and bias.
 
     Attributes:
         scratch_size: Elements of scratch memory for a call.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
+        sums_size: Elements of the chunks' sums.
     """
 
-    def __init__(self, tiling: WinogradSchedule, x: Images, y: Images, kernel: int) -> None:
-        self.tiling, self._kernel = tiling, kernel
+    def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
+        self.tiling = tiling = tiling.filter_gradient
+        self._kernel = _kernel(tiling.width, tiling.filtering)
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
-        self._chunks = 1 if tiling.shared else tiling.chunks
-        self._offsets = np.zeros((self._chunks, tiling.sum_stride), np.float32)
-        self._fields: dict[str, Values | np.ndarray] = {
-            "x": image_values(x, tiling.size, tiling.width, tiling.sources),
+        chunks = 1 if tiling.shared else tiling.chunks
+        self.sums_size = chunks * tiling.filter_size
+        self._offsets = np.zeros((chunks, tiling.sum_stride), np.float32)
+        self._back = FilterGradient(tiling, chunks)
+        fields: dict[str, Values | np.ndarray] = {
+            "x": image_values(x, tiling.size, tiling.width, tiling.pad),
             "y": image_values(y, tiling.output, tiling.width),
             "offsets": self._offsets,
+            "products": product_values(
+                tiling,
+                matrix_products(tiling.width),
+                {tiling.channels // tiling.groups},
+                self._scratch.sums_bytes,
+                tiling.filter_size,
+            ),
         }
-
-    def _take(self, of: type[Struct], fields: Mapping[str, Any]) -> None:
-        """Make the calls of the kernel, with its own fields beside those of the images."""
         self._calls = [
-            Arguments(of.values(strips=strips, **self._fields, **fields))
+            Arguments(GradientFields.values(strips=strips, **fields))
             for strips in self._scratch.calls(STAGES)
         ]
 
-    def _run(self, scratch: np.ndarray, each: Mapping[str, np.ndarray]) -> None:
-        """Run them, with what changes from call to call."""
-        values: dict[str, np.ndarray] = {**self._scratch.divide(scratch), **each}
+    def __call__(
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
+        scratch: np.ndarray, sums: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Write the gradients of the weights, in C order, and of the bias, (M,)."""
+        each = {"products.filters": sums, "x.at": source, "y.at": dy}
+        each |= self._scratch.divide(scratch)
         for call in self._calls:
-            call.run(self._kernel, self.tiling.threads, values)
-
-    def _write_bias(self, bias: np.ndarray | None) -> None:
-        """Write the gradient of the bias, if there is one; each chunk has a part of it."""
-        if bias is not None:
+            call.run(self._kernel, self.tiling.threads, each)
+        self._back(sums, weight)
+        if bias is not None:  # each chunk has a part of the sum
             command_queue.enqueue(self._add_up, (bias,), bias)
 
     def _add_up(self, bias: np.ndarray) -> None:
         bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
-
-
-class WinogradGradient(TiledGradient):
-    """The gradients of a convolution's weights and bias.
-
-    Args:
-        tiling: The convolution.
-        x: Its input.
-        y: The gradient of its output.
-
-    Attributes:
-        sums_size: Elements of the chunks' sums that it takes.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
-    """
-
-    def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
-        tiling = tiling.filter_gradient
-        super().__init__(tiling, x, y, _kernel(tiling.filtering, tiling.width))
-        self.sums_size = self._chunks * tiling.filter_size
-        self._back = FilterGradient(tiling, self._chunks)
-        products = product_values(
-            tiling,
-            matrix_products(tiling.width),
-            {tiling.channels // tiling.groups},
-            self._scratch.sums_bytes,
-            tiling.filter_size,
-        )
-        self._take(GradientFields, {"products": products})
-
-    def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
-        scratch: np.ndarray,
-        sums: np.ndarray,
-    ) -> None:
-        """Write the gradients.
-
-        Args:
-            source: The input, in the memory that ``x`` describes.
-            dy: The gradient of the output, in that of ``y``.
-            weight: For the gradient of the weights, in C order.
-            bias: For that of the bias; None for none. Shape: (M,).
-            scratch: At least :attr:`scratch_size` elements.
-            sums: At least :attr:`sums_size` elements.
-        """
-        self._run(scratch, {"products.filters": sums, "x.at": source, "y.at": dy})
-        self._back(sums, weight)
-        self._write_bias(bias)
-
-
-class StridedGradientFields(Struct):
-    """Arguments of the filter gradient for stride 2."""
-
-    strips: StripFields
-    """The strips."""
-    products: ProductFields
-    """Layout of the transformed tiles."""
-    part: PartFields
-    """Division of the parameter."""
-    x: ImageFields
-    """The convolution's input."""
-    y: ImageFields
-    """The gradient of its output."""
-    weights: Address
-    """Address of the gradient."""
-    offsets: Address
-    """Address of the gradient of the bias."""
-    product: Code
-    """Address of the product."""
-    remainders: Address
-    """Address of the table of the remainders' kernels."""
-
-
-@cache
-def _strided_gradient_kernel(of: Filtering, width: int, panel: int, window: int) -> int:
-    """Return the address of the kernel for windows of up to twice the taps."""
-    name = f"strided_gradient{window}x{width}of{panel}"
-
-    def write(module: Any) -> None:
-        _strided_gradient_write(module, name, of, width, panel, window)
-
-    return compiled(name, write, name)[name]
-
-
-def _strided_gradient_write(
-    module: Any, name: str, of: Filtering, width: int, panel: int, window: int
-) -> None:
-    down, across = of
-    forth = transform(module, "forth", (down.input, across.input), width)
-    matrices = down.output.T, across.output.T
-    transposed_output = transform(module, "transposed_output", matrices, width)
-    k = Kernel(module, name, 1, width, exported=True)
-    f = StridedGradientFields.read(k)
-    p = f.products
-    with each_block(k, f.strips) as block:
-        tiles = Positions(block.stack, p.tile_stride * FLOAT, p.tile_position_stride * FLOAT)
-        at = block.stack + p.sums_bytes
-        dy = Positions(at, p.sum_stride * FLOAT, p.sum_position_stride * FLOAT)
-        with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
-            cut(k, f.strips, f.y, block, transposed_output, Piece.of_output(of), dy)
-        with block.stage(1):
-            _multiply(k, f, block, down, tiles, dy, (panel, window))
-            last = dy.at + dy.position_bytes * (of.positions - 1)
-            sum_last(k, p, block, last, f.offsets)
-    k.done()
-
-
-def _multiply(
-    k: Kernel, f: StridedGradientFields, block: Block, of: Matrices, tiles: Positions,
-    dy: Positions, sizes: tuple[int, int],
-) -> None:  # fmt: skip
-    """Write the gradient of all filters by a block's tiles."""
-    (panel, window), area, vector_bytes = sizes, (STEP * of.taps) ** 2, k.vector_bytes
-    with each_part(k, f.part, block, panel, apart=True) as part:
-        with k.loop(PHASES) as phase:
-            first = phase.i * f.part.channels + part.channel
-            with k.loop(of.side**2) as position:
-                k.call_at(
-                    f.product, tiles.at + position.i * tiles.position_bytes + first * FLOAT, FLOAT,
-                    tiles.tile_bytes, dy.at + position.i * dy.position_bytes + part.filter * FLOAT,
-                    dy.tile_bytes, part.values + position.i * f.part.position_bytes,
-                    panel * vector_bytes, part.channels, block.tiles, 0, f.remainders,
-                )  # fmt: skip
-            own = part.taps + phase_taps(phase.i, of) * vector_bytes
-            with k.loop(panel) as vector, k.loop(part.channels) as channel:
-                target = own + (vector.i * part.channels + channel.i) * (area * vector_bytes)
-                source = part.values + (channel.i * panel + vector.i) * vector_bytes
-                _to_taps(k, of, source, f.part.position_bytes, target)
-        weights = f.weights + part.weights * FLOAT
-        with k.loop(panel) as vector, k.loop(part.channels) as channel:
-            taps = part.taps + (vector.i * part.channels + channel.i) * (area * vector_bytes)
-            first = weights + channel.i * f.part.channel_stride * FLOAT
-            rows = rows_of_taps(k, first, vector.i, f.part)
-            _add_rows(k, taps, tap_places(window, of), rows, block.again)
-
-
-def _to_taps(k: Kernel, of: Matrices, positions: Word, position_bytes: Word, target: Word) -> None:
-    """Write the taps of a phase from a vector of transformed sums."""
-    matrix, wide = of.filter.T, STEP * of.taps
-
-    def position(row: int, column: int) -> Vector:
-        return k.load(positions + position_bytes * (row * of.side + column))
-
-    def put(row: int, column: int, tap: Vector) -> None:
-        k.store(tap, target + STEP * (row * wide + column) * k.vector_bytes)
-
-    times_both(k, (matrix, matrix), position, put)
-
-
-def _add_rows(k: Kernel, taps: Word, places: list[int], rows: list[Word], adds: Word) -> None:
-    """Write vectors of filters, one for each tap, as one row of taps for each filter."""
-    none = k.constant(0.0)
-    for first in range(0, len(places), k.width):
-        here = places[first : first + k.width]
-        vectors = [k.load(taps + place * k.vector_bytes) for place in here]
-        vectors += [none] * (k.width - len(here))
-        some = k.lane_mask(k.word(len(here)))
-        for vector, row in zip(transposed(vectors), rows, strict=True):
-            target = row + first * FLOAT
-            before = choose(adds > 0, k.masked_load(target, some), none)
-            k.masked_store(before + vector, target, some)
-
-
-class StridedGradient(TiledGradient):
-    """The gradients of a convolution's weights and bias.
-
-    Args:
-        tiling: The convolution.
-        x: Its input.
-        y: The gradient of its output.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
-    """
-
-    def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
-        tiling = tiling.filter_gradient
-        width, part = tiling.width, tiling.part
-        kernel = _strided_gradient_kernel(tiling.filtering, width, tiling.panel, tiling.window)
-        super().__init__(tiling, x, y, kernel)
-        counts = {part.channels, tiling.part_channels % part.channels} - {0}
-        product = matrix_products(width)(tiling.panel, counts)
-        self._take(
-            StridedGradientFields,
-            {
-                "products": product_values(tiling, None, (), self._scratch.sums_bytes),
-                "part": part_values(tiling, self._scratch),
-                "weights": RUNTIME,
-                "product": product.address,
-                "remainders": product.remainders,
-            },
-        )
-
-    def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
-        scratch: np.ndarray,
-    ) -> None:
-        """Write the gradients.
-
-        Args:
-            source: The input, in the memory that ``x`` describes.
-            dy: The gradient of the output, in that of ``y``.
-            weight: For the gradient of the weights, in C order.
-            bias: For that of the bias; None for none. Shape: (M,).
-            scratch: At least :attr:`scratch_size` elements.
-        """
-        self._run(scratch, {"weights": weight, "x.at": source, "y.at": dy})
-        self._write_bias(bias)

@@ -40,7 +40,7 @@ class Matrices:
     """y = output @ ((filter @ g) * (input @ d)), for a filter g and a tile d of a row.
 
     Attributes:
-        outputs: How many outputs one tile gives, m.
+        outputs: Outputs of a tile, m.
         taps: Length of the filter, r.
         input: (m + r - 1, m + r - 1).
         filter: (m + r - 1, r).
@@ -60,12 +60,7 @@ class Matrices:
 
 
 class Filtering(NamedTuple):
-    """The matrices of a filter's columns, which go down an image, and of its rows.
-
-    Attributes:
-        down: Of its columns.
-        across: Of its rows.
-    """
+    """The matrices of a filter's columns, which go down an image, and of its rows."""
 
     down: Matrices
     across: Matrices
@@ -80,20 +75,19 @@ class Filtering(NamedTuple):
         """Transform positions: products per output tile."""
         return self.down.side * self.across.side
 
-    @property
-    def name(self) -> str:
-        """Rows and columns of a filter."""
+    def __str__(self) -> str:
+        """Return the rows and columns of a filter."""
         return f"{self.down.taps}x{self.across.taps}"
 
 
 def has_filtering(kernel: tuple[int, ...]) -> bool:
-    """Return whether filters of so many rows and columns have matrices."""
+    """Return whether filters of these rows and columns have matrices."""
     return len(kernel) == 2 and _points_for(kernel).keys() >= {*kernel}
 
 
 @cache
 def filtering(kernel: tuple[int, ...]) -> Filtering:
-    """Return the matrices of filters of so many rows and columns, which have some."""
+    """Return the matrices of filters of these rows and columns, which have some."""
     points = _points_for(kernel)
     down, across = (matrices(taps, points[taps]) for taps in kernel)
     return Filtering(down, across)
@@ -105,12 +99,7 @@ def _points_for(kernel: tuple[int, ...]) -> dict[int, tuple[float, ...]]:
 
 @cache
 def matrices(taps: int, points: tuple[float, ...]) -> Matrices:
-    """Return the matrices of a filter of so many taps, in float32.
-
-    Args:
-        taps: How many there are.
-        points: The finite ones of the points.
-    """
+    """Return the matrices of a filter of ``taps`` taps, given the finite points, in float32."""
     outputs = len(points) + 2 - taps
     rows = [_infinite(points, outputs, taps)]
     rows += [_finite(points, point, outputs, taps) for point in points]

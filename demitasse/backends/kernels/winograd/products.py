@@ -1,4 +1,4 @@
-"""Products at the transform positions, of filters that are transformed in advance or on the fly."""
+"""Products at the transform positions, of tiles and transformed filters."""
 
 from __future__ import annotations
 
@@ -9,17 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    OptionalAddress,
-    Struct,
-    Values,
-)
-from demitasse.backends.kernels.language.words import (
-    FLOAT,
-    INT,
-    Word,
-)
+from demitasse.backends.kernels.language.structs import Address, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 from demitasse.backends.kernels.products import Panels
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block
@@ -35,38 +26,29 @@ class ProductFields(Struct):
     """Elements from one tile of the input to the next."""
     tile_position_stride: Word
     """Elements from one position's tiles of the input to the next's."""
-    filters: OptionalAddress
-    """Address of the filters."""
+    filters: Address
     filter_position_stride: Word
-    """Elements from one position's filters to the next's."""
     filter_chunk_stride: Word
-    """Elements from one chunk's filters to the next's where each has its own; else 0."""
+    """Elements from one chunk's filters to the next's if each has its own; else 0."""
     sums_bytes: Word
     """Bytes from the beginning of a stack to the tiles of the output."""
     sum_stride: Word
     """Elements from one tile of the output to the next."""
     sum_position_stride: Word
-    """Elements from one position's tiles of the output to the next's."""
     channels: Word
     """Channels of a group."""
     panels: Word
     """Number of panels of all groups' filters."""
-    panel_table: OptionalAddress
-    """Address of the panels' table. Columns: addresses of product and remainders; elements
-    from the beginning of a position's tiles, filters and sums to the panel's; elements of a row
-    of the panel's filters."""
+    panel_table: Address
+    """Columns: addresses of product and remainders; elements from the beginning of a position's
+    tiles, filters and sums to the panel's; elements of a row of the panel's filters."""
 
 
 class Panel(NamedTuple):
     """Some filters of a group at a position, in the kernel.
 
-    Attributes:
-        product: Address of the product.
-        remainders: Address of the table of the remainders' kernels.
-        tiles: Address of its group's channels of the first tile.
-        filters: Address of the filters.
-        sums: Address of their sums of the first tile.
-        row_bytes: Bytes from one channel's filters to the next's.
+    All are addresses, of the first tile's channels and sums, but ``row_bytes``: the bytes from one
+    channel's filters to the next's.
     """
 
     product: Word
@@ -97,19 +79,14 @@ def each_panel(k: Kernel, f: ProductFields, block: Block, positions: int) -> Ite
 
 def product_values(
     tiling: WinogradSchedule,
-    products: Panels | None,
+    products: Panels,
     counts: Iterable[int],
     sums_bytes: int,
     filter_chunk_stride: int = 0,
 ) -> Values:
     """Return the values of the fields.
 
-    Args:
-        tiling: The convolution.
-        products: The kernels, by the vectors of a panel; None where others find the filters.
-        counts: Numbers of rows that they are run for.
-        sums_bytes: From the beginning of a stack to the tiles of the output.
-        filter_chunk_stride: Elements from one chunk's filters to the next's.
+    The products run for some ``counts`` of rows.
     """
     c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
     rows = [
@@ -122,13 +99,11 @@ def product_values(
         )
         for group in range(tiling.groups)
         for vectors, first in tiling.panels
-        if products is not None
     ]
     table = np.array(rows, np.int64)
     return ProductFields.values(
         tile_stride=tiling.tile_stride,
         tile_position_stride=tiling.tile_position_stride,
-        filters=None if products is None else RUNTIME,
         filter_position_stride=tiling.filter_position_stride,
         filter_chunk_stride=filter_chunk_stride,
         sums_bytes=sums_bytes,
@@ -136,5 +111,5 @@ def product_values(
         sum_position_stride=tiling.sum_position_stride,
         channels=c,
         panels=len(table),
-        panel_table=table if len(table) else None,
+        panel_table=table,
     )

@@ -11,16 +11,9 @@ import numpy as np
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
-from demitasse.backends.kernels.language.words import (
-    FLOAT,
-    INT,
-    Vector,
-    Word,
-    fma,
-)
+from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, fma
 from demitasse.backends.kernels.windows import Padded, bordered
-from demitasse.backends.kernels.winograd import Phase
 from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
@@ -118,21 +111,16 @@ def _dot(k: Kernel, row: np.ndarray, values: Sequence[Vector]) -> Vector:
 
 
 Load = Callable[[int, int], Vector]
-"""Writes how a vector of a tile is read, given its row and column."""
-
+"""Loads the vector in a row and a column of a tile."""
 
 Rows = Callable[[range], list[list[Vector]]]
 """Writes some rows of a product."""
 
 
 def some_rows(high: int, wide: int, width: int, step: int = 1) -> Iterator[range]:
-    """Yield the rows of a product whose vectors stay in registers together.
+    """Yield ranges of a product's rows, ``wide`` vectors each, that stay in registers together.
 
-    Args:
-        high: Number of rows.
-        wide: Vectors of a row.
-        width: Floats of a vector.
-        step: Of how many rows there are whole numbers.
+    A range has a multiple of ``step`` rows.
     """
     count = max(1, IN_REGISTERS[width] // (wide * step)) * step
     for first in range(0, high, count):
@@ -142,15 +130,7 @@ def some_rows(high: int, wide: int, width: int, step: int = 1) -> Iterator[range
 def times_rows(
     k: Kernel, matrix: np.ndarray, wide: int, load: Load, rows: range
 ) -> list[list[Vector]]:
-    """Return some rows of a matrix times a tile.
-
-    Args:
-        k: The kernel.
-        matrix: Shape (R, K).
-        wide: How many columns a tile has.
-        load: Writes how a vector of the tile is read.
-        rows: Which of them.
-    """
+    """Return some rows of a matrix, (R, K), times a tile, (K, wide)."""
     columns = [
         times_vectors(k, matrix, [load(row, column) for row in range(matrix.shape[1])], rows)
         for column in range(wide)
@@ -161,18 +141,10 @@ def times_rows(
 def rows_of_product(
     k: Kernel, matrix: np.ndarray, wide: int, tile: Word, row_bytes: Word, column_bytes: Word
 ) -> Rows:
-    """Return what writes some rows of a matrix times a tile in memory.
+    """Return the writer of some rows of a matrix, (R, K), times a tile in memory, (K, wide).
 
-    A wide tile's are all written to memory first, by a loop: written out, its code would take long
-    to compile.
-
-    Args:
-        k: The kernel.
-        matrix: Shape (R, K).
-        wide: How many columns a tile has.
-        tile: Address of (K, wide) vectors.
-        row_bytes: From one row of the tile to the next.
-        column_bytes: From one column to the next.
+    All rows of a wide tile's product are stored first, by a loop: unrolled code would take long to
+    compile.
     """
 
     def load(row: int, column: int | Word) -> Vector:
@@ -200,13 +172,9 @@ def times_both(
     load: Load,
     store: Callable[[int, int, Vector], None],
 ) -> None:
-    """Write a tile of vectors times matrices from both sides, some rows at a time.
+    """Write a tile of vectors times matrices for its columns and for its rows, some rows at a time.
 
-    Args:
-        k: The kernel.
-        matrices: For the tile's columns and for its rows.
-        load: Writes how a vector of the tile is read.
-        store: Writes what becomes of a result, given its row and column.
+    ``store`` is called with the row, the column and the vector of each result.
     """
     down, across = matrices
     rows = partial(times_rows, k, down, across.shape[1], load)
@@ -234,14 +202,8 @@ def transform(
 
     The kernel's arguments are the tile's address and the bytes to its next row and column; the
     address of the first position and the bytes to the next; the bytes to the next tile's first
-    position. The kernel prefetches the next tile's lines, which are far apart.
-
-    Args:
-        module: The kernel's module.
-        name: Name of the kernel.
-        matrices: The matrices ``down`` and ``across``; a 1x1 matrix if the tile is a row or a
-            column.
-        width: Floats of a vector.
+    position. The kernel prefetches the next tile's lines, which are far apart. The matrices are
+    ``down`` and ``across``; a 1x1 matrix if the tile is a row or a column.
     """
     k = Kernel(module, name, 6, width)
     tile, row_bytes, column_bytes, target, position_bytes, ahead_bytes = k.arguments
@@ -263,37 +225,26 @@ class ImageFields(Struct):
     """A batch of images whose channels are contiguous."""
 
     at: Address
-    """Address of the first image."""
     image_stride: Word
-    """Elements from one image to the next."""
     row_stride: Word
-    """Elements from one row to the next."""
     column_stride: Word
-    """Elements from one column to the next."""
     vectors: Word
     """Number of vectors of a pixel."""
     vector_table: Address
-    """Address of their table: for each, bytes from the pixel's beginning, bytes from where a tile's
-    channels begin, rows and columns of its image, zeros above it, and zeros on the left."""
+    """The columns of :class:`Tiled`."""
 
 
 class OutputFields(ImageFields):
     """A batch of images that is written."""
 
     at: Output
-    """Address of the first image."""
 
 
 class Tiled(NamedTuple):
     """A vector of a pixel, in the kernel.
 
-    Attributes:
-        pixel_bytes: From where the pixel begins.
-        channel_bytes: From where its tile does.
-        height: Rows of the image.
-        width: Columns of it.
-        top: Zeros above the image.
-        left: Zeros on the left of it.
+    The vector is at bytes from the beginning of the pixel and of the tile's channels. The image has
+    ``top`` and ``left`` zeros around it.
     """
 
     pixel_bytes: Word
@@ -308,42 +259,19 @@ def image_values(
     images: Images,
     size: tuple[int, int],
     width: int,
-    phases: Sequence[Phase] = (Phase(),),
+    pad: tuple[int, int] = (0, 0),
     *,
     of: type[ImageFields] = ImageFields,
 ) -> Values:
-    """Return the values of those fields but for the address.
-
-    Args:
-        images: The images.
-        size: Rows and columns of all phases.
-        width: Channels of a vector.
-        phases: Which of the images' pixels tiles are made of, and the zeros above and on the left;
-            the channels of several phases follow each other.
-        of: The struct.
-
-    Raises:
-        ValueError: A vector's channels are not contiguous.
-    """
-    rows, columns, step = images.row_stride, images.column_stride, phases[0].step
+    """Return the values of the fields but for the address."""
+    vectors = images.vectors(width)
     table = np.array(
-        [
-            (
-                FLOAT * (offset + phase.first[0] * rows + phase.first[1] * columns),
-                FLOAT * (number * images.shape[1] + first),
-                *phase.size(size),
-                *phase.pad,
-            )
-            for number, phase in enumerate(phases)
-            for first, offset in images.vectors(width)
-        ],
-        np.int64,
+        [(FLOAT * offset, FLOAT * first, *size, *pad) for first, offset in vectors], np.int64
     )
     return of.values(
-        at=RUNTIME,
         image_stride=images.image_stride,
-        row_stride=rows * step,
-        column_stride=columns * step,
+        row_stride=images.row_stride,
+        column_stride=images.column_stride,
         vectors=len(table),
         vector_table=table,
     )
@@ -354,8 +282,7 @@ class Piece(NamedTuple):
 
     Attributes:
         rows: Rows of a tile.
-        down: Rows from one tile to the next.
-        across: Columns from one tile to the next.
+        down, across: Rows and columns from one tile to the next.
         overlap: Columns that a tile has in common with the next.
     """
 
@@ -366,25 +293,19 @@ class Piece(NamedTuple):
 
     @classmethod
     def of_input(cls, of: Filtering) -> Piece:
-        """Return that of a convolution's input."""
+        """Return the tiling of a convolution's input."""
         down, across = of
         return cls(down.side, down.outputs, across.outputs, across.side - across.outputs)
 
     @classmethod
     def of_output(cls, of: Filtering) -> Piece:
-        """Return that of its output."""
+        """Return the tiling of a convolution's output."""
         down, across = of
         return cls(down.outputs, down.outputs, across.outputs, 0)
 
 
 class Positions(NamedTuple):
-    """Layout of transformed tiles.
-
-    Attributes:
-        at: Address of a block's first tile at the first position.
-        tile_bytes: Bytes from one tile to the next.
-        position_bytes: Bytes from one position to the next.
-    """
+    """Layout of transformed tiles; ``at`` is the first tile at the first position."""
 
     at: Word
     tile_bytes: Word
@@ -393,34 +314,20 @@ class Positions(NamedTuple):
 
 @contextmanager
 def each_vector(k: Kernel, images: ImageFields) -> Iterator[Tiled]:
-    """Write what is done to each vector of a pixel."""
+    """Write a loop over the vectors of a pixel."""
     with k.loop(images.vectors) as vector:
         columns = len(Tiled._fields)
         yield Tiled(*k.load_words(images.vector_table + vector.i * (columns * INT), columns))
 
 
 def cut(
-    k: Kernel,
-    f: StripFields,
-    images: ImageFields,
-    block: Block,
-    transform: Kernel,
-    piece: Piece,
+    k: Kernel, f: StripFields, images: ImageFields, block: Block, transform: Kernel, piece: Piece,
     target: Positions,
-) -> None:
-    """Write the input transform of all tiles of a block's strips.
+) -> None:  # fmt: skip
+    """Write the input transform of all tiles of a block's strips, to ``target``.
 
     Vector by vector, a strip is copied to a buffer with zero padding, where its rows are
     contiguous.
-
-    Args:
-        k: The kernel.
-        f: Its fields of strips.
-        images: Its fields of the images.
-        block: The block.
-        transform: Of one tile.
-        piece: How tiles cover the images.
-        target: Where the tiles go.
     """
     vector = k.vector_bytes
     columns = f.tile_columns * piece.across + piece.overlap

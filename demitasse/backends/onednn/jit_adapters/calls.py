@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import address
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import (
     Argument,
     GradArg,
@@ -30,6 +29,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 from demitasse.backends.onednn.step import op_title
+from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Layouts, LayoutUse, Memory, Operand
 
 IMAGE_AXES = 4
@@ -74,6 +74,24 @@ def images_in_vectors(layout: Layout, width: int) -> Images | None:
     return images if images is not None and images.fits(width) else None
 
 
+def kernel_tuning(engine: Engine, lowering: str = "") -> Tuning:
+    """Return the tuning of our kernels, by the settings.
+
+    Args:
+        engine: The engine.
+        lowering: Name of the lowering that needs it, if it has one.
+
+    Raises:
+        Declined: The lowering is off, or no kernels can be compiled.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    tuning.require(lowering)
+    if not tuning.width:
+        message = "no kernels are compiled at run time"
+        raise Declined(message)
+    return tuning
+
+
 SIX = (0.0, 6.0)
 """The limits of ReLU6."""
 
@@ -103,11 +121,7 @@ def rectifier_of(then: ops.Activation | None) -> Rectifier:
 
 
 class _Follower:
-    """Passes a parameter to a kernel after each change.
-
-    Args:
-        take: Accepts the values, in C order.
-    """
+    """Passes a parameter, in C order, to ``take`` after each change."""
 
     def __init__(self, take: Callable[[np.ndarray], None]) -> None:
         self._take, self._version = take, (-1, -1)
@@ -125,20 +139,27 @@ class _Follower:
 class KernelCall:
     """A kernel with its arguments.
 
-    Kernels of convolutions are compiled at the first run or with the first weights, because fused
-    calls replace some of the prepared calls.
-
     Args:
         engine: The engine.
-        arguments: The kernel's.
+        arguments: Arguments whose arrays the kernel takes, in this order.
         code: Name of the code.
-        held: Bytes besides the kernel's.
+        run: The kernel; None in a class with a ``__call__`` of its own.
+        scratch: Elements of scratch memory, which the kernel takes last; 0 for none.
+        held: Bytes of the kernel.
     """
 
     def __init__(
-        self, engine: Engine, arguments: tuple[Argument, ...], code: str, held: int = 0
+        self,
+        engine: Engine,
+        arguments: Sequence[Argument],
+        code: str,
+        run: Callable[..., None] | None = None,
+        *,
+        scratch: int = 0,
+        held: int = 0,
     ) -> None:
-        self.engine, self.arguments, self.code, self._held = engine, arguments, code, held
+        self.engine, self.arguments, self.code = engine, tuple(arguments), code
+        self._run, self._scratch, self._held = run, scratch, held
         for argument in arguments:
             argument.engine = engine
 
@@ -150,21 +171,26 @@ class KernelCall:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        return self._held + self.kept_bytes + converted_bytes(self.arguments)
+        return self.kept_bytes + converted_bytes(self.arguments)
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of its kernel."""
-        return 0
+        return self._held
 
     @property
     def layout_uses(self) -> list[LayoutUse]:
         """The layouts of the blobs that it writes; kernels read blobs as they are written."""
         return layout_uses(one for one in self.arguments if isinstance(one, OutputArg))
 
-    @abstractmethod
+    def scratch(self) -> list[np.ndarray]:
+        """Return the scratch memory in a list, which is empty if the kernel takes none."""
+        return self.engine.workspaces(self._scratch) if self._scratch else []
+
     def __call__(self) -> None:
         """Run it."""
+        if self._run is not None:
+            self._run(*[argument.array() for argument in self.arguments], *self.scratch())
 
 
 class FilterGradientCall(KernelCall):
@@ -174,40 +200,43 @@ class FilterGradientCall(KernelCall):
         engine: The engine.
         operands: Its operands.
         code: Name of what runs.
+        write: Writes the gradients of weights and bias: takes source, dy, weight, bias and scratch.
+        scratch: Elements of scratch memory; 0 for none.
+        held: Bytes of the kernel.
     """
 
-    def __init__(self, engine: Engine, operands: GradientOperands, code: str) -> None:
-        self.operands = operands
-        super().__init__(engine, operands.arguments, code)
+    def __init__(
+        self,
+        engine: Engine,
+        operands: GradientOperands,
+        code: str,
+        write: Callable[..., None],
+        *,
+        scratch: int = 0,
+        held: int = 0,
+    ) -> None:
+        self.operands, self._write = operands, write
+        super().__init__(engine, operands.arguments, code, scratch=scratch, held=held)
 
     def __call__(self) -> None:
         operands = self.operands
-        source, dy = operands.source.array(), operands.dy.array()
-        weight = operands.weight.array()
-        self._write(source, dy, weight, operands.bias.array() if operands.bias else None)
+        arrays = [each.array() for each in (operands.source, operands.dy, operands.weight)]
+        bias = operands.bias.array() if operands.bias else None
+        self._write(*arrays, bias, *self.scratch())
         operands.done()
-
-    @abstractmethod
-    def _write(
-        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
-    ) -> None:
-        """Write the gradients of weights and bias to these arrays."""
 
 
 class ConvCall(KernelCall):
-    """A convolution by a kernel that takes filters, and perhaps offsets, in an order of its own.
-
-    Slopes for what is below 0 are taken as offsets are.
+    """A convolution by a kernel with filters in its own order.
 
     Args:
         engine: The engine.
         operands: Its operands.
         code: Name of what runs.
-        take: Takes weights, in C order.
-        take_offsets: Takes one offset for each channel of the output; None for a kernel that reads
-            them where they are.
-        take_slopes: Takes one slope for each channel of the output; None for a kernel that knows
-            none but a rectifier's.
+        make: Returns the kernel, which has ``filters``, ``update`` for new weights, and
+            ``take_slopes`` if slopes of channels follow. Called at the first run or with the first
+            weights, because fused calls replace some of the prepared calls.
+        uses: Further layouts that it offers or prefers.
     """
 
     def __init__(
@@ -215,110 +244,83 @@ class ConvCall(KernelCall):
         engine: Engine,
         operands: ConvOperands,
         code: str,
-        take: Callable[[np.ndarray], None],
-        take_offsets: Callable[[np.ndarray], None] | None = None,
-        take_slopes: Callable[[np.ndarray], None] | None = None,
+        make: Callable[[], Any],
+        uses: Sequence[LayoutUse] = (),
     ) -> None:
-        self.operands, self._take, self._take_offsets = operands, take, take_offsets
-        self._weights = _Follower(take)
-        self._offsets = _Follower(take_offsets) if take_offsets else None
-        self._slopes = _Follower(take_slopes) if take_slopes else None
+        self.operands, self._make, self._uses = operands, make, uses
+        self._weights, self._slopes = _Follower(self._take), _Follower(self._take_slopes)
         super().__init__(engine, (operands.source, operands.target), code)
 
+    @cached_property
+    def kernel(self) -> Any:
+        """The kernel."""
+        return self._make()
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.kernel.filters.nbytes if "kernel" in vars(self) else 0
+
+    @property
+    def layout_uses(self) -> list[LayoutUse]:
+        return [*super().layout_uses, *self._uses]
+
+    def scratch(self) -> list[np.ndarray]:
+        size: int = getattr(self.kernel, "scratch_size", 0)
+        return self.engine.workspaces(size) if size else []
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights, in C order."""
+        self._take(weights)
+
+    def __call__(self) -> None:
+        source, target = self.operands.source.array(), self.operands.target.array()
+        self._follow()
+        self.kernel(source, target, self.operands.offsets(), *self.scratch())
+
     def _follow(self) -> None:
-        """Let the kernel take what has changed of the parameters."""
+        """Pass changed parameters to the kernel."""
         if not self.operands.external_weights:
             self._weights.follow(self.operands.weight.data_memory)
         self._follow_channels()
 
     def _follow_channels(self) -> None:
-        """Let it take what has changed of offsets and slopes."""
-        bias, slopes = self.operands.bias, self.operands.slopes
-        if self._offsets is not None and isinstance(bias, InputArg):
-            self._offsets.follow(bias.blob.data_memory)
-        if self._slopes is not None and slopes is not None:
-            self._slopes.follow(slopes.blob.data_memory)
+        """Pass changed slopes."""
+        if self.operands.slopes is not None:
+            self._slopes.follow(self.operands.slopes.blob.data_memory)
+
+    def _take(self, weights: np.ndarray) -> None:
+        self.kernel.update(weights)
+
+    def _take_slopes(self, slopes: np.ndarray) -> None:
+        self.kernel.take_slopes(slopes)
+
+
+class PackedConvCall(ConvCall):
+    """A convolution whose kernel has a copy of the offsets, too, by ``take_offsets``."""
+
+    @cached_property
+    def _offsets(self) -> _Follower:
+        return _Follower(self._take_offsets)
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order, and the offsets that were given as an array."""
-        self._take(weights)
-        self._take_given_offsets()
-
-    def _take_given_offsets(self) -> None:
+        super().update(weights)
         bias = self.operands.bias
-        if self._take_offsets is not None and bias is not None and not isinstance(bias, InputArg):
+        if bias is not None and not isinstance(bias, InputArg):
             self._take_offsets(bias)
-
-
-class HoldsFilters(Protocol):
-    """A kernel that holds its filters."""
-
-    @property
-    def filters(self) -> np.ndarray:
-        """The filters, in an order of its own."""
-
-    def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
-
-
-class FilterCall(ConvCall):
-    """A convolution whose kernel holds its filters."""
-
-    @cached_property
-    @abstractmethod
-    def _kernel(self) -> HoldsFilters: ...
-
-    def _pass_weights(self, weights: np.ndarray) -> None:
-        self._kernel.update(weights)
-
-    @property
-    def kept_bytes(self) -> int:
-        return self._kernel.filters.nbytes if "_kernel" in vars(self) else 0
-
-
-class ReadsChannels(HoldsFilters, Protocol):
-    """A kernel that reads offsets and slopes of channels where they are."""
-
-    def take_slopes(self, slopes: np.ndarray) -> None:
-        """Take new slopes for what is below 0, one for each channel, or one for all."""
-
-    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
-        """Convolve."""
-
-
-class ChannelCall(FilterCall):
-    """A convolution whose kernel reads offsets and slopes of channels where they are."""
-
-    @cached_property
-    @abstractmethod
-    def _kernel(self) -> ReadsChannels: ...
-
-    def __init__(self, engine: Engine, operands: ConvOperands, code: str) -> None:
-        take, slopes = self._pass_weights, self._pass_slopes
-        super().__init__(engine, operands, code, take, take_slopes=slopes)
-
-    def _pass_slopes(self, slopes: np.ndarray) -> None:
-        self._kernel.take_slopes(slopes)
 
     def __call__(self) -> None:
         source, target = self.operands.source.array(), self.operands.target.array()
         self._follow()
-        self._kernel(source, target, self.operands.offsets())
+        self.kernel(source, target, *self.scratch())
 
+    def _follow_channels(self) -> None:
+        super()._follow_channels()
+        if isinstance(self.operands.bias, InputArg):
+            self._offsets.follow(self.operands.bias.blob.data_memory)
 
-def spoils(targets: Sequence[np.ndarray], sources: Sequence[np.ndarray], *, alike: bool) -> bool:
-    """Return whether writing arrays changes others that are still to be read.
-
-    Args:
-        targets: What is written.
-        sources: What is read.
-        alike: Whether elements lie alike in both, so that one may be the other.
-    """
-    return any(
-        np.may_share_memory(one, other) and not (alike and address(one) == address(other))
-        for one in targets
-        for other in sources
-    )
+    def _take_offsets(self, offsets: np.ndarray) -> None:
+        self.kernel.take_offsets(offsets)
 
 
 class Folded:

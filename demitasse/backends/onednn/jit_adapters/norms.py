@@ -12,22 +12,21 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import norm
-from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg, ParamArg
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import (
     KernelCall,
     images_of,
     in_padded_blocks,
+    kernel_tuning,
 )
-from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.jit_adapters.unary import suitable_images
 from demitasse.backends.onednn.library.constants import Normalization as NormFlags
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.channel_affine import GateGradient, Gates
     from demitasse.backends.kernels.norm.forward import Normalization, PlaneNorm
 
 
@@ -86,67 +85,40 @@ def decline_other_scales(op: ops.Scale, at: Operands, shape: ops.Shape) -> None:
         raise Declined(message)
 
 
-def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization | None:
-    """Return what normalises by the batch's statistics in a layout; None where it is not for us.
+def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization:
+    """Return a kernel that normalises by the batch's statistics.
 
-    Args:
-        engine: The engine.
-        parts: What is to be computed.
-        layout: Of input and output.
+    Raises:
+        Declined: No kernel can be compiled, or none suits the layout.
     """
-    tuning = engine.tuning.as_set(wanted())
-    off = "norm" in tuning.without
-    if off or parts.norm is None or not parts.uses_batch_stats or not tuning.width:
-        return None
-    images = images_of(layout)
-    if images is None:
-        return None
-    if not (norm.takes(images, tuning.width) or norm.has_rest(images, tuning.width)):
-        return None
+    tuning = kernel_tuning(engine, "norm")
+    if parts.norm is None or not parts.uses_batch_stats:
+        message = "stored statistics; our kernel computes the batch's"
+        raise Declined(message)
+    images = suitable_images(layout, takes_rest, tuning.width)
     from demitasse.backends.kernels.norm.forward import Normalization
 
     return Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
 
 
-def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm | None:
-    """Return what normalises each channel of each image by itself; perhaps None.
+def takes_rest(images: Images, width: int) -> bool:
+    """Return whether norm kernels take images, perhaps with part of a vector of channels left."""
+    return norm.takes(images, width) or norm.has_rest(images, width)
 
-    Args:
-        engine: The engine.
-        eps: What is added to deviations.
-        layout: Of input and output.
+
+def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm:
+    """Return a kernel that normalises each channel of each image by itself.
+
+    Raises:
+        Declined: No kernel can be compiled, or none suits the layout.
     """
-    tuning = engine.tuning.as_set(wanted())
-    images = images_of(layout) or in_padded_blocks(engine, layout)
-    if not tuning.width or images is None:
-        return None
-    if not norm.takes(images, tuning.width):
-        return None
+    tuning = kernel_tuning(engine)
+    images = in_padded_blocks(engine, layout)
+    if images is None or images_of(layout) is not None:
+        images = suitable_images(layout, norm.takes, tuning.width)
     from demitasse.backends.kernels.norm.forward import PlaneNorm
 
     return PlaneNorm(images, eps, tuning)
-
-
-def gate_kernels(
-    engine: Engine, layout: Layout, *, adds: bool, hands_on: bool
-) -> tuple[Gates, GateGradient] | None:
-    """Return what multiplies channels with gates in a layout, and the gradients; perhaps None.
-
-    Args:
-        engine: The engine.
-        layout: Of the images and their gradients.
-        adds: Whether something is added to the product.
-        hands_on: Whether the gradient of that is to be written.
-    """
-    tuning = engine.tuning.as_set(wanted())
-    images = images_of(layout)
-    if not tuning.width or images is None:
-        return None
-    if not (norm.takes(images, tuning.width) or norm.has_rest(images, tuning.width)):
-        return None
-    from demitasse.backends.kernels.channel_affine import GateGradient, Gates
-
-    return Gates(images, tuning, adds=adds), GateGradient(images, tuning, adds=hands_on)
 
 
 class _Source(Protocol):
@@ -197,7 +169,7 @@ class NormCall(KernelCall):
         absent = _Fixed(channels, 1.0), _Fixed(channels)
         self.parameters: tuple[_Source, _Source] = _filled(parameters, absent)
         kept = kernel.mean.nbytes + kernel.variance.nbytes + kernel.inverse.nbytes
-        super().__init__(engine, (source, *parameters, target), kernel.code, kept)
+        super().__init__(engine, (source, *parameters, target), kernel.code, held=kept)
 
     def __call__(self) -> None:
         source = self._source.array()
@@ -251,7 +223,7 @@ class NormGradientCall(KernelCall):
         )
         everything: list[Argument] = [*arguments, *wanted, *([] if behind is None else [behind])]
         kept = 0 if dx is not None else 4 * size
-        super().__init__(forward.engine, tuple(everything), self._kernel.code, kept)
+        super().__init__(forward.engine, everything, self._kernel.code, held=kept)
 
     def __call__(self) -> None:
         if self.source is not None:
@@ -278,55 +250,3 @@ def _filled(
     """Return the given sources; absent sources fill the rest."""
     first, second = (one or other for one, other in zip([*given, None, None], absent, strict=False))
     return first, second
-
-
-class PlaneCall(KernelCall):
-    """A deconvolution of one group over two axes without a bias, in C order.
-
-    Args:
-        engine: The engine.
-        op: The deconvolution.
-        arguments: Bottom, weight and top, in C order.
-        tuning: The kernel's vectors and threads.
-
-    Raises:
-        Declined: The library has no product for it.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        op: ops.Deconv,
-        arguments: tuple[InputArg, ParamArg, OutputArg],
-        tuning: Tuning,
-    ) -> None:
-        images, channels, *bottom = op.bottom
-        planes, top = op.top[1], op.top[2:]
-        pixels, window = math.prod(bottom), math.prod(op.kernel)
-        x = engine.strided((pixels, channels), (1, pixels))
-        w = engine.strided((channels, window), (planes * window, 1))
-        y = engine.plain((pixels, window))
-        found = engine.describe("matmul", x, w, None, y.handle, engine.attributes)
-        uses = (Arg.SRC, x), (Arg.WEIGHTS, w), (Arg.DST, y.handle)
-        self._product = found.primitive(engine.stream, uses)
-        from demitasse.backends.kernels.col2im import Col2Im
-
-        self._kernel = Col2Im((1, *bottom), (1, *top, 1), op.kernel, op.stride, op.pad, tuning)
-        self._counts, self._size = (images, planes), y.size
-        self._steps = channels * pixels, window, math.prod(top)
-        super().__init__(
-            engine, arguments, f"{found.implementation}, overlaps llvm:{tuning.instructions}"
-        )
-
-    def __call__(self) -> None:
-        source, weights, target = (argument.array() for argument in self.arguments)
-        [windows] = self.engine.workspaces(self._size)
-        (images, planes), (image_step, window, plane_step) = self._counts, self._steps
-        product = self._product
-        product.bind(product.place(Arg.DST), windows)
-        for plane in range(planes):
-            product.bind(product.place(Arg.WEIGHTS), weights[plane * window :])
-            for image in range(images):
-                product.bind(product.place(Arg.SRC), source[image * image_step :])
-                product.run()
-                self._kernel(windows, target[(image * planes + plane) * plane_step :])

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import Rectifier
 from demitasse.backends.kernels.pointwise import check_norm_gain, plan_pointwise
 from demitasse.backends.kernels.separable import plan_separable
-from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg, ParamArg
+from demitasse.backends.onednn.arguments import InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
     Folded,
     KernelCall,
     images_in_vectors,
     images_of,
+    kernel_tuning,
     rectifier_of,
 )
-from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
-
-    from demitasse.backends.kernels.products import FewRows, Then
+    from demitasse.backends.kernels.products import Then
 
 
 def pointwise_call(
@@ -38,24 +36,22 @@ def pointwise_call(
     factors: tuple[np.ndarray, np.ndarray],
     offsets: np.ndarray,
     then: Rectifier,
-) -> tuple[OffsetCall, Callable[[np.ndarray], None]]:
-    """Return what normalises and rectifies pixels and convolves them, and what takes its weights.
+) -> tuple[KernelCall, Callable[[np.ndarray], None]]:
+    """Return a call that normalises, rectifies and convolves pixels; and what takes its weights.
 
     Args:
         engine: The engine.
         op: The convolution.
-        source: What is read.
-        target: What is written.
-        factors: Factors and offsets of the channels that are read; they may change between calls.
-        offsets: One for each channel that is written; they may change too.
-        then: What becomes of the sums.
+        source: The input.
+        target: The output.
+        factors: Factors and offsets of the input's channels; they may change between calls.
+        offsets: One for each channel of the output; they may change too.
+        then: Epilogue of the sums.
 
     Raises:
         Declined: Our kernels do not take it.
     """
-    parts = plan_pointwise(
-        op, source.layout.shape, target.layout.shape, engine.tuning.as_set(wanted())
-    )
+    parts = plan_pointwise(op, source.layout.shape, target.layout.shape, kernel_tuning(engine))
     check_norm_gain(parts)
     x, y = (images_of(argument.layout) for argument in (source, target))
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
@@ -64,7 +60,12 @@ def pointwise_call(
         message = "images whose channels do not lie side by side; kernels of pixels need that"
         raise Declined(message)
     kernel = PointwiseConvolution(parts, x, y, factors, then)
-    return OffsetCall(engine, source, target, kernel, offsets), kernel.update
+
+    def run(x: np.ndarray, y: np.ndarray, scratch: np.ndarray) -> None:
+        kernel(x, y, offsets, scratch)
+
+    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters_nbytes}
+    return KernelCall(engine, (source, target), kernel.code, run, **sizes), kernel.update
 
 
 def separable_call(
@@ -75,23 +76,23 @@ def separable_call(
     folded: tuple[Folded, Folded],
     then: tuple[Rectifier, Rectifier],
     other: InputArg | None,
-) -> OffsetCall:
+) -> KernelCall:
     """Return a call of a depthwise convolution fused with a pointwise convolution.
 
     Args:
         engine: The engine.
         convolutions: Both.
-        source: What is read.
-        target: What is written.
-        folded: Weights and offsets of both; they are given who takes new weights.
-        then: What becomes of the sums of the first, and of the second.
-        other: What is added to those of the second before, in the target's layout;
-            None for nothing.
+        source: The input.
+        target: The output.
+        folded: Weights and offsets of both; their ``update`` is set.
+        then: Epilogues of the sums of the first and of the second.
+        other: A blob in the target's layout that is added to the second's sums before; None for
+            none.
 
     Raises:
         Declined: Our kernels do not take it.
     """
-    blocks = plan_separable(*convolutions, engine.tuning.as_set(wanted()))
+    blocks = plan_separable(*convolutions, kernel_tuning(engine))
     x, y = images_in_vectors(source.layout, blocks.strips.width), images_of(target.layout)
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 
@@ -101,7 +102,14 @@ def separable_call(
     kernel = SeparableConvolution(blocks, x, y, then, adds=other is not None)
     folded[0].update, folded[1].update = kernel.depthwise.update, kernel.update
     offsets = folded[0].bias, folded[1].bias
-    return OffsetCall(engine, source, target, kernel, offsets, other)
+
+    def run(x: np.ndarray, *arrays: np.ndarray) -> None:
+        *added, y, scratch = arrays
+        kernel(x, y, (*offsets, *added), scratch)
+
+    arguments = (source, target) if other is None else (source, other, target)
+    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters_nbytes}
+    return KernelCall(engine, arguments, kernel.code, run, **sizes)
 
 
 def rows_call(
@@ -111,7 +119,7 @@ def rows_call(
     bias: InputArg | None,
     target: OutputArg,
     then: ops.Activation | None = None,
-) -> RowsCall | None:
+) -> KernelCall | None:
     """Return the product of few rows with a weight; None where there are more, or none can be made.
 
     Args:
@@ -125,21 +133,25 @@ def rows_call(
     Raises:
         Declined: The kernel does not do what follows.
     """
-    from demitasse.backends.kernels.products import FewRows
+    from demitasse.backends.kernels.products import MOST_ROWS, FewRows
 
-    tuning = engine.tuning.as_set(wanted())
-    rows, (panel, columns) = source.layout.shape[0], _panel(weight.layout)
-    off = "few_rows" in tuning.without
-    if off or not tuning.width or not panel or panel % tuning.width:
+    try:
+        tuning = kernel_tuning(engine, "few_rows")
+    except Declined:
         return None
-    from demitasse.backends.kernels.products import MOST_ROWS
-
-    if rows > MOST_ROWS[tuning.width]:
+    rows, (panel, columns) = source.layout.shape[0], _panel(weight.layout)
+    if not panel or panel % tuning.width or rows > MOST_ROWS[tuning.width]:
         return None
 
     outputs, length = weight.layout.shape
     kernel = FewRows(rows, length, outputs, panel, columns, tuning, _then(then))
-    return RowsCall(engine, kernel, source, weight, bias, target)
+    if bias is not None:
+        return KernelCall(engine, (source, weight, bias, target), kernel.code, kernel)
+
+    def run(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        kernel(x, w, None, y)
+
+    return KernelCall(engine, (source, weight, target), kernel.code, run)
 
 
 def _then(then: ops.Activation | None) -> Then:
@@ -165,35 +177,3 @@ def _panel(layout: Layout) -> tuple[int, int]:
     panels = [(0, rows // panel, panel * columns)] if rows > panel else []
     expected = (*panels, (1, columns, panel), (0, panel, 1))
     return (panel, columns) if parts == expected else (0, 0)
-
-
-class RowsCall(KernelCall):
-    """The product.
-
-    Args:
-        engine: The engine.
-        kernel: The kernel.
-        source: The rows.
-        weight: The weight, in panels.
-        bias: The offsets; None for none.
-        target: The results.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        kernel: FewRows,
-        source: InputArg,
-        weight: ParamArg,
-        bias: InputArg | None,
-        target: OutputArg,
-    ) -> None:
-        self._kernel, self._source, self._target = kernel, source, target
-        self._weight, self._bias = weight, bias
-        arguments: list[Argument] = [source, weight, *([bias] if bias else []), target]
-        super().__init__(engine, tuple(arguments), kernel.code)
-
-    def __call__(self) -> None:
-        offsets = self._bias.array() if self._bias else None
-        source, weight = self._source.array(), self._weight.array()
-        self._kernel(source, weight, offsets, self._target.array())

@@ -11,16 +11,15 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import InputArg, ParamArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, kernel_tuning
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import channel_blocks
-from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.recurrence.forward import Recurrence, Squashing
+    from demitasse.backends.kernels.recurrence.forward import Recurrence
 
 LARGE = 1 << 20
 """Weights of the hidden state from which on the library's products are faster in training."""
@@ -50,10 +49,7 @@ def steps_call(
     """
     from demitasse.backends.kernels.recurrence.forward import Recurrence
 
-    tuning = engine.tuning.as_set(wanted())
-    if not tuning.width:
-        message = "no kernels are made at run time; steps without gradients need those"
-        raise Declined(message)
+    tuning = kernel_tuning(engine)
     weight, size = at.params[3 if op.static else 2], op.m
     blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
 
@@ -75,10 +71,7 @@ def learned_steps(
     Raises:
         Declined: There are no kernels here, or the library multiplies faster.
     """
-    tuning = engine.tuning.as_set(wanted())
-    if not tuning.width:
-        message = "no kernels are made at run time; steps need those"
-        raise Declined(message)
+    tuning = kernel_tuning(engine)
     if math.prod(weight.shape) >= LARGE:
         message = f"a weight {weight.shape} that is too large for the caches"
         raise Declined(message)
@@ -88,16 +81,12 @@ def learned_steps(
     return LearnedSteps(engine, op, weight, blocks, z, tuning)
 
 
-def output_call(engine: Engine, blob: Operand) -> OutputCall:
-    """Return what makes tanh of what a blob holds, where there are kernels.
-
-    Args:
-        engine: The engine.
-        blob: The blob.
-    """
+def output_call(engine: Engine, blob: Operand) -> KernelCall:
+    """Return what makes tanh of what a blob holds, where there are kernels."""
     from demitasse.backends.kernels.recurrence.forward import Squashing
 
-    return OutputCall(engine, blob, Squashing(blob.count, engine.tuning.as_set(wanted())))
+    kernel = Squashing(blob.count, kernel_tuning(engine))
+    return KernelCall(engine, (), kernel.code, lambda: kernel(blob.data_memory.mutable_cpu_data()))
 
 
 class StepsCall(KernelCall):
@@ -123,7 +112,7 @@ class StepsCall(KernelCall):
     ) -> None:
         self._op, self._at, self._hidden = op, at, hidden
         self._weight, self._kernel = weight, kernel
-        super().__init__(engine, (weight,), kernel.code, kernel.nbytes)
+        super().__init__(engine, (weight,), kernel.code, held=kernel.nbytes)
 
     def __call__(self) -> None:
         weight, cont = self._weight.array(), self._at.bottom[1].read()
@@ -206,20 +195,3 @@ class LearnedSteps:
 
     def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
         self._gradient(self._plain.array(), np.ascontiguousarray(cont), np.ascontiguousarray(dy))
-
-
-class OutputCall(KernelCall):
-    """tanh of what a blob holds, in its place.
-
-    Args:
-        engine: The engine.
-        blob: The blob.
-        kernel: The kernel.
-    """
-
-    def __init__(self, engine: Engine, blob: Operand, kernel: Squashing) -> None:
-        self._blob, self._kernel = blob, kernel
-        super().__init__(engine, (), kernel.code, 0)
-
-    def __call__(self) -> None:
-        self._kernel(self._blob.data_memory.mutable_cpu_data())

@@ -1,428 +1,183 @@
-"""Kernels from one blob to another, and their calls.
+"""Kernels of activations, sums, LRN, softmax, interpolation and ROI pooling, and their calls.
 
-Activations, LRN, softmax, interpolation, ROI pooling.
+Each function raises ``Declined`` where no kernel can be compiled, or none suits the layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of, kernel_tuning
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.regions import Bins
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.elementwise import AddReluScatter, Elementwise
     from demitasse.backends.kernels.l2_normalize import L2Normalize
     from demitasse.backends.kernels.lrn import Response
     from demitasse.backends.kernels.resize import Interpolation
-    from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
     from demitasse.backends.kernels.softmax import SmallAxisSoftmax
+
+
+K = TypeVar("K")
 
 
 def elementwise_call(
     engine: Engine,
     function: str,
     numbers: Sequence[float],
-    sources: Sequence[InputArg],
+    sources: Sequence[Argument],
     *targets: OutputArg,
-) -> ElementwiseCall:
-    """Return what computes a function of every element.
+) -> KernelCall:
+    """Return a call of a function of every element."""
+    from demitasse.backends.kernels.elementwise import MOST, Elementwise
 
-    Args:
-        engine: The engine.
-        function: Its name in ``kernels.elementwise``.
-        numbers: Its constants.
-        sources: What is read, one array or two.
-        targets: What is written, in the same layout, one array or two.
+    if len(sources) > MOST:
+        message = f"{len(sources)} arrays; our kernels read up to {MOST}"
+        raise Declined(message)
+    kernel = Elementwise(function, numbers, targets[0].layout.size, kernel_tuning(engine))
+    return KernelCall(engine, (*sources, *targets), kernel.code, kernel)
+
+
+def map_call(engine: Engine, source: InputArg, target: OutputArg, kernel: Any) -> KernelCall:
+    """Return a call of a kernel with one input and one output."""
+    return KernelCall(engine, (source, target), kernel.code, kernel)
+
+
+def suitable_images(
+    layout: Layout, takes: Callable[..., bool], width: int, *numbers: float
+) -> Images:
+    """Return the images of a layout.
 
     Raises:
-        Declined: There are no kernels here.
+        Declined: There are none, or ``takes`` refuses the images, the numbers and the width.
     """
-    from demitasse.backends.kernels.elementwise import Elementwise
-
-    tuning = engine.tuning.as_set(wanted())
-    if not tuning.width:
-        message = f"no kernels are made at run time; {function} needs those"
+    images = images_of(layout)
+    if images is None or not takes(images, *numbers, width):
+        message = f"channels of {layout.shape} that fill no vectors of {width} here"
         raise Declined(message)
-
-    kernel = Elementwise(function, numbers, targets[0].layout.size, tuning)
-    return ElementwiseCall(engine, kernel, sources, targets)
+    return images
 
 
-def sum_call(engine: Engine, sources: Sequence[InputArg], target: OutputArg) -> SumCall:
-    """Return what adds arrays, from first to last.
-
-    Args:
-        engine: The engine.
-        sources: What is read, up to four arrays.
-        target: What is written, in the same layout.
+def first_suitable(layouts: Iterable[Layout], make: Callable[[Layout], K]) -> tuple[Layout, K]:
+    """Return the first layout that a kernel takes, and the kernel.
 
     Raises:
-        Declined: There are more arrays, gaps between elements, or no kernels.
+        Declined: No layout suits ``make``.
     """
-    from demitasse.backends.kernels.elementwise import MOST, AddReluScatter, Rows
-
-    tuning, layout = engine.tuning.as_set(wanted()), target.layout
-    if not tuning.width or layout.channel_slice is not None or len(sources) > MOST:
-        message = f"a sum of {len(sources)}; our kernel adds up to {MOST} whole arrays"
-        raise Declined(message)
-    rows = Rows.all_of(layout.size)
-    kernel = AddReluScatter(rows, len(sources), 0, tuning, relu=False, total=True)
-    return SumCall(engine, kernel, sources, target)
+    reason = Declined("no layout suits the kernel")
+    for layout in dict.fromkeys(layouts):
+        try:
+            return layout, make(layout)
+        except Declined as declined:
+            reason = declined
+    raise reason
 
 
 def factors_call(
     engine: Engine, source: InputArg, target: OutputArg, values: tuple[np.ndarray, np.ndarray]
-) -> MapCall | None:
-    """Return what multiplies channels with factors, adds offsets and rectifies; perhaps None.
+) -> KernelCall:
+    """Return a call that multiplies channels with factors, adds offsets and rectifies.
 
     Args:
         engine: The engine.
-        source: What is read.
-        target: What is written, in the same layout or one with the same blocks of channels.
+        source: The input.
+        target: The output, in the same layout or one with the same blocks of channels.
         values: Factors and offsets, which may change between calls.
     """
-    tuning = engine.tuning.as_set(wanted())
-    if not tuning.width:
-        return None
-    x, y = (images_of(argument.layout) for argument in (source, target))
-    if x is None or y is None:
-        return None
     from demitasse.backends.kernels.channel_affine import ChannelFactors, takes
 
-    if not takes(x, tuning.width):
-        return None
+    tuning = kernel_tuning(engine)
+    x, y = suitable_images(source.layout, takes, tuning.width), images_of(target.layout)
+    if y is None:
+        message = "an output whose channels lie otherwise than the input's"
+        raise Declined(message)
     return map_call(engine, source, target, ChannelFactors((x, y), *values, tuning))
 
 
-def map_call(engine: Engine, source: InputArg, target: OutputArg, kernel: Maps) -> MapCall:
-    """Return a call of a kernel with one input and one output."""
-    return MapCall(engine, source, target, kernel)
-
-
-def interpolation_kernel(engine: Engine, op: ops.Interpolation) -> Interpolation | None:
-    """Return a kernel that resizes channels-last images; None if no kernels can be compiled."""
-    tuning = engine.tuning.as_set(wanted())
-    if not tuning.width:
-        return None
-    from demitasse.backends.kernels.images import Images
+def interpolation_kernel(engine: Engine, op: ops.Interpolation) -> Interpolation:
+    """Return a kernel that resizes channels-last images."""
     from demitasse.backends.kernels.resize import Interpolation
 
     n, c, *bottom = op.bottom
     x, y = (Images.in_blocks((n, c, h, w), c) for h, w in (bottom, op.top[2:]))
-    return Interpolation(x, y, op.cut, op.size, tuning)
+    return Interpolation(x, y, op.cut, op.size, kernel_tuning(engine))
 
 
-def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> L2Normalize | None:
-    """Return what divides pixels in a layout by their lengths; perhaps None.
+def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> L2Normalize:
+    """Return a kernel that divides pixels by their lengths."""
+    from demitasse.backends.kernels.l2_normalize import L2Normalize, takes
 
-    Args:
-        engine: The engine.
-        layout: Of input and output.
-        eps: What is added to the sums of squares.
-    """
-    tuning = engine.tuning.as_set(wanted())
-    images = images_of(layout)
-    if not tuning.width or images is None:
-        return None
-    from demitasse.backends.kernels import l2_normalize as lengths
-
-    return lengths.L2Normalize(images, eps, tuning) if lengths.takes(images, tuning.width) else None
+    tuning = kernel_tuning(engine)
+    return L2Normalize(suitable_images(layout, takes, tuning.width), eps, tuning)
 
 
 def region_call(
-    engine: Engine, op: ops.ROIPool, source: InputArg, target: OutputArg
-) -> RegionCall | None:
-    """Return what pools regions of a map, whatever they are; perhaps None.
+    engine: Engine, op: ops.ROIPool, source: InputArg, target: OutputArg, bins: Callable[[], Bins]
+) -> KernelCall:
+    """Return a call that takes the maxima of bins of regions.
 
     Args:
         engine: The engine.
-        op: What is to be computed.
+        op: The operation.
         source: The map.
         target: The results, in C order.
+        bins: Returns the bins of the present regions.
     """
-    tuning = engine.tuning.as_set(wanted())
-    images = images_of(source.layout)
-    if not tuning.width or images is None:
-        return None
     from demitasse.backends.kernels.roi_pooling import RegionMaxima, takes
 
-    if not takes(images, tuning.width):
-        return None
+    tuning = kernel_tuning(engine)
+    images = suitable_images(source.layout, takes, tuning.width)
     regions, _, rows, columns = op.top
     kernel = RegionMaxima(images, regions, (rows, columns), tuning)
-    return RegionCall(engine, source, target, kernel)
+    return KernelCall(engine, (source, target), kernel.code, lambda x, y: kernel(x, bins(), y))
 
 
 def means_call(
-    engine: Engine, op: ops.PSROIPool, source: InputArg, target: OutputArg
-) -> RegionCall | None:
-    """Return what takes means of bins, both in C order; None where no kernels can be made."""
-    tuning = engine.tuning.as_set(wanted())
-    if not tuning.width:
-        return None
+    engine: Engine, op: ops.PSROIPool, source: InputArg, target: OutputArg, bins: Callable[[], Bins]
+) -> KernelCall:
+    """Return a call that takes the means of bins, of a map in C order; see :func:`region_call`."""
     from demitasse.backends.kernels.roi_pooling import RegionMeans
 
     regions, _, rows, columns = op.top
-    kernel = RegionMeans(op.bottom, regions, (rows, columns), tuning)
-    return RegionCall(engine, source, target, kernel)
+    kernel = RegionMeans(op.bottom, regions, (rows, columns), kernel_tuning(engine))
+    return KernelCall(engine, (source, target), kernel.code, lambda x, y: kernel(x, bins(), y))
 
 
 def rows_kernel(
     engine: Engine, rows: int, length: int, images: int | None = None
-) -> SmallAxisSoftmax | None:
-    """Return the softmax of many short rows; None for others, or where none can be made.
+) -> SmallAxisSoftmax:
+    """Return the softmax of many short rows.
 
     Args:
         engine: The engine.
-        rows: How many there are, one behind the other, or in each image.
+        rows: Number of rows, one behind the other, or of each image.
         length: Elements of a row.
-        images: How many images there are whose planes are classes.
+        images: Number of images, whose planes are classes.
     """
-    tuning = engine.tuning.as_set(wanted())
-    if not tuning.width or "few_classes" in tuning.without:
-        return None
-    from demitasse.backends.kernels import softmax as classes
+    from demitasse.backends.kernels.softmax import SmallAxisSoftmax, takes
 
-    pays = classes.takes(rows, length, tuning.width)
-    return classes.SmallAxisSoftmax(rows, length, tuning, images) if pays else None
+    tuning = kernel_tuning(engine, "few_classes")
+    if not takes(rows, length, tuning.width):
+        message = f"{rows} rows of {length}; our kernel takes many short rows"
+        raise Declined(message)
+    return SmallAxisSoftmax(rows, length, tuning, images)
 
 
-def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> Response | None:
-    """Return what normalises by neighbours in a layout, in both directions; perhaps None.
-
-    Args:
-        engine: The engine.
-        op: What is to be computed, across channels or within them.
-        layout: Of input, output and their gradients.
-    """
-    tuning = engine.tuning.as_set(wanted())
-    images = images_of(layout)
-    if not tuning.width or images is None:
-        return None
-    sizes, width = (op.size, op.alpha, op.k), tuning.width
+def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> Response:
+    """Return a kernel of LRN and its gradient, across channels or within them."""
     from demitasse.backends.kernels import lrn
 
-    if op.region == "ACROSS_CHANNELS":
-        across = lrn.takes(images, op.size, op.beta, width)
-        return lrn.LocalResponse(images, *sizes, tuning) if across else None
-    within = lrn.takes_within(images, op.size, op.beta, width)
-    return lrn.WithinResponse(images, *sizes, tuning) if within else None
-
-
-class Maps(Protocol):
-    """A kernel that reads one array and writes another."""
-
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        ...
-
-    def __call__(self, source: np.ndarray, target: np.ndarray, /) -> None:
-        """Write the target."""
-        ...
-
-
-class MapCall(KernelCall):
-    """A kernel that makes one blob of another.
-
-    Args:
-        engine: The engine.
-        source: What is read.
-        target: What is written.
-        kernel: The kernel.
-    """
-
-    def __init__(self, engine: Engine, source: InputArg, target: OutputArg, kernel: Maps) -> None:
-        self._source, self._target, self._kernel = source, target, kernel
-        super().__init__(engine, (source, target), kernel.code)
-
-    def __call__(self) -> None:
-        self._kernel(self._source.array(), self._target.array())
-
-
-class Offset(Protocol):
-    """A kernel of convolutions that are given their offsets in each call."""
-
-    scratch_size: int
-
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        ...
-
-    @property
-    def filters_nbytes(self) -> int:
-        """Bytes of all filters that it holds."""
-        ...
-
-    def __call__(
-        self, source: np.ndarray, target: np.ndarray, added: Any, scratch: np.ndarray, /
-    ) -> None:
-        """Write the target."""
-        ...
-
-
-class OffsetCall(KernelCall):
-    """Convolutions that run as one, with what a normalisation before or after them does.
-
-    Args:
-        engine: The engine.
-        source: What is read.
-        target: What is written.
-        kernel: The kernel.
-        offsets: Those of the outputs, as the kernel takes them; they may change between calls.
-        other: What else is added to the outputs, by kernels that take it behind the offsets.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        source: InputArg,
-        target: OutputArg,
-        kernel: Offset,
-        offsets: np.ndarray | tuple[np.ndarray, ...],
-        other: InputArg | None = None,
-    ) -> None:
-        self._source, self._target, self._other = source, target, other
-        self._kernel, self._offsets = kernel, offsets
-        arguments = (source, target) if other is None else (source, other, target)
-        super().__init__(engine, arguments, kernel.code)
-
-    @property
-    def kept_bytes(self) -> int:
-        return self._kernel.filters_nbytes
-
-    def __call__(self) -> None:
-        added = self._offsets
-        if self._other is not None:
-            added = (*added, self._other.array())
-        source, target = self._source.array(), self._target.array()
-        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel(source, target, added, scratch)
-
-
-class ElementwiseCall(KernelCall):
-    """The function.
-
-    Args:
-        engine: The engine.
-        kernel: The kernel.
-        sources: What is read, as many arrays as the kernel takes.
-        targets: What is written, in the same layout, one array or two.
-    """
-
-    def __init__(
-        self, engine: Engine, kernel: Elementwise, sources: Sequence[InputArg],
-        targets: Sequence[OutputArg],
-    ) -> None:  # fmt: skip
-        self._kernel, self._sources, self._targets = kernel, sources, targets
-        super().__init__(engine, (*sources, *targets), kernel.code)
-
-    def __call__(self) -> None:
-        arrays = [source.array() for source in self._sources]
-        self._kernel(arrays, *(target.array() for target in self._targets))
-
-
-class SumCall(KernelCall):
-    """The sum.
-
-    Args:
-        engine: The engine.
-        kernel: The kernel.
-        sources: What is read.
-        target: What is written, in the same layout.
-    """
-
-    def __init__(
-        self, engine: Engine, kernel: AddReluScatter, sources: Sequence[InputArg],
-        target: OutputArg,
-    ) -> None:  # fmt: skip
-        self._kernel, self._sources, self._target = kernel, sources, target
-        super().__init__(engine, (*sources, target), f"sum llvm:{kernel.tuning.instructions}")
-
-    def __call__(self) -> None:
-        self._kernel([one.array() for one in self._sources], [], total=self._target.array())
-
-
-class LRNCall(KernelCall):
-    """The normalisation.
-
-    Args:
-        engine: The engine.
-        kernel: The kernels.
-        source: What is read.
-        target: What is written, in the same layout.
-    """
-
-    def __init__(
-        self, engine: Engine, kernel: Response, source: InputArg, target: OutputArg
-    ) -> None:
-        self._kernel, self._source, self._target = kernel, source, target
-        super().__init__(engine, (source, target), kernel.code, 0)
-
-    def __call__(self) -> None:
-        source, target = self._source.array(), self._target.array()
-        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel.forward(source, target, scratch)
-
-
-class LRNGradientCall(KernelCall):
-    """The gradient of its input.
-
-    Args:
-        engine: The engine.
-        kernel: The kernels.
-        source: The input.
-        dy: The gradient of the output, in the same layout.
-        dx: That of the input, in it too.
-    """
-
-    def __init__(
-        self, engine: Engine, kernel: Response, source: InputArg, dy: InputArg, dx: OutputArg
-    ) -> None:
-        self._kernel, self._source, self._dy, self._dx = kernel, source, dy, dx
-        super().__init__(engine, (source, dy, dx), kernel.code, 0)
-
-    def __call__(self) -> None:
-        source, dy, dx = self._source.array(), self._dy.array(), self._dx.array()
-        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel.backward(source, dy, dx, scratch)
-
-
-class RegionCall(KernelCall):
-    """A kernel that pools the bins of regions.
-
-    Args:
-        engine: The engine.
-        source: The map.
-        target: The results, in C order.
-        kernel: The kernel.
-
-    Attributes:
-        bins: Those of the regions, to be given before each call.
-    """
-
-    bins: Bins
-
-    def __init__(
-        self,
-        engine: Engine,
-        source: InputArg,
-        target: OutputArg,
-        kernel: RegionMaxima | RegionMeans,
-    ) -> None:
-        self._source, self._target, self._kernel = source, target, kernel
-        super().__init__(engine, (source, target), kernel.code)
-
-    def __call__(self) -> None:
-        self._kernel(self._source.array(), self.bins, self._target.array())
+    tuning, sizes = kernel_tuning(engine), (op.size, op.alpha, op.k)
+    across = op.region == "ACROSS_CHANNELS"
+    takes, kind = (
+        (lrn.takes, lrn.LocalResponse) if across else (lrn.takes_within, lrn.WithinResponse)
+    )
+    return kind(suitable_images(layout, takes, tuning.width, op.size, op.beta), *sizes, tuning)

@@ -423,9 +423,6 @@ def drop_code_pages(function: Any) -> None:
     """Let go of the pages of a library's code, where they are as its file has them.
 
     Nothing happens where the system is not Linux, or does not say how its pages are.
-
-    Args:
-        function: One of its functions, as ctypes has it.
     """
     if sys.platform != "linux":
         return

@@ -124,12 +124,7 @@ class Description:
         return int(self._library.dnnl_memory_desc_get_size(descriptor)) if descriptor else 0
 
     def descriptor(self, what: Query, index: int = 0) -> int:
-        """Return the memory descriptor of one of its memories; 0 for none.
-
-        Args:
-            what: Its kind.
-            index: Which of several of that kind.
-        """
+        """Return the memory descriptor of one of its memories; 0 for none."""
         return self._library.dnnl_primitive_desc_query_md(self.handle, what, index) or 0
 
     def primitive(self, stream: Stream, uses: Sequence[tuple[int, int]]) -> Primitive:
@@ -146,12 +141,7 @@ class Description:
 
 
 class Undescribed(Description):
-    """Layouts of an operation for which there is no library, only kernels of our own or none.
-
-    Args:
-        layouts: Memory descriptors by kind.
-        reason: Reason that there is no primitive.
-    """
+    """Layouts of an operation for which there is no library, only kernels of our own or none."""
 
     implementation, family, handle = "none", CodeFamily.GEMM, 0
 

@@ -6,12 +6,15 @@ A Scale by a second bottom (N, C), or an Axpy, which adds other images too.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall
-from demitasse.backends.onednn.jit_adapters.norms import gate_kernels
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, kernel_tuning
+from demitasse.backends.onednn.jit_adapters.norms import takes_rest
+from demitasse.backends.onednn.jit_adapters.unary import suitable_images
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -20,7 +23,7 @@ from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.channel_affine import GateGradient, Gates
+    pass
 
 
 class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
@@ -87,33 +90,39 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
         Raises:
             Declined: Channels fill no vectors in that layout, or no kernels are made.
         """
-        engine, [top], layout = self.engine, self.at.top, x.layout
-        hands_on = self._other is not None and self._other is not top
-        kernels = gate_kernels(engine, layout, adds=other is not None, hands_on=hands_on)
-        if kernels is None:
-            message = (
-                "gradients of gates whose channels fill no vectors; our kernel takes whole ones"
-            )
-            raise Declined(message)
+        from demitasse.backends.kernels.channel_affine import GateGradient, Gates
 
-        forth, self._back = kernels
-        self.forward_calls = [GateCall(engine, forth, x, gate, other, y)]
-        self._layouts, self._hands_on = (layout, gate.layout), hands_on
+        engine, layout, tuning = self.engine, x.layout, kernel_tuning(self.engine)
+        images = suitable_images(layout, takes_rest, tuning.width)
+        adds_apart = self._other is not None and self._other is not self.at.top[0]
+        gates, self._gradient = (
+            Gates(images, tuning, adds=other is not None),
+            GateGradient(images, tuning, adds=adds_apart),
+        )
+
+        def run(x: np.ndarray, gate: np.ndarray, *arrays: np.ndarray) -> None:
+            gates(x, gate, arrays[0] if other else None, arrays[-1])
+
+        arguments = [x, gate, *([other] if other else []), y]
+        self.forward_calls = [KernelCall(engine, arguments, gates.code, run)]
+        self._layouts, self._adds_apart = (layout, gate.layout), adds_apart
 
     def prepare_backward(self) -> None:
-        [top], (images, gates) = self.at.top, self._layouts
-        added = None
-        if self._hands_on and self._other is not None:
-            added = OutputArg(Arg.DST, self._other, images, diff=True)
-        arguments = GatePorts(
-            x=InputArg(Arg.SRC, self._x, images),
-            gates=InputArg(Arg.SECOND_SRC, self._gate, gates),
-            dy=InputArg(Arg.DIFF_DST, top, images, diff=True),
-            dx=OutputArg(Arg.DIFF_SRC, self._x, images, diff=True),
-            gate_gradients=OutputArg(Arg.DST, self._gate, gates, diff=True),
-            added=added,
-        )
-        self.backward_calls = [GateGradientCall(self.engine, self._back, arguments)]
+        [top], (images, gates), gradient = self.at.top, self._layouts, self._gradient
+        arguments = [
+            InputArg(Arg.SRC, self._x, images),
+            InputArg(Arg.SECOND_SRC, self._gate, gates),
+            InputArg(Arg.DIFF_DST, top, images, diff=True),
+            OutputArg(Arg.DIFF_SRC, self._x, images, diff=True),
+            OutputArg(Arg.DST, self._gate, gates, diff=True),
+        ]
+        if self._adds_apart and self._other is not None:
+            arguments.append(OutputArg(Arg.DST, self._other, images, diff=True))
+
+        def run(x: np.ndarray, gate: np.ndarray, dy: np.ndarray, *to: np.ndarray) -> None:
+            gradient(x, gate, dy, (to[0], to[1], to[2] if len(to) > 2 else None))
+
+        self.backward_calls = [KernelCall(self.engine, arguments, gradient.code, run)]
 
 
 class AxpyStep(_ChannelScaleStep):
@@ -135,74 +144,3 @@ class ChannelScaleStep(_ChannelScaleStep):
             raise Declined(message)
         x, gate = at.bottom
         super().__init__(engine, op, at, x=x, gate=gate)
-
-
-class GateCall(KernelCall):
-    """y = x * gate + other, or without the other.
-
-    Args:
-        engine: The engine.
-        kernel: The kernel.
-        x: The images.
-        gates: Their gates.
-        other: Other images, or None.
-        y: The result.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        kernel: Gates,
-        x: InputArg,
-        gates: InputArg,
-        other: InputArg | None,
-        y: OutputArg,
-    ) -> None:
-        self._kernel, self._x, self._gates, self._other, self._y = kernel, x, gates, other, y
-        super().__init__(engine, (x, gates, *([other] if other else []), y), kernel.code)
-
-    def __call__(self) -> None:
-        other = None if self._other is None else self._other.array()
-        x, gates = self._x.array(), self._gates.array()
-        self._kernel(x, gates, other, self._y.array())
-
-
-class GatePorts(NamedTuple):
-    """Operands of the gradients of y = x * gate + other.
-
-    Attributes:
-        x: The images.
-        gates: Their gates.
-        dy: The gradient of the result.
-        dx: That of the images.
-        gate_gradients: That of the gates.
-        added: That of the other images; None where there are none, or the result is written there.
-    """
-
-    x: InputArg
-    gates: InputArg
-    dy: InputArg
-    dx: OutputArg
-    gate_gradients: OutputArg
-    added: OutputArg | None
-
-
-class GateGradientCall(KernelCall):
-    """The gradients of y = x * gate + other.
-
-    Args:
-        engine: The engine.
-        kernel: The kernel.
-        arguments: Its source and target.
-    """
-
-    def __init__(self, engine: Engine, kernel: GateGradient, arguments: GatePorts) -> None:
-        self._kernel, self._at = kernel, arguments
-        there = tuple(argument for argument in arguments if argument is not None)
-        super().__init__(engine, there, kernel.code)
-
-    def __call__(self) -> None:
-        at = self._at
-        x, gates, dy = (argument.array() for argument in (at.x, at.gates, at.dy))
-        added = None if at.added is None else at.added.array()
-        self._kernel(x, gates, dy, (at.dx.array(), at.gate_gradients.array(), added))

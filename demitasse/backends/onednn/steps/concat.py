@@ -139,13 +139,7 @@ class _Part(NamedTuple):
 
 
 class InPlaceConcat:
-    """Every bottom is where it belongs, or is copied there from whatever layout it is in.
-
-    Args:
-        engine: The engine.
-        at: The blobs of a Concat of channels.
-        home: Where the top lies.
-    """
+    """Every bottom is where it belongs, or is copied there from whatever layout it is in."""
 
     def __init__(self, engine: Engine, at: Operands, channel_slice: ChannelSlice) -> None:
         self._engine = engine

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -27,11 +27,11 @@ from demitasse.backends.onednn.jit_adapters.calls import (
     GradientOperands,
     rectifier_of,
 )
-from demitasse.backends.onednn.jit_adapters.few_channels import (
+from demitasse.backends.onednn.jit_adapters.convolutions import (
     DirectKernels,
+    conv_kernels,
     transposed_kernels,
 )
-from demitasse.backends.onednn.jit_adapters.selection import conv_kernels
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
@@ -49,6 +49,8 @@ from demitasse.backends.step import Declined, Operand, Operands, decline_in_plac
 from demitasse.backends.windows import ConvGeometry
 
 C = TypeVar("C", bound=ops.Conv)
+
+ConvPass = Literal["forward", "backward_data", "backward_weights"]
 
 
 class WindowStep(OnednnStep[C]):
@@ -78,9 +80,48 @@ class WindowStep(OnednnStep[C]):
         gaps = dims(tuple(d - 1 for d in op.dilation))
         self.window = [dims(op.stride), gaps, dims(op.pad), dims(op.after or op.pad)]
 
+    @property
+    def _kind(self) -> Pass:
+        """The kind of the forward primitive."""
+        return Pass.TRAINING if self.at.backward else Pass.INFERENCE
+
     @abstractmethod
     def geometry(self) -> ConvGeometry:
         """Return where image and map are."""
+
+    def describe(
+        self,
+        part: ConvPass,
+        x: int,
+        w: int,
+        y: int,
+        bias: Layout | None = None,
+        hint: Description | None = None,
+        attributes: int | None = None,
+    ) -> Description:
+        """Ask for a primitive of this convolution.
+
+        Args:
+            part: The pass.
+            x: Descriptor of the image.
+            w: Descriptor of the weight.
+            y: Descriptor of the map.
+            bias: The bias, or None; there is none for ``backward_data``.
+            hint: The forward primitive, for gradients.
+            attributes: Of the primitive; None for none.
+
+        Raises:
+            Declined: The library has no good primitive.
+        """
+        offsets = () if part == "backward_data" else (bias.handle if bias else None,)
+        return self.engine.describe(
+            f"convolution_{part}",
+            *([self._kind] if part == "forward" else []),
+            Algorithm.CONVOLUTION,
+            *(x, w, *offsets, y, *self.window),
+            *([hint.handle] if hint else []),
+            self.engine.attributes if attributes is None else attributes,
+        )
 
 
 EACH_CHANNEL = 1 << 1
@@ -183,7 +224,7 @@ class ConvStep(WindowStep[ops.Conv]):
         self.images = bottom, top
         x, y = self._sides()
         weight, attributes = self.engine.any(self.w), self.engine.attributes
-        return self.describe_forward(x, weight, y, attributes, self.bias)
+        return self.describe("forward", x, weight, y, self.bias, attributes=attributes)
 
     def _sides(self) -> tuple[int, int]:
         """Return descriptors of bottom and top, as they were chosen."""
@@ -262,7 +303,7 @@ class ConvStep(WindowStep[ops.Conv]):
         fixed: list[Fixed] = []
 
         def describe(attributes: int) -> Description:
-            return self.describe_forward(x, w, y, attributes, bias)
+            return self.describe("forward", x, w, y, bias, attributes=attributes)
 
         ends: list[Argument] = []
         if slopes is not None:
@@ -316,22 +357,6 @@ class ConvStep(WindowStep[ops.Conv]):
         if folded is not None:
             folded.update = made.update
         return made
-
-    def describe_forward(
-        self, x: int, w: int, y: int, attributes: int, bias: Layout | None
-    ) -> Description:
-        """Ask for the forward primitive with these descriptors."""
-        return self.engine.describe(
-            "convolution_forward",
-            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
-            Algorithm.CONVOLUTION,
-            x,
-            w,
-            bias.handle if bias else None,
-            y,
-            *self.window,
-            attributes,
-        )
 
     def _call(
         self,
@@ -409,30 +434,11 @@ class ConvStep(WindowStep[ops.Conv]):
         x, y = self._sides()
         if self._gathers_part_of_a_vector:
             x = channel_blocks(self.engine, self.image, BLOCK).handle
-        return self.engine.describe(
-            "convolution_backward_weights",
-            Algorithm.CONVOLUTION,
-            x,
-            self.engine.any(self.w),
-            bias.handle if bias else None,
-            y,
-            *self.window,
-            hint.handle,
-            self.engine.attributes,
-        )
+        return self.describe("backward_weights", x, self.engine.any(self.w), y, bias, hint)
 
     def _describe_data(self, x: int, y: int) -> Description:
         """Ask for the gradient of the input with these descriptors of bottom and top."""
-        return self.engine.describe(
-            "convolution_backward_data",
-            Algorithm.CONVOLUTION,
-            x,
-            self.engine.any(self.w),
-            y,
-            *self.window,
-            self.hint.handle,
-            self.engine.attributes,
-        )
+        return self.describe("backward_data", x, self.engine.any(self.w), y, hint=self.hint)
 
     def _data_gradient(self) -> Runnable:
         at, found = self.at, self._describe_data(*self._sides())

@@ -19,17 +19,17 @@ from demitasse.backends.onednn.jit_adapters.calls import (
     ConvKernels,
     ConvOperands,
     GradientOperands,
+    PackedConvCall,
+    kernel_tuning,
 )
-from demitasse.backends.onednn.jit_adapters.norms import PlaneCall
-from demitasse.backends.onednn.jit_adapters.selection import conv_kernels
+from demitasse.backends.onednn.jit_adapters.convolutions import conv_kernels
 from demitasse.backends.onednn.jit_adapters.winograd import WinogradKernels
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, layout_of
 from demitasse.backends.onednn.library.primitive import BLOCK, CodeFamily, Description
 from demitasse.backends.onednn.step import Runnable
-from demitasse.backends.onednn.steps.convolution import WindowStep
-from demitasse.backends.onednn.threads import wanted
+from demitasse.backends.onednn.steps.convolution import ConvPass, WindowStep
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry
 
@@ -46,27 +46,14 @@ class DeconvStep(WindowStep[ops.Deconv]):
         engine, op, at = self.engine, self.op, self.at
         jit_call = self._jit_call()
         if jit_call is None or at.backward:
-            self.hint = self._convolution()
+            self.hint = self._describe("forward")
         if at.backward:
             self.kernels = self._kernels()
             jit_call = jit_call or self._over_tiles()
         if jit_call is not None:
             self.forward_calls = [jit_call]
             return
-        found = engine.describe(
-            "convolution_backward_data",
-            Algorithm.CONVOLUTION,
-            engine.any(self.image),
-            engine.any(self.w),
-            engine.any(self.maps),
-            *self.window,
-            self.hint.handle,
-            engine.attributes,
-        )
-        planes = self._planes(found)
-        if planes is not None:
-            self.forward_calls = [planes]
-            return
+        found = self._describe("backward_data", self.hint)
         y, w, x = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
         if op.bias and self._alone() and found.family is CodeFamily.BRGEMM:
             with suppress(Declined):
@@ -94,7 +81,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def _jit_call(self) -> Runnable | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
         engine, op, at = self.engine, self.op, self.at
-        if op.after or not overlaps(op) or "overlap_add" in engine.tuning.without:
+        if op.after or not overlaps(op):
             return None
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
         operands = ConvOperands(
@@ -104,20 +91,8 @@ class DeconvStep(WindowStep[ops.Deconv]):
             layouts=at.layouts,
             bias=self._bias(),
         )
-        return overlap_call(engine, op, operands)
-
-    def _planes(self, plain: Description) -> Runnable | None:
-        """Return what computes one channel at a time; None where the library does better."""
-        engine, op, at = self.engine, self.op, self.at
-        if at.backward or op.after:
-            return None
-        arguments = (
-            InputArg(Arg.SRC, at.bottom[0], engine.plain(op.bottom)),
-            ParamArg(Arg.WEIGHTS, at.params[0], engine.plain(self.w)),
-            OutputArg(Arg.DST, at.top[0], engine.plain(op.top)),
-        )
         with suppress(Declined):
-            return plane_call(engine, op, plain, arguments)
+            return OverlapCall(engine, op, operands, kernel_tuning(engine, "overlap_add"))
         return None
 
     def _kernels(self) -> ConvKernels:
@@ -150,25 +125,15 @@ class DeconvStep(WindowStep[ops.Deconv]):
         channels = self.engine.plain((self.image[1],))
         return InputArg(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
 
-    def _convolution(self) -> Description:
-        engine = self.engine
-        return engine.describe(
-            "convolution_forward",
-            Pass.TRAINING,
-            Algorithm.CONVOLUTION,
-            engine.any(self.image),
-            engine.any(self.w),
-            None,
-            engine.any(self.maps),
-            *self.window,
-            engine.attributes,
-        )
+    _kind = Pass.TRAINING  # what gradients refer to
+
+    def _describe(self, part: ConvPass, hint: Description | None = None) -> Description:
+        """Ask for a primitive of the convolution, in the layouts that the library prefers."""
+        image, w, maps = map(self.engine.any, (self.image, self.w, self.maps))
+        return self.describe(part, image, w, maps, hint=hint)
 
     def _with_bias(self, plain: Description) -> Call:
         """Return the library's deconvolution, which runs the same code and adds the bias.
-
-        Args:
-            plain: That code without a bias.
 
         Raises:
             Declined: It would run other code, or take the weight in another layout.
@@ -241,17 +206,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
     def _prepare_weights(self) -> None:
         engine, at = self.engine, self.at
-        found = engine.describe(
-            "convolution_backward_weights",
-            Algorithm.CONVOLUTION,
-            engine.any(self.image),
-            engine.any(self.w),
-            None,
-            engine.any(self.maps),
-            *self.window,
-            self.hint.handle,
-            engine.attributes,
-        )
+        found = self._describe("backward_weights", self.hint)
         dy, w, x = found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
         source = InputArg(Arg.SRC, at.top[0], dy, diff=True)
         bottom = InputArg(Arg.DIFF_DST, at.bottom[0], x)
@@ -294,10 +249,6 @@ def _lies_like(turned: Layout, layout: Layout, axis: int) -> bool:
     return turned.size == layout.size and parts == layout.key[1]
 
 
-LARGE = 4 << 20
-"""Bytes of windows beyond which they do not stay in the caches until they are added up."""
-
-
 def overlaps(op: ops.Deconv) -> bool:
     """Return whether a deconvolution gives few channels, and its windows are of whole strides.
 
@@ -309,61 +260,8 @@ def overlaps(op: ops.Deconv) -> bool:
     return images and alone and whole and op.top[1] < BLOCK
 
 
-def overlap_call(engine: Engine, op: ops.Deconv, operands: ConvOperands) -> OverlapCall | None:
-    """Return what multiplies each pixel and adds up what overlaps; None where none can be made.
-
-    Args:
-        engine: The engine.
-        op: The deconvolution, of which ``overlaps`` says yes.
-        operands: Its operands, with their channels last.
-
-    Raises:
-        Declined: The library has no product for it.
-    """
-    tuning = engine.tuning.as_set(wanted())
-    if not tuning.width:
-        return None
-
-    return OverlapCall(engine, op, operands, tuning)
-
-
-def plane_call(
-    engine: Engine,
-    op: ops.Deconv,
-    plain: Description,
-    arguments: tuple[InputArg, ParamArg, OutputArg],
-) -> PlaneCall | None:
-    """Return what computes one channel at a time; None where that does not pay or cannot be made.
-
-    Args:
-        engine: The engine.
-        op: The deconvolution.
-        plain: The library's code for it, which may compute all windows before it adds them up.
-        arguments: Bottom, weight and top, in C order.
-
-    Raises:
-        Declined: The library has no product for it.
-    """
-    tuning = engine.tuning.as_set(wanted())
-    images = len(op.bottom) == IMAGE_AXES and op.axis == 1
-    alone = op.group == 1 and all(n == 1 for n in op.dilation) and not op.bias
-    overlap = all(size >= step for size, step in zip(op.kernel, op.stride, strict=True))
-    off = "plane_deconvolution" in tuning.without
-    if off or not (tuning.width and images and alone and overlap):
-        return None
-    if plain.family is not CodeFamily.GEMM or plain.bytes_of(Query.SCRATCHPAD) < LARGE:
-        return None
-    return PlaneCall(engine, op, arguments, tuning)
-
-
-class OverlapCall(ConvCall):
+class OverlapCall(PackedConvCall):
     """A deconvolution of one group over two axes, with the channels last.
-
-    Args:
-        engine: The engine.
-        op: The deconvolution.
-        operands: Its operands.
-        tuning: The kernel's vectors and threads.
 
     Raises:
         Declined: The library has no product for it.
@@ -396,11 +294,11 @@ class OverlapCall(ConvCall):
         self._product = found.primitive(engine.stream, uses)
         self._product.bind(self._product.place(Arg.WEIGHTS), self._packed)
         images = (n, *bottom), (n, *top, m)
-        self._kernel = Col2Im(*images, op.kernel, op.stride, op.pad, tuning)
+        kernel = Col2Im(*images, op.kernel, op.stride, op.pad, tuning)
         code = f"{found.implementation}, overlaps llvm:{tuning.instructions}"
-        super().__init__(engine, operands, code, self._pass_weights, self._kernel.take_offsets)
+        super().__init__(engine, operands, code, lambda: kernel)
 
-    def _pass_weights(self, weights: np.ndarray) -> None:
+    def _take(self, weights: np.ndarray) -> None:
         m, c, *kernel = self._filters
         rows = weights.reshape(c, m, *kernel).transpose(2, 3, 1, 0)
         ordered = np.ascontiguousarray(rows).reshape(-1)
@@ -418,4 +316,4 @@ class OverlapCall(ConvCall):
         product.bind(product.place(Arg.SRC), source)
         product.bind(product.place(Arg.DST), windows)
         product.run()
-        self._kernel(windows, target)
+        self.kernel(windows, target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from ctypes import c_float, c_void_p
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,12 +12,11 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.arguments import Argument, Call, InputArg, OutputArg, written_layout
-from demitasse.backends.onednn.jit_adapters.unary import SumCall, elementwise_call, sum_call
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
+from demitasse.backends.onednn.arguments import BufferArg, Call, InputArg, OutputArg, written_layout
+from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
+from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import lent_attributes
 from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import SaveInput, post_ops
 from demitasse.backends.step import Declined, Operand, Operands
@@ -35,33 +33,29 @@ def summed(
     layout: Layout,
     *,
     diff: bool = False,
-) -> Call | SumCall:
+    rectify: bool = False,
+) -> Runnable:
     """Return target = sum of factor * source, all in one layout.
-
-    Args:
-        engine: The engine.
-        sources: The blobs to add.
-        factors: What each is multiplied with.
-        target: The blob to overwrite.
-        layout: Of all of them.
-        diff: Whether their gradients are meant.
 
     Raises:
         Declined: Neither the library nor a kernel does it.
     """
-    if engine.library is None:
-        if any(factor != 1 for factor in factors):
-            message = f"coefficients {tuple(factors)}; our kernel adds"
-            raise Declined(message)
-        reads = [
-            InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff)
-            for i, blob in enumerate(sources)
-        ]
-        return sum_call(engine, reads, OutputArg(Arg.DST, target, layout, diff=diff))
-    if tuple(factors) == ONES:
-        with suppress(Declined):
-            return added(engine, sources, target, layout, engine.attributes, diff=diff)
-    count = len(sources)
+    count, plain = len(sources), all(factor == 1 for factor in factors)
+    if rectify and not plain:
+        message = f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
+        raise Declined(message)
+    reads = [
+        InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
+    ]
+    written = OutputArg(Arg.DST, target, layout, diff=diff)
+    name = "rectified_sum" if rectify else "sum" if plain else "weighted_sum"
+    numbers = () if plain else factors
+    try:
+        if layout.channel_slice is None:
+            return elementwise_call(engine, f"{name}{count}", numbers, reads, written)
+    except Declined:
+        if rectify:
+            raise
     found = engine.describe(
         "sum",
         layout.handle,
@@ -71,34 +65,7 @@ def summed(
         engine.attributes,
         general=True,  # made of reorders, which are good
     )
-    arguments = [
-        InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
-    ]
-    return Call(engine, found, [*arguments, OutputArg(Arg.DST, target, layout, diff=diff)])
-
-
-def added(
-    engine: Engine,
-    sources: Sequence[Operand],
-    target: Operand,
-    layout: Layout,
-    attributes: int,
-    *,
-    diff: bool = False,
-) -> Call:
-    """Return the plain sum of two blobs, and what attributes say is done to it.
-
-    Raises:
-        Declined: The library has no good primitive for it.
-    """
-    one, two = sources
-    found = engine.describe("binary", Algorithm.ADD, *[layout.handle] * 3, attributes)
-    arguments = [
-        InputArg(Arg.SRC, one, layout, diff=diff),
-        InputArg(Arg.SECOND_SRC, two, layout, diff=diff),
-        OutputArg(Arg.DST, target, layout, diff=diff),
-    ]
-    return Call(engine, found, arguments)
+    return Call(engine, found, [*reads, written])
 
 
 @dataclass(frozen=True)
@@ -348,17 +315,15 @@ class SumStep(OnednnStep[ops.Eltwise]):
         last = self.engine.innermost_layout(shape, 1)
         return last if last in found else found[0]
 
-    def with_activation(self, then: ops.Activation, target: Operand) -> Call:
+    def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
         """Return the sum with an activation after it, in the same layout.
 
         Raises:
-            Declined: The library does not do it.
+            Declined: It is no ReLU without a slope, or no kernel adds these blobs.
         """
-        if self.op.coefficients != ONES:
-            message = f"coefficients {self.op.coefficients}; oneDNN appends to plain sums of two"
-            raise Declined(message)
-        with lent_attributes(self.engine.library, functions=post_ops(then)) as lent:
-            return added(self.engine, self.at.bottom, target, self.layout, lent)
+        post_ops(then)
+        at, factors = self.at, self.op.coefficients
+        return summed(self.engine, at.bottom, factors, target, self.layout, rectify=True)
 
     def prepare_backward(self) -> None:
         at = self.at
@@ -367,36 +332,17 @@ class SumStep(OnednnStep[ops.Eltwise]):
             at.bottom, self.op.coefficients, at.propagate_down, strict=True
         ):
             if wanted:
-                self.backward_calls.append(self._scaled(factor, blob, layout))
-
-    def _scaled(self, factor: float, target: Operand, layout: Layout) -> Runnable:
-        """Return the gradient of one bottom: the top's times a factor."""
-        if self.engine.library is None:
-            dy = InputArg(Arg.SRC, self.at.top[0], layout, diff=True)
-            dx = OutputArg(Arg.DST, target, layout, diff=True)
-            return elementwise_call(self.engine, "linear_slope", (1.0, factor), [dy, dy], dx)
-        found = self.engine.describe(
-            "eltwise_forward",
-            Pass.INFERENCE,
-            Algorithm.LINEAR,
-            layout.handle,
-            layout.handle,
-            factor,
-            0.0,
-            self.engine.attributes,
-        )
-        arguments = [
-            InputArg(Arg.SRC, self.at.top[0], layout, diff=True),
-            OutputArg(Arg.DST, target, layout, diff=True),
-        ]
-        return Call(self.engine, found, arguments)
+                dy = InputArg(Arg.SRC, at.top[0], layout, diff=True)
+                dx = OutputArg(Arg.DST, blob, layout, diff=True)
+                call = elementwise_call(self.engine, "weighted_sum1", (factor,), [dy], dx)
+                self.backward_calls.append(call)
 
 
 class DropoutStep(OnednnStep[ops.Dropout]):
-    """y = x * mask and dx = dy * mask; nothing, or a copy, where the mask would be 1.
+    """y = x * mask and dx = dy * mask; a factor, a copy or nothing where nothing is dropped.
 
     Where elements are dropped the mask is made in C order, since the layer's random words are, and
-    brought into the layout of the data once a pass. Else it is one number.
+    brought into the layout of the data once a pass.
     """
 
     def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
@@ -410,9 +356,6 @@ class DropoutStep(OnednnStep[ops.Dropout]):
         if self.op.drops:
             self.mask = aligned(self.layout.size)
             self.kept_bytes = self.mask.nbytes
-        elif self.op.factor != 1:
-            self.mask = aligned(1)
-            self.mask[...] = self.op.factor
         if self._works:
             self.forward_calls = [self._call(at.bottom[0], at.top[0], diff=False)]
 
@@ -434,25 +377,19 @@ class DropoutStep(OnednnStep[ops.Dropout]):
 
     @property
     def _works(self) -> bool:
-        """True if there is something to do at all."""
-        return self.mask is not None or not self.at.in_place
+        """True unless it would be a copy in place."""
+        return self.mask is not None or self.op.factor != 1 or not self.at.in_place
 
-    def _call(self, source: Operand, target: Operand, *, diff: bool) -> Call:
-        """Return target = source * mask, or a copy."""
-        layout, mask = self.layout, self.mask
-        # all arrays are in one layout, so the primitive may take them for rows of numbers
-        row = self.engine.plain((layout.size,)).handle
-        second = row if mask is None else self.engine.plain(mask.shape).handle
-        function = Algorithm.MAX if mask is None else Algorithm.MUL
-        found = self.engine.describe("binary", function, row, second, row, self.engine.attributes)
-        arguments: list[Argument] = [InputArg(Arg.SRC, source, layout, diff=diff)]
-        if mask is None:  # max(x, x), which is a copy
-            arguments.append(InputArg(Arg.SECOND_SRC, source, layout, diff=diff))
-        arguments.append(OutputArg(Arg.DST, target, layout, diff=diff))
-        for argument in arguments:
-            argument.descriptor = row
-        fixed = [] if mask is None else [(int(Arg.SECOND_SRC), second, mask)]
-        return Call(self.engine, found, arguments, fixed)
+    def _call(self, source: Operand, target: Operand, *, diff: bool) -> Runnable:
+        """Return target = source * mask, source * factor, or a copy."""
+        read = InputArg(Arg.SRC, source, self.layout, diff=diff)
+        written = OutputArg(Arg.DST, target, self.layout, diff=diff)
+        if self.mask is not None:
+            arrays = [read, BufferArg(Arg.SECOND_SRC, self.layout, self.mask)]
+            return elementwise_call(self.engine, "product", (), arrays, written)
+        factor = self.op.factor
+        name, numbers = ("sum1", ()) if factor == 1 else ("weighted_sum1", (factor,))
+        return elementwise_call(self.engine, name, numbers, [read], written)
 
     def _fill(self, mask: np.ndarray) -> None:
         """Write this pass's mask: the factor, and 0 where an element is dropped."""

@@ -99,9 +99,6 @@ class Epilogue:
     def decline_all_but(self, *parts: str) -> None:
         """Decline parts that a kernel does not compute.
 
-        Args:
-            parts: Names of the attributes that the kernel computes.
-
         Raises:
             Declined: The epilogue has another part.
         """
@@ -188,11 +185,6 @@ Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
     """BatchNorm and Scale, either or both, and ReLU, where no gradient is wanted.
 
-    Args:
-        engine: The engine.
-        chain: The operations; the last is the ReLU.
-        at: Their blobs.
-
     Raises:
         Declined: They are others, or oneDNN has no fast code for the sizes.
     """
@@ -209,14 +201,13 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
     def _call(self, target: Operand) -> Runnable:
         source = self.at.bottom[0]
         expected = self.expected(source, self.shape)
-        jit_call = factors_call(
-            self.engine,
-            InputArg(Arg.SRC, source, expected),
-            OutputArg(Arg.DST, target, self._target_layout(source, expected, target)),
-            (self.factors.factor, self.factors.offset),
-        )
-        if jit_call is not None:
-            return jit_call
+        with suppress(Declined):
+            return factors_call(
+                self.engine,
+                InputArg(Arg.SRC, source, expected),
+                OutputArg(Arg.DST, target, self._target_layout(source, expected, target)),
+                (self.factors.factor, self.factors.offset),
+            )
         if self.shape[0] > math.prod(self.shape[2:]) == 1 and len(self.shape) > 2:
             message = "several images of one pixel; oneDNN takes the first channel's factor for all"
             raise Declined(message)
@@ -247,10 +238,6 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
 
 class FixedFactors(Derived):
     """One factor and one offset per channel, computed from the parameters.
-
-    Args:
-        channels: How many channels there are.
-        links: The operations that they come from.
 
     Attributes:
         factor: The factors. Shape: (C,).

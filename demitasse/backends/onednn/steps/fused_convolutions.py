@@ -27,13 +27,6 @@ from demitasse.backends.windows import ConvGeometry
 class SeparableStep(OnednnStep[ops.Conv]):
     """Two convolutions, factors, offsets and ReLU behind each, and a sum behind the second.
 
-    Args:
-        engine: The engine.
-        chain: The operations.
-        at: Their blobs.
-        steps: What each would run by itself.
-        place: Which of them is the second convolution.
-
     Raises:
         Declined: They are others, gradients are wanted, or it would not be faster.
     """
@@ -82,12 +75,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
         self.kept_bytes = sum(one.folded.bias.nbytes for one in weights)
 
     def _target_layout(self, target: Operand, usual: Layout) -> Layout:
-        """Return the layout in which the output is written.
-
-        Args:
-            target: The blob.
-            usual: The layout of the second convolution by itself.
-        """
+        """Return the layout in which the output is written."""
         if self.engine.wide and usual.shape[0] == 1 and usual.shape[1] % BLOCK == 0:
             with suppress(Declined):
                 blocks = channel_blocks(self.engine, usual.shape, BLOCK)
@@ -110,13 +98,6 @@ def _beside(y: Layout) -> Layout:
 
 class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
     """BatchNorm and Scale, either or both, ReLU, a convolution and what may follow it.
-
-    Args:
-        engine: The engine.
-        chain: The operations.
-        at: Their blobs.
-        steps: What each would run by itself.
-        place: Which of them is the convolution.
 
     Raises:
         Declined: They are others, gradients are wanted, or it would not be faster.

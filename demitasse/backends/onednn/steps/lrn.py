@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import IMAGE_AXES
+from demitasse.backends.onednn.jit_adapters.calls import IMAGE_AXES, KernelCall
 from demitasse.backends.onednn.jit_adapters.unary import (
-    LRNCall,
-    LRNGradientCall,
+    first_suitable,
     lengths_kernel,
     lrn_kernel,
     map_call,
@@ -55,15 +55,22 @@ class LRNStep(OnednnStep[ops.LRN]):
                     self._gradient(found, layout)
                 self._forward(found, layout)
                 return
-        for layout in self._layouts():
-            self.jit_forward = lrn_kernel(self.engine, self.op, layout)
-            if self.jit_forward is not None:
-                self._forward_in_kernels(self.jit_forward, layout)
-                return
-        message = f"{self.op.region} of channels that fill no vectors, or an exponent but 0.75"
-        if self.across:
-            message = "sizes for which oneDNN has no fast code in any layout"
-        raise Declined(message)
+        try:
+            self.layout, kernel = first_suitable(
+                self._layouts(), partial(lrn_kernel, self.engine, self.op)
+            )
+        except Declined as declined:
+            message = f"{self.op.region} of {self.op.size} to {self.op.beta:g}: {declined}"
+            raise Declined(message) from None
+        self.jit_forward, [bottom], [top] = kernel, self.at.bottom, self.at.top
+        source = InputArg(Arg.SRC, bottom, self.layout)
+        target = OutputArg(Arg.DST, top, self.layout)
+        self.forward_calls = [
+            KernelCall(
+                self.engine, (source, target), kernel.code, kernel.forward,
+                scratch=kernel.scratch_size,
+            )
+        ]  # fmt: skip
 
     def _layouts(self) -> Iterator[Layout]:
         """Yield layouts, the best first.
@@ -112,14 +119,6 @@ class LRNStep(OnednnStep[ops.LRN]):
         ]
         self.forward_calls = [Call(self.engine, found, arguments, self.state)]
 
-    def _forward_in_kernels(self, kernel: Response, layout: Layout) -> None:
-        at, self.layout = self.at, layout
-        source, target = (
-            InputArg(Arg.SRC, at.bottom[0], layout),
-            OutputArg(Arg.DST, at.top[0], layout),
-        )
-        self.forward_calls = [LRNCall(self.engine, kernel, source, target)]
-
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         if not at.propagate_down[0]:
@@ -131,7 +130,13 @@ class LRNStep(OnednnStep[ops.LRN]):
             found = self._gradient(self.hint, layout)
             self.backward_calls = [Call(self.engine, found, [source, dy, dx], self.state)]
             return
-        self.backward_calls = [LRNGradientCall(self.engine, self.jit_forward, source, dy, dx)]
+        kernel = self.jit_forward
+        self.backward_calls = [
+            KernelCall(
+                self.engine, (source, dy, dx), kernel.code, kernel.backward,
+                scratch=kernel.scratch_size,
+            )
+        ]  # fmt: skip
 
 
 class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
@@ -150,22 +155,16 @@ class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
     def prepare(self) -> None:
         at, engine = self.at, self.engine
         expected = engine.whole(self.expected(at.bottom[0], self.op.bottom))
-        layout, kernel = self._in(expected)
+        last = engine.innermost_layout(self.op.bottom, 1)
+        layout, kernel = first_suitable(
+            (expected, last), lambda layout: lengths_kernel(engine, layout, self.op.eps)
+        )
         source, target = (
             InputArg(Arg.SRC, at.bottom[0], layout),
             OutputArg(Arg.DST, at.top[0], layout),
         )
         self.derived, self.kept_bytes = [_Scales(at.params, kernel)], kernel.scales.nbytes
         self.forward_calls = [map_call(engine, source, target, kernel)]
-
-    def _in(self, expected: Layout) -> tuple[Layout, L2Normalize]:
-        last = self.engine.innermost_layout(self.op.bottom, 1)
-        for layout in (expected, last):
-            found = lengths_kernel(self.engine, layout, self.op.eps)
-            if found is not None:
-                return layout, found
-        message = "no kernels of ours can be made"
-        raise Declined(message)
 
 
 class _Scales(Derived):

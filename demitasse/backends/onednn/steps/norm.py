@@ -30,7 +30,7 @@ from demitasse.backends.onednn.jit_adapters.norms import (
     plane_norm_kernel,
     stored_statistics,
 )
-from demitasse.backends.onednn.jit_adapters.unary import map_call
+from demitasse.backends.onednn.jit_adapters.unary import first_suitable, map_call
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -62,14 +62,7 @@ TINY = 2.0**-10
 
 
 class NormStep(OnednnStep[O]):
-    """In place or not. In place, the input is kept by giving the blob another buffer.
-
-    Args:
-        engine: The engine.
-        op: The first operation.
-        parts: All of them.
-        followers: Names of the other operations.
-    """
+    """In place or not. In place, the input is kept by giving the blob another buffer."""
 
     own_backward = True
     deferrable = False
@@ -100,9 +93,8 @@ class NormStep(OnednnStep[O]):
         expected = self.expected(self.at.bottom[0], self.parts.shape)
         alone = self.engine.library is None
         for layout in candidates(self.engine, expected) if alone else [expected]:
-            kernel = norm_kernel(self.engine, self.parts, layout)
-            if kernel is not None:
-                self._forward_in_kernels(kernel, layout)
+            with suppress(Declined):
+                self._forward_in_kernels(norm_kernel(self.engine, self.parts, layout), layout)
                 return
         if expected.plain and self.parts.uses_batch_stats:
             message = "C order; the library adds up thousands of values one by one there"
@@ -435,16 +427,15 @@ class MVNStep(OnednnStep[ops.MVN]):
             engine.innermost_layout(bottom.shape, 1),
             channel_blocks(engine, bottom.shape, BLOCK),
         )
-        for layout in dict.fromkeys((found, last, blocks)):
-            kernel = plane_norm_kernel(engine, self.op.eps, layout)
-            if kernel is not None:
-                source = InputArg(Arg.SRC, bottom, layout)
-                target = OutputArg(Arg.DST, self.at.top[0], layout)
-                self.forward_calls = [map_call(engine, source, target, kernel)]
-                self._deviations = kernel.deviations
-                return
-        message = "no kernels are made at run time; this needs one"
-        raise Declined(message)
+        layout, kernel = first_suitable(
+            (found, last, blocks), partial(plane_norm_kernel, engine, self.op.eps)
+        )
+        source, target = (
+            InputArg(Arg.SRC, bottom, layout),
+            OutputArg(Arg.DST, self.at.top[0], layout),
+        )
+        self.forward_calls = [map_call(engine, source, target, kernel)]
+        self._deviations = kernel.deviations
 
     @property
     def backward_code(self) -> str:

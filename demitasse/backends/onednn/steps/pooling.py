@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.jit_adapters.unary import (
+    first_suitable,
     interpolation_kernel,
     map_call,
     means_call,
@@ -27,9 +28,6 @@ from demitasse.backends.onednn.library.primitive import CodeFamily, Description,
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.regions import Bins, bins, bins_between, widened
 from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_in_place
-
-if TYPE_CHECKING:
-    from demitasse.backends.onednn.jit_adapters.unary import RegionCall
 
 IMAGE_AXES = (3, 4, 5)
 
@@ -235,26 +233,14 @@ class _RegionStep(OnednnStep[O]):
             message = "a gradient is wanted; our kernels of regions run forward"
             raise Declined(message)
 
-    def prepare(self) -> None:
-        call = self._made()
-        if call is None:
-            message = "no kernels are made at run time; this needs one"
-            raise Declined(message)
-        self.call, self.forward_calls = call, [call]
-
-    @abstractmethod
-    def _made(self) -> RegionCall | None:
-        """Return what runs; None where there is none."""
-
-    def forward(self) -> None:
+    def _bins(self) -> Bins:
+        """Return the bins of the present regions."""
         op, regions = self.op, self.at.bottom[1]
         corners = regions.data_memory.cpu_data()[: op.top[0] * VALUES].reshape(-1, VALUES)
         if isinstance(op, ops.ROIPool):
             corners = widened(corners, op.pad_ratio)
         images, size = op.bottom[0], (op.bottom[2], op.bottom[3])
-        pooled = op.top[2], op.top[3]
-        self.call.bins = self.cut(corners, op.scale, pooled, images, size)
-        super().forward()
+        return self.cut(corners, op.scale, (op.top[2], op.top[3]), images, size)
 
 
 class PSROIPoolStep(_RegionStep[ops.PSROIPool]):
@@ -262,10 +248,11 @@ class PSROIPoolStep(_RegionStep[ops.PSROIPool]):
 
     cut = staticmethod(bins_between)
 
-    def _made(self) -> RegionCall | None:
+    def prepare(self) -> None:
         at, plain, op = self.at, self.engine.plain, self.op
         source = InputArg(Arg.SRC, at.bottom[0], plain(op.bottom))
-        return means_call(self.engine, op, source, OutputArg(Arg.DST, at.top[0], plain(op.top)))
+        target = OutputArg(Arg.DST, at.top[0], plain(op.top))
+        self.forward_calls = [means_call(self.engine, op, source, target, self._bins)]
 
 
 class ROIPoolStep(_RegionStep[ops.ROIPool]):
@@ -273,16 +260,17 @@ class ROIPoolStep(_RegionStep[ops.ROIPool]):
 
     cut = staticmethod(bins)
 
-    def _made(self) -> RegionCall | None:
+    def prepare(self) -> None:
         engine, shape = self.engine, self.op.bottom
         expected = engine.whole(self.expected(self.at.bottom[0], shape))
-        return self._in(expected) or self._in(engine.innermost_layout(shape, 1))
+        _, call = first_suitable((expected, engine.innermost_layout(shape, 1)), self._in)
+        self.forward_calls = [call]
 
-    def _in(self, layout: Layout) -> RegionCall | None:
+    def _in(self, layout: Layout) -> KernelCall:
         at, engine, op = self.at, self.engine, self.op
         source = InputArg(Arg.SRC, at.bottom[0], layout)
         target = OutputArg(Arg.DST, at.top[0], engine.plain(op.top))
-        return region_call(engine, op, source, target)
+        return region_call(engine, op, source, target, self._bins)
 
 
 class InterpolationStep(OnednnStep[ops.Interpolation]):
@@ -297,8 +285,5 @@ class InterpolationStep(OnednnStep[ops.Interpolation]):
         at, engine, op = self.at, self.engine, self.op
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
         kernel = interpolation_kernel(engine, op)
-        if kernel is None:
-            message = "no kernels are made at run time; this needs one"
-            raise Declined(message)
         source, target = InputArg(Arg.SRC, at.bottom[0], x), OutputArg(Arg.DST, at.top[0], y)
         self.forward_calls = [map_call(engine, source, target, kernel)]

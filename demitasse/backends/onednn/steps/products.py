@@ -21,30 +21,9 @@ from demitasse.backends.onednn.library.primitive import Description, lent_attrib
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
-from demitasse.errors import DeviceError, ErrorCode
 
 FEW = 8
 """Rows below which a packed weight is no faster than one in C order."""
-
-
-class BufferArg(Argument):
-    """An argument that is a buffer of the Step, or a part of a buffer.
-
-    Attributes:
-        buffer: Contiguous array of the next run.
-    """
-
-    __slots__ = ("buffer",)
-
-    def __init__(self, role: int, layout: Layout, buffer: np.ndarray | None = None) -> None:
-        super().__init__(role, layout)
-        self.buffer = buffer
-
-    def array(self) -> np.ndarray:
-        if self.buffer is None:
-            message = "a product was run before its buffers were named"
-            raise DeviceError(message, code=ErrorCode.BAD_STATE)
-        return self.buffer
 
 
 class Product:

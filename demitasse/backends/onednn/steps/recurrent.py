@@ -15,13 +15,13 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.arguments import Argument, Call, InputArg, OutputArg
+from demitasse.backends.onednn.arguments import Argument, BufferArg, Call, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.recurrent import learned_steps, output_call, steps_call
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.primitive import lent_attributes
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
-from demitasse.backends.onednn.steps.products import BufferArg, Product
+from demitasse.backends.onednn.steps.products import Product
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 

@@ -20,7 +20,7 @@ from demitasse.backends.onednn.arguments import (
     OutputArg,
     ParamArg,
 )
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
+from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
 from demitasse.backends.onednn.library.primitive import Description
@@ -136,18 +136,8 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
         return self._call(found, target, fixed)
 
     def _describe(self, attributes: int) -> Description:
-        engine = self.engine
-        return engine.describe(
-            "convolution_forward",
-            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
-            Algorithm.CONVOLUTION,
-            self._x,
-            engine.any(self._shape),
-            self.bias.handle if self.bias else None,
-            self._y,
-            *self.window,
-            attributes,
-        )
+        w = self.engine.any(self._shape)
+        return self.describe("forward", self._x, w, self._y, self.bias, attributes=attributes)
 
     def _call(self, found: Description, target: Operand, fixed: list[Fixed]) -> Call:
         at = self.at
@@ -183,17 +173,8 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
     def _weights_gradient(self) -> Call:
         engine, at = self.engine, self.at
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
-        found = engine.describe(
-            "convolution_backward_weights",
-            Algorithm.CONVOLUTION,
-            self._x,
-            engine.any(self._shape),
-            bias.handle if bias else None,
-            self._y,
-            *self.window,
-            self.hint.handle,
-            engine.attributes,
-        )
+        w = engine.any(self._shape)
+        found = self.describe("backward_weights", self._x, w, self._y, bias, self.hint)
         filters = _TransposedGradient(at.params[0], self._here, found.layout(Query.DIFF_WEIGHTS))
         arguments: list[Argument] = [self._images(), self._slopes(), filters]
         if bias:
@@ -202,16 +183,8 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
 
     def _data_gradient(self) -> Call:
         engine, at = self.engine, self.at
-        found = engine.describe(
-            "convolution_backward_data",
-            Algorithm.CONVOLUTION,
-            self._x,
-            engine.any(self._shape),
-            self._y,
-            *self.window,
-            self.hint.handle,
-            engine.attributes,
-        )
+        w = engine.any(self._shape)
+        found = self.describe("backward_data", self._x, w, self._y, hint=self.hint)
         filters = _TransposedFilters(at.params[0], self._here, found.layout(Query.WEIGHTS))
         target = OutputArg(Arg.DIFF_SRC, at.bottom[0], engine.plain(self.image), diff=True)
         target.descriptor = self._x

@@ -175,14 +175,6 @@ def copies_into(
 ) -> list[Call]:
     """Return the copies of arrays to their places in one that joins them.
 
-    Args:
-        engine: The engine.
-        sources: The arrays, in order.
-        target: The blob that joins them.
-        whole: Its layout.
-        axis: The axis along which they are joined.
-        diff: True for its gradient, False for its data.
-
     Raises:
         Declined: Blocks of channels do not end where a part begins.
     """

@@ -29,11 +29,6 @@ def propagate_nan(x: np.ndarray, top: Operand, axis: int) -> None:
     """Write NaN into ``top`` wherever NaN or infinity in ``x`` leads to it.
 
     oneDNN's exponential makes a number of everything, which would hide that a net has diverged.
-
-    Args:
-        x: What the softmax is of.
-        top: The blob that holds it, of the same shape.
-        axis: Along which it goes.
     """
     if np.maximum.reduce(x, axis=None) < np.inf:  # as nearly always, and much sooner known
         return
@@ -72,10 +67,11 @@ def describe_softmax(
     return describe_in(engine.innermost_layout(shape, axis))
 
 
-def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisSoftmax | None:
-    """Return the kernel for many short rows in C order; None for others.
+def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisSoftmax:
+    """Return the kernel for many short rows in C order, which keeps NaN.
 
-    It writes NaN where NaN or infinity leads to it.
+    Raises:
+        Declined: Others, or no kernels can be compiled.
     """
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     if inner == 1:
@@ -84,14 +80,7 @@ def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisS
 
 
 class _MarkedCall(Call):
-    """A softmax of rows, and the kernel that writes NaN where NaN or infinity leads to it.
-
-    Args:
-        engine: The engine.
-        description: The softmax.
-        arguments: Its source and its target.
-        lost: The kernel.
-    """
+    """A softmax of rows, and the kernel that writes NaN where NaN or infinity leads to it."""
 
     __slots__ = ("_lost",)
 
@@ -135,26 +124,31 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         self.hint, self.layout = describe_softmax(
             self.engine, op.bottom, op.axis, training=at.backward
         )
-        few = self._few_classes()
-        self._marks = few is not None
-        arguments = (
+        few: SmallAxisSoftmax | None = None
+        with suppress(Declined):
+            few = self._few_classes()
+        source, target = (
             InputArg(Arg.SRC, at.bottom[0], self.layout),
             OutputArg(Arg.DST, at.top[0], self.layout),
         )
         if few is not None:
-            self.forward_calls = [map_call(self.engine, arguments[0], arguments[1], few)]
+            self._marks = True
+            self.forward_calls = [map_call(self.engine, source, target, few)]
             return
         lost = self._lost_rows()
         self._marks = lost is not None
         if lost is None:
-            self.forward_calls = [Call(self.engine, self.hint, arguments)]
+            self.forward_calls = [Call(self.engine, self.hint, (source, target))]
         else:
-            self.forward_calls = [_MarkedCall(self.engine, self.hint, arguments, lost)]
+            self.forward_calls = [_MarkedCall(self.engine, self.hint, (source, target), lost)]
 
     def _few_classes(self) -> SmallAxisSoftmax | None:
         """Return the kernel for many short rows, and change to its layout; perhaps None.
 
         Without gradients that is the bottom's, if classes lie side by side in it, or C order.
+
+        Raises:
+            Declined: Others, or no kernels can be compiled.
         """
         at, shape, axis, engine = self.at, self.op.bottom, self.op.axis, self.engine
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -256,9 +250,9 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
     def prepare(self) -> None:
         op, engine = self.op, self.engine
         found, layout = describe_softmax(engine, op.bottom, op.axis, training=False)
-        few = few_classes(engine, op.bottom, op.axis)
-        if few is not None:
-            layout = engine.plain(op.bottom)
+        few: SmallAxisSoftmax | None = None
+        with suppress(Declined):
+            few, layout = few_classes(engine, op.bottom, op.axis), engine.plain(op.bottom)
         source = InputArg(Arg.SRC, self.at.bottom[0], layout)
         target = OutputArg(Arg.DST, self.prob.blob, layout)
         self._marks = few is not None

@@ -13,8 +13,6 @@ from demitasse.compat.pycaffe.graphs.render import FORMATS, Drawing, drawing, to
 from demitasse.core.atomic import atomic_write
 from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = ["Dot", "Edge", "Node"]
-
 TEXT = ("raw", "dot", "gv", "canon")
 """Formats that return the graph's text."""
 
@@ -25,7 +23,8 @@ KEYWORDS = {"node", "edge", "graph", "digraph", "subgraph", "strict"}
 class _Element:
     """Element with attributes: the graph, a node or an edge."""
 
-    def __init__(self, attributes: dict[str, str]) -> None:
+    def __init__(self, text: str, attributes: dict[str, str]) -> None:
+        self._text = text
         self._attributes = {name: str(value) for name, value in attributes.items()}
 
     def get(self, name: str) -> str | None:
@@ -42,40 +41,32 @@ class _Element:
 
     def to_string(self) -> str:
         """Return the element in Graphviz's language."""
-        raise NotImplementedError
+        pairs = [f"{name}={_quoted(value)}" for name, value in self._attributes.items()]
+        return f"{self._text} [{', '.join(pairs)}];" if pairs else f"{self._text};"
 
     def __str__(self) -> str:
         return self.to_string()
-
-    def _attribute_text(self) -> str:
-        pairs = [f"{name}={_quoted(value)}" for name, value in self._attributes.items()]
-        return f" [{', '.join(pairs)}]" if pairs else ""
 
 
 class Node(_Element):
     r"""A node; its name is also its text, in which ``\n`` (two characters) starts a new line."""
 
     def __init__(self, name: str, **attributes: str) -> None:
-        super().__init__(attributes)
-        self._name = name
+        super().__init__(_quoted(name), attributes)
 
     def get_name(self) -> str:
         """Return the name in Graphviz's language, quoted if necessary."""
-        return _quoted(self._name)
-
-    def to_string(self) -> str:
-        """Return its line of text."""
-        return f"{self.get_name()}{self._attribute_text()};"
+        return self._text
 
 
 class Edge(_Element):
     """A directed edge between two nodes, given as nodes or by name."""
 
     def __init__(self, src: Node | str, dst: Node | str, **attributes: str) -> None:
-        super().__init__(attributes)
         self._ends = [
             _quoted(end) if isinstance(end, str) else end.get_name() for end in (src, dst)
         ]
+        super().__init__(" -> ".join(self._ends), attributes)
 
     def get_source(self) -> str:
         """Return the name of the source node."""
@@ -84,10 +75,6 @@ class Edge(_Element):
     def get_destination(self) -> str:
         """Return the name of the target node."""
         return self._ends[1]
-
-    def to_string(self) -> str:
-        """Return its line of text."""
-        return f"{' -> '.join(self._ends)}{self._attribute_text()};"
 
 
 class Dot(_Element):
@@ -102,14 +89,14 @@ class Dot(_Element):
     def __init__(
         self, graph_name: str = "G", graph_type: str = "digraph", **attributes: str
     ) -> None:
-        super().__init__(attributes)
-        self._name, self._type = graph_name, graph_type
+        super().__init__(_quoted(graph_name), attributes)
+        self._type = graph_type
         self._nodes: dict[str, Node] = {}
         self._edges: list[Edge] = []
 
     def get_name(self) -> str:
         """Return the name of the graph."""
-        return _quoted(self._name)
+        return self._text
 
     def add_node(self, graph_node: Node) -> None:
         """Add a node; a later node replaces one with the same name."""
@@ -145,15 +132,12 @@ class Dot(_Element):
         return "\n".join([f"{self._type} {self.get_name()} {{", *own, *nodes, *edges, "}", ""])
 
     def create(self, prog: object = None, format: str = "ps", encoding: str | None = None) -> bytes:
-        """Draw the graph.
+        """Return the contents of a file with the graph, without Graphviz's program ``prog``.
 
         Args:
-            prog: Program of Graphviz; ignored.
+            prog: Ignored.
             format: ``svg``, a format of pixels such as ``png``, or ``dot`` for the graph's text.
             encoding: Encoding of the text; defaults to UTF-8.
-
-        Returns:
-            The contents of the file.
 
         Raises:
             ConfigError: The format is unknown, or needs Pillow, which is not installed.

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["Layout", "Point", "layered"]
-
 Point = tuple[float, float]
 """Coordinates across and down."""
 

@@ -6,17 +6,11 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
 from demitasse.compat.pycaffe.graphs.layout import Point, layered
 from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError
-
-if TYPE_CHECKING:
-    from PIL.ImageDraw import ImageDraw
-    from PIL.ImageFont import FreeTypeFont, ImageFont
-
 
 FONT_SIZE, LINE, MARGIN, PADDING = 14, 18.0, 10.0, 12.0
 """Font size, line height, margin of the graph and padding of text; pixels."""
@@ -29,24 +23,13 @@ NARROW, WIDE = frozenset(" !'()*,./:;I[]fijlrt|-"), frozenset("@MWmw%")
 CORNER = 0.29
 """Fraction of an octagon's height that each corner cuts off."""
 
-
 BASELINE = 0.35
 """Distance from the middle of a text line down to its baseline, in font sizes."""
 
 FORMATS = {
-    "png": "PNG",
-    "jpg": "JPEG",
-    "jpeg": "JPEG",
-    "jpe": "JPEG",
-    "gif": "GIF",
-    "bmp": "BMP",
-    "tif": "TIFF",
-    "tiff": "TIFF",
-    "webp": "WEBP",
-    "pdf": "PDF",
-    "ps": "EPS",
-    "eps": "EPS",
-}
+    "png": "PNG", "jpg": "JPEG", "jpeg": "JPEG", "jpe": "JPEG", "gif": "GIF", "bmp": "BMP",
+    "tif": "TIFF", "tiff": "TIFF", "webp": "WEBP", "pdf": "PDF", "ps": "EPS", "eps": "EPS",
+}  # fmt: skip
 """Pillow's formats by file extension."""
 
 SUPERSAMPLING = 2
@@ -59,37 +42,36 @@ CURVE_POINTS = 12
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A node.
+class Curve:
+    """Cubic Bezier curves; consecutive curves share a point."""
 
-    Attributes:
-        lines: Lines of text.
-        center: Center, in pixels from the left and from the top.
-        size: Width and height, pixels.
-        corners: Corners of the outline; empty for an ellipse.
-        fill: Color, ``#RRGGBB``.
-    """
+    points: Sequence[Point]
 
-    lines: Sequence[str]
+
+@dataclass(frozen=True)
+class Polygon:
+    """A polygon with a border, or an arrowhead without a fill color, ``#RRGGBB``."""
+
+    points: Sequence[Point]
+    fill: str = ""
+
+
+@dataclass(frozen=True)
+class Ellipse:
+    """An ellipse with a border; ``size`` is width and height in pixels."""
+
     center: Point
     size: Point
-    corners: Sequence[Point]
     fill: str
 
 
 @dataclass(frozen=True)
-class Line:
-    """An edge.
+class Text:
+    """A line of text, vertically centered at a point that is its left end or its center."""
 
-    Attributes:
-        points: Points of cubic Bezier curves; consecutive curves share a point.
-        label: Label, perhaps empty.
-        label_at: Left end of the label, pixels.
-    """
-
-    points: Sequence[Point]
-    label: str
-    label_at: Point
+    text: str
+    at: Point
+    centered: bool
 
 
 @dataclass(frozen=True)
@@ -97,8 +79,7 @@ class Drawing:
     """A laid-out graph; ``size`` is width and height in pixels."""
 
     size: Point
-    shapes: Sequence[Shape]
-    lines: Sequence[Line]
+    items: Sequence[Curve | Polygon | Ellipse | Text]
 
 
 def drawing(
@@ -113,7 +94,9 @@ def drawing(
     """
     number = {name: i for i, name in enumerate(nodes)}
     texts = [name.replace(r"\l", r"\n").replace(r"\r", r"\n").split(r"\n") for name in nodes]
-    sizes = [_size(text) for text in texts]
+    sizes = [
+        (max(map(_width, lines)) + 2 * PADDING, LINE * len(lines) + PADDING) for lines in texts
+    ]
     sideways = rankdir in {"LR", "RL"}
     longest = max((_width(label) for *_, label in edges), default=0.0)
     layout = layered(
@@ -122,19 +105,17 @@ def drawing(
         distance=40.0 + (longest if sideways else 0.0),
     )
     to_pixel = _pixel_map(rankdir, layout.size)
-    shapes = [
-        _shape(text, to_pixel(center), size, style)
-        for text, center, size, style in zip(
-            texts, layout.centers, sizes, nodes.values(), strict=True
-        )
-    ]
-    lines = [
-        _line([to_pixel(point) for point in route], label, sideways)
-        for route, (*_, label) in zip(layout.routes, edges, strict=True)
-    ]
+    items: list[Curve | Polygon | Ellipse | Text] = []
+    for route, (*_, label) in zip(layout.routes, edges, strict=True):
+        items += _edge([to_pixel(point) for point in route], label, sideways)
     width, height = layout.size[::-1] if sideways else layout.size
-    right = max((line.label_at[0] + _width(line.label) for line in lines), default=0.0)
-    return Drawing((max(width + 2 * MARGIN, right + MARGIN), height + 2 * MARGIN), shapes, lines)
+    ends = [one.at[0] + _width(one.text) for one in items if isinstance(one, Text)]
+    for lines, center, size, style in zip(
+        texts, layout.centers, sizes, nodes.values(), strict=True
+    ):
+        items += _node(lines, to_pixel(center), size, style)
+    right = max(ends, default=0.0)
+    return Drawing((max(width + 2 * MARGIN, right + MARGIN), height + 2 * MARGIN), items)
 
 
 def _pixel_map(rankdir: str, size: Point) -> Callable[[Point], Point]:
@@ -156,51 +137,46 @@ def _width(text: str) -> float:
     return FONT_SIZE * sum(letters)
 
 
-def _size(text: Sequence[str]) -> Point:
-    return max(_width(line) for line in text) + 2 * PADDING, LINE * len(text) + PADDING
-
-
-def _shape(text: Sequence[str], center: Point, size: Point, style: Mapping[str, str]) -> Shape:
+def _node(
+    lines: Sequence[str], center: Point, size: Point, style: Mapping[str, str]
+) -> Iterator[Polygon | Ellipse | Text]:
     (x, y), (width, height) = center, size
     left, top, right, bottom = x - width / 2, y - height / 2, x + width / 2, y + height / 2
-    corners: list[Point] = []
-    if style.get("shape") == "octagon":
+    fill = style.get("fillcolor", "#FFFFFF") if style.get("style") == "filled" else "#FFFFFF"
+    if style.get("shape", "ellipse") == "ellipse":
+        yield Ellipse(center, size, fill)
+    elif style["shape"] == "octagon":
         cut = CORNER * height
         corners = [(left + cut, top), (right - cut, top), (right, top + cut), (right, bottom - cut)]
         corners += [(right - cut, bottom), (left + cut, bottom), (left, bottom - cut)]
-        corners += [(left, top + cut)]
-    elif style.get("shape", "ellipse") != "ellipse":
-        corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
-    fill = style.get("fillcolor", "#FFFFFF") if style.get("style") == "filled" else "#FFFFFF"
-    return Shape(text, center, size, corners, fill)
+        yield Polygon([*corners, (left, top + cut)], fill)
+    else:
+        yield Polygon([(left, top), (right, top), (right, bottom), (left, bottom)], fill)
+    first = y - (len(lines) - 1) / 2 * LINE
+    for i, line in enumerate(lines):
+        yield Text(line, (x, first + i * LINE), centered=True)
 
 
-def _line(route: Sequence[Point], label: str, sideways: bool) -> Line:
-    """Return a curve that leaves and enters layers at right angles."""
+def _edge(route: Sequence[Point], label: str, sideways: bool) -> Iterator[Curve | Polygon | Text]:
+    """Yield a curve that leaves and enters layers at right angles, an arrowhead and the label."""
     points = [route[0]]
     for (x, y), (to_x, to_y) in pairwise(route):
         if sideways:
             points += [((x + to_x) / 2, y), ((x + to_x) / 2, to_y), (to_x, to_y)]
         else:
             points += [(x, (y + to_y) / 2), (to_x, (y + to_y) / 2), (to_x, to_y)]
-    (x, y), (to_x, to_y) = route[:2]
-    middle = (x + to_x) / 2, (y + to_y) / 2
-    if sideways:
-        return Line(points, label, (middle[0] - _width(label) / 2, middle[1] - LINE / 2))
-    return Line(points, label, (middle[0] + 6, middle[1]))
-
-
-def arrow(line: Line) -> list[Point]:
-    """Return the three corners of a line's arrowhead."""
-    (x, y), (tip_x, tip_y) = line.points[-2:]
+    yield Curve(points)
+    (x, y), (tip_x, tip_y) = points[-2:]
     length = max(((tip_x - x) ** 2 + (tip_y - y) ** 2) ** 0.5, 1e-9)
     dx, dy = (tip_x - x) / length * ARROW, (tip_y - y) / length * ARROW
     base_x, base_y = tip_x - dx, tip_y - dy
-    return [
-        (tip_x, tip_y),
-        (base_x - dy * 0.4, base_y + dx * 0.4),
-        (base_x + dy * 0.4, base_y - dx * 0.4),
-    ]
+    sides = [(base_x - dy * 0.4, base_y + dx * 0.4), (base_x + dy * 0.4, base_y - dx * 0.4)]
+    yield Polygon([(tip_x, tip_y), *sides])
+    if label:
+        (x, y), (to_x, to_y) = route[:2]
+        x, y = (x + to_x) / 2, (y + to_y) / 2
+        at = (x - _width(label) / 2, y - LINE / 2) if sideways else (x + 6, y)
+        yield Text(label, at, centered=False)
 
 
 def to_svg(graph: Drawing) -> str:
@@ -212,52 +188,33 @@ def to_svg(graph: Drawing) -> str:
         f'font-size="{FONT_SIZE}">'
     )
     back = '<rect width="100%" height="100%" fill="#FFFFFF"/>'
-    lines = [part for line in graph.lines for part in _svg_line(line)]
-    shapes = [part for shape in graph.shapes for part in _svg_shape(shape)]
-    return "\n".join([head, back, *lines, *shapes, "</svg>", ""])
+    return "\n".join([head, back, *map(_svg_item, graph.items), "</svg>", ""])
+
+
+def _svg_item(item: Curve | Polygon | Ellipse | Text) -> str:
+    match item:
+        case Curve([first, *rest]):
+            curve = f"M{_points([first])} C{_points(rest)}"
+            return f'<path d="{curve}" fill="none" stroke="#000000"/>'
+        case Polygon(points, fill):
+            look = f' fill={quoteattr(fill)} stroke="#000000"' if fill else ""
+            return f'<polygon points="{_points(points)}"{look}/>'
+        case Ellipse((x, y), (width, height), fill):
+            place = f'cx="{x:.1f}" cy="{y:.1f}" rx="{width / 2:.1f}" ry="{height / 2:.1f}"'
+            return f'<ellipse {place} fill={quoteattr(fill)} stroke="#000000"/>'
+        case Text(text, (x, y), centered):
+            anchor = ' text-anchor="middle"' if centered else ""
+            base = y + BASELINE * FONT_SIZE
+            return f'<text x="{x:.1f}" y="{base:.1f}"{anchor}>{escape(text)}</text>'
+    raise TypeError(item)
 
 
 def _points(points: Sequence[Point]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def _svg_line(line: Line) -> list[str]:
-    first, *rest = line.points
-    curve = f"M{_points([first])} C{_points(rest)}"
-    parts = [
-        f'<path d="{curve}" fill="none" stroke="#000000"/>',
-        f'<polygon points="{_points(arrow(line))}"/>',
-    ]
-    if line.label:
-        x, y = line.label_at
-        parts.append(
-            f'<text x="{x:.1f}" y="{y + BASELINE * FONT_SIZE:.1f}">{escape(line.label)}</text>'
-        )
-    return parts
-
-
-def _svg_shape(shape: Shape) -> list[str]:
-    (x, y), (width, height) = shape.center, shape.size
-    look = f'fill={quoteattr(shape.fill)} stroke="#000000"'
-    if shape.corners:
-        outline = f'<polygon points="{_points(shape.corners)}" {look}/>'
-    else:
-        size = f'rx="{width / 2:.1f}" ry="{height / 2:.1f}"'
-        outline = f'<ellipse cx="{x:.1f}" cy="{y:.1f}" {size} {look}/>'
-    first = y - (len(shape.lines) - 1) / 2 * LINE + BASELINE * FONT_SIZE
-    texts = [
-        f'<text x="{x:.1f}" y="{first + i * LINE:.1f}" text-anchor="middle">{escape(text)}</text>'
-        for i, text in enumerate(shape.lines)
-    ]
-    return [outline, *texts]
-
-
 def to_pixels(graph: Drawing, extension: str) -> bytes:
-    """Return a drawing as the contents of an image file, with Pillow.
-
-    Args:
-        graph: The drawing.
-        extension: One of ``FORMATS``.
+    """Return a drawing as the contents of an image file of one of ``FORMATS``, with Pillow.
 
     Raises:
         ConfigError: Pillow is not installed.
@@ -281,10 +238,24 @@ def to_pixels(graph: Drawing, extension: str) -> bytes:
     image = PIL.Image.new("RGB", fine, "#FFFFFF")
     draw = PIL.ImageDraw.Draw(image)
     font = PIL.ImageFont.load_default(FONT_SIZE * scale)
-    for line in graph.lines:
-        _draw_line(draw, font, line, scale)
-    for shape in graph.shapes:
-        _draw_shape(draw, font, shape, scale)
+    border = max(1, round(scale))
+    for item in graph.items:
+        match item:
+            case Curve(points):
+                curve = [(round(x * scale), round(y * scale)) for x, y in _curve(points)]
+                draw.line(curve, "#000000", border)
+            case Polygon(points, fill):
+                corners = _scaled(points, scale)
+                draw.polygon(corners, fill or "#000000")
+                if fill:  # Pillow is slow at thick outlines
+                    draw.line([*corners, *corners[:2]], "#000000", border)
+            case Ellipse((x, y), (w, h), fill):
+                box = _scaled([(x - w / 2, y - h / 2), (x + w / 2, y + h / 2)], scale)
+                draw.ellipse(box, fill, "#000000", border)
+            case Text(text, (x, y), centered):
+                left, top, right, bottom = draw.textbbox((0, 0), text, font)
+                x = x * scale - ((left + right) / 2 if centered else left)
+                draw.text((x, y * scale - (top + bottom) / 2), text, "#000000", font)
     size = max(1, fine[0] // SUPERSAMPLING), max(1, fine[1] // SUPERSAMPLING)
     file = io.BytesIO()
     image.resize(size, PIL.Image.Resampling.BOX).save(file, FORMATS[extension])
@@ -293,48 +264,6 @@ def to_pixels(graph: Drawing, extension: str) -> bytes:
 
 def _scaled(points: Sequence[Point], scale: float) -> list[Point]:
     return [(x * scale, y * scale) for x, y in points]
-
-
-def _draw_line(draw: ImageDraw, font: ImageFont | FreeTypeFont, line: Line, scale: float) -> None:
-    width = max(1, round(scale))
-    curve = [(round(x), round(y)) for x, y in _scaled(list(_curve(line.points)), scale)]
-    draw.line(curve, "#000000", width)
-    draw.polygon(_scaled(arrow(line), scale), "#000000")
-    if line.label:
-        x, y = line.label_at
-        _write(draw, font, (x, y), line.label, scale, centered=False)
-
-
-def _draw_shape(
-    draw: ImageDraw, font: ImageFont | FreeTypeFont, shape: Shape, scale: float
-) -> None:
-    (x, y), (width, height) = shape.center, shape.size
-    border = max(1, round(scale))
-    if shape.corners:
-        corners = _scaled(shape.corners, scale)
-        draw.polygon(corners, shape.fill)
-        draw.line([*corners, *corners[:2]], "#000000", border)  # Pillow is slow at thick outlines
-    else:
-        box = _scaled([(x - width / 2, y - height / 2), (x + width / 2, y + height / 2)], scale)
-        draw.ellipse(box, shape.fill, "#000000", border)
-    first = y - (len(shape.lines) - 1) / 2 * LINE
-    for i, text in enumerate(shape.lines):
-        _write(draw, font, (x, first + i * LINE), text, scale, centered=True)
-
-
-def _write(
-    draw: ImageDraw,
-    font: ImageFont | FreeTypeFont,
-    at: Point,
-    text: str,
-    scale: float,
-    *,
-    centered: bool,
-) -> None:
-    """Draw a line of text, vertically centered; left-aligned or horizontally centered."""
-    left, top, right, bottom = draw.textbbox((0, 0), text, font)
-    x = at[0] * scale - ((left + right) / 2 if centered else left)
-    draw.text((x, at[1] * scale - (top + bottom) / 2), text, "#000000", font)
 
 
 def _curve(points: Sequence[Point]) -> Iterator[Point]:

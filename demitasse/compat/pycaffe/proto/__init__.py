@@ -1,7 +1,5 @@
 """Caffe's messages, for ``from caffe.proto import caffe_pb2``."""
 
-from __future__ import annotations
-
 from demitasse.io.proto import caffe_pb2
 
 __all__ = ["caffe_pb2"]

@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
+from demitasse.interop.export.layer_facts import constant_power
 from demitasse.interop.export.layer_graph import LayerNode, Value
-from demitasse.interop.onnx_export.graph import Converter, GraphBuilder
+from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder
 from demitasse.layers.activations import Rectifier
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Exp, Log, Power
 
 
-def _plain(operator: str) -> Converter:
-    """Return a converter to an operator without attributes."""
-
-    def convert(node: LayerNode, graph: GraphBuilder) -> None:
-        graph.add(operator, node.bottoms[0], to=node.tops[0])
-
-    return convert
+def _applied(
+    node: LayerNode, graph: GraphBuilder, operator: str, *constants: float, **attributes: Any
+) -> None:
+    """Add an operator of the bottom and of constants."""
+    graph.add(operator, node.bottoms[0], *constants, to=node.tops[0], **attributes)
 
 
 def _relu(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Relu, or LeakyRelu with ``negative_slope``; Clip for ReLU6."""
+    """Add Relu, or LeakyRelu with ``negative_slope``; for ReLU6 also an upper limit."""
     layer = node.layer_as(Rectifier)
-    slope = layer.slope
-    if layer.limited:
-        _relu6(node, graph, slope)
-    elif slope:
-        graph.add("LeakyRelu", node.bottoms[0], to=node.tops[0], alpha=slope)
+    if layer.limited and layer.slope:
+        inner = graph.add("LeakyRelu", node.bottoms[0], alpha=layer.slope)
+        graph.add("Min", inner, 6, to=node.tops[0])
+    elif layer.limited:
+        _applied(node, graph, "Clip", 0, 6)
+    elif layer.slope:
+        _applied(node, graph, "LeakyRelu", alpha=layer.slope)
     else:
-        graph.add("Relu", node.bottoms[0], to=node.tops[0])
-
-
-def _relu6(node: LayerNode, graph: GraphBuilder, slope: float) -> None:
-    """Add Clip, after LeakyRelu with a slope."""
-    if slope:
-        x: str | Value = graph.add("LeakyRelu", node.bottoms[0], alpha=slope)
-        graph.add("Min", x, graph.scalar(6), to=node.tops[0])
-    else:
-        graph.add("Clip", node.bottoms[0], graph.scalar(0), graph.scalar(6), to=node.tops[0])
+        _applied(node, graph, "Relu")
 
 
 def _hard_swish(node: LayerNode, graph: GraphBuilder) -> None:
@@ -48,77 +42,57 @@ def _hard_swish(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Mul", x, graph.add("HardSigmoid", x, alpha=1 / 6, beta=0.5), to=y)
 
 
-def _elu(node: LayerNode, graph: GraphBuilder) -> None:
-    graph.add("Elu", node.bottoms[0], to=node.tops[0], alpha=node.layer.param.elu_param.alpha)
-
-
-def _clip(node: LayerNode, graph: GraphBuilder) -> None:
-    p = node.layer.param.clip_param
-    limits = graph.scalar(p.min), graph.scalar(p.max)
-    graph.add("Clip", node.bottoms[0], *limits, to=node.tops[0])
-
-
-def _dropout(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add the factor of a Dropout with ``scale_train: false``."""
-    factor = node.layer_as(Dropout).factor
-    graph.add("Mul", node.bottoms[0], graph.scalar(factor), to=node.tops[0])
-
-
 def _exp(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Exp of a multiple."""
-    layer, x = node.layer_as(Exp), node.bottoms[0].name
-    if layer.inner != 1:
-        x = graph.add("Mul", x, graph.scalar(layer.inner))
-    if layer.outer == 1:
-        graph.add("Exp", x, to=node.tops[0])
-    else:
-        y = graph.add("Exp", x)
-        graph.add("Mul", y, graph.scalar(layer.outer), to=node.tops[0])
+    layer, [x] = node.layer_as(Exp), node.bottoms
+    _scaled(node, graph, "Exp", _linear(graph, x, layer.inner, 0), layer.outer)
 
 
 def _log(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Log of a linear function."""
-    layer = node.layer_as(Log)
-    x = _linear(graph, node.bottoms[0], layer.scale, layer.shift)
-    if layer.outer == 1:
-        graph.add("Log", x, to=node.tops[0])
+    layer, [x] = node.layer_as(Log), node.bottoms
+    _scaled(node, graph, "Log", _linear(graph, x, layer.scale, layer.shift), layer.outer)
+
+
+def _scaled(
+    node: LayerNode, graph: GraphBuilder, operator: str, x: Array | Value, factor: float
+) -> None:
+    """Add a multiple of an operator's result."""
+    if factor == 1:
+        graph.add(operator, x, to=node.tops[0])
     else:
-        y = graph.add("Log", x)
-        graph.add("Mul", y, graph.scalar(layer.outer), to=node.tops[0])
+        graph.add("Mul", graph.add(operator, x), factor, to=node.tops[0])
 
 
 def _power(node: LayerNode, graph: GraphBuilder) -> None:
     """Add scale, shift and power, without identities."""
     layer, [x], [top] = node.layer_as(Power), node.bottoms, node.tops
-    if layer.slope == 0:  # a constant
-        value = math.pow(layer.shift, layer.power) if layer.shift or layer.power >= 0 else math.inf
-        shape = graph.add("Shape", x)
-        constant = graph.tensor([value])
-        graph.add("ConstantOfShape", shape, to=top, value=constant)
-    elif layer.power == 1:
+    if layer.slope == 0:
+        value = graph.tensor(constant_power(layer))
+        graph.add("ConstantOfShape", graph.add("Shape", x), to=top, value=value)
+        return
+    if layer.power == 1:
         _linear(graph, x, layer.scale, layer.shift, to=top)
-    elif layer.power == 0.5:
-        graph.add("Sqrt", _linear(graph, x, layer.scale, layer.shift), to=top)
+        return
+    inner = _linear(graph, x, layer.scale, layer.shift)
+    if layer.power == 0.5:
+        graph.add("Sqrt", inner, to=top)
+    elif layer.power == 2:
+        graph.add("Mul", inner, inner, to=top)
     else:
-        inner = _linear(graph, x, layer.scale, layer.shift)
-        if layer.power == 2:
-            graph.add("Mul", inner, inner, to=top)
-        else:
-            graph.add("Pow", inner, graph.scalar(layer.power), to=top)
+        graph.add("Pow", inner, layer.power, to=top)
 
 
 def _linear(
-    graph: GraphBuilder, x: str | Value, scale: float, shift: float, to: Value | None = None
-) -> str:
+    graph: GraphBuilder, x: Value, scale: float, shift: float, to: Value | None = None
+) -> Array | Value:
     """Add scale * x + shift."""
-    if shift == 0 and scale == 1:
-        name = x.name if isinstance(x, Value) else x
-        return name if to is None else graph.add("Identity", name, to=to)
+    found: Array | Value = x
     if scale != 1:
-        x = graph.add("Mul", x, graph.scalar(scale), to=None if shift else to)
+        found = graph.add("Mul", x, scale, to=None if shift else to)
     if shift:
-        x = graph.add("Add", x, graph.scalar(shift), to=to)
-    return x.name if isinstance(x, Value) else x
+        return graph.add("Add", found, shift, to=to)
+    return graph.add("Identity", x, to=to) if found is x and to is not None else found
 
 
 def _prelu(node: LayerNode, graph: GraphBuilder) -> None:
@@ -131,8 +105,7 @@ def _prelu(node: LayerNode, graph: GraphBuilder) -> None:
 def _swish(node: LayerNode, graph: GraphBuilder) -> None:
     """Add x * Sigmoid(beta x)."""
     [x], beta = node.bottoms, node.layer.param.swish_param.beta
-    inner = x.name if beta == 1 else graph.add("Mul", x, graph.scalar(beta))
-    graph.add("Mul", x, graph.add("Sigmoid", inner), to=node.tops[0])
+    graph.add("Mul", x, graph.add("Sigmoid", _linear(graph, x, beta, 0)), to=node.tops[0])
 
 
 def _gelu(node: LayerNode, graph: GraphBuilder) -> None:
@@ -141,32 +114,32 @@ def _gelu(node: LayerNode, graph: GraphBuilder) -> None:
     if graph.opset >= 20:
         graph.add("Gelu", x, to=top)
         return
-    inner = graph.add("Erf", graph.add("Mul", x, graph.scalar(math.sqrt(0.5))))
-    half = graph.add("Mul", x, graph.scalar(0.5))
-    graph.add("Mul", half, graph.add("Add", inner, graph.scalar(1)), to=top)
-
-
-def _threshold(node: LayerNode, graph: GraphBuilder) -> None:
-    limit = graph.scalar(node.layer.param.threshold_param.threshold)
-    graph.to_float(graph.add("Greater", node.bottoms[0], limit), to=node.tops[0])
+    inner = graph.add("Erf", graph.add("Mul", x, math.sqrt(0.5)))
+    half = graph.add("Mul", x, 0.5)
+    graph.add("Mul", half, inner + 1, to=top)
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "AbsVal": _plain("Abs"),
-    "BNLL": _plain("Softplus"),
-    "Clip": _clip,
-    "Dropout": _dropout,
-    "ELU": _elu,
+    "AbsVal": partial(_applied, operator="Abs"),
+    "BNLL": partial(_applied, operator="Softplus"),
+    "Clip": lambda node, graph: _applied(
+        node, graph, "Clip", node.layer.param.clip_param.min, node.layer.param.clip_param.max
+    ),
+    "Dropout": lambda node, graph: _applied(node, graph, "Mul", node.layer_as(Dropout).factor),
+    "ELU": lambda node, graph: _applied(node, graph, "Elu", alpha=node.layer.param.elu_param.alpha),
     "Exp": _exp,
     "GELU": _gelu,
+    "HardSwish": _hard_swish,
     "Log": _log,
     "PReLU": _prelu,
     "Power": _power,
     "ReLU": _relu,
-    "HardSwish": _hard_swish,
     "ReLU6": _relu,
-    "Sigmoid": _plain("Sigmoid"),
+    "Sigmoid": partial(_applied, operator="Sigmoid"),
     "Swish": _swish,
-    "TanH": _plain("Tanh"),
-    "Threshold": _threshold,
+    "TanH": partial(_applied, operator="Tanh"),
+    "Threshold": lambda node, graph: graph.to_float(
+        graph.add("Greater", node.bottoms[0], node.layer.param.threshold_param.threshold),
+        to=node.tops[0],
+    ),
 }

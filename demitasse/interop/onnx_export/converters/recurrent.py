@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from demitasse.interop.export.layer_graph import LayerNode
-from demitasse.interop.onnx_export.graph import Converter, GraphBuilder, OneStep
+from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.onnx_export.graph import Array, Converter, GraphBuilder, OneStep
 from demitasse.layers.recurrent import LSTM, RNN, LSTMUnit, RecurrentLayer
 
 
@@ -17,11 +17,10 @@ def _lstm(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a Scan with hidden state and cell state."""
     layer = node.layer_as(LSTM)
 
-    def one(states: Sequence[str], z: str, cont: str) -> list[str]:
+    def one(states: Sequence[Array], z: Array, cont: Array) -> list[Array]:
         hidden, cells = states
-        before = graph.add("Mul", cont, hidden)
-        weight = graph.param(layer.blobs[layer.recurrent_index], "hidden_weight", transpose=True)
-        inputs = graph.add("Add", z, graph.add("MatMul", before, weight))
+        before = cont * hidden
+        inputs = z + graph.add("MatMul", before, _hidden_weight(layer, graph))
         c, h = _lstm_step(graph, inputs, cells, cont, layer.h)
         return [h, c]
 
@@ -32,73 +31,63 @@ def _lstm(node: LayerNode, graph: GraphBuilder) -> None:
 
 
 def _lstm_step(
-    graph: GraphBuilder, inputs: str, cells: str, cont: str, size: int
-) -> tuple[str, str]:
-    """Add one step of an LSTM.
+    graph: GraphBuilder, inputs: Array, cells: Array, cont: Array, size: int
+) -> tuple[Array, Array]:
+    """Add one step of an LSTM; return the new cell state and hidden state.
 
-    Args:
-        graph: The graph.
-        inputs: Inputs of the gates i, f, o and g. Shape: (N, 4H).
-        cells: Cell state. Shape: (N, H).
-        cont: Sequence indicators. Shape: (N, 1).
-        size: Number of cells, H.
-
-    Returns:
-        The new cell state and hidden state, (N, H).
+    Shapes: inputs of the gates i, f, o and g (N, 4 size), cells (N, size), cont (N, 1)
+    -> twice (N, size).
     """
-    names = [graph.name(gate) for gate in ("i", "f", "o", "g")]
-    graph.add_several("Split", inputs, graph.ints([size] * 4), to=names, axis=1)
-    i, f, o = (graph.add("Sigmoid", name) for name in names[:3])
-    g = graph.add("Tanh", names[3])
-    kept = graph.add("Mul", graph.add("Mul", cont, f), cells)
-    c = graph.add("Add", kept, graph.add("Mul", i, g))
-    return c, graph.add("Mul", o, graph.add("Tanh", c))
+    gates = graph.add_several("Split", inputs, [size] * 4, to=["i", "f", "o", "g"], axis=1)
+    i, f, o = (graph.add("Sigmoid", gate) for gate in gates[:3])
+    g = graph.add("Tanh", gates[3])
+    c = cont * f * cells + i * g
+    return c, o * graph.add("Tanh", c)
 
 
 def _rnn(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a Scan with the hidden state, and the output layer."""
     layer = node.layer_as(RNN)
 
-    def one(states: Sequence[str], z: str, cont: str) -> list[str]:
-        before = graph.add("Mul", cont, states[0])
-        weight = graph.param(layer.blobs[layer.recurrent_index], "hidden_weight", transpose=True)
-        return [graph.add("Tanh", graph.add("Add", z, graph.add("MatMul", before, weight)))]
+    def one(states: Sequence[Array], z: Array, cont: Array) -> list[Array]:
+        before = cont * states[0]
+        return [graph.add("Tanh", z + graph.add("MatMul", before, _hidden_weight(layer, graph)))]
 
     [hidden, *states] = _scan(node, layer, graph, one)
     weight = graph.param(layer.blobs[layer.output_index], "output_weight", transpose=True)
     bias = graph.param(layer.blobs[layer.output_index + 1], "output_bias")
-    graph.add("Tanh", graph.add("Add", graph.add("MatMul", hidden, weight), bias), to=node.tops[0])
+    graph.add("Tanh", graph.add("MatMul", hidden, weight) + bias, to=node.tops[0])
     for state, top in zip(states, node.tops[1:], strict=False):
         graph.reshape(state, top.sizes, to=top)
 
 
-def _scan(node: LayerNode, layer: RecurrentLayer, graph: GraphBuilder, one: OneStep) -> list[str]:
-    """Add a Scan over time.
+def _hidden_weight(layer: RecurrentLayer, graph: GraphBuilder) -> Array:
+    return graph.param(layer.blobs[layer.recurrent_index], "hidden_weight", transpose=True)
 
-    Args:
-        node: The layer with its values.
-        layer: The layer.
-        graph: The graph.
-        one: Function that adds one step: (states, gate inputs (N, G * H), cont (N, 1)) -> states.
+
+def _scan(node: LayerNode, layer: RecurrentLayer, graph: GraphBuilder, one: OneStep) -> list[Array]:
+    """Add a Scan over time, of steps (states, gate inputs (N, G * H), cont (N, 1)) -> states.
 
     Returns:
         The first state of all steps, (T, N, H), and the final states, (N, H).
     """
     x, cont = node.bottoms[:2]
     n = x.sizes[1]
-    rows = x.name if len(x.shape) == 3 else graph.reshape(x, [*x.sizes[:2], layer.d])
+    rows: Array | Value = x
+    if len(x.shape) != 3:
+        rows = graph.reshape(x, [*x.sizes[:2], layer.d])
     z = graph.add("MatMul", rows, graph.param(layer.blobs[0], "weight", transpose=True))
-    z = graph.add("Add", z, graph.param(layer.blobs[1], "bias"))
+    z += graph.param(layer.blobs[1], "bias")
     if layer.has_static:
         static = graph.reshape(node.bottoms[2], [n, layer.s])
         weight = graph.param(layer.blobs[2], "static_weight", transpose=True)
-        z = graph.add("Add", z, graph.add("MatMul", static, weight))
-    marks = graph.add("Unsqueeze", cont, graph.ints([2]))
+        z += graph.add("MatMul", static, weight)
+    marks = graph.add("Unsqueeze", cont, [2])
     if layer.exposed:
         given = node.bottoms[layer.first_state :]
         begin = [graph.reshape(state, [n, layer.h]) for state in given]
     else:
-        nothing = graph.add("ConstantOfShape", graph.sizes([n, layer.h]), value=graph.tensor([0.0]))
+        nothing = graph.add("ConstantOfShape", graph.sizes([n, layer.h]), value=graph.tensor(0.0))
         begin = [nothing] * layer.states
     return graph.scan(one, begin, [z, marks])
 

@@ -1,7 +1,5 @@
 """Converters from ONNX operators to layers, by operator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from demitasse.interop.onnx_import.converters import (
@@ -17,14 +15,12 @@ from demitasse.interop.onnx_import.net_builder import Converter
 
 __all__ = ["CONVERTERS", "REASONS"]
 
+FAMILIES = (
+    convolution_pooling, elementwise, arithmetic, normalization, products, shapes, recurrent,
+)  # fmt: skip
+
 CONVERTERS: Mapping[str, Converter] = {
-    **convolution_pooling.CONVERTERS,
-    **elementwise.CONVERTERS,
-    **arithmetic.CONVERTERS,
-    **normalization.CONVERTERS,
-    **products.CONVERTERS,
-    **shapes.CONVERTERS,
-    **recurrent.CONVERTERS,
+    kind: convert for family in FAMILIES for kind, convert in family.CONVERTERS.items()
 }
 """Operator -> its converter."""
 

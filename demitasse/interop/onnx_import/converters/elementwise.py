@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.onnx_import.converters.arithmetic import multiply_constant
-from demitasse.interop.onnx_import.model import Model, Node, Tensor
+from demitasse.interop.onnx_import.converters.arithmetic import multiply
+from demitasse.interop.onnx_import.model import Model, Node, Tensor, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -18,27 +18,22 @@ SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 def _plain(kind: str) -> Converter:
     """Return a converter to a layer without fields."""
+    return lambda node, net: net.same(kind, net.blob(node.x), to=node.y)
+
+
+def _with_alpha(kind: str, message: str, field: str, default: float) -> Converter:
+    """Return a converter to a layer with one field, the attribute ``alpha``."""
 
     def convert(node: Node, net: NetBuilder) -> None:
-        net.add(kind, [net.blob(node.x)], node.y.shape, to=node.y)
+        fields: dict[str, Any] = {message: {field: node.attributes.get("alpha", default)}}
+        net.add(kind, [net.blob(node.x)], node.y.shape, to=node.y, **fields)
 
     return convert
 
 
 def _power(power: float = 1, scale: float = 1) -> Converter:
     """Return a converter to a Power layer."""
-
-    def convert(node: Node, net: NetBuilder) -> None:
-        net.power(net.blob(node.x), power=power, scale=scale, to=node.y)
-
-    return convert
-
-
-def _leaky_relu(node: Node, net: NetBuilder) -> None:
-    """Add ReLU with a slope."""
-    slope = node.attributes.get("alpha", 0.01)
-    net.add("ReLU", [net.blob(node.x)], node.y.shape, to=node.y,
-            relu_param={"negative_slope": slope})  # fmt: skip
+    return lambda node, net: net.power(net.blob(node.x), power=power, scale=scale, to=node.y)
 
 
 def _prelu(node: Node, net: NetBuilder) -> None:
@@ -52,13 +47,8 @@ def _prelu(node: Node, net: NetBuilder) -> None:
         net.add("PReLU", [x], shape, to=node.y, weights=[slopes.reshape(-1)])
     else:
         below = net.add("ReLU", [net.power(x, scale=-1)], shape)
-        scaled = multiply_constant(net, below, -slopes, shape)
-        net.eltwise("SUM", [net.add("ReLU", [x], shape), scaled], to=node.y)
-
-
-def _elu(node: Node, net: NetBuilder) -> None:
-    alpha = node.attributes.get("alpha", 1.0)
-    net.add("ELU", [net.blob(node.x)], node.y.shape, to=node.y, elu_param={"alpha": alpha})
+        scaled = multiply(net, below, -slopes, shape)
+        net.eltwise("SUM", [net.same("ReLU", x), scaled], to=node.y)
 
 
 def _selu(node: Node, net: NetBuilder) -> None:
@@ -79,9 +69,9 @@ def _clip(node: Node, net: NetBuilder) -> None:
     )
     x, y = net.blob(node.x), node.y
     if (low, high) == (0, 6):
-        net.add("ReLU6", [x], y.shape, to=y)
+        net.same("ReLU6", x, to=y)
     elif low == 0 and high >= LARGEST:
-        net.add("ReLU", [x], y.shape, to=y)
+        net.same("ReLU", x, to=y)
     else:
         _add_clip(net, x, min(low, high), high, node)  # in ONNX the upper limit has priority
 
@@ -97,37 +87,15 @@ def _hard_sigmoid(node: Node, net: NetBuilder) -> None:
     _add_clip(net, net.power(net.blob(node.x), scale=scale, shift=shift), 0, 1, node)
 
 
-def _hard_swish(node: Node, net: NetBuilder) -> None:
-    """Add a product with a clipped Power."""
+def _gated(node: Node, net: NetBuilder, gate: Callable[[str], str]) -> None:
+    """Add the product of the input with a function of the input."""
     x = net.blob(node.x)
-    gate = _add_clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
-    net.eltwise("PROD", [x, gate], to=node.y)
-
-
-def _swish(node: Node, net: NetBuilder) -> None:
-    beta = node.attributes.get("alpha", 1.0)
-    net.add("Swish", [net.blob(node.x)], node.y.shape, to=node.y, swish_param={"beta": beta})
-
-
-def _mish(node: Node, net: NetBuilder) -> None:
-    """Add a product with TanH of BNLL."""
-    x = net.blob(node.x)
-    inner = net.add("TanH", [net.add("BNLL", [x], node.y.shape)], node.y.shape)
-    net.eltwise("PROD", [x, inner], to=node.y)
-
-
-def _softsign(node: Node, net: NetBuilder) -> None:
-    """Add a product with the reciprocal of 1 + AbsVal."""
-    x = net.blob(node.x)
-    inverse = net.power(net.add("AbsVal", [x], node.y.shape), power=-1, shift=1)
-    net.eltwise("PROD", [x, inverse], to=node.y)
+    net.eltwise("PROD", [x, gate(x)], to=node.y)
 
 
 def _gelu(node: Node, net: NetBuilder) -> None:
-    """Add GELU."""
     if node.attributes.get("approximate", b"none") != b"none":
-        message = "the GELU layer has no tanh approximation"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse("the GELU layer has no tanh approximation")
     net.add("GELU", [net.blob(node.x)], node.y.shape, to=node.y)
 
 
@@ -142,19 +110,13 @@ def _greater(node: Node, net: NetBuilder) -> None:
     net.add("Threshold", [x], shape, to=node.y, threshold_param={"threshold": limit})
 
 
-def _alias(node: Node, net: NetBuilder) -> None:
-    """Record an alias; add no layer."""
-    net.alias(node.y, net.blob(node.x))
-
-
 def _dropout(node: Node, net: NetBuilder) -> None:
     """Record an alias, as dropout is the identity in phase TEST."""
     node.refuse_outputs(1)
     training = node.optional_input(2)
     if training is not None and bool(node.array(2, "training_mode")):
-        message = "training_mode draws new random numbers in each run"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
-    _alias(node, net)
+        refuse("training_mode draws new random numbers in each run")
+    net.alias(node.y, net.blob(node.x))
 
 
 def _cast(node: Node, net: NetBuilder) -> None:
@@ -164,9 +126,8 @@ def _cast(node: Node, net: NetBuilder) -> None:
     if not (wide if node.x.is_integer else not node.y.is_integer) or (
         have != want and want in {"bfloat16", "bool"}
     ):
-        message = f"no layer converts {have} to {want}"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
-    _alias(node, net)
+        refuse(f"no layer converts {have} to {want}")
+    net.alias(node.y, net.blob(node.x))
 
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -174,16 +135,18 @@ CONVERTERS: Mapping[str, Converter] = {
     "Cast": _cast,
     "Clip": _clip,
     "Dropout": _dropout,
-    "Elu": _elu,
+    "Elu": _with_alpha("ELU", "elu_param", "alpha", 1.0),
     "Exp": _plain("Exp"),
     "Gelu": _gelu,
     "Greater": _greater,
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
-    "Identity": _alias,
-    "LeakyRelu": _leaky_relu,
+    "HardSwish": lambda node, net: _gated(
+        node, net, lambda x: _add_clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
+    ),
+    "Identity": lambda node, net: net.alias(node.y, net.blob(node.x)),
+    "LeakyRelu": _with_alpha("ReLU", "relu_param", "negative_slope", 0.01),
     "Log": _plain("Log"),
-    "Mish": _mish,
+    "Mish": lambda node, net: _gated(node, net, lambda x: net.same("TanH", net.same("BNLL", x))),
     "Neg": _power(scale=-1),
     "PRelu": _prelu,
     "Reciprocal": _power(-1),
@@ -191,9 +154,11 @@ CONVERTERS: Mapping[str, Converter] = {
     "Selu": _selu,
     "Sigmoid": _plain("Sigmoid"),
     "Softplus": _plain("BNLL"),
-    "Softsign": _softsign,
+    "Softsign": lambda node, net: _gated(
+        node, net, lambda x: net.power(net.same("AbsVal", x), power=-1, shift=1)
+    ),
     "Sqrt": _power(0.5),
-    "Swish": _swish,
+    "Swish": _with_alpha("Swish", "swish_param", "beta", 1.0),
     "Tanh": _plain("TanH"),
 }
 
@@ -273,20 +238,16 @@ def _number(node: Node | None) -> tuple[float | None, Tensor | None]:
     """Return the constant scalar of a product or sum, and the other operand."""
     if node is None or node.op not in {"Mul", "Div", "Add"}:
         return None, None
-    for number, other in _pairs(node.inputs):
+    first, second = node.optional_input(0), node.optional_input(1)
+    if first is None or second is None:
+        return None, None
+    for number, other in ((second, first), (first, second)):
         if number.array is not None and number.array.size == 1:
             value = float(number.array.reshape(()))
-            if node.op == "Div" and (number is node.inputs[0] or not value):
+            if node.op == "Div" and (number is first or not value):
                 return None, None
             return value, other
     return None, None
-
-
-def _pairs(inputs: Sequence[Tensor | None]) -> Iterable[tuple[Tensor, Tensor]]:
-    first, second = inputs[:2] if len(inputs) > 1 else (None, None)
-    if first is not None and second is not None:
-        yield second, first
-        yield first, second
 
 
 def _near(a: float, b: float) -> bool:

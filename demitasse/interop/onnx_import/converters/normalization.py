@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.onnx_import.converters.arithmetic import add_constant, multiply_constant
-from demitasse.interop.onnx_import.model import Node, Tensor
+from demitasse.interop.onnx_import.converters.arithmetic import add, multiply
+from demitasse.interop.onnx_import.model import Node, Tensor, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
 
 SAME_AXES = 13
@@ -21,98 +20,75 @@ def _batch_normalization(node: Node, net: NetBuilder) -> None:
     """Add BatchNorm, and Scale unless scale and shift are trivial."""
     node.refuse_outputs(1, 2, 3, 4)
     if node.attributes.get("training_mode") or node.attributes.get("is_test", 1) == 0:
-        message = "training_mode updates running averages in each run"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse("training_mode updates running averages in each run")
     names = ("scale", "shift", "mean", "variance")
     scale, shift, mean, variance = (
         node.array(number, name) for number, name in enumerate(names, start=1)
     )
     plain = bool(np.all(scale == 1) and np.all(shift == 0))
-    blob = _batch_norm(net, node, net.blob(node.x), mean, variance, to=node.y if plain else None)
+    blob = net.add(
+        "BatchNorm", [net.blob(node.x)], node.x.shape, to=node.y if plain else None,
+        weights=[mean, variance, np.ones(1, np.float32)],
+        batch_norm_param={"eps": node.attributes.get("epsilon", 1e-5)},
+    )  # fmt: skip
     if not plain:
         _scale(net, blob, scale, shift, node.y)
-
-
-def _batch_norm(
-    net: NetBuilder,
-    node: Node,
-    x: str,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    *,
-    to: Tensor | None,
-) -> str:
-    weights = [mean, variance, np.ones(1, np.float32)]
-    fields = {"eps": node.attributes.get("epsilon", 1e-5)}
-    return net.add("BatchNorm", [x], net.shapes[x], to=to, weights=weights, batch_norm_param=fields)
 
 
 def _scale(net: NetBuilder, x: str, scale: np.ndarray, shift: np.ndarray, to: Tensor) -> None:
     net.add("Scale", [x], to.shape, to=to, weights=[scale, shift], scale_param={"bias_term": True})
 
 
-def _instance_normalization(node: Node, net: NetBuilder) -> None:
-    """Add BatchNorm for each channel of each item, and Scale."""
+def _normalized(node: Node, net: NetBuilder, count: int) -> str:
+    """Add the normalization of each of ``count`` equal parts of a node's input."""
     shape = node.x.shape
-    x = net.blob(node.x)
-    whole = math.prod(shape[2:])
-    rows = net.reshape(x, (1, math.prod(shape[:2]), whole))
-    scale, shift = node.array(1, "scale"), node.array(2, "shift")
-    done = net.reshape(_own(net, node, rows), shape)
-    _scale(net, done, scale, shift, node.y)
-
-
-def _own(net: NetBuilder, node: Node, rows: str) -> str:
-    """Add a BatchNorm by batch statistics."""
-    channels = net.shapes[rows][1]
-    empty = np.zeros(channels, np.float32)
+    rows = net.reshape(net.blob(node.x), (1, count, math.prod(shape) // count))
+    empty = np.zeros(count, np.float32)
     fields = {"eps": node.attributes.get("epsilon", 1e-5), "use_global_stats": False}
-    return net.add(
+    unit = net.add(
         "BatchNorm", [rows], net.shapes[rows], weights=[empty, empty, np.zeros(1, np.float32)],
         batch_norm_param=fields,
     )  # fmt: skip
+    return net.reshape(unit, shape)
+
+
+def _instance_normalization(node: Node, net: NetBuilder) -> None:
+    """Add BatchNorm for each channel of each item, and Scale."""
+    unit = _normalized(node, net, math.prod(node.x.shape[:2]))
+    _scale(net, unit, node.array(1, "scale"), node.array(2, "shift"), node.y)
 
 
 def _group_normalization(node: Node, net: NetBuilder) -> None:
     """Add BatchNorm for each group of each item, and Scale."""
-    shape, groups = node.x.shape, node.attributes["num_groups"]
     scale, shift = node.array(1, "scale"), node.array(2, "shift")
-    if scale.size != shape[1]:
-        message = "its scale is not per channel"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
-    count = math.prod(shape[1:]) // groups
-    rows = net.reshape(net.blob(node.x), (1, shape[0] * groups, count))
-    _scale(net, net.reshape(_own(net, node, rows), shape), scale, shift, node.y)
+    if scale.size != node.x.shape[1]:
+        refuse("its scale is not per channel")
+    unit = _normalized(node, net, node.x.shape[0] * node.attributes["num_groups"])
+    _scale(net, unit, scale, shift, node.y)
 
 
 def _layer_normalization(node: Node, net: NetBuilder) -> None:
     """Add BatchNorm for each row, and its scale and shift."""
     node.refuse_outputs(1, 2)
-    shape, axis = node.x.shape, node.axis(-1)
-    count = math.prod(shape[axis:])
-    rows = net.reshape(net.blob(node.x), (1, math.prod(shape[:axis]), count))
-    done = net.reshape(_own(net, node, rows), shape)
-    shift = node.optional_input(2)
-    scaled = multiply_constant(
-        net, done, node.array(1, "scale"), shape, to=node.y if shift is None else None
-    )
-    if shift is not None:
-        add_constant(net, scaled, node.array(2, "shift"), shape, to=node.y)
+    shape = node.x.shape
+    unit = _normalized(node, net, math.prod(shape[: node.axis(-1)]))
+    last = node.optional_input(2) is None
+    scaled = multiply(net, unit, node.array(1, "scale"), shape, to=node.y if last else None)
+    if not last:
+        add(net, scaled, node.array(2, "shift"), shape, to=node.y)
 
 
 def _lrn(node: Node, net: NetBuilder) -> None:
     """Add LRN across channels."""
     at = node.attributes
     if at["size"] % 2 == 0:
-        message = f"got an LRN window of size {at['size']}, expected an odd size"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED, got=at["size"])
+        refuse(f"got an LRN window of size {at['size']}, expected an odd size", got=at["size"])
     fields = {"local_size": at["size"], "alpha": at.get("alpha", 1e-4),
               "beta": at.get("beta", 0.75), "k": at.get("bias", 1.0)}  # fmt: skip
     net.add("LRN", [net.blob(node.x)], node.y.shape, to=node.y, lrn_param=fields)
 
 
 def _softmax(node: Node, net: NetBuilder) -> None:
-    """Add Softmax."""
     _add_softmax(node, net, node.y)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.onnx_import.converters.arithmetic import add, add_constant
-from demitasse.interop.onnx_import.model import Node, Tensor
+from demitasse.interop.onnx_import.converters.arithmetic import add
+from demitasse.interop.onnx_import.model import Node, Tensor, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
 
 
@@ -32,7 +31,7 @@ def _gemm(node: Node, net: NetBuilder) -> None:
         return
     found = _inner_product(net, x, rows, None, 1, to=None)
     if bias is not None and bias.array is not None:
-        add_constant(net, found, bias.array * factor, node.y.shape, to=node.y)
+        add(net, found, bias.array * factor, node.y.shape, to=node.y)
     elif bias is not None:
         other = net.blob(bias)
         other = other if factor == 1 else net.power(other, scale=float(factor))
@@ -42,12 +41,10 @@ def _gemm(node: Node, net: NetBuilder) -> None:
 def _matmul(node: Node, net: NetBuilder) -> None:
     """Add InnerProduct along the last axis."""
     if node.x.array is not None or node.input(1).array is None:
-        message = "expected a computed left operand and a constant right one (InnerProduct)"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse("expected a computed left operand and a constant right one (InnerProduct)")
     weight, shape = node.array(1, "weight"), node.x.shape
     if weight.ndim != 2 or len(shape) < 2:
-        message = f"got operands of shapes {shape} and {weight.shape}, expected rows and a matrix"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse(f"got operands of shapes {shape} and {weight.shape}, expected rows and a matrix")
     _inner_product(net, net.blob(node.x), weight.T, None, len(shape) - 1, to=node.y)
 
 
@@ -79,8 +76,7 @@ def _gather(node: Node, net: NetBuilder) -> None:
         _embed(node, net, x.array, indices, axis)
         return
     if indices.array is None:
-        message = "values and indices are both computed"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse("values and indices are both computed")
     size = x.shape[axis]
     chosen = (indices.array.reshape(-1).astype(np.int64) + size) % size
     blob, first = net.blob(x), int(chosen[0])
@@ -93,21 +89,14 @@ def _gather(node: Node, net: NetBuilder) -> None:
 
 def _embed(node: Node, net: NetBuilder, table: np.ndarray, indices: Tensor, axis: int) -> None:
     if table.ndim != 2 or axis != 0:
-        message = f"got axis {axis} of a constant {table.shape}, expected rows of a matrix (Embed)"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse(f"got axis {axis} of a constant {table.shape}, expected rows of a matrix (Embed)")
     fields = {"num_output": table.shape[1], "input_dim": table.shape[0], "bias_term": False}
     net.add("Embed", [net.blob(indices)], node.y.shape, to=node.y, weights=[table],
             embed_param=fields)  # fmt: skip
 
 
 def _reduction(operation: str, power: float = 1, sign: float = 1) -> Converter:
-    """Return a converter of a reduction.
-
-    Args:
-        operation: Operation of the Reduction layer, or "MAX".
-        power: Exponent of the result.
-        sign: Factor of the values and of the result.
-    """
+    """Return a converter of a reduction."""
 
     def convert(node: Node, net: NetBuilder) -> None:
         axes = _axes(node)

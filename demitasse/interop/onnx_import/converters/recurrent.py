@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.onnx_import.model import Node, Tensor
+from demitasse.interop.onnx_import.model import Node, Tensor, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
 
 GATES = [0, 2, 1, 3]
@@ -17,11 +16,7 @@ USUAL = [b"Sigmoid", b"Tanh", b"Tanh"]
 
 
 def _lstm(node: Node, net: NetBuilder) -> None:
-    """Add one LSTM for each direction, with sequences that start in the first step.
-
-    Raises:
-        NetError: The operator has peepholes or other options that Caffe's LSTM lacks.
-    """
+    """Add one LSTM for each direction, with sequences that start in the first step."""
     _check_options(node)
     ways = {b"forward": [False], b"reverse": [True], b"bidirectional": [False, True]}
     backwards = ways[node.attributes.get("direction", b"forward")]
@@ -95,8 +90,7 @@ def _check_options(node: Node) -> None:
     }
     for reason, holds in reasons.items():
         if holds:
-            message = f"the LSTM layer has no {reason}"
-            raise NetError(message, code=ErrorCode.UNSUPPORTED)
+            refuse(f"the LSTM layer has no {reason}")
 
 
 def _in_order(weight: np.ndarray, hidden: int) -> np.ndarray:

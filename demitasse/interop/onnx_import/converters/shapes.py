@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import accumulate
-from typing import Literal
 
 import numpy as np
 
 from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.onnx_import.converters.arithmetic import add_constant
-from demitasse.interop.onnx_import.model import Node, Tensor
+from demitasse.interop.onnx_import.converters.arithmetic import add
+from demitasse.interop.onnx_import.model import Node, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
-
-PAD_MODES: Mapping[str, Literal["edge", "reflect", "wrap"]] = {
-    "edge": "edge", "reflect": "reflect", "wrap": "wrap"
-}  # fmt: skip
-"""Mode of Pad -> mode of ``np.pad``."""
 
 
 def _reshape(node: Node, net: NetBuilder) -> None:
     """Add Flatten or Reshape."""
-    x, y = net.blob(node.x), node.y
-    have = node.x.shape
+    x, y, have = net.blob(node.x), node.y, node.x.shape
     if len(y.shape) == 2 and len(have) > 2 and have[0] == y.shape[0]:
         net.add("Flatten", [x], y.shape, to=y)
     else:
@@ -48,8 +41,7 @@ def _split(node: Node, net: NetBuilder) -> None:
     else:
         sizes = [int(part) for part in parts]
     if min(sizes) < 1:
-        message = f"got parts of sizes {sizes}, expected sizes above 0"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse(f"got parts of sizes {sizes}, expected sizes above 0")
     x, shape = net.blob(node.x), node.x.shape
     if count == 1:
         net.alias(node.y, x)
@@ -76,8 +68,7 @@ def _slice(node: Node, net: NetBuilder) -> None:
     for axis, start, end, step in zip(chosen, starts, ends, along, strict=True):
         chosen_by[axis] = np.arange(shape[axis])[int(start) : int(end) : step]
     if any(not len(one) for one in chosen_by.values()):
-        message = "the result has no elements, which blobs do not support"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse("the result has no elements, which blobs do not support")
     parts = {axis: one for axis, one in chosen_by.items() if len(one) < shape[axis] or one[0] > 0}
     for axis, one in parts.items():
         if np.array_equal(one, one[0] + np.arange(len(one))):
@@ -90,39 +81,25 @@ def _slice(node: Node, net: NetBuilder) -> None:
 
 
 def _transpose(node: Node, net: NetBuilder) -> None:
-    axes = len(node.x.shape)
-    order = list(node.attributes.get("perm") or range(axes)[::-1])
-    x = net.blob(node.x)
-    if order == list(range(axes)):
+    axes = range(len(node.x.shape))
+    order, x = list(node.attributes.get("perm") or axes[::-1]), net.blob(node.x)
+    if order == list(axes):
         net.alias(node.y, x)
     else:
         net.permute(x, order, to=node.y)
 
 
 def _expand(node: Node, net: NetBuilder) -> None:
-    x = net.expand(net.blob(node.x), node.y.shape, to=node.y)
-    net.alias(node.y, x)
+    net.alias(node.y, net.expand(net.blob(node.x), node.y.shape, to=node.y))
 
 
 def _tile(node: Node, net: NetBuilder) -> None:
-    """Add Tile along each repeated axis."""
     repeats = [int(count) for count in node.array(1, "repeats")]
-    x, shape = net.blob(node.x), list(node.x.shape)
-    axes = [axis for axis, count in enumerate(repeats) if count != 1]
-    for axis in axes:
-        shape[axis] *= repeats[axis]
-        to = node.y if axis == axes[-1] else None
-        how = {"axis": axis, "tiles": repeats[axis]}
-        x = net.add("Tile", [x], tuple(shape), to=to, tile_param=how)
-    net.alias(node.y, x)
+    net.alias(node.y, net.tile(net.blob(node.x), repeats, to=node.y))
 
 
 def _pad(node: Node, net: NetBuilder) -> None:
-    """Add a Convolution for constant pads, BatchReindex for others, and Slice for negative pads.
-
-    Raises:
-        NetError: Constant pads are along batch or channels.
-    """
+    """Add a Convolution for constant pads, BatchReindex for others, and Slice for negative pads."""
     before, after = _pads(node)
     x, mode = net.blob(node.x), node.attributes.get("mode", b"constant").decode()
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
@@ -133,10 +110,12 @@ def _pad(node: Node, net: NetBuilder) -> None:
         value = 0.0 if given is None or not given.size else float(given.reshape(()))
         _constant_pad(net, x, low, high, value, node)
         return
+    if mode not in {"constant", "edge", "reflect", "wrap"}:
+        refuse(f"no layer pads by mode {mode!r}")
     for axis, (first, last) in enumerate(zip(low, high, strict=True)):
         if first or last:
             places = np.arange(net.shapes[x][axis])
-            x = net.gather(x, axis, np.pad(places, (first, last), mode=PAD_MODES[mode]))
+            x = net.gather(x, axis, np.pad(places, (first, last), mode=mode))
     net.alias(node.y, x)
 
 
@@ -160,8 +139,7 @@ def _constant_pad(
     """Add an identity Convolution with pads, and a Bias for a pad value other than 0."""
     shape, out, axes = net.shapes[x], node.y.shape, len(low)
     if axes < 3 or any((*low[:2], *high[:2])):
-        message = "got pads along batch or channels, expected pads of images only"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse("got pads along batch or channels, expected pads of images only")
     both = [max(pair) for pair in zip(low, high, strict=True)]
     channels, ones = shape[1], (1,) * (axes - 2)
     whole = tuple(size + 2 * more for size, more in zip(shape, both, strict=True))
@@ -179,7 +157,7 @@ def _constant_pad(
                        for first, size in zip(low[2:], shape[2:], strict=True))  # fmt: skip
         frame = np.full(out[2:], value, np.float32)
         frame[inside] = 0
-        add_constant(net, x, frame, out, to=node.y)
+        add(net, x, frame, out, to=node.y)
 
 
 def _depth_to_space(node: Node, net: NetBuilder) -> None:
@@ -221,31 +199,17 @@ INTEGER_TOLERANCE = 1e-4
 
 
 def _resize(node: Node, net: NetBuilder) -> None:
-    """Add Upsample, Interp, or an InnerProduct with a resizing matrix for each axis.
-
-    Raises:
-        NetError: The operator is not a bilinear or nearest resizing of images.
-    """
-    at = node.attributes
-    mode = at.get("mode", b"nearest")
+    """Add Upsample, Interp, or an InnerProduct with a resizing matrix for each axis."""
+    shape, out, y, at = node.x.shape, node.y.shape, node.y, node.attributes
+    mode = at.get("mode", b"nearest").decode().replace("bilinear", "linear")
     how = at.get("coordinate_transformation_mode", b"half_pixel").decode()
-    legacy = node.op == "Upsample" or node.opset < 11
-    _add_resize(
-        node, net, mode="linear" if mode in {b"linear", b"bilinear"} else mode.decode(),
-        how="asymmetric" if legacy else how,
-        rounding="floor" if legacy else at.get("nearest_mode", b"round_prefer_floor").decode(),
-    )  # fmt: skip
-
-
-def _add_resize(node: Node, net: NetBuilder, *, mode: str, how: str, rounding: str) -> None:
-    shape, out, y = node.x.shape, node.y.shape, node.y
+    rounding = at.get("nearest_mode", b"round_prefer_floor").decode()
+    if node.op == "Upsample" or node.opset < 11:
+        how, rounding = "asymmetric", "floor"
     if len(shape) != 4 or shape[:2] != out[:2] or mode not in {"linear", "nearest"}:
-        message = f"got {mode} resizing of {shape} to {out}, expected linear or nearest, of images"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
-    policy = node.attributes.get("keep_aspect_ratio_policy", b"stretch")
-    if node.attributes.get("antialias") or policy != b"stretch":
-        message = "no layer supports antialias or keep_aspect_ratio_policy"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse(f"got {mode} resizing of {shape} to {out}, expected linear or nearest, of images")
+    if at.get("antialias") or at.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
+        refuse("no layer supports antialias or keep_aspect_ratio_policy")
     x = net.blob(node.x)
     if shape == out:
         net.alias(y, x)
@@ -255,48 +219,42 @@ def _add_resize(node: Node, net: NetBuilder, *, mode: str, how: str, rounding: s
     if how == "align_corners" and any(
         abs(size - round(size)) > INTEGER_TOLERANCE for size in sizes
     ):
-        message = "align_corners with a non-integer size is ambiguous"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+        refuse("align_corners with a non-integer size is ambiguous")
     if max(a * b for a, b in zip(shape[2:], out[2:], strict=True)) > MOST:
         message = f"resizing {shape[2:]} to {out[2:]} needs a matrix of more than {MOST} elements"
         raise NetError(message, code=ErrorCode.LIMIT)
     positions = [_positions(shape[axis], out[axis], scales[axis], how) for axis in (2, 3)]
+    (n, c, h, w), (down, right) = shape, (out[2] // shape[2], out[3] // shape[3])
+    if mode == "linear" and how == "align_corners":
+        net.add("Interp", [x], out, to=y, interp_param={"height": out[2], "width": out[3]})
+        return
     if mode == "linear":
-        if how == "align_corners":
-            net.add("Interp", [x], out, to=y, interp_param={"height": out[2], "width": out[3]})
-            return
-        matrices = [_linear(p, n) for p, n in zip(positions, shape[2:], strict=True)]
+        rows, columns = _linear(positions[0], h), _linear(positions[1], w)
     else:
-        chosen = [_nearest(p, n, rounding) for p, n in zip(positions, shape[2:], strict=True)]
-        factors = [b // a for a, b in zip(shape[2:], out[2:], strict=True)]
-        repeated = [np.arange(b) // f if f else None
-                    for b, f in zip(out[2:], factors, strict=True)]  # fmt: skip
-        if all(r is not None and np.array_equal(c, r)
-               for c, r in zip(chosen, repeated, strict=True)):  # fmt: skip
-            down, right = factors
-            if down == right:
-                net.add("Upsample", [x], out, to=y, upsample_param={"scale": down})
-            else:
-                _repeated(net, x, down, right, y)
+        nearest = [_nearest(positions[0], h, rounding), _nearest(positions[1], w, rounding)]
+        repeats = (
+            down
+            and right
+            and all(
+                np.array_equal(chosen, np.arange(len(chosen)) // factor)
+                for chosen, factor in zip(nearest, (down, right), strict=True)
+            )
+        )
+        if repeats and down == right:
+            net.add("Upsample", [x], out, to=y, upsample_param={"scale": down})
             return
-        matrices = [np.eye(n, dtype=np.float32)[c] for c, n in zip(chosen, shape[2:], strict=True)]
-    _by_matrices(net, x, matrices, y)
-
-
-def _repeated(net: NetBuilder, x: str, down: int, right: int, to: Tensor) -> None:
-    """Add repetitions of pixels with different factors along both axes."""
-    n, c, h, w = net.shapes[x]
-    blocks = net.expand(net.reshape(x, (n, c, h, 1, w, 1)), (n, c, h, down, w, right))
-    net.reshape(blocks, to.shape, to=to)
-
-
-def _by_matrices(net: NetBuilder, x: str, matrices: list[np.ndarray], to: Tensor) -> None:
-    """Add an InnerProduct along the columns and one along the rows."""
-    rows, columns = matrices
-    for matrix, last in ((columns, None), (rows, to)):
-        shape = (*net.shapes[x][:3], len(matrix))
+        if repeats:
+            blocks = net.expand(net.reshape(x, (n, c, h, 1, w, 1)), (n, c, h, down, w, right))
+            net.reshape(blocks, out, to=y)
+            return
+        rows, columns = (
+            np.eye(size, dtype=np.float32)[chosen]
+            for size, chosen in zip((h, w), nearest, strict=True)
+        )
+    for matrix, last in ((columns, None), (rows, y)):
+        between = (*net.shapes[x][:3], len(matrix))
         fields = {"num_output": len(matrix), "axis": 3, "bias_term": False}
-        x = net.add("InnerProduct", [x], shape, weights=[matrix], inner_product_param=fields)
+        x = net.add("InnerProduct", [x], between, weights=[matrix], inner_product_param=fields)
         x = net.permute(x, [0, 1, 3, 2], to=last)
 
 
@@ -316,15 +274,15 @@ def _scales(node: Node) -> list[float]:
 def _positions(size: int, out: int, scale: float, how: str) -> np.ndarray:
     """Return the position in the input of each output pixel."""
     at = np.arange(out, dtype=np.float64)
-    if how in {"half_pixel", "pytorch_half_pixel"}:
-        one = how.startswith("pytorch") and out == 1
-        return np.zeros(1) if one else (at + 0.5) / scale - 0.5
+    if out == 1 and how in {"align_corners", "pytorch_half_pixel"}:
+        return np.zeros(1)
+    if how == "align_corners":
+        return at * ((size - 1) / (out - 1))
     if how == "asymmetric":
         return at / scale
-    if how == "align_corners":
-        return at * ((size - 1) / (out - 1)) if out > 1 else np.zeros(1)
-    message = f"no layer supports coordinate_transformation_mode {how}"
-    raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    if how not in {"half_pixel", "pytorch_half_pixel"}:
+        refuse(f"no layer supports coordinate_transformation_mode {how}")
+    return (at + 0.5) / scale - 0.5
 
 
 def _linear(positions: np.ndarray, size: int) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Converters from layers to PyTorch code, by layer type."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from demitasse.interop.export.reduction import SupportTable, dropout_unsupported
@@ -18,14 +16,10 @@ from demitasse.interop.torch_export.converters import (
 
 __all__ = ["CONVERTERS", "REASONS", "unsupported_reason"]
 
+FAMILIES = (convolution_pooling, elementwise, normalization, products, shapes, recurrent, detection)
+
 CONVERTERS: Mapping[str, Converter] = {
-    **convolution_pooling.CONVERTERS,
-    **elementwise.CONVERTERS,
-    **normalization.CONVERTERS,
-    **products.CONVERTERS,
-    **shapes.CONVERTERS,
-    **recurrent.CONVERTERS,
-    **detection.CONVERTERS,
+    kind: convert for family in FAMILIES for kind, convert in family.CONVERTERS.items()
 }
 """Layer type -> its converter."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ErrorCode, NetError
+from demitasse.interop.export.layer_facts import pads_to_fit
 from demitasse.interop.export.layer_graph import LayerNode
-from demitasse.interop.torch_export.code import Converter, ModuleCode, sizes
+from demitasse.interop.torch_export.code import Converter, ModuleCode, size_options, sizes
 from demitasse.io.proto import PoolingParameter
 from demitasse.layers.convolution import ConvolutionBase
 from demitasse.layers.im2col import Im2col
@@ -17,30 +19,21 @@ from demitasse.layers.spp import SPP
 from demitasse.layers.upsample import Upsample
 
 
-def _convolution(node: LayerNode, code: ModuleCode) -> None:
-    """Add Conv1d, Conv2d or Conv3d, one module for all bottoms."""
-    _product(node, code, "Conv")
-
-
-def _deconvolution(node: LayerNode, code: ModuleCode) -> None:
-    """Add ConvTranspose1d, ConvTranspose2d or ConvTranspose3d."""
-    _product(node, code, "ConvTranspose")
-
-
-def _product(node: LayerNode, code: ModuleCode, kind: str) -> None:
+def _convolution(node: LayerNode, code: ModuleCode, kind: str = "Conv") -> None:
+    """Add a convolution, or with ConvTranspose a transposed one: one module for all bottoms."""
     layer = node.layer_as(ConvolutionBase)
-    window, x = layer.window, node.bottoms[0]
+    window, x, axis = layer.window, node.bottoms[0], layer.axis
     axes = len(window.kernel)
     if not 1 <= axes <= 3:
         message = f"got a convolution over {axes} axes, PyTorch supports 1 to 3"
         raise NetError(message, code=ErrorCode.UNSUPPORTED, got=axes)
-    into, out = x.shape[layer.axis], node.tops[0].shape[layer.axis]
-    options = [f"{into}", f"{out}", sizes(window.kernel)]
-    options += [f"stride={sizes(window.stride)}"] if set(window.stride) != {1} else []
-    pad = tuple(map(min, window.pads))  # other pads become F.pad, or a slice
-    options += [f"padding={sizes(pad)}"] if any(pad) else []
-    options += [f"dilation={sizes(window.dilation)}"] if set(window.dilation) != {1} else []
-    options += [f"groups={layer.group}"] if layer.group != 1 else []
+    options = [str(x.shape[axis]), str(node.tops[0].shape[axis]), sizes(window.kernel)]
+    options += size_options(
+        stride=(window.stride, 1),
+        padding=(tuple(map(min, window.pads)), 0),  # other pads become F.pad, or a slice
+        dilation=(window.dilation, 1),
+        groups=([layer.group], 1),
+    )
     options += [] if layer.has_bias else ["bias=False"]
     module = code.module(
         node,
@@ -48,72 +41,60 @@ def _product(node: LayerNode, code: ModuleCode, kind: str) -> None:
         weight=layer.blobs[0].cpu_data(),
         bias=layer.blobs[1].cpu_data() if layer.has_bias else None,
     )
-    lead = layer.axis != 1  # all axes before the channels are joined
+    lead = axis != 1  # all axes before the channels are joined
     for bottom, top in zip(node.bottoms, node.tops, strict=True):
         image = code.variable(bottom)
         if lead:
-            image = code.reshaped(image, [-1, *bottom.sizes[layer.axis :]])
+            image = code.reshaped(image, [-1, *bottom.sizes[axis:]])
         if kind == "Conv":
-            image = _padded(code, image, window, bottom.shape[layer.axis + 1 :],
-                              top.shape[layer.axis + 1 :])  # fmt: skip
+            image = _padded(image, window, bottom.shape[axis + 1 :], top.shape[axis + 1 :])
         maps = f"{module}({image})"
         if kind == "ConvTranspose":
-            maps += _cropped(window)
+            maps += _crop_index(window)
         code.let(code.reshaped(maps, top.sizes) if lead else maps, top)
 
 
-def _padded(
-    code: ModuleCode, image: str, window: Window, size: Sequence[int], out: Sequence[int]
-) -> str:
-    """Return the image, padded at its end so that the last window fits.
-
-    Caffe accepts a window that exceeds image and pads by less than a stride.
-    """
+def _padded(image: str, window: Window, size: Shape, out: Shape) -> str:
+    """Return the image with the pads that are not equal on both sides."""
     beyond = [
-        (before - min(before, after),
-         max(after, (n - 1) * stride + extent - length - before) - min(before, after))
-        for n, stride, extent, length, (before, after) in zip(
-            out, window.stride, window.extent, size, window.pads, strict=True
-        )
-    ]  # fmt: skip
-    if not any(map(any, beyond)):
-        return image
-    return f"F.pad({image}, {_sides(beyond)})"
+        (before - min(before, after), end - min(before, after))
+        for (before, after), end in zip(window.pads, pads_to_fit(window, size, out), strict=True)
+    ]
+    return f"F.pad({image}, {_sides(beyond)})" if any(map(any, beyond)) else image
 
 
-def _cropped(window: Window) -> str:
+def _crop_index(window: Window) -> str:
     """Return the index that crops a transposed convolution where pads differ."""
     if window.after is None:
         return ""
-    low = [min(pair) for pair in window.pads]
     spans = [
-        f"{before - least or ''}:{least - after or ''}"
-        for (before, after), least in zip(window.pads, low, strict=True)
+        f"{before - min(before, after) or ''}:{min(before, after) - after or ''}"
+        for before, after in window.pads
     ]
     return f"[..., {', '.join(spans)}]"
 
 
 def _sides(pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """Return pads of axes in the order of F.pad: the last axis first."""
-    return tuple(side for pair in reversed([*pairs]) for side in pair)
+    return tuple(int(side) for pair in reversed([*pairs]) for side in pair)
 
 
 def _im2col(node: LayerNode, code: ModuleCode) -> None:
     layer, [x], [y] = node.layer_as(Im2col), node.bottoms, node.tops
-    window = layer.window
+    window, axis = layer.window, layer.axis
     if len(window.kernel) != 2:
         message = f"got images of {len(window.kernel)} axes, PyTorch's unfold supports 2"
         raise NetError(message, code=ErrorCode.UNSUPPORTED, got=len(window.kernel))
     images = code.variable(x)
-    if layer.axis != 1:
-        images = code.reshaped(images, [-1, *x.sizes[layer.axis :]])
-    images = _padded(code, images, window, x.shape[layer.axis + 1 :], y.shape[layer.axis + 1 :])
-    options, pad = [sizes(window.kernel)], tuple(map(min, window.pads))
-    for name, values, usual in (
-        ("dilation", window.dilation, 1), ("padding", pad, 0), ("stride", window.stride, 1)
-    ):  # fmt: skip
-        options += [f"{name}={sizes(values)}"] if set(values) != {usual} else []
-    columns = f"F.unfold({images}, {', '.join(options)})"
+    if axis != 1:
+        images = code.reshaped(images, [-1, *x.sizes[axis:]])
+    images = _padded(images, window, x.shape[axis + 1 :], y.shape[axis + 1 :])
+    options = size_options(
+        dilation=(window.dilation, 1),
+        padding=(tuple(map(min, window.pads)), 0),
+        stride=(window.stride, 1),
+    )
+    columns = f"F.unfold({', '.join([images, sizes(window.kernel), *options])})"
     code.let(code.reshaped(columns, y.sizes), y)
 
 
@@ -130,14 +111,13 @@ def _interp(node: LayerNode, code: ModuleCode) -> None:
 
 def _upsample(node: LayerNode, code: ModuleCode) -> None:
     """Add a repetition of pixels, or a scatter to the indices of a mask."""
-    layer, x, [y] = node.layer_as(Upsample), node.bottoms[0], node.tops
-    image = code.variable(x)
-    if len(node.bottoms) == 1:
+    layer, (image, *mask), [y] = node.layer_as(Upsample), node.bottoms, node.tops
+    if mask:
+        code.apply_function(node, "unpool", *y.shape[-2:])
+    else:
         down, right = layer.scale
-        code.let(f"{image}.repeat_interleave({down}, -2).repeat_interleave({right}, -1)", y)
-        return
-    mask = code.variable(node.bottoms[1])
-    code.let(code.call("unpool", image, mask, *map(str, y.shape[-2:])), y)
+        repeated = f"repeat_interleave({down}, -2).repeat_interleave({right}, -1)"
+        code.let(f"{code.variable(image)}.{repeated}", y)
 
 
 # -- pooling -----------------------------------------------------------------------------------
@@ -148,38 +128,30 @@ def _pooling(node: LayerNode, code: ModuleCode) -> None:
     p, [x] = node.layer.param.pooling_param, node.bottoms
     image, [top, *mask] = code.variable(x), node.tops
     window = pooling_window(p, x.shape[2:])
-    axes = len(window.kernel)
-    method, _ = pooling_method(p)
-    if axes > 3 or (method == "STOCHASTIC" and axes != 2):
+    axes, (method, counts_pads) = len(window.kernel), pooling_method(p)
+    random = method == "STOCHASTIC"
+    if axes > 3 or (random and axes != 2):
         message = f"got a pooling ({method}) over {axes} axes; PyTorch supports 1 to 3, 2 if random"
         raise NetError(message, code=ErrorCode.UNSUPPORTED, got=axes)
-    if p.global_pooling and not mask and method != "STOCHASTIC":
-        kind = "Max" if method == "MAX" else "Avg"
-        module = code.module(node, f"nn.Adaptive{kind}Pool{axes}d(1)")
-        code.let(f"{module}({image})", top)
-        return
-    if (
-        method != "STOCHASTIC"
-        and not mask
-        and not _pytorch_has(p, window, x.shape[2:])
-        and (axes != 2 or window.after is not None or not pooling_method(p)[1])
-    ):
-        code.let(_padded_pool(code, image, p, window, x.shape[2:], top.shape[2:]), top)
-        return
-    if mask or (p.pool != PoolingParameter.STOCHASTIC and _pytorch_has(p, window, x.shape[2:])):
-        if not _pytorch_has(p, window, x.shape[2:]):
+    kind = "Max" if method == "MAX" else "Avg"
+    same = _pytorch_has(p, window, x.shape[2:])
+    if mask:
+        if not same:
             message = (
                 "a mask of windows outside of the image, or mostly in its pads, has no PyTorch form"
             )
             raise NetError(message, code=ErrorCode.UNSUPPORTED)
-        module = code.module(node, _module(p, window, mask=bool(mask)))
-        if mask:
-            places = code.let_several(f"{module}({image})", [top, "places"])[1]
-            code.let(f"{places}.to({code.variable(top)}.dtype)", mask[0])
-        else:
-            code.let(f"{module}({image})", top)
-        return
-    code.let(_caffe_pool(code, image, p.pool, window, _rounds_up(p)), top)
+        module = code.module(node, _module(p, window, mask=True))
+        places = code.let_several(f"{module}({image})", [top, "places"])[1]
+        code.let(f"{places}.to({code.variable(top)}.dtype)", mask[0])
+    elif p.global_pooling and not random:
+        code.apply(node, f"nn.Adaptive{kind}Pool{axes}d(1)")
+    elif same and not random:
+        code.apply(node, _module(p, window))
+    elif not random and (axes != 2 or window.after is not None or not counts_pads):
+        code.let(_padded_pool(code, image, p, window, x.shape[2:], top.shape[2:]), top)
+    else:
+        code.let(_caffe_pool(code, image, p.pool, window, _rounds_up(p)), top)
 
 
 def _rounds_up(p: PoolingParameter) -> bool:
@@ -202,12 +174,12 @@ def _pytorch_has(p: PoolingParameter, window: Window, size: Sequence[int]) -> bo
     return half and fits and not (_rounds_up(p) and gaps and not any(window.pad))
 
 
-def _module(p: PoolingParameter, window: Window, *, mask: bool) -> str:
+def _module(p: PoolingParameter, window: Window, *, mask: bool = False) -> str:
     method, counts_pads = pooling_method(p)
     kind = "Max" if method == "MAX" else "Avg"
     options = [sizes(window.kernel)]
     options += [f"stride={sizes(window.stride)}"] if window.stride != window.kernel else []
-    options += [f"padding={sizes(window.pad)}"] if any(window.pad) else []
+    options += size_options(padding=(window.pad, 0))
     options += ["return_indices=True"] if mask else []
     options += ["ceil_mode=True"] if _rounds_up(p) and set(window.stride) != {1} else []
     options += ["count_include_pad=False"] if kind == "Avg" and not counts_pads else []
@@ -227,17 +199,21 @@ def _padded_pool(
         )
     ]
     mode = '"max"' if method == "MAX" else '"mean"'
-    how = [window.kernel, window.stride, _sides(counted), _sides(beyond)]
-    return code.call("padded_pool", image, mode, *(str(tuple(map(int, one))) for one in how))
+    pads = _sides(counted), _sides(beyond)
+    return code.call("padded_pool", image, mode, *_integers(window.kernel, window.stride), *pads)
 
 
 def _caffe_pool(code: ModuleCode, image: str, kind: int, window: Window, up: bool) -> str:
-    how = [str(tuple(map(int, one))) for one in (window.kernel, window.stride, window.pad)]
+    how = _integers(window.kernel, window.stride, window.pad)
     if kind == PoolingParameter.STOCHASTIC:
         code.call("caffe_pool")
-        return code.call("expected_pool", image, *how, str(up))
+        return code.call("expected_pool", image, *how, up)
     mode = '"max"' if kind == PoolingParameter.MAX else '"mean"'
-    return code.call("caffe_pool", image, mode, *how, str(up))
+    return code.call("caffe_pool", image, mode, *how, up)
+
+
+def _integers(*shapes: Shape) -> list[tuple[int, ...]]:
+    return [tuple(map(int, shape)) for shape in shapes]
 
 
 def _spp(node: LayerNode, code: ModuleCode) -> None:
@@ -256,15 +232,14 @@ def _spp(node: LayerNode, code: ModuleCode) -> None:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "Convolution": _convolution,
-    "ConvolutionDepthwise": _convolution,
-    "Deconvolution": _deconvolution,
-    "DepthwiseConvolution": _convolution,
+    **dict.fromkeys(
+        ("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "NdConvolution"),
+        _convolution,
+    ),
+    **dict.fromkeys(("NdPooling", "Pooling"), _pooling),
+    "Deconvolution": partial(_convolution, kind="ConvTranspose"),
     "Im2col": _im2col,
     "Interp": _interp,
-    "NdConvolution": _convolution,
-    "NdPooling": _pooling,
-    "Pooling": _pooling,
     "SPP": _spp,
     "Upsample": _upsample,
 }

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
+from demitasse.interop.export.layer_facts import prior_boxes
 from demitasse.interop.export.layer_graph import LayerNode, Value
-from demitasse.interop.torch_export.code import Converter, ModuleCode, literal, number
+from demitasse.interop.torch_export.code import Converter, ModuleCode, literal
 from demitasse.layers.detection.boxes import just_below
 from demitasse.layers.detection.cascade import BoxGroupOutput, DecodeBBox
 from demitasse.layers.detection.detection_output import DetectionOutput
@@ -17,91 +16,89 @@ from demitasse.layers.detection.yolo_output import YoloDetectionOutput, YoloOutp
 from demitasse.layers.region_pooling import ROIAlign
 
 
-def _prior_box(node: LayerNode, code: ModuleCode) -> None:
-    """Add the boxes as a buffer, as they depend on shapes alone."""
-    place = node.place
-    place.layer.run_forward(place.bottom, place.top)
-    code.let(code.buffer(node, np.array(place.top[0].cpu_data())), node.tops[0])
-
-
 def _detection_output(node: LayerNode, code: ModuleCode) -> None:
     layer = node.layer_as(DetectionOutput)
     detector = layer.detector
-    options = {
-        "classes": str(detector.classes),
-        "background": str(detector.background),
-        "shared": str(layer.boxes == 1),
-        "code": literal(detector.code),
-        "variance_in_target": str(detector.variance_in_target),
-        "confidence": number(detector.confidence),
-        "overlap": number(detector.overlap),
-        "eta": number(detector.eta),
-        "top_k": str(detector.top_k),
-        "keep": str(detector.keep),
-    }
-    arguments = [code.variable(one) for one in node.bottoms[:3]]
-    arguments += [f"{name}={value}" for name, value in options.items()]
-    code.let(code.call("detection_output", *arguments), node.tops[0])
+    found = code.call(
+        "detection_output",
+        *node.bottoms[:3],
+        classes=detector.classes,
+        background=detector.background,
+        shared=layer.boxes == 1,
+        code=literal(detector.code),
+        variance_in_target=detector.variance_in_target,
+        confidence=float(detector.confidence),
+        overlap=float(detector.overlap),
+        eta=float(detector.eta),
+        top_k=detector.top_k,
+        keep=detector.keep,
+    )
+    code.let(found, node.tops[0])
 
 
 def _proposal(node: LayerNode, code: ModuleCode) -> None:
     proposer = node.layer_as(Proposal).proposer
-    options = {
-        "stride": str(proposer.stride),
-        "min_size": number(proposer.least),
-        "pre_nms_top_n": str(proposer.looked_at),
-        "post_nms_top_n": str(proposer.keep),
-        "overlap": number(proposer.overlap),
-    }
     anchors = code.buffer(node, proposer.anchors)
-    arguments = [*map(code.variable, node.bottoms), anchors]
-    arguments += [f"{name}={value}" for name, value in options.items()]
-    names: list[Value | str] = [*node.tops]
-    names += ["unused"] * (2 - len(names))
-    code.let_several(code.call("propose", *arguments), names)
+    found = code.call(
+        "propose",
+        *node.bottoms,
+        anchors,
+        stride=proposer.stride,
+        min_size=float(proposer.least),
+        pre_nms_top_n=proposer.looked_at,
+        post_nms_top_n=proposer.keep,
+        overlap=float(proposer.overlap),
+    )
+    _let_two(node, code, found)
+
+
+def _let_two(node: LayerNode, code: ModuleCode, pair: str) -> None:
+    """Add an assignment of two values, the second to a top or a variable that is not read."""
+    names: list[Value | str] = [*node.tops, "unused"]
+    code.let_several(pair, names[:2])
 
 
 def _roi_pooling(node: LayerNode, code: ModuleCode) -> None:
-    p, (x, rois) = node.layer.param.roi_pooling_param, map(code.variable, node.bottoms)
-    how = [str((p.pooled_h, p.pooled_w)), number(p.spatial_scale)]
-    how += [number(p.pad_ratio)] if p.pad_ratio else []
-    code.let(code.call("roi_pool", x, rois, *how), node.tops[0])
+    p = node.layer.param.roi_pooling_param
+    ratio = [p.pad_ratio] if p.pad_ratio else []
+    code.apply_function(node, "roi_pool", (p.pooled_h, p.pooled_w), p.spatial_scale, *ratio)
 
 
 def _roi_align(node: LayerNode, code: ModuleCode) -> None:
-    layer, (x, rois) = node.layer_as(ROIAlign), map(code.variable, node.bottoms)
-    how = [str(tuple(layer.pooled)), number(layer.scale), number(layer.pad_ratio)]
-    code.let(code.call("roi_align", x, rois, *how), node.tops[0])
+    layer = node.layer_as(ROIAlign)
+    how = tuple(layer.pooled), float(layer.scale), float(layer.pad_ratio)
+    code.apply_function(node, "roi_align", *how)
+
+
+def _psroi_pooling(node: LayerNode, code: ModuleCode) -> None:
+    p = node.layer.param.psroi_pooling_param
+    code.apply_function(node, "psroi_pool", p.output_dim, p.group_size, p.spatial_scale)
 
 
 def _decode_bbox(node: LayerNode, code: ModuleCode) -> None:
-    layer, arguments = node.layer_as(DecodeBBox), [*map(code.variable, node.bottoms[:2])]
-    arguments += [code.buffer(node, one) for one in (layer.mean, layer.std)]
-    code.let(code.call("decode_regions", *arguments), node.tops[0])
+    layer = node.layer_as(DecodeBBox)
+    statistics = [code.buffer(node, one) for one in (layer.mean, layer.std)]
+    code.let(code.call("decode_regions", *node.bottoms[:2], *statistics), node.tops[0])
 
 
 def _box_group_output(node: LayerNode, code: ModuleCode) -> None:
-    layer, bottoms = node.layer_as(BoxGroupOutput), [*map(code.variable, node.bottoms)]
+    layer, bottoms = node.layer_as(BoxGroupOutput), node.bottoms
     p = layer.param.box_group_output_param
     statistics = [code.buffer(node, one) for one in (layer.mean, layer.std)]
-    limits = f"shift={number(1 / p.field_xyr)}, factor={number(math.log(p.field_whr))}"
-    maps = []
-    for score, codes, fields, stride in zip(
-        bottoms[::2], bottoms[1::2], layer.fields, layer.strides, strict=True
-    ):
-        arguments = [score, codes, code.buffer(node, fields), *statistics]
-        maps.append(code.call("group_boxes", *arguments, f"stride={stride}", limits))
-    options = {
-        "score": number(p.fg_thr),
-        "overlap": number(p.iou_thr),
-        "min_size": number(p.min_size),
-        "pre_nms_top_n": str(p.max_nms_num),
-        "post_nms_top_n": str(p.max_post_nms_num),
-    }
-    arguments = [f"[{', '.join(maps)}]", *(f"{name}={value}" for name, value in options.items())]
-    names: list[Value | str] = [*node.tops]
-    names += ["unused"] * (2 - len(names))
-    code.let_several(code.call("collect_regions", *arguments), names)
+    maps = [
+        code.call(
+            "group_boxes", score, codes, code.buffer(node, fields), *statistics,
+            stride=stride, shift=1 / p.field_xyr, factor=math.log(p.field_whr),
+        )
+        for score, codes, fields, stride in zip(
+            bottoms[::2], bottoms[1::2], layer.fields, layer.strides, strict=True
+        )
+    ]  # fmt: skip
+    found = code.call(
+        "collect_regions", f"[{', '.join(maps)}]", score=p.fg_thr, overlap=p.iou_thr,
+        min_size=float(p.min_size), pre_nms_top_n=p.max_nms_num, post_nms_top_n=p.max_post_nms_num,
+    )  # fmt: skip
+    _let_two(node, code, found)
 
 
 def _yolo_output(node: LayerNode, code: ModuleCode) -> None:
@@ -110,28 +107,22 @@ def _yolo_output(node: LayerNode, code: ModuleCode) -> None:
     units = layer.units(list(node.place.bottom))
     maps = []
     for x, anchors, unit in zip(node.bottoms, layer.anchors, units, strict=True):
-        arguments = [code.variable(x), code.buffer(node, anchors / unit), str(layer.classes)]
-        maps.append(code.call("yolo_map", *arguments, f"best_only={best_only}"))
+        scaled = code.buffer(node, anchors / unit)
+        maps.append(code.call("yolo_map", x, scaled, layer.classes, best_only=best_only))
     above = just_below(layer.confidence) if best_only else layer.confidence
-    how = [f"above={number(above)}", f"overlap={number(just_below(layer.overlap))}"]
-    code.let(code.call("yolo_output", f"[{', '.join(maps)}]", *how), node.tops[0])
-
-
-def _psroi_pooling(node: LayerNode, code: ModuleCode) -> None:
-    p, (x, rois) = node.layer.param.psroi_pooling_param, map(code.variable, node.bottoms)
-    how = [str(p.output_dim), str(p.group_size), number(p.spatial_scale)]
-    code.let(code.call("psroi_pool", x, rois, *how), node.tops[0])
+    how = {"above": float(above), "overlap": float(just_below(layer.overlap))}
+    code.let(code.call("yolo_output", f"[{', '.join(maps)}]", **how), node.tops[0])
 
 
 CONVERTERS: Mapping[str, Converter] = {
     "BoxGroupOutput": _box_group_output,
     "DecodeBBox": _decode_bbox,
+    "DetectionOutput": _detection_output,
+    "PSROIPooling": _psroi_pooling,
+    "PriorBox": lambda node, code: code.let(code.buffer(node, prior_boxes(node)), node.tops[0]),
+    "Proposal": _proposal,
     "ROIAlign": _roi_align,
+    "ROIPooling": _roi_pooling,
     "YoloDetectionOutput": _yolo_output,
     "Yolov3DetectionOutput": _yolo_output,
-    "DetectionOutput": _detection_output,
-    "PriorBox": _prior_box,
-    "Proposal": _proposal,
-    "PSROIPooling": _psroi_pooling,
-    "ROIPooling": _roi_pooling,
 }

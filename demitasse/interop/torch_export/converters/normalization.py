@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.interop.export.layer_graph import LayerNode, Value, batch_norm_parameters
+from demitasse.interop.export.layer_facts import batch_norm_parameters, channel_shape
+from demitasse.interop.export.layer_graph import LayerNode, Value
 from demitasse.interop.torch_export.code import Converter, ModuleCode, number
 from demitasse.layers.batch_norm import BatchNorm
 from demitasse.layers.bn import BN, EPS, SegNetBN
@@ -22,18 +23,19 @@ def _batch_norm(node: LayerNode, code: ModuleCode) -> None:
     """Add BatchNorm with the folded Scale, or normalization by batch statistics."""
     layer, [x], [y] = node.layer_as(BatchNorm), node.bottoms, node.tops
     numbers = batch_norm_parameters(node)
-    scale, shift = (numbers.scale, numbers.shift) if numbers.affine else (None, None)
-    image = code.variable(x)
     if layer.use_global_stats:
-        _norm(node, code, layer.eps, numbers.mean, numbers.variance, scale, shift)
+        weights = {"weight": numbers.scale, "bias": numbers.shift} if numbers.affine else {}
+        _norm(node, code, layer.eps, numbers.mean, numbers.variance, weights)
         return
-    rows = image if len(x.shape) > 1 else f"{image}[:, None]"
-    unit = code.call("batch_norm_of_batch", rows, number(layer.eps))
-    if scale is not None and shift is not None:
+    image, flat = code.variable(x), len(x.shape) == 1
+    unit = code.call("batch_norm_of_batch", f"{image}[:, None]" if flat else image, layer.eps)
+    if numbers.affine:
         axes = (-1, *(1,) * (max(2, len(x.shape)) - 2))
-        weights = code.parameters(node, weight=scale.reshape(axes), bias=shift.reshape(axes))
-        unit = code.call("affine", unit, weights)
-    code.let(unit if len(x.shape) > 1 else f"{unit}[:, 0]", y)
+        stored = code.parameters(
+            node, weight=numbers.scale.reshape(axes), bias=numbers.shift.reshape(axes)
+        )
+        unit = code.call("affine", unit, stored)
+    code.let(f"{unit}[:, 0]" if flat else unit, y)
 
 
 def _norm(
@@ -42,18 +44,16 @@ def _norm(
     eps: float,
     mean: np.ndarray,
     variance: np.ndarray,
-    scale: np.ndarray | None,
-    shift: np.ndarray | None,
+    weights: dict[str, np.ndarray],
 ) -> None:
     """Add a PyTorch BatchNorm."""
     [x], [y] = node.bottoms, node.tops
-    affine = "" if scale is not None else ", affine=False"
+    affine = "" if weights else ", affine=False"
     axes = AXES.get(len(x.shape), "1")
     module = code.module(
         node,
         f"nn.BatchNorm{axes}d({mean.size}, eps={number(eps)}{affine})",
-        weight=scale,
-        bias=shift,
+        **weights,
         running_mean=mean,
         running_var=variance,
     )
@@ -73,15 +73,15 @@ def _bn(node: LayerNode, code: ModuleCode) -> None:
         return
     layer = node.layer_as(BN)
     scale, shift, mean, variance = (blob.cpu_data().reshape(-1) for blob in layer.blobs)
-    _norm(node, code, layer.eps, mean, variance, scale, shift)
+    _norm(node, code, layer.eps, mean, variance, {"weight": scale, "bias": shift})
 
 
 def _segnet(node: LayerNode, layer: SegNetBN, code: ModuleCode) -> None:
     [x], y = node.bottoms, node.tops[0]
     weights = code.parameters(
         node,
-        weight=layer.blobs[0].cpu_data().reshape(_channel_shape(layer.blobs[0], x)),
-        bias=layer.blobs[1].cpu_data().reshape(_channel_shape(layer.blobs[1], x)),
+        weight=_per_channel(layer.blobs[0], x),
+        bias=_per_channel(layer.blobs[1], x),
     )
     image = unit = code.variable(x)
     if layer.learns:
@@ -96,43 +96,32 @@ def _segnet(node: LayerNode, layer: SegNetBN, code: ModuleCode) -> None:
     code.let(code.call("affine", unit, weights), y)
 
 
-def _channel_shape(blob: Blob, x: Value) -> tuple[int, ...]:
-    """Return the shape in which a parameter of one value per channel broadcasts."""
-    return (blob.count, *(1,) * (len(x.shape) - 2))
+def _per_channel(blob: Blob, x: Value) -> np.ndarray:
+    return blob.cpu_data().reshape(channel_shape(blob.count, x))
 
 
 def _lrn(node: LayerNode, code: ModuleCode) -> None:
     """Add LocalResponseNorm; within channels, its formula."""
-    layer, x, [y] = node.layer_as(LRN), code.variable(node.bottoms[0]), node.tops
-    numbers = [number(layer.alpha), number(layer.beta)]
+    layer = node.layer_as(LRN)
+    alpha, beta, k = (number(one) for one in (layer.alpha, layer.beta, layer.k))
     if layer.across:
-        options = f"{layer.size}, alpha={numbers[0]}, beta={numbers[1]}, k={number(layer.k)}"
-        module = code.module(node, f"nn.LocalResponseNorm({options})")
-        code.let(f"{module}({x})", y)
+        code.apply(node, f"nn.LocalResponseNorm({layer.size}, alpha={alpha}, beta={beta}, k={k})")
     else:
-        code.let(code.call("lrn_within_channel", x, str(layer.size), *numbers), y)
+        code.apply_function(node, "lrn_within_channel", layer.size, alpha, beta)
 
 
 def _mvn(node: LayerNode, code: ModuleCode) -> None:
     p, [x], [y] = node.layer.param.mvn_param, node.bottoms, node.tops
-    image = code.variable(x)
-    if len(x.shape) != 4:
-        image = code.reshaped(image, y.sizes)
+    image = code.variable(x) if len(x.shape) == 4 else code.reshaped(x, y.sizes)
     axes = tuple(range(1 if p.across_channels else 2, 4))
-    code.let(code.call("mvn", image, str(axes), str(p.normalize_variance), number(p.eps)), y)
+    code.let(code.call("mvn", image, axes, p.normalize_variance, p.eps), y)
 
 
 def _normalize(node: LayerNode, code: ModuleCode) -> None:
-    p, [x], [y] = node.layer.param.norm_param, node.bottoms, node.tops
-    blob, image = node.layer.blobs[0], code.variable(x)
+    p, [x] = node.layer.param.norm_param, node.bottoms
     axes = list(range(1, len(x.shape))) if p.across_spatial else [1]
-    weights = code.parameters(node, weight=blob.cpu_data().reshape(_channel_shape(blob, x)))
-    code.let(code.call("normalize", image, str(axes), number(p.eps), weights), y)
-
-
-def _softmax(node: LayerNode, code: ModuleCode) -> None:
-    module = code.module(node, f"nn.Softmax({node.layer_as(Softmax).axis})")
-    code.let(f"{module}({code.variable(node.bottoms[0])})", node.tops[0])
+    weights = code.parameters(node, weight=_per_channel(node.layer.blobs[0], x))
+    code.apply_function(node, "normalize", axes, p.eps, weights)
 
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -141,5 +130,5 @@ CONVERTERS: Mapping[str, Converter] = {
     "LRN": _lrn,
     "MVN": _mvn,
     "Normalize": _normalize,
-    "Softmax": _softmax,
+    "Softmax": lambda node, code: code.apply(node, f"nn.Softmax({node.layer_as(Softmax).axis})"),
 }

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from demitasse.blob import Blob
-from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.layer_facts import broadcast_sizes
+from demitasse.interop.export.layer_graph import LayerNode
 from demitasse.interop.torch_export.code import Converter, ModuleCode, number
 from demitasse.layers.eltwise import Eltwise
 from demitasse.layers.inner_product import InnerProduct
@@ -53,26 +53,25 @@ def _embed(node: LayerNode, code: ModuleCode) -> None:
 
 def _scale(node: LayerNode, code: ModuleCode) -> None:
     """Add a product, and a sum with a bias."""
-    layer, x, [y] = node.layer, node.bottoms[0], node.tops
-    p = layer.param.scale_param
-    arrays: dict[str, np.ndarray] = {}
-    if len(node.bottoms) == 1:
-        arrays["weight"] = _broadcast_parameter(x, layer.blobs[0], p.axis)
-    if p.bias_term:
-        arrays["bias"] = _broadcast_parameter(x, layer.blobs[-1], p.axis)
-    image = code.variable(x)
-    if "weight" not in arrays:
+    p, own_weight = node.layer.param.scale_param, len(node.bottoms) == 1
+    image = code.variable(node.bottoms[0])
+    if not own_weight:
         image = f"{image} * {_operand(node, code, p.axis)}"
-    if arrays:
-        image = code.call("affine", image, code.parameters(node, **arrays))
-    code.let(image, y)
+    if own_weight or p.bias_term:
+        weights = code.parameters(
+            node,
+            weight=_parameter(node, 0, p.axis) if own_weight else None,
+            bias=_parameter(node, -1, p.axis) if p.bias_term else None,
+        )
+        image = code.call("affine", image, weights)
+    code.let(image, node.tops[0])
 
 
 def _bias(node: LayerNode, code: ModuleCode) -> None:
     axis, x = node.layer.param.bias_param.axis, node.bottoms[0]
     if len(node.bottoms) == 1:
-        weights = code.parameters(node, bias=_broadcast_parameter(x, node.layer.blobs[0], axis))
-        code.let(code.call("affine", code.variable(x), weights), node.tops[0])
+        weights = code.parameters(node, bias=_parameter(node, 0, axis))
+        code.apply_function(node, "affine", weights)
     else:
         code.let(f"{code.variable(x)} + {_operand(node, code, axis)}", node.tops[0])
 
@@ -80,18 +79,14 @@ def _bias(node: LayerNode, code: ModuleCode) -> None:
 def _operand(node: LayerNode, code: ModuleCode, axis: int) -> str:
     """Return the second bottom in a shape that broadcasts."""
     x, other = node.bottoms
-    start = axis % len(x.shape)
-    behind = len(x.shape) - start - len(other.shape) if other.shape else 0
-    name = code.variable(other)
-    return code.reshaped(name, [*other.sizes, *(1,) * behind]) if behind else name
+    sizes = broadcast_sizes(x, other.sizes, axis)
+    return code.variable(other) if sizes == other.sizes else code.reshaped(other, sizes)
 
 
-def _broadcast_parameter(x: Value, blob: Blob, axis: int) -> np.ndarray:
+def _parameter(node: LayerNode, number: int, axis: int) -> np.ndarray:
     """Return a parameter for the axes from ``axis``, in a shape that broadcasts."""
-    if not blob.num_axes:
-        return blob.cpu_data()
-    behind = len(x.shape) - axis % len(x.shape) - blob.num_axes
-    return blob.cpu_data().reshape((*blob.shape, *(1,) * behind))
+    blob = node.layer.blobs[number]
+    return blob.cpu_data().reshape(broadcast_sizes(node.bottoms[0], blob.shape, axis))
 
 
 def _eltwise(node: LayerNode, code: ModuleCode) -> None:
@@ -115,10 +110,9 @@ def _eltwise(node: LayerNode, code: ModuleCode) -> None:
 def _axpy(node: LayerNode, code: ModuleCode) -> None:
     """Add a product with one factor per channel, and a sum."""
     factors, x, shortcut = node.bottoms
-    shape = [*x.sizes[:2], *(1,) * (len(x.shape) - 2)]
     one_each = code.variable(factors)
-    if len(factors.shape) != len(shape):
-        one_each = code.reshaped(one_each, shape)
+    if len(factors.shape) != len(x.shape):
+        one_each = code.reshaped(one_each, [*x.sizes[:2], *(1,) * (len(x.shape) - 2)])
     code.let(f"{one_each} * {code.variable(x)} + {code.variable(shortcut)}", node.tops[0])
 
 

@@ -29,13 +29,9 @@ def _rnn(node: LayerNode, code: ModuleCode) -> None:
 
 
 def _loop(
-    node: LayerNode,
-    code: ModuleCode,
-    layer: RecurrentLayer,
-    name: str,
-    more: Mapping[str, np.ndarray],
-    results: int,
-) -> None:
+    node: LayerNode, code: ModuleCode, layer: RecurrentLayer, name: str,
+    more: Mapping[str, np.ndarray], results: int,
+) -> None:  # fmt: skip
     blobs = layer.blobs
     weights = code.parameters(
         node,
@@ -45,13 +41,10 @@ def _loop(
         hidden_weight=blobs[layer.recurrent_index].cpu_data(),
         **more,
     )
-    x, cont, *others = map(code.variable, node.bottoms)
-    arguments = [x, cont, weights]
-    if others:
-        arguments += others if layer.has_static else ["None", *others]
-    names: list[Value | str] = [*node.tops]
-    names += ["unused"] * (results - len(names))
-    code.let_several(code.call(name, *arguments), names)
+    x, cont, *others = node.bottoms
+    static = [] if layer.has_static or not others else ["None"]
+    names: list[Value | str] = [*node.tops, *["unused"] * results]
+    code.let_several(code.call(name, x, cont, weights, *static, *others), names[:results])
 
 
 def _lstm_unit(node: LayerNode, code: ModuleCode) -> None:
@@ -60,9 +53,9 @@ def _lstm_unit(node: LayerNode, code: ModuleCode) -> None:
     n = cells.sizes[1]
     found = code.call(
         "lstm_step",
-        code.reshaped(code.variable(gates), [n, 4 * layer.h]),
-        code.reshaped(code.variable(cells), [n, layer.h]),
-        code.reshaped(code.variable(cont), [n, 1]),
+        code.reshaped(gates, [n, 4 * layer.h]),
+        code.reshaped(cells, [n, layer.h]),
+        code.reshaped(cont, [n, 1]),
     )
     states = code.let_several(found, ["cells", "hidden"])
     for state, top in zip(states, node.tops, strict=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from demitasse.interop.export.layer_facts import crop_offsets, reorg_blocks, tile_repeats
 from demitasse.interop.export.layer_graph import LayerNode
 from demitasse.interop.torch_export.code import Converter, ModuleCode
 from demitasse.layers.argmax import ArgMax
@@ -23,6 +24,12 @@ def _reshape(node: LayerNode, code: ModuleCode) -> None:
         code.let(f"{image}.flatten(1)", y)
     else:
         code.let(code.reshaped(image, y.sizes), y)
+
+
+def _method(node: LayerNode, code: ModuleCode, name: str, numbers: Iterable[int]) -> None:
+    """Add a call of a method of the bottom."""
+    arguments = ", ".join(map(str, numbers))
+    code.let(f"{code.variable(node.bottoms[0])}.{name}({arguments})", node.tops[0])
 
 
 def _concat(node: LayerNode, code: ModuleCode) -> None:
@@ -48,9 +55,7 @@ def _slice(node: LayerNode, code: ModuleCode) -> None:
 
 def _crop(node: LayerNode, code: ModuleCode) -> None:
     """Add a slice."""
-    p, [x, _], [y] = node.layer.param.crop_param, node.bottoms, node.tops
-    axis = p.axis % len(x.shape)
-    offsets = list(p.offset) if len(p.offset) > 1 else list(p.offset or [0]) * (len(x.shape) - axis)
+    [x, _], [y], (axis, offsets) = node.bottoms, node.tops, crop_offsets(node)
     index = [":"] * axis
     for offset, size in zip(offsets, y.sizes[axis:], strict=True):
         if isinstance(size, int):
@@ -61,11 +66,6 @@ def _crop(node: LayerNode, code: ModuleCode) -> None:
     code.let(f"{code.variable(x)}[{', '.join(index)}]", y)
 
 
-def _permute(node: LayerNode, code: ModuleCode) -> None:
-    order = ", ".join(map(str, node.layer_as(Permute).order))
-    code.let(f"{code.variable(node.bottoms[0])}.permute({order})", node.tops[0])
-
-
 def _shuffle_channel(node: LayerNode, code: ModuleCode) -> None:
     """Add a transposition of the groups and their channels."""
     [x], [y], group = node.bottoms, node.tops, node.layer.param.shuffle_channel_param.group
@@ -74,21 +74,10 @@ def _shuffle_channel(node: LayerNode, code: ModuleCode) -> None:
 
 
 def _reorg(node: LayerNode, code: ModuleCode) -> None:
-    p, [x], [y] = node.layer.param.reorg_param, node.bottoms, node.tops
-    s, (n, (c, h, w)) = p.stride, (x.sizes[0], x.shape[1:])
-    less = c // (s * s)
-    blocks, order = [n, less, h, s, w, s], "0, 3, 5, 1, 2, 4"
-    if p.reverse:
-        blocks, order = [n, s, s, less, h, w], "0, 3, 4, 1, 5, 2"
-    turned = code.let(f"{code.reshaped(code.variable(x), blocks)}.permute({order})", "blocks")
+    [x], [y], (sizes, order) = node.bottoms, node.tops, reorg_blocks(node)
+    places = ", ".join(map(str, order))
+    turned = code.let(f"{code.reshaped(x, sizes)}.permute({places})", "blocks")
     code.let(code.reshaped(turned, y.sizes), y)
-
-
-def _tile(node: LayerNode, code: ModuleCode) -> None:
-    p, [x] = node.layer.param.tile_param, node.bottoms
-    repeats = ["1"] * len(x.shape)
-    repeats[p.axis % len(x.shape)] = str(p.tiles)
-    code.let(f"{code.variable(x)}.repeat({', '.join(repeats)})", node.tops[0])
 
 
 def _argmax(node: LayerNode, code: ModuleCode) -> None:
@@ -96,7 +85,7 @@ def _argmax(node: LayerNode, code: ModuleCode) -> None:
     axis, rows = 1 if layer.axis is None else layer.axis, code.variable(x)
     if layer.axis is None and len(x.shape) != 2:
         rows += ".flatten(1)"
-    call = code.call("last_largest", rows, str(layer.k), str(axis))
+    call = code.call("last_largest", rows, layer.k, axis)
     if layer.axis is not None:
         code.let(f"{call}[{0 if layer.values else 1}]", y)
     elif layer.values:
@@ -119,25 +108,19 @@ def _filter(node: LayerNode, code: ModuleCode) -> None:
         code.let(f"{source}[{chosen}]", top)
 
 
-def _parameter(node: LayerNode, code: ModuleCode) -> None:
-    """Add the parameter as a value."""
-    weights = code.parameters(node, value=node.layer.blobs[0].cpu_data())
-    code.let(f'{weights}["value"]', node.tops[0])
-
-
 CONVERTERS: Mapping[str, Converter] = {
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _reshape),
     "ArgMax": _argmax,
     "BatchReindex": _batch_reindex,
     "Concat": _concat,
     "Crop": _crop,
     "Filter": _filter,
-    "Flatten": _reshape,
-    "Parameter": _parameter,
-    "Permute": _permute,
+    "Parameter": lambda node, code: code.let(
+        f'{code.parameters(node, value=node.layer.blobs[0].cpu_data())}["value"]', node.tops[0]
+    ),
+    "Permute": lambda node, code: _method(node, code, "permute", node.layer_as(Permute).order),
     "Reorg": _reorg,
-    "Reshape": _reshape,
     "ShuffleChannel": _shuffle_channel,
     "Slice": _slice,
-    "Squeeze": _reshape,
-    "Tile": _tile,
+    "Tile": lambda node, code: _method(node, code, "repeat", tile_repeats(node)),
 }

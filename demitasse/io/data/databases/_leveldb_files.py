@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from io import FileIO
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -30,7 +31,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import read_bytes, regular_file
-from demitasse.io.data.databases.database import DamagedError
+from demitasse.io.data.databases.database import DamagedError, check
 from demitasse.io.proto.wire_format import varint
 
 LOG_BLOCK = 32 * 1024
@@ -44,7 +45,9 @@ PLAIN, SNAPPY = 0, 1
 LARGEST_BLOCK = 1 << 31
 
 Entry = tuple[bytes, int, bytes]
-"""Key, minus (sequence number * 256 + kind), value; sorted entries are newest first."""
+"""User key, minus (sequence number * 256 + kind), value; sorted entries are newest first.
+
+The two numbers behind the user key, in eight bytes, make the internal key of a table."""
 
 
 class Table(NamedTuple):
@@ -61,7 +64,6 @@ class Manifest:
 
     Attributes:
         log_number: Number of the oldest log that is not yet a table.
-        next_file: First unused file number.
         last_sequence: Number of writes so far.
         tables: The tables, by level and number.
     """
@@ -154,9 +156,8 @@ def read_manifest(path: Path) -> Manifest:
         while source:
             match source.varint():
                 case 1:
-                    if (order := source.counted()) != ORDER:
-                        message = f"keys are sorted by another comparator, {order.decode()!r}"
-                        raise DamagedError(message)
+                    order = source.counted()
+                    check(order == ORDER, f"keys are sorted by another comparator, {order!r}")
                 case 2:
                     manifest.log_number = source.varint()
                 case 3:
@@ -191,17 +192,14 @@ def table_entries(path: Path) -> Iterator[Entry]:
     """
     with regular_file(path).open("rb", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
-        if size < FOOTER:
-            message = f"the table {path.name} is truncated"
-            raise DamagedError(message)
+        check(size >= FOOTER, f"the table {path.name} is truncated")
         content = _part(file, size - FOOTER, FOOTER)
         footer = _Bytes(content)
         for _ in range(2):  # handle of the meta index
             footer.varint()
         index = _block(file, size, footer.varint(), footer.varint())
-        if int.from_bytes(content[-8:], "little") != MAGIC:
-            message = f"the table {path.name} is truncated or is no table"
-            raise DamagedError(message)
+        magic = int.from_bytes(content[-8:], "little")
+        check(magic == MAGIC, f"the table {path.name} is truncated or is no table")
         for _, handle in _block_entries(index):
             place = _Bytes(handle)
             for key, value in _block_entries(_block(file, size, place.varint(), place.varint())):
@@ -214,33 +212,23 @@ def table_entries(path: Path) -> Iterator[Entry]:
 def _part(file: FileIO, offset: int, size: int) -> bytes:
     file.seek(offset)
     content = file.read(size)
-    if len(content) < size:
-        message = "a table was truncated while it was read"
-        raise DamagedError(message)
+    check(len(content) == size, "a table was truncated while it was read")
     return content
 
 
 def _block(file: FileIO, end: int, offset: int, size: int) -> bytes:
-    if offset + size + 5 > end:
-        message = "a table is truncated"
-        raise DamagedError(message)
+    check(offset + size + 5 <= end, "a table is truncated")
     content = _part(file, offset, size + 1)
     block, kind = content[:-1], content[-1]
-    if kind == PLAIN:
-        return block
-    if kind == SNAPPY:
-        return unsnap(block)
-    message = f"a table has the unknown compression type {kind}"
-    raise DamagedError(message)
+    check(kind in {PLAIN, SNAPPY}, f"a table has the unknown compression type {kind}")
+    return block if kind == PLAIN else unsnap(block)
 
 
 def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values; a stored key omits the prefix shared with the previous key."""
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * restarts
-    if end < 0:
-        message = "a block of a table is truncated"
-        raise DamagedError(message)
+    check(end >= 0, "a block of a table is truncated")
     at, key = 0, b""
     while at < end:
         shared, own, size = block[at], block[at + 1], block[at + 2]
@@ -262,9 +250,8 @@ def unsnap(packed: bytes) -> bytes:
     """Decompress a Snappy block."""
     source = _Bytes(packed)
     size = source.varint()
-    if size > LARGEST_BLOCK:
-        message = f"a compressed block declares {size} bytes, more than {LARGEST_BLOCK}"
-        raise DamagedError(message)
+    too_large = f"a compressed block declares {size} bytes, more than {LARGEST_BLOCK}"
+    check(size <= LARGEST_BLOCK, too_large)
     at, end = source.at, len(packed)
     out = bytearray()
     while at < end and len(out) <= size:
@@ -295,16 +282,14 @@ def unsnap(packed: bytes) -> bytes:
             out += (out[start:] * (length // offset + 1))[:length]
         else:
             out += out[start : start + length]
-    if len(out) != size or at > end:
-        message = f"a compressed block does not have the declared {size} bytes"
-        raise DamagedError(message)
+    right_size = len(out) == size and at <= end
+    check(right_size, f"a compressed block does not have the declared {size} bytes")
     return bytes(out)
 
 
 POLYNOMIAL = 0x82F63B78  # bits in reverse
 ALL = 0xFFFFFFFF
-LANE = 64
-"""Bytes per lane: long enough that combining is cheap, short enough for many lanes."""
+LANE = 64  # bytes per lane: long enough that combining is cheap, short enough for many lanes
 
 MASK = 0xA282EAD8
 
@@ -312,7 +297,10 @@ MASK = 0xA282EAD8
 def crc32c(content: bytes) -> int:
     """Return the checksum of ``content``."""
     if len(content) < 4:
-        return _byte_by_byte(content)
+        checksum = ALL
+        for byte in content:
+            checksum = int(_tables(0)[0][(checksum ^ byte) & 0xFF]) ^ checksum >> 8
+        return checksum ^ ALL
     lanes = -(-len(content) // LANE)
     padded = np.zeros(lanes * LANE, np.uint8)  # zeros in front change nothing
     padded[len(padded) - len(content) :] = np.frombuffer(content, np.uint8)
@@ -352,29 +340,14 @@ def _tables(power: int) -> np.ndarray:
     return halves
 
 
-def _byte_by_byte(content: bytes) -> int:
-    state = ALL
-    for byte in content:
-        state = int(_tables(0)[0][(state ^ byte) & 0xFF]) ^ state >> 8
-    return state ^ ALL
-
-
-BLOCK = 64 * 1024
-"""Bytes per block of a table, as in databases written by Caffe."""
-
-RESTART_EVERY = 16
-"""Entries between two keys that are stored in full."""
+BLOCK = 64 * 1024  # bytes per block of a table, as in databases written by Caffe
+RESTART_EVERY = 16  # entries between two keys that are stored in full
 
 LAST_LEVEL = 6
 
 
 class LevelDbFiles:
-    """Files of a LevelDB opened for writing.
-
-    Args:
-        folder: An existing folder.
-        manifest: Manifest of the existing database, or None.
-    """
+    """Files of a LevelDB opened for writing; without a manifest, of a new database."""
 
     def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
         self._folder = folder
@@ -383,14 +356,10 @@ class LevelDbFiles:
         self._records = self._begin_manifest()
 
     def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Add a table of records; later records replace earlier ones of the same key.
-
-        Raises:
-            OSError: The table cannot be written.
-        """
+        """Add a table of records; later records replace earlier ones of the same key."""
         first = self._manifest.last_sequence + 1
         keyed = {
-            key: (_internal_key(key, sequence), value)
+            key: (key + (sequence << 8 | VALUE).to_bytes(8, "little"), value)
             for sequence, (key, value) in enumerate(entries, first)
         }
         keys = sorted(keyed)
@@ -467,7 +436,8 @@ class _Block:
     def add(self, key: bytes, value: bytes) -> None:
         shared = 0
         if self._count % RESTART_EVERY:
-            shared = _common_prefix(key, self.last)
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(key, self.last, strict=False))
+            shared = sum(1 for _ in same)
         else:
             self._restarts.append(self.size)
         head = varint(shared) + varint(len(key) - shared) + varint(len(value))
@@ -517,17 +487,6 @@ def _edit(manifest: Manifest, tables: Iterable[tuple[tuple[int, int], Table]]) -
         parts += (varint(7), varint(level), varint(number), varint(table.size))
         parts += (_length_prefixed(table.first), _length_prefixed(table.last))
     return b"".join(parts)
-
-
-def _internal_key(key: bytes, sequence: int) -> bytes:
-    """Return the internal key: user key, sequence number and kind."""
-    return key + (sequence << 8 | VALUE).to_bytes(8, "little")
-
-
-def _common_prefix(one: bytes, other: bytes) -> int:
-    """Return the length of the common prefix."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _length_prefixed(content: bytes) -> bytes:

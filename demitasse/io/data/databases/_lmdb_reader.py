@@ -22,21 +22,17 @@ from typing import NamedTuple
 from demitasse.core.paths import code_of, regular_file
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DataError, ErrorCode
-from demitasse.io.data.databases.database import BufferPool, DamagedError, Raw, what_is_there
+from demitasse.io.data.databases.database import BufferPool, DamagedError, Raw, check, what_is_there
 
-HEADER = Struct("<Q2xHHH")
-"""Page number, flags, end of the node offsets, start of the nodes."""
-OVERFLOW_HEADER = Struct("<Q2xHI")
-"""Page number, flags, number of consecutive pages."""
+HEADER = Struct("<Q2xHHH")  # page number, flags, end of the node offsets, start of the nodes
+OVERFLOW_HEADER = Struct("<Q2xHI")  # page number, flags, number of consecutive pages
 META = Struct("<II16x IHHQQQQQ IHHQQQQQ QQ")
 """Magic, version; free-page database and main database; last page, transaction.
 
 Per database: page size, flags, depth, branch, leaf and overflow pages, records, root.
 """
-NODE = Struct("<IHH")
-"""Size of the value, flags, size of the key, which follows."""
-BRANCH_NODE = Struct("<Q")
-"""Page number (48 bits) and size of the key (16 bits)."""
+NODE = Struct("<IHH")  # size of the value, flags, size of the key, which follows
+BRANCH_NODE = Struct("<Q")  # page number (48 bits) and size of the key (16 bits)
 PAGE_NUMBER = Struct("<Q")
 
 PAGE_HEADER_SIZE = HEADER.size
@@ -67,11 +63,8 @@ class Meta:
     """Fields of a meta page.
 
     Attributes:
-        page_size: In bytes.
-        transaction: Number of the transaction that wrote the page.
         last_page: Number of the last used page.
         depth: Levels of the B+ tree, leaves included; 0 without records.
-        records: Number of records.
         root: Page number of the root, or None without records.
     """
 
@@ -84,71 +77,33 @@ class Meta:
 
     @classmethod
     def parse(cls, page: bytes) -> Meta:
-        """Parse a meta page, or its first ``META_SIZE`` bytes.
-
-        Raises:
-            DamagedError: The bytes are no meta page, or of an unsupported kind of database.
-        """
-        if len(page) < META_SIZE:
-            message = "it is shorter than any LMDB"
-            raise DamagedError(message)
+        """Return the fields of a meta page, or of its first ``META_SIZE`` bytes."""
+        check(len(page) >= META_SIZE, "it is shorter than any LMDB")
         magic, version, page_size, *_, order, depth, _, _, _, records, root, last, transaction = (
             META.unpack_from(page, PAGE_HEADER_SIZE)
         )
-        if magic != MAGIC or not HEADER.unpack_from(page)[1] & META_PAGE:
-            message = "it does not begin like an LMDB of a 64-bit little-endian machine"
-            raise DamagedError(message)
-        if version != VERSION:
-            message = f"got version {version}, expected {VERSION}"
-            raise DamagedError(message)
-        if page_size not in PAGE_SIZES:
-            message = f"its header declares pages of {page_size} bytes"
-            raise DamagedError(message)
-        if order:
-            reason = "has several records per key" if order & SORTED_DUPLICATES else ""
-            reason = reason or "sorts its keys with another comparator"
-            message = f"it {reason} (flags {order:#x}); Caffe's databases do not"
-            raise DamagedError(message)
+        is_meta = magic == MAGIC and HEADER.unpack_from(page)[1] & META_PAGE
+        check(is_meta, "it does not begin like an LMDB of a 64-bit little-endian machine")
+        check(version == VERSION, f"got version {version}, expected {VERSION}")
+        check(page_size in PAGE_SIZES, f"its header declares pages of {page_size} bytes")
+        duplicates = order & SORTED_DUPLICATES
+        reason = "has several records per key" if duplicates else "sorts its keys otherwise"
+        check(not order, f"it {reason} (flags {order:#x}); Caffe's databases do not")
         empty = root == NO_PAGE
-        if empty != (depth == 0) or empty != (records == 0) or depth > DEEPEST:
-            message = f"its header declares {records} records {depth} levels below page {root}"
-            raise DamagedError(message)
+        consistent = empty == (depth == 0) == (records == 0) and depth <= DEEPEST
+        check(consistent, f"its header declares {records} records {depth} levels below page {root}")
         return cls(page_size, transaction, last, depth, records, None if empty else root)
 
 
 def branch_children(content: bytes, at: int, size: int, number: int) -> list[int]:
-    """Return the child page numbers of a branch page, in key order.
-
-    Args:
-        content: Bytes that contain the page.
-        at: Offset of the page.
-        size: Size of the page, in bytes.
-        number: Page number.
-
-    Raises:
-        DamagedError: The bytes are not this branch page.
-    """
+    """Return the child page numbers of the branch page at an offset, in key order."""
     places = _node_offsets(content, at, size, number, BRANCH)
     unpack = BRANCH_NODE.unpack_from
     return [unpack(content, at + place)[0] & 0xFFFF_FFFF_FFFF for place in places]
 
 
 class LeafLayout:
-    """Record locations of a leaf page; nearly all leaves of a database share one layout.
-
-    Args:
-        content: Bytes that contain the page.
-        at: Offset of the page.
-        size: Size of the page, in bytes.
-        number: Page number.
-
-    Attributes:
-        keys: Keys of this page.
-        spans: Locations of its records.
-
-    Raises:
-        DamagedError: The bytes are not this leaf page.
-    """
+    """Record locations of a leaf page; nearly all leaves of a database share one layout."""
 
     def __init__(self, content: bytes, at: int, size: int, number: int) -> None:
         self.keys: list[bytes] = []
@@ -160,8 +115,13 @@ class LeafLayout:
             length, kind, key_size = NODE.unpack_from(content, at + place)
             begin = place + NODE.size + key_size
             end = begin + (PAGE_NUMBER.size if kind == OVERFLOW_DATA else length)
+            if kind == DATABASE:
+                name = content[at + place + NODE.size : at + begin]
+                message = f"it has a database named {name!r}; Caffe's databases are unnamed"
+                raise DamagedError(message)
             if end > size or kind > OVERFLOW_DATA:
-                raise _node_fault(content, at + place, number)
+                message = f"page {number} has a node of kind {kind}, {key_size} + {length} bytes"
+                raise DamagedError(message)
             self.spans.append((begin, 0, length) if kind == OVERFLOW_DATA else (begin, end, 0))
             self.keys.append(content[at + begin - key_size : at + begin])
             nodes.append((place, key_size, content[at + place : at + place + NODE.size]))
@@ -179,11 +139,7 @@ class LeafLayout:
         self._order = sorted(range(len(nodes)), key=in_order.__getitem__)
 
     def keys_of(self, content: bytes, at: int, number: int) -> list[bytes] | None:
-        """Return the keys of another leaf page, or None if its layout differs.
-
-        Raises:
-            DamagedError: The page has another page number.
-        """
+        """Return the keys of another leaf page, or None if its layout differs."""
         if not content.startswith(self._marks, at + PAGE_NUMBER.size):
             return None
         fields = self._fields.unpack_from(content, at)
@@ -193,24 +149,6 @@ class LeafLayout:
             raise _other_page(number, LEAF)
         keys = fields[2::2]
         return [keys[index] for index in self._order]
-
-
-def page_number(content: Raw, at: int) -> int:
-    """Return the page number stored at an offset."""
-    number: int = PAGE_NUMBER.unpack_from(content, at)[0]
-    return number
-
-
-def check_record_header(content: Raw, at: int, number: int, pages: int) -> None:
-    """Check the header of the overflow pages of a record.
-
-    Raises:
-        DamagedError: This is not the first of ``pages`` overflow pages.
-    """
-    found, kind, count = OVERFLOW_HEADER.unpack_from(content, at)
-    if found != number or kind & KINDS != OVERFLOW or count < pages:
-        message = f"page {number} is not the first of {pages} overflow pages"
-        raise DamagedError(message)
 
 
 def _node_offsets(content: bytes, at: int, size: int, number: int, wanted: int) -> tuple[int, ...]:
@@ -233,28 +171,13 @@ def _other_page(number: int, wanted: int) -> DamagedError:
     return DamagedError(f"page {number} is not a {KIND_NAMES[wanted]} page")
 
 
-def _node_fault(content: bytes, at: int, number: int) -> DamagedError:
-    """Return the error for an invalid node of a leaf."""
-    length, kind, key_size = NODE.unpack_from(content, at)
-    if kind == DATABASE:
-        name = content[at + 8 : at + 8 + key_size]
-        return DamagedError(f"it has a database named {name!r}; Caffe's databases are unnamed")
-    return DamagedError(f"page {number} has a node of kind {kind}, {key_size} + {length} bytes")
-
-
 class LmdbFile:
     """LMDB file in its state at opening time; safe for concurrent reads.
-
-    Args:
-        path: Folder of the database, or its single file.
 
     Attributes:
         meta: Meta page of the newest transaction; ``last_page`` is clipped to the file's size.
         lacks: Description of pages missing at the end of the file; empty if none. Pages freed by
             replaced or deleted records may be missing without harm.
-
-    Raises:
-        DataError: The file cannot be opened; the message names what was found.
     """
 
     def __init__(self, path: Path) -> None:
@@ -271,7 +194,13 @@ class LmdbFile:
         self._lock = threading.Lock()
         self._when = self._size_and_time()
         try:
-            self.meta = self._newest_meta()
+            first = Meta.parse(self._read_at(0, META_SIZE))
+            second = Meta.parse(self._read_at(first.page_size, META_SIZE))
+            self.meta = max(first, second, key=lambda meta: meta.transaction)
+            check(
+                first.page_size == self.meta.page_size,
+                f"meta pages declare {first.page_size} and {second.page_size} bytes per page",
+            )
         except (DamagedError, OSError) as error:
             self.close()
             message = f"cannot be opened as an LMDB: {error}"
@@ -289,46 +218,20 @@ class LmdbFile:
             self._file.close()
 
     def read(self, number: int, size: int) -> bytes:
-        """Return ``size`` bytes from page ``number`` on.
-
-        Args:
-            number: Page number.
-            size: Number of bytes.
-
-        Raises:
-            DamagedError: The file is too short.
-            DataError: The file was changed since opening.
-        """
+        """Return bytes from page ``number`` on; refuse a short read and a changed file."""
         self.need(number, size)
         content = self._read_at(number * self.meta.page_size, size)
-        self._check(number, size, len(content))
+        self._check_read(number, size, len(content))
         return content
 
     def read_into(self, number: int, room: memoryview) -> None:
-        """Fill a buffer with bytes from page ``number`` on.
-
-        Args:
-            number: Page number.
-            room: The buffer.
-
-        Raises:
-            DamagedError: The file is too short.
-            DataError: The file was changed since opening.
-        """
+        """Fill a buffer with bytes from page ``number`` on; see ``read``."""
         self.need(number, len(room))
         found = self._read_into(number * self.meta.page_size, room)
-        self._check(number, len(room), found)
+        self._check_read(number, len(room), found)
 
     def need(self, number: int, size: int) -> None:
-        """Check that pages up to the last page hold ``size`` bytes.
-
-        Args:
-            number: Page number of the first byte.
-            size: Number of bytes.
-
-        Raises:
-            DamagedError: The last page is exceeded.
-        """
+        """Refuse a range of bytes from page ``number`` on that exceeds the last page."""
         last = self.meta.last_page
         if not FIRST_PAGE <= number <= last or size > (last + 1 - number) * self.meta.page_size:
             message = f"{size} bytes from page {number} exceed the last page, {last}"
@@ -342,15 +245,6 @@ class LmdbFile:
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()
-
-    def _newest_meta(self) -> Meta:
-        first = Meta.parse(self._read_at(0, META_SIZE))
-        second = Meta.parse(self._read_at(first.page_size, META_SIZE))
-        newest = max(first, second, key=lambda meta: meta.transaction)
-        if newest.page_size != first.page_size:
-            message = f"meta pages declare {first.page_size} and {newest.page_size} bytes per page"
-            raise DamagedError(message)
-        return newest
 
     def _read_at(self, offset: int, size: int) -> bytes:
         """Return ``size`` bytes, or fewer at the end of the file."""
@@ -367,23 +261,25 @@ class LmdbFile:
         """Fill the buffer; return the number of bytes, fewer at the end of the file."""
         found = 0
         while found < len(room):  # one read returns at most 2 GiB
-            part = self._read_some(offset + found, room[found:])
+            if hasattr(os, "preadv"):  # forked processes share the file offset
+                part = os.preadv(self._file.fileno(), [room[found:]], offset + found)
+            else:
+                with self._lock:
+                    self._file.seek(offset + found)
+                    part = self._file.readinto(room[found:]) or 0
             if not part:
                 break
             found += part
         return found
 
-    def _read_some(self, offset: int, room: memoryview) -> int:
-        """Read into the start of the buffer; return the number of bytes."""
-        if hasattr(os, "preadv"):  # forked processes share the file offset
-            return os.preadv(self._file.fileno(), [room], offset)
-        with self._lock:
-            self._file.seek(offset)
-            return self._file.readinto(room) or 0
-
-    def _check(self, number: int, size: int, found: int) -> None:
+    def _check_read(self, number: int, size: int, found: int) -> None:
         """Refuse a short read, and any read of a changed file."""
-        self._need_unchanged()
+        if self._size_and_time() != self._when:
+            message = (
+                "the LMDB was changed while it was read, so records may be inconsistent; "
+                "do not write to an open database, restart when the writer has finished"
+            )
+            raise DataError(message, str(self._path), code=ErrorCode.BAD_STATE)
         if found < size:
             message = f"page {number} is beyond the end of the file"
             raise DamagedError(message)
@@ -392,20 +288,9 @@ class LmdbFile:
         status = os.fstat(self._file.fileno())
         return status.st_size, status.st_mtime_ns
 
-    def _need_unchanged(self) -> None:
-        if self._size_and_time() != self._when:
-            message = (
-                "the LMDB was changed while it was read, so records may be inconsistent; "
-                "do not write to an open database, restart when the writer has finished"
-            )
-            raise DataError(message, str(self._path), code=ErrorCode.BAD_STATE)
 
-
-READ_AHEAD = 1 << 16
-"""Read-ahead in bytes for consecutive pages."""
-
-MAX_READ = 1 << 18
-"""Largest read in bytes for consecutive overflow records."""
+READ_AHEAD = 1 << 16  # read-ahead in bytes for consecutive pages
+MAX_READ = 1 << 18  # largest read in bytes for consecutive overflow records
 
 
 OverflowRecord = tuple[int, int, int]
@@ -413,14 +298,7 @@ OverflowRecord = tuple[int, int, int]
 
 
 class Leaf(NamedTuple):
-    """A leaf page.
-
-    Attributes:
-        content: Bytes that contain the page.
-        at: Offset of the page.
-        keys: Keys of its records, increasing.
-        spans: Locations of its records; see ``LeafLayout``.
-    """
+    """Leaf page at offset ``at`` of ``content``, its increasing keys and its records."""
 
     content: memoryview
     at: int
@@ -429,11 +307,7 @@ class Leaf(NamedTuple):
 
 
 class LmdbTree:
-    """Reader of leaves and records, with read-ahead; for one thread.
-
-    Args:
-        file: The LMDB file.
-    """
+    """Reader of leaves and records, with read-ahead; for one thread."""
 
     def __init__(self, file: LmdbFile) -> None:
         self._file, self._page_size = file, file.meta.page_size
@@ -441,12 +315,7 @@ class LmdbTree:
         self._layout: LeafLayout | None = None
 
     def leaves(self) -> Generator[Leaf]:
-        """Yield all leaves. Keys must increase from leaf to leaf, which excludes cycles.
-
-        Raises:
-            DamagedError: A page is invalid.
-            DataError: The file was changed.
-        """
+        """Yield all leaves. Keys must increase from leaf to leaf, which excludes cycles."""
         meta, pages = self._file.meta, self._pages
         levels = [iter([] if meta.root is None else [meta.root])]  # pending pages, by depth
         last_key, found = b"", 0
@@ -459,24 +328,22 @@ class LmdbTree:
             if len(levels) < meta.depth:
                 levels.append(iter(branch_children(pages.content, at, self._page_size, number)))
                 continue
-            keys, spans = self._records_of(pages.content, at, number)
+            layout = self._layout
+            keys = None if layout is None else layout.keys_of(pages.content, at, number)
+            if layout is None or keys is None:
+                layout = LeafLayout(pages.content, at, self._page_size, number)
+                self._layout, keys = layout, layout.keys
             if not (last_key < keys[0] and all(map(lt, keys, keys[1:]))):
                 message = f"page {number} has keys out of order"
                 raise DamagedError(message)
             last_key = keys[-1]
             found += len(keys)
-            yield Leaf(pages.view, at, keys, spans)
-        if found != meta.records:
-            message = f"its header declares {meta.records} records, but it has {found}"
-            raise DamagedError(message)
+            yield Leaf(pages.view, at, keys, layout.spans)
+        declared = meta.records
+        check(found == declared, f"its header declares {declared} records, but it has {found}")
 
     def last_key(self) -> bytes | None:
-        """Return the key of the last record, or None without records.
-
-        Raises:
-            DamagedError: A page is invalid.
-            DataError: The file was changed.
-        """
+        """Return the key of the last record, or None without records."""
         number, pages, size = self._file.meta.root, self._pages, self._page_size
         if number is None:
             return None
@@ -487,18 +354,7 @@ class LmdbTree:
         return LeafLayout(pages.content, at, size, number).keys[-1]
 
     def contents(self, leaf: Leaf, begin: int, end: int, rooms: BufferPool) -> list[Raw]:
-        """Return the values of a range of records of a leaf.
-
-        Args:
-            leaf: The leaf.
-            begin: Index of the first record.
-            end: Index after the last record.
-            rooms: Buffers for records in overflow pages.
-
-        Raises:
-            DamagedError: A page is invalid.
-            DataError: The file was changed.
-        """
+        """Return the values of a range of records; overflow pages are read into ``rooms``."""
         overflowing = self._overflowing(self._overflow_records(leaf, begin, end), rooms)
         return [
             leaf.content[leaf.at + first : leaf.at + last] if last else next(overflowing)
@@ -506,31 +362,22 @@ class LmdbTree:
         ]
 
     def need_all(self) -> None:
-        """Check that the file has every page that records need; reads all leaves.
-
-        Raises:
-            DamagedError: A page is missing or invalid.
-            DataError: The file was changed.
-        """
+        """Check that the file has every page that records need; reads all leaves."""
         for leaf in self.leaves():
             for number, size, _ in self._overflow_records(leaf, 0, len(leaf.spans)):
                 self._file.need(number, RECORD_HEADER_SIZE + size)
 
     def _overflow_records(self, leaf: Leaf, begin: int, end: int) -> list[OverflowRecord]:
         content, at, page_size = leaf.content, leaf.at, self._page_size
+        unpack = PAGE_NUMBER.unpack_from
         return [
-            (page_number(content, at + place), size, -(-(RECORD_HEADER_SIZE + size) // page_size))
+            (unpack(content, at + place)[0], size, -(-(RECORD_HEADER_SIZE + size) // page_size))
             for place, last, size in leaf.spans[begin:end]
             if not last
         ]
 
     def _overflowing(self, records: list[OverflowRecord], rooms: BufferPool) -> Iterator[Raw]:
-        """Yield the values of records in overflow pages; consecutive records are read at once.
-
-        Args:
-            records: Locations of the records.
-            rooms: Buffers for their values.
-        """
+        """Yield the values of records in overflow pages; consecutive records are read at once."""
         page_size = self._page_size
         for run in self._neighbours(records):
             first, (last, size, _) = run[0][0], run[-1]
@@ -541,7 +388,10 @@ class LmdbTree:
             contents = room.toreadonly()
             for number, size, pages in run:
                 at = (number - first) * page_size
-                check_record_header(contents, at, number, pages)
+                found, kind, count = OVERFLOW_HEADER.unpack_from(contents, at)
+                if found != number or kind & KINDS != OVERFLOW or count < pages:
+                    message = f"page {number} is not the first of {pages} overflow pages"
+                    raise DamagedError(message)
                 at += RECORD_HEADER_SIZE
                 yield contents[at : at + size]
 
@@ -560,23 +410,9 @@ class LmdbTree:
         if run:
             yield run
 
-    def _records_of(self, content: bytes, at: int, number: int) -> tuple[list[bytes], list[Span]]:
-        """Return the keys of a leaf and the locations of its records."""
-        layout = self._layout
-        keys = None if layout is None else layout.keys_of(content, at, number)
-        if layout is None or keys is None:
-            layout = self._layout = LeafLayout(content, at, self._page_size, number)
-            keys = layout.keys
-        return keys, layout.spans
-
 
 class _Window:
-    """Read-ahead buffer of consecutive pages.
-
-    Attributes:
-        content: The bytes.
-        view: A memoryview of ``content``.
-    """
+    """Read-ahead buffer of consecutive pages."""
 
     def __init__(self, file: LmdbFile) -> None:
         self._file, self._page_size = file, file.meta.page_size

@@ -28,41 +28,34 @@ DAMAGE = (
 """Exceptions that damaged files, or files of another format, raise."""
 
 
-LONGEST_SIDE = 1 << 31
-"""Largest height or width of an image, in pixels."""
+EDGES = ("xmin", "ymin", "xmax", "ymax")
+
+LONGEST_SIDE = 1 << 31  # largest height or width of an image, in pixels
 
 
 class Object(NamedTuple):
     """An object in an image.
 
     Attributes:
-        label: The class.
         box: xmin, ymin, xmax, ymax, relative to the image.
         difficult: True if the object is hard to find, or a crowd.
     """
 
     label: int
-    box: tuple[float, float, float, float]
+    box: Box
     difficult: bool = False
 
 
-class _Annotation(NamedTuple):
-    """Contents of a file: height and width of the image or None, and objects in pixels."""
+Box = tuple[float, float, float, float]
 
-    size: tuple[int, int] | None
-    objects: list[tuple[str, tuple[float, float, float, float], bool]]
+_Annotation = tuple[tuple[int, int] | None, list[tuple[str, Box, bool]]]
+"""Height and width of the image or None; class, box in pixels, and difficulty of each object."""
 
 
 def read_labels(path: Path, *, check: bool = False) -> dict[str, int]:
-    """Read class names and numbers from a LabelMap prototxt.
+    """Return the numbers of class names in a LabelMap prototxt.
 
-    Args:
-        path: The file.
-        check: Refuse duplicate names; otherwise the last entry counts.
-
-    Raises:
-        PrototxtError: The file cannot be read.
-        ConfigError: A name occurs twice.
+    With ``check`` duplicate names are refused; otherwise the last entry counts.
     """
     items = read_text(path, LabelMap).item
     labels = {item.name: item.label for item in items}
@@ -79,51 +72,39 @@ def read_labels(path: Path, *, check: bool = False) -> dict[str, int]:
 def read_objects(
     path: Path, kind: str, labels: Mapping[str, int], size: tuple[int, int]
 ) -> list[Object]:
-    """Read the objects in an image.
+    """Return the objects in an image.
 
-    Boxes that leave the image or have negative size are kept, with a warning.
-
-    Args:
-        path: The file.
-        kind: One of ``LABEL_TYPES``.
-        labels: Number of each class name; text files contain numbers.
-        size: Height and width of the image in pixels, for files without a size.
-
-    Raises:
-        ConfigError: A class is not in ``labels``.
-        DataError: The file cannot be read.
+    Boxes that leave the image or have negative size are kept, with a warning. ``size`` is height
+    and width in pixels, for files without a size. Text files contain class numbers, other files
+    class names, with their numbers in ``labels``.
     """
     try:
         content = read_bytes(path)
-        found = LABEL_TYPES[kind](content)
+        own_size, found = LABEL_TYPES[kind](content)
     except OSError as error:
         raise DataError(error.strerror or str(error), str(path), code=code_of(error)) from error
     except DAMAGE as error:
         message = f"is no {kind} annotation file of VOC, COCO or SSD: {error!r}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE, kind=kind) from error
-    height, width = found.size or size
-    if found.size not in {None, size}:
+    height, width = own_size or size
+    if own_size not in {None, size}:
         log.warning("%s: the image is %d x %d pixels, not %d x %d", path, *size, height, width)
     if min(height, width) < 1 or max(height, width) > LONGEST_SIDE:
         message = f"got an image of {height} x {width} pixels, expected 1 to {LONGEST_SIDE}"
         raise DataError(message, str(path), code=ErrorCode.OUT_OF_RANGE, got=(height, width))
-    objects: list[Any] = found.objects  # replaced one by one, to save memory
-    for index, (name, (xmin, ymin, xmax, ymax), difficult) in enumerate(objects):
+    objects: list[Any] = found  # replaced one by one, to save memory
+    for index, (name, box, difficult) in enumerate(found):
+        xmin, ymin, xmax, ymax = box
         inside = 0 <= xmin <= xmax <= width and 0 <= ymin <= ymax <= height
         if not inside:
-            box = (xmin, ymin, xmax, ymax)
             log.warning("%s: the box %s leaves the image of %d x %d", path, box, height, width)
-        label = int(name) if kind == "txt" else _label(name, labels, path)
-        box = (xmin / width, ymin / height, xmax / width, ymax / height)
-        objects[index] = Object(label, box, difficult)
+        if kind != "txt" and name not in labels:
+            message = f"{path} has an object of class {name!r}, which is not in the label map"
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, file=str(path), got=name)
+        label = int(name) if kind == "txt" else labels[name]
+        relative = (xmin / width, ymin / height, xmax / width, ymax / height)
+        objects[index] = Object(label, relative, difficult)
     return objects
-
-
-def _label(name: str, labels: Mapping[str, int], path: Path) -> int:
-    if name not in labels:
-        message = f"{path} has an object of class {name!r}, which is not in the label map"
-        raise ConfigError(message, code=ErrorCode.UNKNOWN, file=str(path), got=name)
-    return labels[name]
 
 
 class _Elements(ElementTree.TreeBuilder):
@@ -142,21 +123,17 @@ def _xml(content: bytes) -> _Annotation:
     root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Elements()))
     sides = [root.findtext(f"size/{side}") for side in ("height", "width")]
     size = None if None in sides else (int(sides[0] or 0), int(sides[1] or 0))
-    return _Annotation(size, list(map(_voc_object, root.findall("object"))))
-
-
-def _voc_object(
-    element: ElementTree.Element,
-) -> tuple[str, tuple[float, float, float, float], bool]:
-    xmin, ymin, xmax, ymax = (
-        float(element.findtext(f"bndbox/{edge}", "0")) for edge in ("xmin", "ymin", "xmax", "ymax")
-    )
-    name = element.findtext("name")
-    if name is None:
-        message = "an object has no name"
-        raise ValueError(message)
-    difficult = element.findtext("difficult", "0").strip() == "1"
-    return name.strip(), (xmin, ymin, xmax, ymax), difficult
+    objects = []
+    for element in root.findall("object"):
+        edges = (element.findtext(f"bndbox/{edge}", "0") for edge in EDGES)
+        xmin, ymin, xmax, ymax = map(float, edges)
+        name = element.findtext("name")
+        if name is None:
+            message = "an object has no name"
+            raise ValueError(message)
+        difficult = element.findtext("difficult", "0").strip() == "1"
+        objects.append((name.strip(), (xmin, ymin, xmax, ymax), difficult))
+    return size, objects
 
 
 def _json(content: bytes) -> _Annotation:
@@ -169,7 +146,7 @@ def _json(content: bytes) -> _Annotation:
         x, y, width, height = map(float, one["bbox"])
         crowd = bool(int(one.get("iscrowd", 0)))
         objects.append((str(one["category_id"]), (x, y, x + width, y + height), crowd))
-    return _Annotation((int(image["height"]), int(image["width"])) if has_size else None, objects)
+    return (int(image["height"]), int(image["width"])) if has_size else None, objects
 
 
 def _text(content: bytes) -> _Annotation:
@@ -180,7 +157,7 @@ def _text(content: bytes) -> _Annotation:
     for name, *edges in rows:
         xmin, ymin, xmax, ymax = map(float, edges)
         objects.append((str(int(name)), (xmin, ymin, xmax, ymax), False))
-    return _Annotation(None, objects)
+    return None, objects
 
 
 LABEL_TYPES: dict[str, Callable[[bytes], _Annotation]] = {"xml": _xml, "json": _json, "txt": _text}

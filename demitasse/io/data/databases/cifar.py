@@ -19,8 +19,6 @@ from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_records
 from demitasse.io.proto import Datum
 
-__all__ = ["FILES", "convert", "read_cifar"]
-
 FILES = {
     "train": [f"data_batch_{number}.bin" for number in range(1, 6)],
     "test": ["test_batch.bin"],
@@ -32,14 +30,7 @@ RECORD = 1 + 3 * 32 * 32
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read one file.
-
-    Returns:
-        Images (N, 3, 32, 32) and labels (N,), uint8.
-
-    Raises:
-        DataError: The file cannot be read, or has an incomplete record.
-    """
+    """Return the images (N, 3, 32, 32) and labels (N,) of one file, uint8."""
     try:
         content = read_bytes(path)
     except OSError as error:
@@ -56,12 +47,6 @@ def convert(
     folder: Path, out: Path, backend: str = "LMDB", *, overwrite: bool = False
 ) -> dict[Path, int]:
     """Write ``cifar10_train_lmdb`` and ``cifar10_test_lmdb``, or the same as LevelDBs.
-
-    Args:
-        folder: Folder of the six files.
-        out: Folder to write to.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Replace existing databases.
 
     Returns:
         Number of records of each database written.

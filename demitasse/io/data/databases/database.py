@@ -14,21 +14,6 @@ from demitasse.core.paths import similar_file
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DataError, ErrorCode
 
-__all__ = [
-    "BACKENDS",
-    "BufferPool",
-    "Cursor",
-    "DamagedError",
-    "Database",
-    "Mode",
-    "Raw",
-    "Transaction",
-    "open_db",
-    "printable",
-    "records",
-    "what_is_there",
-]
-
 
 class BufferPool:
     """Buffers that records are read into, reused for the next batch.
@@ -45,11 +30,7 @@ class BufferPool:
         self._used = 0
 
     def next(self, size: int) -> memoryview:
-        """Return a buffer.
-
-        Args:
-            size: In bytes.
-        """
+        """Return a buffer of ``size`` bytes."""
         if self._used == len(self._rooms):
             self._rooms.append(memoryview(b""))
         if len(self._rooms[self._used]) < size:
@@ -58,8 +39,7 @@ class BufferPool:
         return self._rooms[self._used - 1][:size]
 
 
-Raw = bytes | memoryview
-"""Value of a record."""
+Raw = bytes | memoryview  # value of a record
 
 Mode = Literal["read", "write", "new"]
 """``read``, ``write`` (append), or ``new`` (refuse an existing path)."""
@@ -73,6 +53,12 @@ BACKENDS = {
 
 class DamagedError(ValueError):
     """A file contradicts its format."""
+
+
+def check(valid: bool, fault: str) -> None:
+    """Raise a DamagedError unless a file is valid."""
+    if not valid:
+        raise DamagedError(fault)
 
 
 class Cursor(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -15,19 +16,7 @@ from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.codecs import Color, decode_image
 from demitasse.io.proto import AnnotatedDatum, Datum, floats
 
-__all__ = [
-    "COLUMNS",
-    "Label",
-    "add_object",
-    "annotated_datum",
-    "array_to_datum",
-    "datum_to_array",
-    "label_of",
-    "objects_in",
-]
-
-Label = int | float | tuple[float, ...]
-"""A class, a number, or several numbers."""
+Label = int | float | tuple[float, ...]  # a class, a number, or several numbers
 
 
 def datum_to_array(datum: Datum, color: Color = "native") -> np.ndarray:
@@ -124,31 +113,19 @@ def annotated_datum(
         if not abs(label) < 1 << 31:  # also refuses NaN
             message = f"got the class {label:g}, expected a 32-bit integer"
             raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field="label", got=label)
-    for label in sorted({int(row[0]) for row in rows}):
-        group = record.annotation_group.add(group_label=label)
-        for number, row in enumerate(rows[rows[:, 0] == label]):
-            xmin, ymin, xmax, ymax = row[1:5].tolist()
-            if not (0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1):
-                box = row[1:5].tolist()
-                message = f"got the box {box}, expected xmin, ymin, xmax, ymax from 0 to 1"
-                raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field="bbox", got=box)
-            box = group.annotation.add(instance_id=number).bbox
-            box.xmin, box.ymin, box.xmax, box.ymax = xmin, ymin, xmax, ymax
-            box.difficult = bool(row[5]) if len(row) > 5 else False
+    for label, xmin, ymin, xmax, ymax, *more in sorted(rows.tolist(), key=itemgetter(0)):
+        if not (0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1):
+            box = [xmin, ymin, xmax, ymax]
+            message = f"got the box {box}, expected xmin, ymin, xmax, ymax from 0 to 1"
+            raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field="bbox", got=box)
+        add_object(record, int(label), (xmin, ymin, xmax, ymax), difficult=any(more))
     return record
 
 
 def add_object(
     record: AnnotatedDatum, label: int, box: tuple[float, float, float, float], *, difficult: bool
 ) -> None:
-    """Add an object to the group of its class; a new class is appended.
-
-    Args:
-        record: The record to extend.
-        label: The class.
-        box: xmin, ymin, xmax, ymax, relative to the image.
-        difficult: True if the object is hard to find, or a crowd.
-    """
+    """Add an object to the group of its class; ``box`` is relative to the image."""
     groups = (group for group in record.annotation_group if group.group_label == label)
     group = next(groups, None) or record.annotation_group.add(group_label=label)
     added = group.annotation.add(instance_id=len(group.annotation))

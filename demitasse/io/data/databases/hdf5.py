@@ -22,47 +22,23 @@ from google.protobuf.message import DecodeError
 from demitasse.core.extras import missing_extra
 from demitasse.core.paths import regular_file, resolve_path
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
+from demitasse.io.data.databases.database import check
 from demitasse.io.data.redaction import quoted, read_list_file
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-__all__ = [
-    "ErrorRecordingFile",
-    "Hdf5File",
-    "Hdf5Writer",
-    "array_of",
-    "damage",
-    "member",
-    "need_memory",
-    "need_room",
-    "open_file",
-    "read_list",
-]
-
-BLOCK = 64 << 20
-"""Bytes of a block for sequential reading."""
-
-DEFLATES = 1032
-"""Largest ratio of DEFLATE compression: bytes per compressed byte."""
+BLOCK = 64 << 20  # bytes of a block for sequential reading
+DEFLATES = 1032  # largest ratio of DEFLATE compression: bytes per compressed byte
 
 ROOM, GROWTH = 64 << 20, 50
 """Bytes that arrays in memory may take in any case, and bytes per byte of the file."""
 
-LINKS = 16
-"""Largest number of soft links on the way to a data set."""
+LINKS = 16  # largest number of soft links on the way to a data set
 
 
 def read_list(source: Path, base_dir: Path | None = None) -> list[Path]:
-    """Return the files in a list of names, separated by white space.
-
-    Args:
-        source: The list.
-        base_dir: Folder of files that are not in the working directory.
-
-    Raises:
-        DataError: The list cannot be read, or an entry names no file.
-    """
+    """Return the files in a list of names, separated by white space."""
     try:
         names = read_list_file(source, "list of HDF5 files").split()
     except ValueError as error:
@@ -83,20 +59,6 @@ def read_list(source: Path, base_dir: Path | None = None) -> list[Path]:
     return paths
 
 
-def open_file(path: Path) -> Any:
-    """Open an HDF5 file for reading.
-
-    Raises:
-        DataError: h5py is not installed, or the file is no HDF5 file.
-    """
-    h5py = _h5py(path)
-    try:
-        return h5py.File(regular_file(path), "r")
-    except OSError as error:
-        message = f"cannot be opened as an HDF5 file: {error}"
-        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
-
-
 def _h5py(path: Path) -> ModuleType:
     try:
         import h5py
@@ -109,9 +71,6 @@ class ErrorRecordingFile(io.RawIOBase):
     """File object for the HDF5 library, which may abort the process if a write fails.
 
     The library sees no write error; ``check`` raises the first error.
-
-    Args:
-        file: Open for reading and writing; closed along with this object.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -119,11 +78,7 @@ class ErrorRecordingFile(io.RawIOBase):
         self._error: OSError | None = None
 
     def check(self) -> None:
-        """Raise the first error of a write; the file is unusable then.
-
-        Raises:
-            OSError: The system's error.
-        """
+        """Raise the first error of a write; the file is unusable then."""
         if self._error is not None:
             raise self._error
 
@@ -163,11 +118,7 @@ class ErrorRecordingFile(io.RawIOBase):
         return len(content)
 
     def close(self) -> None:
-        """Close the file.
-
-        Raises:
-            OSError: Buffered bytes cannot be written.
-        """
+        """Close the file; an OSError if buffered bytes cannot be written."""
         super().close()
         self._file.close()
 
@@ -177,6 +128,10 @@ class ErrorRecordingFile(io.RawIOBase):
             yield
         except OSError as error:
             self._error = self._error or error
+
+
+DAMAGE = (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, DecodeError)
+"""Exceptions of h5py for damaged files."""
 
 
 class _OtherFileError(ValueError):
@@ -190,15 +145,7 @@ def damage(path: Path, error: type[DemitasseError] = DataError) -> Iterator[None
         yield
     except DemitasseError:
         raise
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        DecodeError,
-    ) as fault:
+    except DAMAGE as fault:
         message = f"the HDF5 file is damaged: {fault}"
         other = isinstance(fault, _OtherFileError)
         code = ErrorCode.UNTRUSTED if other else ErrorCode.CORRUPT
@@ -206,16 +153,7 @@ def damage(path: Path, error: type[DemitasseError] = DataError) -> Iterator[None
 
 
 def member(group: Any, name: str, *, links: int = LINKS) -> Any:
-    """Return the object at a path inside an HDF5 file, or None; never opens another file.
-
-    Args:
-        group: Start of the path, unless the path begins with ``/``.
-        name: The path.
-        links: Number of soft links that may be followed.
-
-    Raises:
-        ValueError: The path leads to another file, or through too many links.
-    """
+    """Return the object at a path inside an HDF5 file, or None; never opens another file."""
     here = group.file if name.startswith("/") else group
     for part in filter(None, name.split("/")):
         link: Any = here.get(part, getlink=True) if hasattr(here, "visititems") else None
@@ -226,9 +164,7 @@ def member(group: Any, name: str, *, links: int = LINKS) -> Any:
             )
             raise _OtherFileError(message)
         if hasattr(link, "path"):
-            if not links:
-                message = f"{name} leads through more than {LINKS} links"
-                raise ValueError(message)
+            check(links > 0, f"{name} leads through more than {LINKS} links")
             here = member(here, link.path, links=links - 1)
         else:
             here = None if link is None else here.get(part)
@@ -236,25 +172,13 @@ def member(group: Any, name: str, *, links: int = LINKS) -> Any:
 
 
 def array_of(dataset: Any) -> np.ndarray:
-    """Return all values of a data set.
-
-    Raises:
-        ValueError: The object is no data set, is stored in other files, or declares more values
-            than its file can hold.
-    """
+    """Return all values of a data set; a ValueError as of ``need_memory``."""
     need_memory([dataset])
     return np.asarray(dataset[()])
 
 
 def need_memory(datasets: Sequence[Any]) -> None:
-    """Refuse data sets that take far more memory than their file has bytes; see ``need_room``.
-
-    Args:
-        datasets: Data sets of one file, which are read as a whole.
-
-    Raises:
-        ValueError: The reason.
-    """
+    """Refuse data sets of one file that take far more memory than the file has bytes."""
     if not datasets:
         return
     for one in datasets:
@@ -270,14 +194,8 @@ def need_memory(datasets: Sequence[Any]) -> None:
 
 
 def need_room(dataset: Any) -> None:
-    """Refuse a data set that is stored in other files, or is larger than its file can hold.
-
-    Raises:
-        ValueError: The reason.
-    """
-    if not hasattr(dataset, "chunks"):
-        message = f"{dataset.name} is no data set"
-        raise ValueError(message)
+    """Refuse a data set that is stored in other files, or is larger than its file can hold."""
+    check(hasattr(dataset, "chunks"), f"{dataset.name} is no data set")
     if dataset.is_virtual or dataset.external:  # first: the shape may depend on those files
         message = (
             f"{dataset.name} takes its values from other files, "
@@ -286,14 +204,13 @@ def need_room(dataset: Any) -> None:
         )
         raise _OtherFileError(message)
     room = dataset.file.id.get_filesize() * (1 if dataset.chunks is None else DEFLATES)
-    if dataset.nbytes > room:
-        message = f"{dataset.name} {dataset.shape} has more values than the file has room for"
-        raise ValueError(message)
+    more = f"{dataset.name} {dataset.shape} has more values than the file has room for"
+    check(dataset.nbytes <= room, more)
+    # One value needs its whole chunk in memory.
     chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
     most = max(min(room, GROWTH * dataset.file.id.get_filesize()), BLOCK)
-    if chunk > most:  # one value needs its whole chunk in memory
-        message = f"{dataset.name} is in chunks of {chunk} bytes, which the file has no room for"
-        raise ValueError(message)
+    large = f"{dataset.name} is in chunks of {chunk} bytes, which the file has no room for"
+    check(chunk <= most, large)
 
 
 class Hdf5File:
@@ -304,15 +221,18 @@ class Hdf5File:
         names: Names of the data sets, one per top.
         whole: Read whole data sets, for random access.
 
-    Attributes:
-        rows: Number of rows.
-
     Raises:
         DataError: A data set is missing, is no array of rows, or differs in its number of rows.
     """
 
     def __init__(self, path: Path, names: Sequence[str], *, whole: bool = False) -> None:
-        self.path, self._file = path, open_file(path)
+        self.path = path
+        h5py = _h5py(path)
+        try:
+            self._file = h5py.File(regular_file(path), "r")
+        except OSError as error:
+            message = f"cannot be opened as an HDF5 file: {error}"
+            raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
         try:
             with damage(path):
                 self._sets = [self._numbers(name) for name in names]
@@ -320,15 +240,11 @@ class Hdf5File:
                     need_memory(self._sets)
             self.rows = int(self._sets[0].shape[0])
             for name, one in zip(names, self._sets, strict=True):
-                if one.shape[0] != self.rows:
-                    message = f"{name!r} has {one.shape[0]} rows, {names[0]!r} has {self.rows}"
+                got, expected, code = one.shape[0], self.rows, ErrorCode.COUNT_MISMATCH
+                if got != expected:
+                    message = f"{name!r} has {got} rows, {names[0]!r} has {expected}"
                     raise DataError(
-                        message,
-                        str(path),
-                        code=ErrorCode.COUNT_MISMATCH,
-                        field=name,
-                        got=one.shape[0],
-                        expected=self.rows,
+                        message, str(path), code=code, field=name, got=got, expected=expected
                     )
             if not self.rows:
                 message = f"{names[0]!r} has no rows"
@@ -351,10 +267,7 @@ class Hdf5File:
         return [array[index - first] for array in held]
 
     def block(self, index: int) -> tuple[int, list[np.ndarray]]:
-        """Return the block of rows that contains a row.
-
-        Returns:
-            The number of its first row, and the rows of every data set.
+        """Return the number of the first row of a row's block, and the rows of the block.
 
         Raises:
             DataError: The file is damaged.
@@ -379,24 +292,16 @@ class Hdf5File:
         need_room(one)
         if one.dtype.kind not in "fiub" or not one.shape:
             message = f"data set {name!r} {one.shape} of {one.dtype} has no rows of numbers"
-            raise DataError(
-                message,
-                str(self.path),
-                code=ErrorCode.DTYPE_MISMATCH,
-                field=name,
-                got=str(one.dtype),
-            )
+            code, got = ErrorCode.DTYPE_MISMATCH, str(one.dtype)
+            raise DataError(message, str(self.path), code=code, field=name, got=got)
         return one
 
 
 class Hdf5Writer:
     """Append rows to the data sets of a new file; reopens the file after ``close``.
 
-    Args:
-        path: The file; an existing file is replaced.
-
     Raises:
-        DataError: The file cannot be created.
+        DataError: The file cannot be created; an existing file is replaced.
     """
 
     def __init__(self, path: Path) -> None:
@@ -437,15 +342,11 @@ class Hdf5Writer:
             self._file.create_dataset(name, data=batch, maxshape=room, chunks=True)
             return
         stored = self._file[name]
-        if stored.shape[1:] != batch.shape[1:]:
-            message = f"got rows of {name!r} {batch.shape[1:]}, expected {stored.shape[1:]}"
+        got, expected, code = batch.shape[1:], stored.shape[1:], ErrorCode.SHAPE_MISMATCH
+        if got != expected:
+            message = f"got rows of {name!r} {got}, expected {expected}"
             raise DataError(
-                message,
-                str(self.path),
-                code=ErrorCode.SHAPE_MISMATCH,
-                field=name,
-                got=batch.shape[1:],
-                expected=stored.shape[1:],
+                message, str(self.path), code=code, field=name, got=got, expected=expected
             )
         begin = stored.shape[0]
         stored.resize(begin + batch.shape[0], axis=0)

@@ -9,45 +9,41 @@ Source: Caffe, ``src/caffe/util/db_leveldb.cpp``; the format is LevelDB's.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from itertools import chain
 from pathlib import Path
 
 from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases._leveldb_files import (
-    VALUE,
-    Entry,
-    LevelDbFiles,
-    log_entries,
-    read_manifest,
-    table_entries,
+from demitasse.io.data.databases import _leveldb_files as files
+from demitasse.io.data.databases.database import (
+    BufferPool,
+    DamagedError,
+    Mode,
+    Raw,
+    check,
+    what_is_there,
 )
-from demitasse.io.data.databases.database import BufferPool, DamagedError, Mode, Raw, what_is_there
 
 
 class LevelDbDatabase:
-    """An open LevelDB: its files at opening time, and files written since by this object.
-
-    Args:
-        path: Folder of the database.
-        mode: ``"read"``, ``"write"`` or ``"new"``.
-
-    Raises:
-        DataError: The database cannot be opened; the message names what was found.
-    """
+    """An open LevelDB: its files at opening time, and files written since by this object."""
 
     def __init__(self, path: Path, mode: Mode = "read") -> None:
         self.path = path
-        self._writer: LevelDbFiles | None = None
+        self._writer: files.LevelDbFiles | None = None
         if mode == "new":
-            self._writer = self._begin()
+            if path.exists():
+                message = "exists already; remove it first or write elsewhere"
+                raise DataError(message, str(path), code=ErrorCode.EXISTS)
+            path.mkdir(parents=True)
+            self._writer = files.LevelDbFiles(path)
         self._load()
         if mode == "write":
             if self._logged:
                 message = "has records in a log; open it once with LevelDB before appending"
                 raise DataError(message, str(path), code=ErrorCode.UNSUPPORTED)
-            self._writer = LevelDbFiles(path, self._manifest)
+            self._writer = files.LevelDbFiles(path, self._manifest)
 
     def new_cursor(self) -> LevelDbCursor:
         """Return a cursor at the first record."""
@@ -56,29 +52,11 @@ class LevelDbDatabase:
         return LevelDbCursor(self)
 
     def new_transaction(self) -> LevelDbTransaction:
-        """Return a transaction that adds records.
-
-        Raises:
-            ConfigError: The database was opened for reading.
-        """
+        """Return a transaction that adds records."""
         if self._writer is None:
             message = f"{self.path} was opened for reading; open it with mode 'write'"
             raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))
-        return LevelDbTransaction(self)
-
-    def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write records; later records replace earlier ones of the same key.
-
-        Raises:
-            OSError: The records cannot be written.
-        """
-        if self._writer is None or not entries:
-            return
-        try:
-            self._writer.add(entries)
-        except OSError as error:
-            error.filename = error.filename or str(self.path)  # failed writes name no file
-            raise
+        return LevelDbTransaction(self.path, self._writer)
 
     def last_key(self) -> bytes | None:
         """Return the last key at opening time, or None without records."""
@@ -91,13 +69,6 @@ class LevelDbDatabase:
         if self._writer is not None:
             self._writer.close()
 
-    def _begin(self) -> LevelDbFiles:
-        if self.path.exists():
-            message = "exists already; remove it first or write elsewhere"
-            raise DataError(message, str(self.path), code=ErrorCode.EXISTS)
-        self.path.mkdir(parents=True)
-        return LevelDbFiles(self.path)
-
     def _load(self) -> None:
         """Read the manifest and the logs."""
         path = self.path
@@ -105,12 +76,17 @@ class LevelDbDatabase:
             raise DataError(what_is_there(path, "LEVELDB"), str(path), code=ErrorCode.NOT_FOUND)
         try:
             name = read_text(path / "CURRENT").strip()
-            if Path(name).name in {"", ".."}:
-                message = f"CURRENT names no file: {name!r}"
-                raise DamagedError(message)
-            self._manifest = read_manifest(path / Path(name).name)
+            check(Path(name).name not in {"", ".."}, f"CURRENT names no file: {name!r}")
+            self._manifest = files.read_manifest(path / Path(name).name)
             self._files = {file.name: file for file in path.iterdir()}
-            self._logged = self._read_logs()
+            logs = sorted(
+                (int(Path(name).stem), file)
+                for name, file in self._files.items()
+                if name.endswith(".log") and Path(name).stem.isdecimal()
+            )
+            oldest = self._manifest.log_number  # older logs are in tables
+            newer = (file for number, file in logs if number >= oldest)
+            self._logged = sorted(chain.from_iterable(map(files.log_entries, newer)))
             self._runs = self._sorted_runs()
         except (OSError, ValueError) as error:
             raise self.damaged(error) from error
@@ -122,23 +98,13 @@ class LevelDbDatabase:
 
     def records(self) -> Generator[tuple[bytes, bytes]]:
         """Yield keys and values of all records, in key order."""
-        runs = [chain.from_iterable(map(table_entries, run)) for run in self._runs]
+        runs = [chain.from_iterable(map(files.table_entries, run)) for run in self._runs]
         last: bytes | None = None
         for key, place, value in heapq.merge(self._logged, *runs):
             if key != last:  # older entries of the same key come later
                 last = key
-                if -place & 0xFF == VALUE:
+                if -place & 0xFF == files.VALUE:
                     yield key, value
-
-    def _read_logs(self) -> list[Entry]:
-        """Return the sorted entries of logs that are not yet tables."""
-        logs = sorted(
-            (int(Path(name).stem), file)
-            for name, file in self._files.items()
-            if name.endswith(".log") and Path(name).stem.isdecimal()
-        )
-        oldest = self._manifest.log_number
-        return sorted(e for number, file in logs if number >= oldest for e in log_entries(file))
 
     def _sorted_runs(self) -> list[list[Path]]:
         """Return lists of tables; the concatenated tables of a list are sorted."""
@@ -211,8 +177,8 @@ class LevelDbCursor:
 class LevelDbTransaction:
     """Records that are written together; each commit writes one table."""
 
-    def __init__(self, database: LevelDbDatabase) -> None:
-        self._database = database
+    def __init__(self, path: Path, writer: files.LevelDbFiles) -> None:
+        self._path, self._writer = path, writer
         self._pending: list[tuple[bytes, bytes]] = []
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -220,15 +186,15 @@ class LevelDbTransaction:
         self._pending.append((key, value))
 
     def commit(self) -> None:
-        """Write the records put since the last commit.
-
-        Raises:
-            OSError: The records cannot be written, e.g. the disk is full.
-        """
-        self._database.add(self._pending)
+        """Write the records put since the last commit."""
+        if not self._pending:
+            return
+        try:
+            self._writer.add(self._pending)
+        except OSError as error:
+            error.filename = error.filename or str(self._path)  # failed writes name no file
+            raise
         self._pending.clear()
 
 
-def open_database(path: Path, mode: Mode) -> LevelDbDatabase:
-    """Open the LevelDB at ``path``."""
-    return LevelDbDatabase(path, mode)
+open_database = LevelDbDatabase

@@ -37,12 +37,7 @@ LOCK_SIZE = 8192
 
 
 def _open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -> lmdb.Environment:
-    """Return a writable environment.
-
-    Raises:
-        DataError: The database cannot be opened; the message names what was found.
-        OSError: The system refuses to write, e.g. the disk is full.
-    """
+    """Return a writable environment."""
     import lmdb
 
     if mode == "new" and path.exists():
@@ -54,20 +49,19 @@ def _open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) 
         LmdbFile(path).close()  # validates: the library crashes on damaged files
     path.mkdir(parents=True, exist_ok=True)
     _reserve_locks(path / "lock.mdb")
+    file = path / "data.mdb"
     try:
-        return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))
+        size = file.stat().st_size if file.exists() else 0
+        return lmdb.open(str(path), map_size=max(map_size, size))
     except lmdb.Error as error:
         raise _write_error(error, path) from error
 
 
 def _reserve_locks(path: Path) -> None:
-    """Allocate the blocks of the lock file.
+    """Allocate the blocks of the lock file; an OSError if the disk is full.
 
     The library creates a sparse file and maps it. On a full disk the first write to the mapping
     kills the process (SIGBUS), as no call can fail.
-
-    Raises:
-        OSError: The disk is full.
     """
     try:
         with path.open("ab") as file:
@@ -78,21 +72,14 @@ def _reserve_locks(path: Path) -> None:
 
 
 def _write_error(error: Exception, path: Path) -> OSError | DataError:
-    """Return the exception for an error of the LMDB library: OSError or DataError.
+    """Return an error of the LMDB library as OSError or DataError.
 
-    Args:
-        error: Error of the library; system errors end with the text of ``os.strerror``.
-        path: The database.
+    System errors end with the text of ``os.strerror``.
     """
     for number in errno.errorcode:
         if str(error).endswith(os.strerror(number)):
             return OSError(number, os.strerror(number), str(path))
     return DataError(f"cannot be written: {error}", str(path), code=ErrorCode.UNWRITABLE)
-
-
-def _size_of(folder: Path) -> int:
-    file = folder / "data.mdb"
-    return file.stat().st_size if file.exists() else 0
 
 
 FIRST_MAP_SIZE = 1 << 24
@@ -102,16 +89,7 @@ NO_LEAF = Leaf(memoryview(b""), 0, [], [])
 
 
 class LmdbDatabase:
-    """An open LMDB; several objects may read one file concurrently.
-
-    Args:
-        path: Folder of the database, or its single file.
-        mode: ``"read"``, ``"write"`` or ``"new"``.
-        map_size: Initial map size for writing, in bytes.
-
-    Raises:
-        DataError: The database cannot be opened; the message names what was found.
-    """
+    """An open LMDB; several objects may read one file concurrently."""
 
     def __init__(self, path: Path, mode: Mode = "read", map_size: int = FIRST_MAP_SIZE) -> None:
         self.path, self.mode = path, mode
@@ -140,11 +118,7 @@ class LmdbDatabase:
         return LmdbDatabase(self.path).new_cursor()  # reads committed records
 
     def new_transaction(self) -> LmdbTransaction:
-        """Return a transaction that adds records.
-
-        Raises:
-            ConfigError: The database was opened for reading.
-        """
+        """Return a transaction that adds records."""
         if isinstance(self._open, LmdbFile):
             message = f"{self.path} was opened for reading; open it with mode 'write'"
             raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))
@@ -180,8 +154,7 @@ def _need_whole(file: LmdbFile, path: Path) -> None:
         raise
 
 
-_databases: weakref.WeakSet[LmdbDatabase] = weakref.WeakSet()
-"""Open databases of this process."""
+_databases: weakref.WeakSet[LmdbDatabase] = weakref.WeakSet()  # open databases of this process
 
 
 class LmdbCursor:
@@ -266,30 +239,16 @@ class LmdbTransaction:
         self._longest_key = env.max_key_size()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Add a record, or replace the record of the same key.
-
-        Raises:
-            DataError: The key is empty or too long for LMDB.
-        """
-        if not 0 < len(key) <= self._longest_key:
-            message = f"got a key of {len(key)} bytes, expected 1 to {self._longest_key}"
-            raise DataError(
-                message,
-                str(self._path),
-                printable(key),
-                code=ErrorCode.OUT_OF_RANGE,
-                got=len(key),
-                expected=self._longest_key,
-            )
+        """Add a record, or replace the record of the same key."""
+        got, expected, code = len(key), self._longest_key, ErrorCode.OUT_OF_RANGE
+        if not 0 < got <= expected:
+            message = f"got a key of {got} bytes, expected 1 to {expected}"
+            name, path = printable(key), str(self._path)
+            raise DataError(message, path, name, code=code, got=got, expected=expected)
         self._pending.append((key, value))
 
     def commit(self) -> None:
-        """Write the records put since the last commit.
-
-        Raises:
-            DataError: The database is damaged.
-            OSError: The system refuses to write, e.g. the disk is full.
-        """
+        """Write the records put since the last commit."""
         import lmdb
 
         env = self._env
@@ -302,16 +261,11 @@ class LmdbTransaction:
             except lmdb.MapFullError:
                 env.set_mapsize(2 * env.info()["map_size"])
             except lmdb.Error as error:
-                if self._disk_is_full():  # LMDB may report EIO instead
+                size = sum(len(key) + len(value) for key, value in self._pending)
+                if shutil.disk_usage(self._path).free < 2 * size:  # LMDB may report EIO instead
                     number = errno.ENOSPC
                     raise OSError(number, os.strerror(number), str(self._path)) from error
                 raise _write_error(error, self._path) from error
 
-    def _disk_is_full(self) -> bool:
-        size = sum(len(key) + len(value) for key, value in self._pending)
-        return shutil.disk_usage(self._path).free < 2 * size
 
-
-def open_database(path: Path, mode: Mode) -> LmdbDatabase:
-    """Open the LMDB at ``path``."""
-    return LmdbDatabase(path, mode)
+open_database = LmdbDatabase

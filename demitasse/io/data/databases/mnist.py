@@ -20,22 +20,17 @@ from demitasse.core.paths import reason_of, regular_file
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.writing import write_database
 
-__all__ = ["SPLITS", "convert", "convert_files", "convert_pairs", "read_idx", "read_mnist"]
-
-SPLITS = {"train": "train", "test": "t10k"}
-"""Database -> prefix of its two file names."""
+SPLITS = {"train": "train", "test": "t10k"}  # database -> prefix of its two file names
 
 KINDS = (("images-idx3-ubyte", "images.idx3-ubyte"), ("labels-idx1-ubyte", "labels.idx1-ubyte"))
 UBYTE = 8
-DEFLATES = 1032
-"""Largest ratio of gzip compression: bytes per compressed byte."""
+DEFLATES = 1032  # largest ratio of gzip compression: bytes per compressed byte
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Read an idx-ubyte file, gzipped or plain.
+    """Return the contents of an idx-ubyte file, gzipped or plain.
 
-    Returns:
-        Contents of the file, uint8. Shape: as declared, e.g. (60000, 28, 28) or (60000,).
+    Shape: as declared, e.g. (60000, 28, 28) or (60000,); uint8.
 
     Raises:
         DataError: The file cannot be read, or is no idx-ubyte file.
@@ -69,39 +64,14 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def read_mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read the images and labels of one split.
-
-    Args:
-        folder: Folder of the four files, under their usual names.
-        split: ``"train"`` or ``"test"``.
-
-    Returns:
-        Images (N, 28, 28) and labels (N,), uint8.
-
-    Raises:
-        DataError: A file is missing or damaged, or the two differ in length.
-    """
+    """Return the images (N, 28, 28) and labels (N,) of one split, uint8."""
     return _read_pair(*(_find(folder, SPLITS[split], names) for names in KINDS))
 
 
 def convert_files(
     images: Path, labels: Path, out: Path, *, overwrite: bool = False, backend: str = "LMDB"
 ) -> int:
-    """Write a database of a file of images and a file of labels.
-
-    Args:
-        images: The images, gzipped or plain.
-        labels: The labels.
-        out: Folder to create.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records.
-
-    Raises:
-        DataError: A file is missing or damaged, or a database exists.
-    """
+    """Write a database of a file of images and a file of labels; return the number of records."""
     records = _records(*_read_pair(images, labels))
     return write_database(out, records, overwrite=overwrite, backend=backend)
 
@@ -115,23 +85,9 @@ def convert_pairs(
     overwrite: bool = False,
     backend: str = "LEVELDB",
 ) -> int:
-    """Write a database of random pairs of images, as many as there are images.
+    """Write a database of random pairs of images, as many as there are images; return their number.
 
     The two images of a pair are its channels; its label is 1 if their labels agree, else 0.
-
-    Args:
-        images: The images, gzipped or plain.
-        labels: The labels.
-        out: Folder to create.
-        seed: Seed of the random pairs.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records.
-
-    Raises:
-        DataError: A file is missing or damaged, or a database exists.
     """
     pixels, classes = _read_pair(images, labels)
     drawn = np.random.default_rng(seed).integers(len(pixels), size=(len(pixels), 2))
@@ -142,14 +98,10 @@ def convert_pairs(
 def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarray]:
     images, labels = read_idx(image_file), read_idx(label_file)
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-        message = f"{images.shape} images and {labels.shape} labels do not belong together"
-        raise DataError(
-            message,
-            str(image_file.parent),
-            code=ErrorCode.COUNT_MISMATCH,
-            got=labels.shape,
-            expected=images.shape,
-        )
+        got, expected, code = labels.shape, images.shape, ErrorCode.COUNT_MISMATCH
+        message = f"{expected} images and {got} labels do not belong together"
+        place = str(image_file.parent)
+        raise DataError(message, place, code=code, got=got, expected=expected)
     return images, labels
 
 
@@ -162,11 +114,7 @@ def convert(
 ) -> dict[Path, int]:
     """Write ``mnist_train_lmdb`` and ``mnist_test_lmdb``, or the same as LevelDBs.
 
-    Args:
-        folder: Folder of the four files, gzipped or plain.
-        out: Folder to write to; by default ``folder``.
-        overwrite: Replace existing databases.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
+    ``folder`` has the four files, gzipped or plain, and by default gets the databases.
 
     Returns:
         Number of records of each database written.

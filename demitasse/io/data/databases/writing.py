@@ -11,36 +11,16 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import Message
 
-from demitasse.core.atomic import (
-    atomic_write,
-    is_partial_name,
-    locked_folder,
-    partial_folder,
-    put_in_place,
-)
+from demitasse.core import atomic
 from demitasse.core.paths import read_bytes, real_path
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import Database, Mode, open_db
 from demitasse.io.data.databases.datum import annotated_datum, array_to_datum
 from demitasse.io.proto import Datum
 
-__all__ = [
-    "Records",
-    "new_database",
-    "resumable_database",
-    "write_annotations",
-    "write_database",
-    "write_records",
-]
-
-COMMIT_EVERY = 1000
-"""Records per transaction."""
-
-PRIVATE = 0o700
-"""Mode of folders until they are complete."""
-
-SETTINGS = "settings.json"
-"""File beside an incomplete database: the settings of its records."""
+COMMIT_EVERY = 1000  # records per transaction
+PRIVATE = 0o700  # mode of folders until they are complete
+SETTINGS = "settings.json"  # file beside an incomplete database: the settings of its records
 
 
 def write_database(
@@ -66,10 +46,7 @@ def write_database(
         DataError: ``path`` exists or cannot be written.
         OSError: The database cannot be written, e.g. the disk is full.
     """
-    numbered = (
-        (b"%08d" % number, array_to_datum(array, label))
-        for number, (array, label) in enumerate(records)
-    )
+    numbered = ((b"%08d" % i, array_to_datum(*record)) for i, record in enumerate(records))
     return write_records(path, numbered, overwrite=overwrite, backend=backend)
 
 
@@ -80,26 +57,15 @@ def write_annotations(
     overwrite: bool = False,
     backend: str = "LMDB",
 ) -> int:
-    """Write images with objects as a database, with the keys 00000000, 00000001, ...
+    """Write images with objects as a database; ``records`` are arguments of ``annotated_datum``.
 
-    Args:
-        path: Folder to create.
-        records: Arguments of ``annotated_datum``.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records written.
+    Other arguments, keys, result and errors are as of ``write_database``.
 
     Raises:
-        ConfigError: The backend is unknown.
         ShapeError: See ``annotated_datum``.
-        DataError: See ``annotated_datum``; or ``path`` exists or cannot be written.
+        DataError: See ``annotated_datum``.
     """
-    numbered = (
-        (b"%08d" % number, annotated_datum(image, objects))
-        for number, (image, objects) in enumerate(records)
-    )
+    numbered = ((b"%08d" % i, annotated_datum(*record)) for i, record in enumerate(records))
     return write_records(path, numbered, overwrite=overwrite, backend=backend)
 
 
@@ -110,22 +76,7 @@ def write_records(
     overwrite: bool = False,
     backend: str = "LMDB",
 ) -> int:
-    """Write records as a database; the database appears at ``path`` when it is complete.
-
-    Args:
-        path: Folder to create.
-        records: Keys and records.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records written.
-
-    Raises:
-        ConfigError: The backend is unknown.
-        DataError: ``path`` exists or cannot be written.
-        OSError: The database cannot be written, e.g. the disk is full.
-    """
+    """Write keys and records as a database; see ``write_database``."""
     with new_database(Path(path), backend, overwrite=overwrite) as database:
         written = Records(database)
         for key, datum in records:
@@ -135,11 +86,7 @@ def write_records(
 
 
 class Records:
-    """Adds records to a database, and commits regularly.
-
-    Attributes:
-        count: Number of records added.
-    """
+    """Adds records to a database, and commits regularly."""
 
     def __init__(self, database: Database) -> None:
         self._transaction = database.new_transaction()
@@ -164,27 +111,14 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
     """Open a database for writing that appears at ``path`` when the block succeeds.
 
     If the block raises, nothing remains.
-
-    Args:
-        path: Folder to create.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Replace the database at ``path``.
-
-    Yields:
-        An empty database.
-
-    Raises:
-        ConfigError: The backend is unknown.
-        DataError: ``path`` exists or cannot be written.
-        OSError: The database cannot be written, e.g. the disk is full.
     """
     _need_room(path, overwrite=overwrite)
-    path = _followed(path)
-    with partial_folder(path) as folder:
+    path = real_path(path) if path.is_symlink() else path  # the link remains
+    with atomic.partial_folder(path) as folder:
         with closing(open_db(folder / "database", backend, "new")) as database:
             yield database
         _need_room(path, overwrite=overwrite)  # files may have come meanwhile
-        put_in_place(folder / "database", path)
+        atomic.put_in_place(folder / "database", path)
 
 
 @contextmanager
@@ -199,30 +133,20 @@ def resumable_database(
     """Open a database for writing that appears at ``path`` when the block succeeds.
 
     If the block raises, or the process dies, committed records remain in ``.NAME.partial`` beside
-    ``path``; a later call with ``resume`` continues there.
-
-    Args:
-        path: Folder to create.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        settings: Settings of the records; must be equal when resuming.
-        overwrite: Replace the database at ``path``.
-        resume: Continue an interrupted call, if there is one.
-
-    Yields:
-        The database, empty or with the committed records.
-
-    Raises:
-        ConfigError: The backend is unknown.
-        DataError: ``path`` exists, or the interrupted call had other settings.
-        OSError: The database cannot be written, e.g. the disk is full.
+    ``path``. A later call with ``resume`` and equal ``settings`` continues there.
     """
     _need_room(path, overwrite=overwrite)
-    path = _followed(path)
+    path = real_path(path) if path.is_symlink() else path  # the link remains
     folder = path.with_name(f".{path.name}.partial")
     settings = json.loads(json.dumps({**settings, "backend": backend}))
     _need_own(folder)
     folder.mkdir(PRIVATE, parents=True, exist_ok=True)
-    with _sole_writer(folder):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(atomic.locked_folder(folder))
+        except BlockingIOError:
+            message = "another process writes there; wait for its end, or write elsewhere"
+            raise DataError(message, str(folder), code=ErrorCode.IN_USE) from None
         begun = resume and (folder / SETTINGS).exists()
         if begun:
             _need_same(settings, folder)
@@ -232,36 +156,16 @@ def resumable_database(
         mode: Mode = "write" if begun else "new"
         with closing(open_db(folder / "database", backend, mode)) as database:
             if not begun:  # resumable from here on
-                with atomic_write(folder / SETTINGS) as file:
+                with atomic.atomic_write(folder / SETTINGS) as file:
                     file.write(json.dumps(settings).encode())
             yield database
         _need_room(path, overwrite=overwrite)  # files may have come meanwhile
-        put_in_place(folder / "database", path)
+        atomic.put_in_place(folder / "database", path)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def _sole_writer(folder: Path) -> Iterator[None]:
-    """Lock a folder during the block.
-
-    Raises:
-        DataError: Another process has locked the folder.
-    """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked_folder(folder))
-        except BlockingIOError:
-            message = "another process writes there; wait for its end, or write elsewhere"
-            raise DataError(message, str(folder), code=ErrorCode.IN_USE) from None
-        yield
-
-
 def _need_own(folder: Path) -> None:
-    """Refuse a folder with other contents than those of an interrupted call.
-
-    Raises:
-        DataError: The folder is none of ours.
-    """
+    """Refuse a folder with other contents than those of an interrupted call."""
     if not folder.exists() and not folder.is_symlink():
         return
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else {folder.name}
@@ -269,7 +173,7 @@ def _need_own(folder: Path) -> None:
     inside = {file.name for file in database.iterdir()} if database.is_dir() else set()
     others = {name for name in names if name not in {SETTINGS, "database"}}
     others |= {name for name in inside if not _of_a_database(name)}
-    if folder.is_symlink() or not all(map(is_partial_name, others)):
+    if folder.is_symlink() or not all(map(atomic.is_partial_name, others)):
         message = "is no folder of an interrupted conversion; move it away, or write elsewhere"
         raise DataError(message, str(folder), code=ErrorCode.EXISTS)
 
@@ -286,11 +190,6 @@ def _need_same(settings: Mapping[str, object], folder: Path) -> None:
         names = ", ".join(others)
         message = f"was started with another {names}; use the same, or start without resume"
         raise DataError(message, str(folder), code=ErrorCode.INCOMPATIBLE, field=names)
-
-
-def _followed(path: Path) -> Path:
-    """Return the target of a link, so that the link remains."""
-    return real_path(path) if path.is_symlink() else path
 
 
 def _need_room(path: Path, *, overwrite: bool) -> None:

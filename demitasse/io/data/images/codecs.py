@@ -10,7 +10,6 @@ defaults of ``imencode``.
 from __future__ import annotations
 
 import io
-import math
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -27,20 +26,6 @@ from demitasse.io.data.bad_records import located
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = [
-    "IMAGES",
-    "VIDEOS",
-    "Color",
-    "decode_frames",
-    "decode_image",
-    "encode_image",
-    "files_in",
-    "need_encoder",
-    "opened",
-    "pixels_of",
-    "read_image",
-]
-
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """Formats of OpenCV. Pillow reads more, among them EPS, for which it would start Ghostscript."""
 
@@ -55,17 +40,10 @@ Label images store classes as palette indices; files without a palette decode to
 
 
 def decode_image(content: bytes | memoryview, color: Color = "native") -> np.ndarray:
-    """Decode the bytes of an image file.
+    """Decode the bytes of an image file. Shape: (C, H, W), uint8.
 
     Colour images are BGR (BGRA for ``native``, if the file has alpha). Unless ``color`` is
     ``native``, the image is rotated according to EXIF.
-
-    Args:
-        content: Bytes of the file.
-        color: Channels to decode to.
-
-    Returns:
-        The pixels, uint8. Shape: (C, H, W).
 
     Raises:
         DataError: Pillow is not installed, the image cannot be decoded, or is far larger than its
@@ -81,15 +59,7 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
 def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterator[np.ndarray]:
     """Yield every frame of an animation, every page, or the single image of a file.
 
-    Args:
-        content: Bytes of the file.
-        color: Channels to decode to; see ``decode_image``.
-
-    Yields:
-        The pixels, uint8. Shape: (C, H, W).
-
-    Raises:
-        DataError: As for ``decode_image``.
+    Shape: (C, H, W), uint8; ``color`` as for ``decode_image``.
     """
     with opened(content) as image:
         for number in range(getattr(image, "n_frames", 1)):
@@ -100,18 +70,7 @@ def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterat
 
 
 def pixels_of(image: Image, color: Color) -> np.ndarray:
-    """Return the pixels of an image of Pillow, rotated by EXIF unless ``color`` is native.
-
-    Args:
-        image: The image.
-        color: Channels to decode to; see ``decode_image``.
-
-    Returns:
-        The pixels, uint8. Shape: (C, H, W).
-
-    Raises:
-        ValueError: The image has no 8-bit pixels.
-    """
+    """Return the pixels of an image of Pillow, as ``decode_image``. Shape: (C, H, W), uint8."""
     upright = _as_opencv(image, color)
     if color != "native" and "exif" in image.info:
         import PIL.ImageOps
@@ -122,11 +81,7 @@ def pixels_of(image: Image, color: Color) -> np.ndarray:
 
 
 def _as_opencv(image: Image, color: Color) -> Image:
-    """Return an image in a mode of 8 bits, with OpenCV's values.
-
-    Raises:
-        ValueError: OpenCV has no 8-bit values for these pixels.
-    """
+    """Return an image in a mode of 8 bits, with OpenCV's values."""
     import PIL.Image
 
     most = image.info.get(MAXIMUM, 255)
@@ -167,8 +122,7 @@ MAXIMUM, SIXTEEN_BITS = "maximum", 65535
 """Key of ``Image.info`` for the largest value of a PNM file; the largest value of 16 bits."""
 
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
-EXTRA_SAMPLES, UNASSOCIATED = 338, 2
-"""Tags of TIFF and their values."""
+EXTRA_SAMPLES, UNASSOCIATED = 338, 2  # tags of TIFF and their values
 
 
 def _tiff_tag(image: Image, tag: int) -> int | None:
@@ -189,11 +143,7 @@ def _pnm_maximum(image: Image) -> int:
 
 @contextmanager
 def opened(content: bytes | memoryview) -> Iterator[Image]:
-    """Open an image with Pillow; failures inside the block become DataErrors.
-
-    Raises:
-        DataError: As for ``decode_image``.
-    """
+    """Open an image with Pillow; failures inside the block become DataErrors."""
     try:
         import PIL.Image
     except ImportError:
@@ -235,10 +185,8 @@ def _need_room(image: Image, size: int) -> None:
     """Refuse an image that is too large for its file, before decoding."""
     most = max(ROOM, GROWTH * size) // 4
     if image.width * image.height > most:
-        message = (
-            f"got {image.width} x {image.height} pixels in {size} bytes, "
-            f"expected at most {most} pixels for a file of this size"
-        )
+        got = f"got {image.width} x {image.height} pixels in {size} bytes"
+        message = f"{got}, expected at most {most} pixels for a file of this size"
         raise ValueError(message)
 
 
@@ -257,15 +205,7 @@ def _mode(image: Image, color: Color) -> str:
 
 
 def _planes(image: Image) -> np.ndarray:
-    pixels = _pixels(image)
-    if pixels.ndim == 2:
-        return pixels[None]
-    pixels = pixels[:, :, [2, 1, 0, 3]] if pixels.shape[2] == 4 else pixels[:, :, ::-1]
-    return pixels.transpose(2, 0, 1)  # (C, H, W)
-
-
-def _pixels(image: Image) -> np.ndarray:
-    """Return the pixels of an image. Shape: (H, W) or (H, W, C), uint8.
+    """Return the pixels of an image. Shape: (C, H, W), uint8.
 
     One call packs all pixels. ``np.asarray`` packs 64 KB at a time and joins the parts, which takes
     as long as decoding.
@@ -273,26 +213,22 @@ def _pixels(image: Image) -> np.ndarray:
     from PIL.Image import _getencoder
 
     image.load()
-    width, height = image.size
-    shape = (height, width, len(image.mode)) if len(image.mode) > 1 else (height, width)
+    (width, height), channels = image.size, len(image.mode)
     packer = _getencoder(image.mode, "raw", (image.mode,))
     packer.setimage(image.im, (0, 0, width, height))
-    packed = packer.encode(math.prod(shape))[2]
-    if len(packed) != math.prod(shape):
-        return np.asarray(image)
-    return np.frombuffer(packed, np.uint8).reshape(shape)
+    packed = packer.encode(height * width * channels)[2]
+    whole = len(packed) == height * width * channels
+    pixels = np.frombuffer(packed, np.uint8) if whole else np.asarray(image)
+    pixels = pixels.reshape(height, width, channels)
+    if channels > 1:
+        pixels = pixels[:, :, [2, 1, 0, 3]] if channels == 4 else pixels[:, :, ::-1]
+    return pixels.transpose(2, 0, 1)
 
 
 ENCODERS = {
-    "bmp": "BMP",
-    "jpeg": "JPEG",
-    "jpe": "JPEG",
-    "jpg": "JPEG",
-    "png": "PNG",
-    "tif": "TIFF",
-    "tiff": "TIFF",
-    "webp": "WEBP",
-}
+    "bmp": "BMP", "jpeg": "JPEG", "jpe": "JPEG", "jpg": "JPEG", "png": "PNG", "tif": "TIFF",
+    "tiff": "TIFF", "webp": "WEBP",
+}  # fmt: skip
 """File name extension -> Pillow's format name."""
 
 ENCODER_OPTIONS: dict[str, dict[str, int]] = {
@@ -308,10 +244,6 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
     Args:
         image: Pixels, uint8, gray or BGR. Shape: (C, H, W).
         ending: File name extension without the dot: jpg, png, ...
-
-    Raises:
-        ConfigError: The format is unknown.
-        DataError: Pillow is not installed, or cannot encode the image.
     """
     need_encoder(ending)
     try:
@@ -331,11 +263,7 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
 
 
 def need_encoder(ending: str) -> None:
-    """Refuse an unknown image format.
-
-    Raises:
-        ConfigError: The format is unknown; the message lists the known formats.
-    """
+    """Refuse an unknown image format."""
     if ending.lower() not in ENCODERS:
         message = f"images cannot be encoded as {ending!r}; expected one of {', '.join(ENCODERS)}"
         raise ConfigError(message, code=ErrorCode.UNKNOWN, field="encode_type", got=ending)
@@ -346,7 +274,7 @@ IMAGES = {
     *(".ppm", ".ras", ".sr", ".tif", ".tiff", ".webp"),
 }
 VIDEOS = {
-    *(".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"),
+    *(".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv")
 }
 """File name extensions, in lower case."""
 
@@ -354,12 +282,7 @@ VIDEOS = {
 def files_in(folder: Path, endings: Collection[str]) -> Iterator[Path]:
     """Yield the files of a folder and its subfolders in order, without hidden files and links.
 
-    Args:
-        folder: The folder.
-        endings: Wanted file name extensions, in lower case.
-
-    Raises:
-        OSError: A folder cannot be read.
+    ``endings`` are the wanted file name extensions, in lower case.
     """
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):

@@ -18,8 +18,7 @@ def to_uint8(values: np.ndarray) -> np.ndarray:
 
 
 BITS = 14
-GRAY = (1868, 9617, 4899)
-"""Luma weights of blue, green and red, in units of 1 / 16384."""
+GRAY = (1868, 9617, 4899)  # luma weights of blue, green and red, in units of 1 / 16384
 
 HUES = 180
 """Number of hues; OpenCV halves degrees."""
@@ -100,10 +99,7 @@ def bgr_to_lab(image: np.ndarray) -> np.ndarray:
 
 
 def lab_to_bgr(image: np.ndarray) -> np.ndarray:
-    """Invert ``bgr_to_lab``; colors outside of sRGB are clipped.
-
-    Shapes: (3, H, W) float32 -> uint8.
-    """
+    """Invert ``bgr_to_lab``, clipped to sRGB. Shapes: (3, H, W) float32 -> uint8."""
     lightness, a, b = image.astype(np.float32)
     dark = lightness <= 903.3 * 0.008856
     y = np.where(dark, lightness / np.float32(903.3), ((lightness + 16) / 116) ** 3)
@@ -119,8 +115,7 @@ def lab_to_bgr(image: np.ndarray) -> np.ndarray:
 LUMA = np.array([24.966, 128.553, 65.481], np.float32) / np.float32(255)
 """Weights of blue, green and red in the luma of BT.601 for video, from 16 to 235."""
 
-CONTRAST = np.float32(255 / 219)
-"""Levels of blue, green and red per level of this luma."""
+CONTRAST = np.float32(255 / 219)  # levels of blue, green and red per level of this luma
 
 
 def bgr_to_luma(image: np.ndarray) -> np.ndarray:
@@ -129,15 +124,7 @@ def bgr_to_luma(image: np.ndarray) -> np.ndarray:
 
 
 def with_luma(image: np.ndarray, luma: np.ndarray) -> np.ndarray:
-    """Replace the luma of an image, and keep the chroma.
-
-    Args:
-        image: Shape: (3, H, W), uint8.
-        luma: Shape: (H, W), float32.
-
-    Returns:
-        Shape: (3, H, W), uint8.
-    """
+    """Replace the luma (H, W), float32, of an image (3, H, W), uint8, and keep the chroma."""
     return to_uint8(image + CONTRAST * (luma - bgr_to_luma(image)))
 
 
@@ -147,8 +134,7 @@ def _shifted(values: np.ndarray) -> np.ndarray:
 
 
 LEVELS = 256
-PARTS = 8
-"""Tiles per direction."""
+PARTS = 8  # tiles per direction
 
 
 def equalize(image: np.ndarray) -> np.ndarray:
@@ -167,12 +153,7 @@ def equalize(image: np.ndarray) -> np.ndarray:
 def equalize_parts(image: np.ndarray, limit: float) -> np.ndarray:
     """Equalise the histograms of 8 x 8 tiles, and interpolate between tiles (CLAHE).
 
-    Args:
-        image: Shape: (H, W), uint8.
-        limit: Clip limit: largest count of a level, relative to the mean count.
-
-    Returns:
-        Shape: (H, W), uint8.
+    Shapes: (H, W), uint8. ``limit`` is the largest count of a level, relative to the mean count.
     """
     H, W = image.shape
     uneven = H % PARTS or W % PARTS

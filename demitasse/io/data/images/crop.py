@@ -20,14 +20,7 @@ from demitasse.io.data.images.resize import resize_image
 def center_crop(image: np.ndarray, side: int) -> np.ndarray:
     """Resize an image so that its shorter side fits, and crop the longer side to the center.
 
-    Matches the OpenCV variant of Caffe's tool.
-
-    Args:
-        image: Pixels, uint8. Shape: (C, H, W).
-        side: New height and width, in pixels.
-
-    Returns:
-        The pixels, uint8. Shape: (C, side, side).
+    Matches the OpenCV variant of Caffe's tool. Shapes: (C, H, W) -> (C, side, side), uint8.
     """
     _, H, W = image.shape
     height, width = (side * H // W, side) if H > W else (side, side * W // H)
@@ -37,21 +30,11 @@ def center_crop(image: np.ndarray, side: int) -> np.ndarray:
 
 
 def averaged_center_crop(content: bytes, side: int) -> bytes:
-    """Return the center square of an image, averaged, as by the PIL variant of Caffe's tool.
+    """Return the center square of an image as a JPEG, averaged.
 
-    Nearest-neighbour subsampling by powers of 2 comes first, while the image is more than twice as
-    large as wanted. Images are never enlarged, so squares may be smaller than ``side``.
-
-    Args:
-        content: Bytes of an image file.
-        side: New height and width, in pixels.
-
-    Returns:
-        Bytes of a JPEG of quality 75.
-
-    Raises:
-        DataError: Pillow is not installed, the image cannot be decoded, or JPEG cannot store it
-            (e.g. transparency).
+    This is the PIL variant of Caffe's tool. Nearest-neighbour subsampling by powers of 2 comes
+    first, while the image is more than twice as large as wanted. Images are never enlarged, so
+    squares may be smaller than ``side`` pixels.
     """
     with opened(content) as image:
         from PIL.Image import Resampling
@@ -62,19 +45,16 @@ def averaged_center_crop(content: bytes, side: int) -> bytes:
             factor *= 2
         if factor > 1:
             image.thumbnail((width // factor, height // factor), Resampling.NEAREST)
-        square = image.crop(_middle(*image.size))
+        (width, height), half = image.size, min(image.size) / 2
+        if height > width:
+            middle = (0, int(height // 2 - half), width, int(height // 2 + half))
+        else:
+            middle = (int(width // 2 - half), 0, int(width // 2 + half), height)
+        square = image.crop(middle)
         square.thumbnail((side, side), Resampling.LANCZOS)
         file = io.BytesIO()
         square.save(file, "JPEG", quality=75)
     return file.getvalue()
-
-
-def _middle(width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the center square: left, top, right, bottom, in pixels."""
-    half = min(width, height) / 2
-    if height > width:
-        return 0, int(height // 2 - half), width, int(height // 2 + half)
-    return int(width // 2 - half), 0, int(width // 2 + half), height
 
 
 FLOAT = np.float32  # Caffe's precision, which decides the rounding of pixel positions
@@ -98,20 +78,11 @@ class WindowCrop:
 def crop_window(
     image: np.ndarray, box: tuple[int, int, int, int], cut: WindowCrop, *, mirror: bool
 ) -> tuple[np.ndarray, int, int]:
-    """Crop a window of an image and resize it.
-
-    Args:
-        image: The image, uint8. Shape: (C, H, W).
-        box: x1, y1, x2, y2, inclusive, in pixels.
-        cut: Options of the crop.
-        mirror: Flip left to right.
+    """Crop a window of an image, x1, y1, x2, y2 (inclusive, in pixels), and resize it.
 
     Returns:
-        The part of the result inside the image, uint8, (C, h, w), and its offset in the result:
-        rows above, columns left.
-
-    Raises:
-        DataError: The window does not overlap the image.
+        The part of the result inside the image, (C, h, w), uint8; the rows above it, and the
+            columns left of it, in the result.
     """
     x1, y1, x2, y2 = box
     H, W = image.shape[1:]

@@ -18,8 +18,6 @@ from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.colors import to_uint8
 from demitasse.io.data.images.samples import ONE, samples, shares
 
-__all__ = ["MODES", "interpolate", "portable", "resize_bicubic", "resize_image", "resize_values"]
-
 
 def resize_image(
     image: np.ndarray, height: int, width: int, step: float | None = None
@@ -87,16 +85,7 @@ def resize_values(
 def resize_bicubic(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Resize an image by Pillow's bicubic kernel, which is MATLAB's.
 
-    Args:
-        image: Pixels, uint8. Shape: (3, H, W).
-        height: New height, above 0, in pixels.
-        width: New width, above 0, in pixels.
-
-    Returns:
-        The pixels, uint8. Shape: (3, height, width).
-
-    Raises:
-        DataError: Pillow is not installed.
+    Shapes: (3, H, W) -> (3, height, width), uint8.
     """
     if image.shape[1:] == (height, width):
         return image
@@ -109,25 +98,12 @@ def resize_bicubic(image: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.asarray(resized).transpose(2, 0, 1)
 
 
-MODES = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
-"""Values of ``interp_mode``."""
-
-SHARPNESS = -0.75
-"""Derivative parameter of the bicubic kernel."""
+MODES = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")  # values of ``interp_mode``
+SHARPNESS = -0.75  # derivative parameter of the bicubic kernel
 
 
 def interpolate(image: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:
-    """Resize an image.
-
-    Args:
-        image: Pixels, uint8. Shape: (C, H, W).
-        height: New height, above 0, in pixels.
-        width: New width, above 0, in pixels.
-        mode: One of ``MODES``.
-
-    Returns:
-        The pixels, uint8. Shape: (C, height, width).
-    """
+    """Resize an image in one of ``MODES``. Shapes: (C, H, W) -> (C, height, width), uint8."""
     H, W = image.shape[1:]
     if (height, width) == (H, W):
         return image
@@ -172,11 +148,8 @@ def _weights(size: int, wanted: int, mode: str) -> np.ndarray:
 def _spread(first: np.ndarray, taps: np.ndarray, before: int, size: int) -> np.ndarray:
     """Scatter the weights of neighbours to their pixels; edge pixels repeat outside the image.
 
-    Args:
-        first: Old pixel at or before each new pixel. Shape: (wanted,).
-        taps: Weights of its neighbours. Shape: (wanted, n).
-        before: Number of neighbours before ``first``.
-        size: Number of old pixels.
+    ``first``, (wanted,), is the old pixel at or before each new pixel; ``taps``, (wanted, n), are
+    the weights of its neighbours, of which ``before`` precede ``first``.
     """
     weights = np.zeros((len(first), size))
     place = np.clip(first[:, None] - before + np.arange(taps.shape[1]), 0, size - 1)

@@ -10,17 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-ONE = 1 << 11
-"""Sum of the weights of two neighbours."""
+ONE = 1 << 11  # sum of the weights of two neighbours
 
 
 class Shares(NamedTuple):
-    """Source pixels of new pixels along one axis.
+    """Source pixels of new pixels along one axis. Shapes: (wanted,), int32.
 
     Attributes:
-        first: First neighbour, int32. Shape: (wanted,).
-        second: Second neighbour.
-        share: Weight of the second neighbour, in units of 1 / 2048, int32.
+        share: Weight of the second neighbour, in units of 1 / 2048.
     """
 
     first: np.ndarray
@@ -38,16 +35,10 @@ def shares(size: int, wanted: int, step: float | None, *, clamp: bool = True) ->
 def samples(
     size: int, wanted: int, step: float | None, *, clamp: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return per new pixel its two source pixels and the weight of the second.
+    """Return per new pixel its two source pixels, int32, and the weight of the second, float32.
 
-    Args:
-        size: Old number of pixels.
-        wanted: New number of pixels.
-        step: Old pixels per new pixel; None: from the sizes.
-        clamp: Use an edge pixel alone for positions outside the image.
-
-    Returns:
-        Two arrays of indices, int32, and the weights, float32. Shapes: (wanted,).
+    Shapes: (wanted,). ``step`` is the number of old pixels per new pixel; None: from the sizes.
+    With ``clamp``, positions outside the image use an edge pixel alone.
     """
     scale = 1.0 / (wanted / size) if step is None else step
     place = ((np.arange(wanted) + 0.5) * scale - 0.5).astype(np.float32)

@@ -18,8 +18,6 @@ from demitasse.io.data.databases.hdf5 import Hdf5File
 from demitasse.io.data.sources.sampler import EpochPermutation
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 
-__all__ = ["Hdf5Batches", "MemoryRows"]
-
 
 class MemoryRows:
     """Rows of data and their labels, returned batch by batch as views.
@@ -40,10 +38,9 @@ class MemoryRows:
     def __init__(self, data: Any, labels: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.data = np.require(data, dtype, ["C", "W"])
         if self.data.shape[1:] != shape or not len(self.data):
-            message = f"got data of {self.data.shape}, expected (n, *{shape}), n above 0"
-            raise ShapeError(
-                message, code=ErrorCode.SHAPE_MISMATCH, got=self.data.shape, expected=shape
-            )
+            got, code = self.data.shape, ErrorCode.SHAPE_MISMATCH
+            message = f"got data of {got}, expected (n, *{shape}), n above 0"
+            raise ShapeError(message, code=code, got=got, expected=shape)
         self.labels = np.require(labels, dtype, ["C", "W"])
         if self.labels.size != len(self.data) or self.labels.shape[:1] != self.data.shape[:1]:
             rows, got = len(self.data), self.labels.shape
@@ -59,13 +56,12 @@ class MemoryRows:
             DataError: The number of rows is no multiple.
         """
         if len(self.data) % batch_size:
+            got, code = len(self.data), ErrorCode.COUNT_MISMATCH
             message = (
-                f"got {len(self.data)} rows, expected a multiple of the batch size {batch_size}; "
+                f"got {got} rows, expected a multiple of the batch size {batch_size}; "
                 "change the number of rows or the batch size"
             )
-            raise DataError(
-                message, code=ErrorCode.COUNT_MISMATCH, got=len(self.data), expected=batch_size
-            )
+            raise DataError(message, code=code, got=got, expected=batch_size)
 
     def take(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return views of the next ``count`` rows and of their labels; wraps around at the end."""
@@ -77,14 +73,9 @@ class MemoryRows:
 class Hdf5Batches:
     """Fills batches with rows of listed HDF5 files, in an endless loop.
 
-    Args:
-        paths: The files.
-        names: Names of the data sets, one per top.
-        batch_size: Rows per batch.
-        shuffle: Shuffle the files, and the rows of each file, in every epoch.
-        seed: Random seed of the net.
-        name: Name of the layer.
-        config: Start position, shard and policy for bad records.
+    ``position`` is the number of rows used before the next batch. ``names`` are the data sets of
+    the tops. With ``shuffle`` the files, and the rows of each file,
+    are shuffled in every epoch, by the net's ``seed`` and the layer's ``name``.
     """
 
     @renamed_arguments(reading="config")
@@ -103,22 +94,21 @@ class Hdf5Batches:
         self._seed, self._name, self._shuffle = seed, name, shuffle
         self._files = EpochPermutation(len(paths), seed, f"{name}/files", shuffle=shuffle)
         config = config or ReaderConfig()
-        self._position, self._step = config.position, config.shard.world_size
+        self.position, self._step = config.position, config.shard.world_size
         self._visit = 0  # files opened since the first epoch began
         self._row = 0  # row in this visit
         self._sizes: dict[int, int] = {}  # rows of each opened file
         self._file: Hdf5File | None = None
         self._shapes: list[Shape] = []
         self._whole_epochs = config.whole_epochs
-        self._rows_in_all = self._count_rows() if self._whole_epochs else 0
+        self._rows_in_all = 0
         if self._whole_epochs:
-            self._position -= self._position % self._rows_in_all
-        self._skip(self._position + config.shard.rank)
-
-    @property
-    def position(self) -> int:
-        """Rows used before the next batch."""
-        return self._position
+            for which, path in enumerate(paths):
+                with closing(Hdf5File(path, names)) as file:
+                    self._sizes[which] = file.rows
+            self._rows_in_all = sum(self._sizes.values())
+            self.position -= self.position % self._rows_in_all
+        self._skip(self.position + config.shard.rank)
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch, one per top."""
@@ -139,16 +129,11 @@ class Hdf5Batches:
             picked = self._rows_of(file, size - place)
             count = len(picked[0])
             for array, values in zip(arrays, picked, strict=True):
-                if values.shape[1:] != array.shape[1:]:
-                    got, expected = values.shape[1:], array.shape[1:]
+                got, expected, code = values.shape[1:], array.shape[1:], ErrorCode.SHAPE_MISMATCH
+                if got != expected:
                     message = f"got rows of {got}, expected {expected} as in the rows before"
-                    raise DataError(
-                        message,
-                        str(file.path),
-                        code=ErrorCode.SHAPE_MISMATCH,
-                        got=got,
-                        expected=expected,
-                    )
+                    path = str(file.path)
+                    raise DataError(message, path, code=code, got=got, expected=expected)
                 array[place : place + count] = values
             place += count
             self._skip(count * self._step)
@@ -179,13 +164,13 @@ class Hdf5Batches:
     def _next_size(self) -> int:
         """Return the number of rows of the next batch."""
         if self._whole_epochs:
-            return min(self._batch_size, self._rows_in_all - self._position % self._rows_in_all)
+            return min(self._batch_size, self._rows_in_all - self.position % self._rows_in_all)
         return self._batch_size
 
     def _finish_batch(self, size: int, batch: Batch) -> None:
-        self._position += size * self._step
-        batch.position = self._position
-        batch.last = self._whole_epochs and self._position % self._rows_in_all == 0
+        self.position += size * self._step
+        batch.position = self.position
+        batch.last = self._whole_epochs and self.position % self._rows_in_all == 0
 
     def _skip(self, rows: int) -> None:
         """Advance by some rows, into the files that follow."""
@@ -201,13 +186,6 @@ class Hdf5Batches:
             self._visit += 1
             if len(self._paths) > 1:
                 self.close()
-
-    def _count_rows(self) -> int:
-        """Return the number of rows of all files."""
-        for which, path in enumerate(self._paths):
-            with closing(Hdf5File(path, self._names)) as file:
-                self._sizes[which] = file.rows
-        return sum(self._sizes.values())
 
     def _size(self) -> int:
         """Return the number of rows of the current file."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,26 +27,21 @@ from demitasse.io.data.sources.source import Batch, Shape
 from demitasse.io.data.threads import Threads
 from demitasse.io.data.transform.augment import AnnotatedAugmenter
 from demitasse.io.data.transform.geometric import EmitFilter, mirrored
-from demitasse.io.data.transform.random import RandomWords
+from demitasse.io.data.transform.random import RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer, Images
 from demitasse.io.proto import AnnotatedDatum, Datum
 from demitasse.io.proto.read_binary import parse_message
 from demitasse.io.proto.wire_format import varint
 
 DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
-MOST_TAILS = 1 << 16
-"""Largest number of cached record ends."""
+MOST_TAILS = 1 << 16  # largest number of cached record ends
 
 LARGE = 1 << 15
 """Images from this size on, in bytes, are returned as views instead of one copied array."""
 
 
 class RecordCollator:
-    """Parses records batch by batch.
-
-    Args:
-        color: Channels to decode encoded images to.
-    """
+    """Parses records batch by batch; encoded images are decoded to the channels of ``color``."""
 
     def __init__(self, color: Color = "native") -> None:
         self._color = color
@@ -53,18 +49,14 @@ class RecordCollator:
         self._threads = Threads("decode")
         self._shape: tuple[int, ...] = (0, 0, 0)
         self._head = b""  # bytes before the pixels in records of that shape
-        self._labels = _Tails()
+        self._label_in = lru_cache(MOST_TAILS)(label_in)
 
     def stack(self, records: Sequence[Raw]) -> tuple[Images, list[Label]]:
         """Return the pixels and labels of records.
 
-        Returns:
-            One uint8 array (N, C, H, W) for small plain records of one size, otherwise N arrays
-            (C, H, W), perhaps views of the records; and N labels, 0 without a label, tuples for
-            several labels.
-
-        Raises:
-            RecordError: A record is damaged; has its index.
+        The pixels are one uint8 array (N, C, H, W) for small plain records of one size, otherwise N
+        arrays (C, H, W), perhaps views of the records. A label is 0 if absent, a tuple if there are
+        several.
         """
         plain = self._plain(records)
         if plain is not None:
@@ -75,7 +67,11 @@ class RecordCollator:
             parsed += self._threads.map(lambda i: self._parse(records[i], i), rest)
         else:
             parsed += [self._parse(records[i], i) for i in rest]
-            self._expect(parsed[0][0])
+            first = parsed[0][0]
+            if first.dtype == np.uint8 and first.shape != self._shape:
+                C, H, W = self._shape = first.shape
+                head = Datum(channels=C, height=H, width=W).SerializeToString()
+                self._head = head + bytes([DATA_TAG, *varint(first.size)])
         return [array for array, _ in parsed], [label for _, label in parsed]
 
     def close(self) -> None:
@@ -93,14 +89,6 @@ class RecordCollator:
         except DemitasseError as error:
             raise RecordError.of(error, index) from error
 
-    def _expect(self, array: np.ndarray) -> None:
-        """Cache the bytes before the pixels, for further records of this shape."""
-        if array.dtype == np.uint8 and array.shape != self._shape:
-            C, H, W = self._shape = array.shape
-            size = array.size
-            head = Datum(channels=C, height=H, width=W).SerializeToString()
-            self._head = head + bytes([DATA_TAG, *varint(size)])
-
     def _plain(self, records: Sequence[Raw]) -> tuple[Images, list[Label]] | None:
         """Slice the records of a batch, or return None if a record is of another kind."""
         begin = len(self._head)
@@ -108,7 +96,7 @@ class RecordCollator:
         if not size:
             return None
         end = begin + size
-        labels = [self._labels[bytes(record[end:])] for record in records]
+        labels = [self._label_in(bytes(record[end:])) for record in records]
         known = [label for label in labels if label is not None]
         if len(known) < len(records):
             return None
@@ -136,17 +124,8 @@ class RecordCollator:
         ]
 
 
-class _Tails(dict[bytes, "Label | None"]):
-    """Cache of labels by the bytes after the pixels; None if these contain other fields."""
-
-    def __missing__(self, tail: bytes) -> Label | None:
-        if len(self) == MOST_TAILS:
-            self.clear()
-        label = self[tail] = _parse_tail(tail)
-        return label
-
-
-def _parse_tail(tail: bytes) -> Label | None:
+def label_in(tail: bytes) -> Label | None:
+    """Return the label in the bytes after the pixels; None if these contain other fields."""
     try:
         datum = Datum.FromString(tail)
     except DecodeError:
@@ -156,19 +135,14 @@ def _parse_tail(tail: bytes) -> Label | None:
 
 
 class DatumMaker:
-    """Makes data (N, C, h, w) and optionally labels (N,) or (N, labels).
-
-    Args:
-        transformer: Transformation of each record.
-        labels: Make the second array.
-    """
+    """Makes data (N, C, h, w) and, with ``labels``, labels (N,) or (N, labels)."""
 
     def __init__(self, transformer: DataTransformer, *, labels: bool = True) -> None:
         self._transformer, self._stacker = transformer, RecordCollator(transformer.color)
         self._labels = labels
 
     def batch_shapes(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of records like this record; see ``BatchMaker``."""
+        """Return the shapes of a batch of ``count`` records like this record."""
         images, labels = self._stacker.stack([raw])
         shape = self._shape_of(self._transformer.augment(images, first=number))
         return [(count, *shape), (count, *np.shape(labels[0]))][: 1 + self._labels]
@@ -176,7 +150,11 @@ class DatumMaker:
     def make(
         self, batch: Batch, records: list[Raw], first: int, step: int, places: Sequence[int]
     ) -> None:
-        """Fill a batch; see ``BatchMaker``."""
+        """Fill a batch with records; a RecordError has the index of a bad record.
+
+        Record ``i`` of ``records`` has the index ``places[i]``, and at index ``k`` is the record of
+        number ``first + k * step``.
+        """
         images, labels = self._stacker.stack(records)
         images = self._transformer.augment(images, first=first, step=step, places=places)
         shape = (len(records), *self._shape_of(images))
@@ -205,46 +183,24 @@ class DatumMaker:
 
 
 def need_like_first(shapes: Sequence[Shape], index: int) -> None:
-    """Refuse a record whose shape differs from the first record of its batch.
-
-    Raises:
-        RecordError: The shapes differ.
-    """
-    if shapes[index] != shapes[0]:
-        message = f"got a record of {shapes[index]}, expected {shapes[0]} as in the whole batch"
-        raise RecordError(
-            message,
-            index,
-            broken=False,
-            code=ErrorCode.SHAPE_MISMATCH,
-            got=shapes[index],
-            expected=shapes[0],
-        )
+    """Refuse a record whose shape differs from the first record of its batch."""
+    got, expected, code = shapes[index], shapes[0], ErrorCode.SHAPE_MISMATCH
+    if got != expected:
+        message = f"got a record of {got}, expected {expected} as in the whole batch"
+        raise RecordError(message, index, broken=False, code=code, got=got, expected=expected)
 
 
 def stacked_labels(labels: Sequence[Label]) -> np.ndarray:
-    """Return the labels of a batch as an array: (N,), or (N, labels).
-
-    Raises:
-        RecordError: A record has another number of labels than the first.
-    """
+    """Return the labels of a batch as an array: (N,), or (N, labels)."""
     if {*map(type, labels)} <= {int, float}:
         return np.asarray(labels)
-    shape = np.shape(labels[0])
     for index, label in enumerate(labels):
-        if np.shape(label) != shape:
-            message = (
-                f"got a record of {np.size(label)} labels, expected {np.size(labels[0])} "
-                "as in the whole batch"
-            )
+        if np.shape(label) != np.shape(labels[0]):
+            got, expected = np.size(label), np.size(labels[0])
+            message = f"got a record of {got} labels, expected {expected} as in the whole batch"
+            code = ErrorCode.COUNT_MISMATCH
             raise RecordError(
-                message,
-                index,
-                broken=False,
-                code=ErrorCode.COUNT_MISMATCH,
-                field="labels",
-                got=np.size(label),
-                expected=np.size(labels[0]),
+                message, index, broken=False, code=code, field="labels", got=got, expected=expected
             )
     return np.asarray(labels)
 
@@ -261,15 +217,7 @@ class AnnotatedMaker:
     """Makes data (N, C, h, w), and objects (1, 1, G, 8) of all images or labels (N,).
 
     A row is: index in the batch, class, instance, xmin, ymin, xmax, ymax, difficult. A batch
-    without objects has one row of -1.
-
-    Args:
-        augmenter: Augmentation before cropping.
-        transformer: Crop, mirror, mean and scale.
-        keeping: Filter of objects in a part of an image.
-        random: Random words by record, for the augmenter.
-        labels: Make the second array.
-        boxes: Treat records without a type as records with boxes.
+    without objects has one row of -1. With ``boxes``, records without a type have boxes, too.
     """
 
     def __init__(
@@ -277,7 +225,7 @@ class AnnotatedMaker:
         augmenter: AnnotatedAugmenter,
         transformer: DataTransformer,
         keeping: EmitFilter,
-        random: RandomWords,
+        random: RecordRandom,
         *,
         labels: bool,
         boxes: bool,
@@ -287,7 +235,7 @@ class AnnotatedMaker:
         self._threads = Threads("annotate")
 
     def batch_shapes(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of records like this record; see ``BatchMaker``."""
+        """Return the shapes of a batch of ``count`` records like this record."""
         scene = self._read(raw, number)
         data: Shape = (count, *self._transformer.infer_shape(scene.pixels.shape))
         if scene.objects is None:
@@ -297,7 +245,7 @@ class AnnotatedMaker:
     def make(
         self, batch: Batch, records: list[Raw], first: int, step: int, places: Sequence[int]
     ) -> None:
-        """Fill a batch; see ``BatchMaker``."""
+        """Fill a batch with records; see ``DatumMaker``."""
 
         def read(index: int) -> Scene:
             try:
@@ -323,11 +271,7 @@ class AnnotatedMaker:
         self._transformer.close()
 
     def _read(self, raw: Raw, number: int) -> Scene:
-        """Return a record, with its objects after augmentation, crop and mirror.
-
-        Raises:
-            DemitasseError: The record is bad.
-        """
+        """Return a record, with its objects after augmentation, crop and mirror."""
         try:
             record = parse_message(bytes(raw), AnnotatedDatum)
         except DecodeError:
@@ -346,11 +290,7 @@ class AnnotatedMaker:
 
 
 def _labels(scenes: Sequence[Scene]) -> np.ndarray:
-    """Return the objects of a batch (1, 1, G, 8), or its labels (N,).
-
-    Raises:
-        RecordError: Some records have boxes and others do not.
-    """
+    """Return the objects of a batch (1, 1, G, 8), or its labels (N,)."""
     first = scenes[0].objects is None
     for index, scene in enumerate(scenes):
         if (scene.objects is None) is not first:

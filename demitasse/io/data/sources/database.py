@@ -5,33 +5,21 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``, ``Next``, ``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.io.data.bad_records import RecordError, located, nothing_left
 from demitasse.io.data.databases.database import BufferPool, Database, Raw, open_db, printable
+from demitasse.io.data.sources.collate import AnnotatedMaker, DatumMaker
 from demitasse.io.data.sources.source import UNSHARDED, Batch, ReaderConfig, Shape, Shard
-
-__all__ = ["BatchMaker", "DatabaseBatches", "RecordReader"]
 
 
 class RecordReader:
-    """Reads the records of one shard.
-
-    Records are numbered consecutively over all epochs.
-
-    Args:
-        database: The database.
-        position: Records used by all processes before.
-        shard: The shard.
-
-    Raises:
-        DataError: The database is empty.
-    """
+    """Reads the records of one shard, numbered consecutively over all epochs."""
 
     def __init__(self, database: Database, position: int = 0, shard: Shard = UNSHARDED) -> None:
         self._database, self._step = database, shard.world_size
@@ -53,16 +41,10 @@ class RecordReader:
             self.number -= back
         return back
 
-    def peek(self) -> Raw:
-        """Return the next record of ``take``."""
-        return self._cursor.value()
-
     def take(self, count: int, *, to_end: bool = False) -> list[Raw]:
         """Return the next ``count`` records; valid until the next call or ``close``.
 
-        Args:
-            count: Number of records.
-            to_end: Stop after the last record of the database.
+        With ``to_end``, the last record of the database ends the list.
         """
         self._rooms.clear()
         taken: list[Raw] = []
@@ -96,7 +78,7 @@ class RecordReader:
 
     def record(self, number: int) -> bytes:
         """Return any record; fastest for increasing numbers."""
-        return bytes(self._reader_at(number).peek())
+        return bytes(self._reader_at(number)._cursor.value())
 
     def key_of(self, number: int) -> str:
         """Return the key of any record, for messages."""
@@ -138,57 +120,17 @@ class RecordReader:
             self._cursor.seek_to_first()
 
 
-class BatchMaker(Protocol):
-    """Converts database records to batches, in the prefetching thread."""
+BatchMaker = DatumMaker | AnnotatedMaker
+"""Converts database records to batches, in the prefetching thread."""
 
-    def batch_shapes(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of ``count`` records like this record.
-
-        Args:
-            raw: The record.
-            number: Record number, for random numbers.
-            count: Number of records in the batch.
-
-        Raises:
-            DemitasseError: The record is bad.
-        """
-
-    def make(
-        self, batch: Batch, records: list[Raw], first: int, step: int, places: Sequence[int]
-    ) -> None:
-        """Fill a batch.
-
-        Args:
-            batch: Its arrays are overwritten.
-            records: The records.
-            first: Record number at index 0.
-            step: Difference of record numbers of neighbouring indices.
-            places: Index of each record.
-
-        Raises:
-            RecordError: A record is bad; has its index.
-        """
-
-    def close(self) -> None:
-        """Stop the threads."""
-
-
-class GoodRecord(NamedTuple):
-    """A good record: its number and its bytes."""
-
-    number: int
-    raw: Raw
+NumberedRecord = tuple[int, Raw]  # number of a record, and its bytes
 
 
 class DatabaseBatches:
     """Fills batches with the records of a database, in order, in an endless loop.
 
-    Args:
-        path: The database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        maker: Converts records to batches.
-        batch_size: Records per batch.
-        config: Start position, shard and policy for bad records.
+    Attributes:
+        position: Records used by all processes before the next batch.
 
     Raises:
         DataError: The database cannot be opened, or is empty.
@@ -206,26 +148,21 @@ class DatabaseBatches:
     ) -> None:
         config = config or ReaderConfig()
         self._source, self._maker, self._batch_size = str(path), maker, batch_size
-        self._position, self._step = config.position, config.shard.world_size
+        self.position, self._step = config.position, config.shard.world_size
         self._whole_epochs, self._policy = config.whole_epochs, config.bad_records
         self._database = open_db(path, backend)
         self._reader = RecordReader(self._database, config.position, config.shard)
         if self._whole_epochs:
-            self._position -= self._reader.begin_round()
-
-    @property
-    def position(self) -> int:
-        """Records used before the next batch."""
-        return self._position
+            self.position -= self._reader.begin_round()
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch, one per top."""
         slot = self._reader.number
         own = self._reader.record(slot)
-        first = self._policy.find_one(
-            lambda one: self._load(*one, slot), self._round_from(slot, own)
+        _, first = self._policy.find_one(
+            partial(self._checked, slot=slot), self._round_from(slot, own)
         )
-        return self._maker.batch_shapes(first.raw, slot, self._batch_size)
+        return self._maker.batch_shapes(first, slot, self._batch_size)
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch.
@@ -237,7 +174,7 @@ class DatabaseBatches:
         while not made:  # all records of a batch may be bad
             first = self._reader.number
             records = self._reader.take(self._batch_size, to_end=self._whole_epochs)
-            self._position += len(records) * self._step
+            self.position += len(records) * self._step
             slots = range(first, first + len(records) * self._step, self._step)
             made = self._fill(batch, records, slots)
         self._note(batch)
@@ -245,7 +182,7 @@ class DatabaseBatches:
     def skip(self, batch: Batch) -> None:
         """Skip the next batch."""
         count = self._reader.skip(self._batch_size, to_end=self._whole_epochs)
-        self._position += count * self._step
+        self.position += count * self._step
         self._note(batch)
 
     def key_of(self, number: int) -> str:
@@ -260,7 +197,7 @@ class DatabaseBatches:
 
     def _note(self, batch: Batch) -> None:
         """Write the position behind the batch into the batch."""
-        batch.position, batch.last = self._position, self._whole_epochs and self._reader.at_start
+        batch.position, batch.last = self.position, self._whole_epochs and self._reader.at_start
         batch.skipped = self._policy.count
 
     def _fill(self, batch: Batch, records: list[Raw], slots: range) -> bool:
@@ -276,18 +213,20 @@ class DatabaseBatches:
         good = self._without_broken(records, slots)
         if good:
             try:
-                raws = [one.raw for one in good.values()]
+                raws = [raw for _, raw in good.values()]
                 self._maker.make(batch, raws, slots.start, self._step, list(good))
             except RecordError as error:
-                number = list(good.values())[error.index].number
+                number, _ = list(good.values())[error.index]
                 raise self._placed(error, number) from error
         return bool(good)
 
-    def _without_broken(self, records: list[Raw], slots: range) -> dict[int, GoodRecord]:
+    def _without_broken(self, records: list[Raw], slots: range) -> dict[int, NumberedRecord]:
         """Return the good records of a batch by index, and count the bad ones."""
-        good: dict[int, GoodRecord] = {}
+        good: dict[int, NumberedRecord] = {}
         for place, (slot, raw) in enumerate(zip(slots, records, strict=True)):
-            one, fault = self._find(slot, raw)
+            most = 1 if self._whole_epochs else None  # a bad record is not replaced
+            candidates = islice(self._round_from(slot, raw), most)
+            one, fault = self._policy.find(partial(self._checked, slot=slot), candidates)
             if fault is not None:
                 self._policy.note(fault, slot // (self._reader.size or slot + 1))
             if one is not None:
@@ -298,14 +237,7 @@ class DatabaseBatches:
             raise nothing_left(self._source)
         return good
 
-    def _find(self, slot: int, own: Raw) -> tuple[GoodRecord | None, DataError | None]:
-        """Return the record for a slot, and the error of the slot's own record if that is bad."""
-        candidates = self._round_from(slot, own)
-        if self._whole_epochs:
-            candidates = islice(candidates, 1)
-        return self._policy.find(lambda one: self._load(*one, slot), candidates)
-
-    def _round_from(self, slot: int, own: Raw) -> Iterator[tuple[int, Raw]]:
+    def _round_from(self, slot: int, own: Raw) -> Iterator[NumberedRecord]:
         """Yield (number, value) of all records of the database, beginning with ``slot``."""
         yield slot, own
         number = slot + 1
@@ -313,17 +245,14 @@ class DatabaseBatches:
             yield number, self._reader.record(number)
             number += 1
 
-    def _load(self, number: int, raw: Raw, slot: int) -> GoodRecord:
-        """Return a record, checked with the random numbers of a slot.
-
-        Raises:
-            DataError: The record is bad; names the record.
-        """
+    def _checked(self, record: NumberedRecord, slot: int) -> NumberedRecord:
+        """Return a record, checked with the random numbers of a slot."""
+        number, raw = record
         try:
             self._maker.batch_shapes(raw, slot, 1)
         except DemitasseError as error:
             raise self._placed(error, number) from error
-        return GoodRecord(number, raw)
+        return record
 
     def _placed(self, error: DemitasseError, number: int) -> DataError:
         """Return the error with the names of the database and the record."""

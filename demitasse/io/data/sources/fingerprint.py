@@ -19,7 +19,6 @@ class Fingerprint:
     """Identity of a set of records.
 
     Attributes:
-        path: Path of the set.
         records: Number of records; 0 if counting would need a full read.
         digest: SHA-256 of the first record, or of the list of records.
     """
@@ -30,15 +29,7 @@ class Fingerprint:
 
 
 def database_fingerprint(path: Path, backend: str) -> Fingerprint:
-    """Return the number of records of a database and a digest of the first.
-
-    Args:
-        path: The database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Raises:
-        DataError: The database cannot be read.
-    """
+    """Return the number of records of a database and a digest of the first."""
     with closing(open_db(path, backend)) as database, closing(database.new_cursor()) as cursor:
         digest = sha256()
         if cursor.valid():
@@ -50,16 +41,7 @@ def database_fingerprint(path: Path, backend: str) -> Fingerprint:
 
 
 def list_fingerprint(path: Path, records: int = 0, files: Sequence[Path] = ()) -> Fingerprint:
-    """Return a digest of a list file, and of the sizes of files that it names.
-
-    Args:
-        path: The list.
-        records: Number of records; 0 if unknown.
-        files: Files whose sizes are part of the digest.
-
-    Raises:
-        OSError: The list or a file does not exist.
-    """
+    """Return a digest of a list file, and of the sizes of ``files`` that it names."""
     digest = sha256(read_bytes(path))
     for file in files:
         digest.update(str(file.stat().st_size).encode() + b" ")
@@ -67,12 +49,7 @@ def list_fingerprint(path: Path, records: int = 0, files: Sequence[Path] = ()) -
 
 
 def rows_fingerprint(data: np.ndarray, labels: np.ndarray) -> Fingerprint:
-    """Return the number of rows of arrays in memory, and a digest of the first row and the labels.
-
-    Args:
-        data: Shape: (n, ...).
-        labels: Shape: (n,).
-    """
+    """Return the number of rows of arrays in memory, and a digest of first row and labels."""
     digest = sha256(np.ascontiguousarray(data[0]).tobytes())
     digest.update(np.ascontiguousarray(labels).tobytes())
     return Fingerprint(Path("memory"), len(data), digest.digest())

@@ -29,21 +29,10 @@ from demitasse.io.data.sources.sampler import EpochPermutation, ListSampler
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.augment import Augmenter
 from demitasse.io.data.transform.mean import check_channel_values
-from demitasse.io.data.transform.random import RandomWords
+from demitasse.io.data.transform.random import RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer
 
-__all__ = [
-    "Entry",
-    "ImageListBatches",
-    "LabelImageBatches",
-    "LabelImageOptions",
-    "Pair",
-    "read_image_list",
-    "read_pairs",
-]
-
-Find = Callable[[str], Path]
-"""Returns the path of an image name."""
+Find = Callable[[str], Path]  # returns the path of an image name
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +56,6 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
 
     The first line determines the number of labels: the fewest trailing numbers that leave the name
     of an existing file, else one.
-
-    Args:
-        source: The list.
-        find: Returns the path of an image name.
-
-    Raises:
-        DataError: The list cannot be read or is empty, or a line has too few labels, or a label
-            that is not finite.
     """
     text = read_list_file(source, "list of images")
     lines = [line.strip() for line in text.split("\n") if line.strip()]
@@ -87,15 +68,9 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
         name, *labels = line.rsplit(maxsplit=count)
         if len(labels) < count:
             if count > 1:
-                message = f"got {len(labels)} labels, expected {count} as in the first line"
-                raise DataError(
-                    message,
-                    str(source),
-                    line,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    got=len(labels),
-                    expected=count,
-                )
+                got, code = len(labels), ErrorCode.COUNT_MISMATCH
+                message = f"got {got} labels, expected {count} as in the first line"
+                raise DataError(message, str(source), line, code=code, got=got, expected=count)
             name, labels = line, [line]
         values = tuple(_number(label) for label in labels)
         if not all(map(math.isfinite, values)):
@@ -133,19 +108,11 @@ def _number(text: str) -> float:
     return float(found[0]) if found else 0.0
 
 
-class ImageListBatches:
+class ImageListBatches(ListSampler[Image]):
     """Fills batches with the images of a list, in an endless loop.
 
-    Args:
-        source: The list, for messages.
-        entries: Its lines.
-        find: Returns the path of an image name.
-        transformer: Transformation of each image.
-        batch_size: Images per batch.
-        order: EpochPermutation of the images.
-        color: Channels to decode to.
-        size: (height, width) in pixels to resize to, or None.
-        config: Start position, shard and policy for bad records.
+    ``find`` returns the path of an image name. Images are decoded to the channels of ``color``,
+    resized to ``size`` (height, width) in pixels or not, and transformed.
     """
 
     @renamed_arguments(reading="config")
@@ -162,23 +129,13 @@ class ImageListBatches:
         size: tuple[int, int] | None = None,
         config: ReaderConfig | None = None,
     ) -> None:
-        self._source, self._entries, self._find = source, entries, find
-        self._transformer, self._batch_size, self._order = transformer, batch_size, order
-        self._color, self._size = color, size
+        config = config or ReaderConfig()
+        super().__init__(str(source), len(entries), self._load, batch_size, config)
+        self._entries, self._find = entries, find
+        self._transformer, self._order = transformer, order
+        self._color, self._resized = color, size
         count = len(entries[0].labels)
         self._label_shape: Shape = () if count == 1 else (count,)
-        self._sampler = ListSampler(
-            str(source),
-            len(entries),
-            self._read,
-            batch_size,
-            config or ReaderConfig(),
-        )
-
-    @property
-    def position(self) -> int:
-        """Images used before the next batch."""
-        return self._sampler.position
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels).
@@ -186,8 +143,7 @@ class ImageListBatches:
         Raises:
             DataError: The first image cannot be used; names the image.
         """
-        image = self._sampler.first()
-        shape = self._transformer.infer_shape(image.pixels.shape)
+        shape = self._transformer.infer_shape(self.first().pixels.shape)
         return [(self._batch_size, *shape), (self._batch_size, *self._label_shape)]
 
     def fill(self, batch: Batch) -> None:
@@ -196,36 +152,27 @@ class ImageListBatches:
         Raises:
             DataError: An image cannot be read, or differs in size from the first; names the image.
         """
-        images = self._sampler.take(batch)
+        images = self.take(batch)
         labels = batch.array(1, (len(images), *self._label_shape))
         shape = self._transformer.infer_shape(images[0].pixels.shape)
         records = [image.pixels for image in images]
         data = batch.images((len(images), *shape), records, self._transformer.mean_scale)
         for index, (number, entry, pixels) in enumerate(images):
-            labels[index] = (
-                self._entries[entry].labels if labels.ndim > 1 else self._entries[entry].labels[0]
-            )
+            values = self._entries[entry].labels
+            labels[index] = values if labels.ndim > 1 else values[0]
             try:
                 self._transformer.finish([pixels], data[index : index + 1], first=number)
             except DemitasseError as error:
                 raise self._placed(error, entry) from error
 
-    def skip(self, batch: Batch) -> None:
-        """Skip the next batch."""
-        self._sampler.skip(batch)
-
-    def close(self) -> None:
-        """Stop the threads; no file stays open."""
-        self._sampler.close()
-
-    def _read(self, at: int, number: int) -> Image:
+    def _load(self, at: int, number: int) -> Image:
         """Return image ``at`` of the order, with the random numbers of record ``number``."""
         index = self._order[at]
         entry = self._entries[index]
         try:
             pixels = read_image(self._find(entry.name), self._color)
-            if self._size is not None:
-                pixels = resize_image(pixels, *self._size)
+            if self._resized is not None:
+                pixels = resize_image(pixels, *self._resized)
             pixels = self._transformer.augment([pixels], first=number)[0]
             self._transformer.infer_shape(pixels.shape)
         except DemitasseError as error:
@@ -237,8 +184,7 @@ class ImageListBatches:
         path: Path | None = None
         with suppress(DemitasseError):  # an impossible file name
             path = self._find(name)
-        shown = quoted(name, index + 1, path)
-        return located(error, str(self._source), shown)
+        return located(error, self._source, quoted(name, index + 1, path))
 
 
 class Pair(NamedTuple):
@@ -253,14 +199,11 @@ class LabelImageOptions:
     """Options of images and label images.
 
     Attributes:
-        color: Channels to decode to.
         size: (height, width) to resize to, or None.
         factors: Random scale factors applied after ``size``; empty: none.
         crop: (height, width) of the crop, or None.
         anywhere: Crop at a random position; otherwise at the center.
-        mirror: Flip half of the images, at random.
         mean: Mean to subtract: one value, or one per channel.
-        scale: Factor after the subtraction.
         label_type: ``"PIXEL"``, ``"IMAGE"`` or ``"NONE"``.
         ignore_label: Class of unlabelled pixels.
     """
@@ -287,15 +230,7 @@ class LabelledImage(NamedTuple):
 
 
 def read_pairs(source: Path, label_type: str) -> list[Pair]:
-    """Read lines ``image label``; for ``"NONE"``, lines ``image``.
-
-    Args:
-        source: The list.
-        label_type: ``"PIXEL"``, ``"IMAGE"`` or ``"NONE"``.
-
-    Raises:
-        DataError: The list cannot be read or is empty, or a line lacks its label.
-    """
+    """Read lines ``image label``; for the label type ``"NONE"``, lines ``image``."""
     text = read_list_file(source, "list of images")
     wanted = 1 if label_type == "NONE" else 2
     pairs: list[Pair] = []
@@ -313,23 +248,13 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
     return pairs
 
 
-class LabelImageBatches:
+class LabelImageBatches(ListSampler[LabelledImage]):
     """Fills batches with images and their label images, in an endless loop.
 
     Crop and mirror apply to both alike. An image smaller than the crop is padded on the right and
-    below: with the mean, its labels with ``ignore_label``.
-
-    Args:
-        source: The list, for messages.
-        pairs: Its lines.
-        find: Returns the path of an image name.
-        look: Options.
-        augmenter: Augmentation of the colours, before the crop.
-        batch_size: Images per batch.
-        order: EpochPermutation of the images.
-        random: Random words by record, for crop and mirror.
-        augment_random: Random words by record, for the augmenter.
-        config: Start position, shard and policy for bad records.
+    below: with the mean, its labels with ``ignore_label``. The augmenter changes colours before the
+    crop. ``random`` and ``augment_random`` are random words by record, for crop and mirror and for
+    the augmenter.
     """
 
     @renamed_arguments(reading="config")
@@ -343,25 +268,15 @@ class LabelImageBatches:
         batch_size: int,
         order: EpochPermutation,
         *,
-        random: RandomWords,
-        augment_random: RandomWords,
+        random: RecordRandom,
+        augment_random: RecordRandom,
         config: ReaderConfig | None = None,
     ) -> None:
-        self._source, self._pairs, self._find, self._look = source, pairs, find, look
-        self._augmenter, self._order, self._batch_size = augmenter, order, batch_size
+        config = config or ReaderConfig()
+        super().__init__(str(source), len(pairs), self._load, batch_size, config)
+        self._pairs, self._find, self._look = pairs, find, look
+        self._augmenter, self._order = augmenter, order
         self._random, self._augment_random = random, augment_random
-        self._sampler = ListSampler(
-            str(source),
-            len(pairs),
-            self._read,
-            batch_size,
-            config or ReaderConfig(),
-        )
-
-    @property
-    def position(self) -> int:
-        """Images used before the next batch."""
-        return self._sampler.position
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w), labels (N, 1, h, w), sizes (N, 1, 1, 2).
@@ -369,7 +284,7 @@ class LabelImageBatches:
         Raises:
             DataError: The first image cannot be used; names the image.
         """
-        pixels, N = self._sampler.first().pixels, self._batch_size
+        pixels, N = self.first().pixels, self._batch_size
         h, w = self._look.crop or pixels.shape[1:]
         return [(N, len(pixels), h, w), (N, 1, h, w), (N, 1, 1, 2)]
 
@@ -381,7 +296,7 @@ class LabelImageBatches:
         Raises:
             DataError: An image cannot be read, or differs in size from the first; names the image.
         """
-        found = self._sampler.take(batch)
+        found = self.take(batch)
         N, C = len(found), len(found[0].pixels)
         h, w = self._look.crop or found[0].labels.shape
         data = batch.array(0, (N, C, h, w))
@@ -393,24 +308,12 @@ class LabelImageBatches:
             becomes = (len(one.pixels), *(self._look.crop or one.labels.shape))
             if becomes != (C, h, w):
                 message = f"got an image of {becomes}, expected {(C, h, w)} as in the whole batch"
+                name, code, expected = one.pair.image, ErrorCode.SHAPE_MISMATCH, (C, h, w)
                 raise DataError(
-                    message,
-                    str(self._source),
-                    one.pair.image,
-                    code=ErrorCode.SHAPE_MISMATCH,
-                    got=becomes,
-                    expected=(C, h, w),
+                    message, self._source, name, code=code, got=becomes, expected=expected
                 )
             sizes[index] = np.minimum(one.labels.shape, (h, w))
             self._put(one, data[index], labels[index, 0])
-
-    def skip(self, batch: Batch) -> None:
-        """Skip the next batch."""
-        self._sampler.skip(batch)
-
-    def close(self) -> None:
-        """Stop the threads; no file stays open."""
-        self._sampler.close()
 
     def _put(self, one: LabelledImage, data: np.ndarray, labels: np.ndarray) -> None:
         """Crop, mirror, center and scale one image. Shapes: (C, h, w), (h, w)."""
@@ -428,55 +331,45 @@ class LabelImageBatches:
         data[:, :h, :w] = (part - mean) * data.dtype.type(look.scale)
         labels[:h, :w] = one.labels[top : top + h, left : left + w]
 
-    def _read(self, at: int, number: int) -> LabelledImage:
+    def _load(self, at: int, number: int) -> LabelledImage:
         """Return image ``at`` of the order, with the random numbers of record ``number``."""
         index = self._order[at]
         pair, look = self._pairs[index], self._look
         try:
             pixels = read_image(self._find(pair.image), look.color)
             labels = self._labels(pair, pixels.shape[1:])
-            H, W = self._size(number, *labels.shape)
+            H, W = look.size or labels.shape
+            if look.factors:
+                word = int(self._random(number, 1)[0][3])
+                factor = look.factors[word % len(look.factors)]
+                H, W = max(1, int(H * factor)), max(1, int(W * factor))
             pixels = resize_image(pixels, H, W)
             labels = interpolate(labels[None], H, W, "NEAREST")[0]
             if self._augmenter:
                 pixels = self._augmenter(pixels, self._augment_random(number, 1)[0])
             check_channel_values("mean_value", len(look.mean), len(pixels))
         except DemitasseError as error:
-            shown = quoted(pair.image, index + 1)
-            raise located(error, str(self._source), shown) from error
+            raise located(error, self._source, quoted(pair.image, index + 1)) from error
         return LabelledImage(number, pair, pixels, labels)
-
-    def _size(self, number: int, H: int, W: int) -> tuple[int, int]:
-        """Return the new size of an image of H x W pixels: (height, width), in pixels."""
-        look = self._look
-        height, width = look.size or (H, W)
-        if not look.factors:
-            return height, width
-        factor = look.factors[int(self._random(number, 1)[0][3]) % len(look.factors)]
-        return max(1, int(height * factor)), max(1, int(width * factor))
 
     def _labels(self, pair: Pair, size: tuple[int, ...]) -> np.ndarray:
         """Return the labels of an image of a size. Shape: (H, W)."""
         if self._look.label_type != "PIXEL":
-            label = self._look.ignore_label
+            label, text = self._look.ignore_label, pair.label
             if self._look.label_type == "IMAGE":
-                label = _class(pair.label)
+                short = INTEGER.fullmatch(text) is not None and len(text) < 20
+                if not short or abs(int(text)) > np.iinfo(np.int32).max:
+                    message = (
+                        f"got the label {text[:40]!r}, expected an integer of 32 bits; for images "
+                        "set label_type: PIXEL"
+                    )
+                    code, got = ErrorCode.INVALID, text[:40]
+                    raise DataError(message, code=code, field="label", got=got)
+                label = int(text)
             return np.full(size, label, np.int32)
         labels: np.ndarray = read_image(self._find(pair.label), "indices")[0]
         if labels.shape != size:
-            message = f"the image is {size}, its labels {pair.label} are {labels.shape}"
-            raise ShapeError(
-                message, code=ErrorCode.SHAPE_MISMATCH, got=labels.shape, expected=size
-            )
+            shape, code = labels.shape, ErrorCode.SHAPE_MISMATCH
+            message = f"the image is {size}, its labels {pair.label} are {shape}"
+            raise ShapeError(message, code=code, got=shape, expected=size)
         return labels
-
-
-def _class(text: str) -> int:
-    short = INTEGER.fullmatch(text) is not None and len(text) < 20
-    if not short or abs(int(text)) > np.iinfo(np.int32).max:
-        message = (
-            f"got the label {text[:40]!r}, expected an integer of 32 bits; for images set "
-            "label_type: PIXEL"
-        )
-        raise DataError(message, code=ErrorCode.INVALID, field="label", got=text[:40])
-    return int(text)

@@ -21,14 +21,7 @@ from demitasse.io.data.threads import Threads
 
 
 class EpochPermutation:
-    """Permutation of ``size`` items per epoch.
-
-    Args:
-        size: Number of items, at least 1.
-        seed: Random seed of the net.
-        name: Name of the order, e.g. the layer's name.
-        shuffle: Permute the items in each epoch; otherwise keep their order.
-    """
+    """Permutation of ``size`` items per epoch; without ``shuffle``, the items in their order."""
 
     def __init__(self, size: int, seed: int, name: str, *, shuffle: bool) -> None:
         self.size, self.shuffle = size, shuffle
@@ -60,13 +53,9 @@ Item = TypeVar("Item")
 class ListSampler(Generic[Item]):
     """Takes the items of a list batch by batch, in an endless loop, for one process of several.
 
-    Args:
-        source: The list, for messages.
-        size: Number of items.
-        read: Loads item ``index`` with the random numbers of position ``slot``; raises DataError
-            for a bad item. Called from several threads.
-        batch_size: Items per batch.
-        config: Start position, shard and policy for bad records.
+    ``position`` is the number of items used before the next batch. ``read`` loads item ``index``
+    with the random numbers of position ``slot``, in several threads, and raises DataError for a bad
+    item.
     """
 
     def __init__(
@@ -78,39 +67,25 @@ class ListSampler(Generic[Item]):
         config: ReaderConfig,
     ) -> None:
         self._source, self._size, self._read, self._batch_size = source, size, read, batch_size
-        self._position, self._shard = config.position, config.shard
+        self.position, self._shard = config.position, config.shard
         self._whole_epochs, self._policy = config.whole_epochs, config.bad_records
         self._threads = Threads("read images")
         if self._whole_epochs:
-            self._position -= self._position % size
-
-    @property
-    def position(self) -> int:
-        """Items used before the next batch."""
-        return self._position
+            self.position -= self.position % size
 
     def first(self) -> Item:
-        """Return the next item, without advancing.
-
-        Raises:
-            DataError: The item is bad; with ``skip``, all items are bad.
-        """
-        (slot,) = self._shard.numbers(self._position, 1)
+        """Return the next item, without advancing."""
+        (slot,) = self._shard.numbers(self.position, 1)
         return self._policy.find_one(
             lambda index: self._read(index, slot), range(slot, slot + self._size)
         )
 
     def take(self, batch: Batch) -> list[Item]:
-        """Return the items of the next batch, at least one, and set the batch's position.
-
-        Raises:
-            DataError: An item is bad; with ``skip``, all items of the list, or all items of an
-                epoch's last batch.
-        """
+        """Return the items of the next batch, at least one, and set the batch's position."""
         items: list[Item] = []
         while not items:  # all items of a batch may be bad
-            slots = self._shard.numbers(self._position, self._next_size())
-            found = self._threads.map(self._find, slots)
+            slots = self._shard.numbers(self.position, self._next_size())
+            found = self._threads.map(self._find_item, slots)
             for slot, (item, fault) in zip(slots, found, strict=True):
                 if fault is not None:
                     self._policy.note(fault, slot // self._size)
@@ -134,15 +109,15 @@ class ListSampler(Generic[Item]):
     def _next_size(self) -> int:
         """Return the number of items of the next batch."""
         if self._whole_epochs:
-            return min(self._batch_size, self._size - self._position % self._size)
+            return min(self._batch_size, self._size - self.position % self._size)
         return self._batch_size
 
     def _finish_batch(self, count: int, batch: Batch) -> None:
-        self._position += count * self._shard.world_size
-        batch.position, batch.skipped = self._position, self._policy.count
-        batch.last = self._whole_epochs and self._position % self._size == 0
+        self.position += count * self._shard.world_size
+        batch.position, batch.skipped = self.position, self._policy.count
+        batch.last = self._whole_epochs and self.position % self._size == 0
 
-    def _find(self, slot: int) -> tuple[Item | None, DataError | None]:
+    def _find_item(self, slot: int) -> tuple[Item | None, DataError | None]:
         """Return the item for a slot, and the error of the slot's own item if that is bad."""
         candidates = range(slot, slot + (1 if self._whole_epochs else self._size))
         return self._policy.find(lambda index: self._read(index, slot), candidates)

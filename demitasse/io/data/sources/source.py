@@ -15,25 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from demitasse.backends.pixels import ImageBatch
-from demitasse.core.deprecated import (
-    deprecated_attribute,
-    deprecated_names,
-    renamed_arguments,
-)
+from demitasse.core.deprecated import deprecated_attribute, deprecated_names, renamed_arguments
 from demitasse.io.data.bad_records import BadRecordPolicy
 from demitasse.io.data.transform.transformer import MeanScale
-
-__all__ = [
-    "ALL_BATCHES",
-    "UNSHARDED",
-    "Batch",
-    "BatchShard",
-    "BatchSource",
-    "ReaderConfig",
-    "Shape",
-    "Shard",
-    "ShardedSource",
-]
 
 Shape = tuple[int, ...]
 
@@ -64,8 +48,7 @@ Shard.__init__ = renamed_arguments(ranks="world_size")(  # type: ignore[method-a
     Shard.__init__
 )
 
-UNSHARDED = Shard()
-"""Shard of a single process: every record."""
+UNSHARDED = Shard()  # shard of a single process: every record
 
 
 @dataclass(frozen=True)
@@ -94,10 +77,7 @@ ReaderConfig.__init__ = renamed_arguments(broken="bad_records")(  # type: ignore
 class Batch:
     """Host memory of one batch, reused.
 
-    Args:
-        memory: Allocates host memory.
-        dtype: Element type of all arrays.
-        takes_bytes: Allow images as bytes; a device subtracts the mean later.
+    With ``takes_bytes``, images may be bytes; a device subtracts the mean later.
 
     Attributes:
         arrays: Arrays of the tops.
@@ -121,12 +101,10 @@ class Batch:
     def images(
         self, shape: Shape, records: Iterable[np.ndarray], mean_scale: MeanScale
     ) -> np.ndarray | ImageBatch:
-        """Return memory for the first top, to be overwritten completely.
+        """Return memory for the first top, of shape (N, C, h, w), to be overwritten completely.
 
-        Args:
-            shape: (N, C, h, w).
-            records: The images; if all are bytes and the batch takes bytes, returns ``ImageBatch``.
-            mean_scale: Mean and scale, applied later to bytes.
+        If the batch takes bytes, and all records are bytes, the memory is an ``ImageBatch``: mean
+        and scale are applied later.
         """
         self.pixels = None
         if not self._takes_bytes or any(record.dtype != np.uint8 for record in records):
@@ -171,21 +149,14 @@ class BatchSource(Protocol):
         """
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch.
-
-        Args:
-            batch: Its ``array``s are overwritten; ``position``, ``skipped`` and ``last`` are set.
+        """Overwrite the arrays of the next batch, and set ``position``, ``skipped`` and ``last``.
 
         Raises:
             DataError: A record cannot be used; names the record.
         """
 
     def skip(self, batch: Batch) -> None:
-        """Advance like ``fill``, without reading records if possible.
-
-        Args:
-            batch: Its ``position``, ``skipped`` and ``last`` are set.
-        """
+        """Advance like ``fill``, without reading records if possible; arrays stay as they are."""
 
     def close(self) -> None:
         """Close files and stop threads."""
@@ -196,10 +167,6 @@ class BatchShard:
     """Batches of one rank: of each ``world_size`` consecutive batches, the one at index ``rank``.
 
     The owner of a batch depends only on the number of records before, so all ranks agree.
-
-    Attributes:
-        rank: Index of the rank, from 0.
-        world_size: Number of ranks.
     """
 
     rank: int = 0
@@ -210,28 +177,17 @@ class BatchShard:
         return position // batch_size % self.world_size == self.rank
 
 
-ALL_BATCHES = BatchShard()
-"""Shard of a single rank: every batch."""
+ALL_BATCHES = BatchShard()  # shard of a single rank: every batch
 
 
 class ShardedSource:
-    """Skips the batches of other ranks.
-
-    Args:
-        source: Source of batches.
-        shard: Batches of this rank.
-        batch_size: Records per batch.
-    """
+    """Skips the batches of other ranks."""
 
     def __init__(self, source: BatchSource, shard: BatchShard, batch_size: int) -> None:
         self._source, self._shard, self._batch_size = source, shard, batch_size
 
     def skip_other_ranks(self) -> Iterator[Batch]:
-        """Advance the source to the next batch of this rank.
-
-        Yields:
-            An empty batch, with its position, for each skipped batch.
-        """
+        """Advance to the next batch of this rank; yield an empty batch for each skipped batch."""
         while not self._shard.has(self._source.position, self._batch_size):
             batch = Batch(np.empty, "float32")
             batch.is_skipped = True

@@ -15,8 +15,9 @@ Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -32,18 +33,10 @@ from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.mean import check_channel_values, read_mean
 from demitasse.io.data.transform.random import RecordRandom
 
-__all__ = ["Window", "WindowBatches", "WindowFile", "read_window_file", "window_mean"]
-
 
 @dataclass(frozen=True)
 class Window:
-    """A rectangle in an image, corners inclusive.
-
-    Attributes:
-        image: Path of the image, as written.
-        label: Class, 0 for background.
-        box: x1, y1, x2, y2, in pixels.
-    """
+    """A rectangle in an image: class (0 for background), and inclusive x1, y1, x2, y2 in pixels."""
 
     image: str
     label: int
@@ -52,13 +45,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowFile:
-    """Contents of a window file.
-
-    Attributes:
-        channels: Channels of its images.
-        foreground: Windows with an object.
-        background: Windows without an object.
-    """
+    """Contents of a window file: channels of its images, windows with and without an object."""
 
     channels: int
     foreground: list[Window]
@@ -68,13 +55,8 @@ class WindowFile:
 def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> WindowFile:
     """Read a window file.
 
-    Args:
-        source: The file.
-        fg_threshold: Least overlap of foreground windows.
-        bg_threshold: Background windows have less overlap; windows in between are dropped.
-
-    Raises:
-        DataError: The file cannot be read or is malformed, or a foreground window has no class.
+    Foreground windows have at least the overlap ``fg_threshold``, background windows have less than
+    ``bg_threshold``; windows in between are dropped.
     """
     words = iter(read_list_file(source, "window file").split())
     channels, index = 0, ""
@@ -91,24 +73,23 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
             channels = int(next(words))
             for _ in range(2):  # height and width: unused, the image has them
                 int(next(words))
-            for label, overlap, box in _windows(words):
+            for _ in range(int(next(words))):
+                label, overlap = int(next(words)), float(next(words))
+                x1, y1, x2, y2 = map(int, islice(words, 4))
+                box = (x1, y1, x2, y2)
                 if overlap >= fg_threshold:
                     if label < 1:
                         message = f"a foreground window (overlap {overlap:g}) has class {label}"
+                        code = ErrorCode.OUT_OF_RANGE
                         raise DataError(
-                            message,
-                            str(source),
-                            index,
-                            code=ErrorCode.OUT_OF_RANGE,
-                            field="class",
-                            got=label,
+                            message, str(source), index, code=code, field="class", got=label
                         )
                     foreground.append(Window(image, label, box))
                 elif overlap < bg_threshold:
                     background.append(Window(image, 0, box))
     except DataError:
         raise
-    except (ValueError, StopIteration, RuntimeError) as error:  # RuntimeError: of the generator
+    except (ValueError, StopIteration) as error:
         message = "the window file ends early, or has other text in place of a number"
         raise DataError(message, str(source), index, code=ErrorCode.UNREADABLE) from error
     if not channels:
@@ -117,31 +98,12 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
     return WindowFile(channels, foreground, background)
 
 
-def _windows(words: Iterator[str]) -> Iterator[tuple[int, float, tuple[int, int, int, int]]]:
-    for _ in range(int(next(words))):
-        label, overlap = int(next(words)), float(next(words))
-        x1, y1, x2, y2 = (int(next(words)) for _ in range(4))
-        yield label, overlap, (x1, y1, x2, y2)
-
-
 def window_mean(
     file: Path | None, values: Sequence[float], channels: int, size: int
 ) -> np.ndarray | None:
-    """Return the mean of windows.
+    """Return the mean of windows: the center of a mean file, or values; None without both.
 
-    Args:
-        file: A mean file, whose center is used, or None.
-        values: One value, one per channel, or none.
-        channels: Channels of the images.
-        size: Height and width of a window, in pixels.
-
-    Returns:
-        Shape (C, size, size), (C, 1, 1) or (1, 1, 1); None without a mean.
-
-    Raises:
-        ConfigError: Both are given.
-        DataError: The file cannot be read.
-        ShapeError: The file is smaller than a window, or the number of channels differs.
+    Shape: (C, size, size), (C, 1, 1) or (1, 1, 1).
     """
     if file is not None and values:
         message = "mean_file and mean_value are both given; give one of them"
@@ -154,15 +116,9 @@ def window_mean(
     begin = (mean.shape[2] - size) // 2  # Caffe uses the width for both directions
     middle = mean[:, begin : begin + size, begin : begin + size]
     if begin < 0 or middle.shape != (channels, size, size):
-        expected = (channels, size, size)
+        expected, code = (channels, size, size), ErrorCode.SHAPE_MISMATCH
         message = f"got a mean of {mean.shape}, expected at least {expected}"
-        raise ShapeError(
-            message,
-            code=ErrorCode.SHAPE_MISMATCH,
-            field="mean_file",
-            got=mean.shape,
-            expected=expected,
-        )
+        raise ShapeError(message, code=code, field="mean_file", got=mean.shape, expected=expected)
     return middle
 
 
@@ -182,6 +138,9 @@ class WindowBatches:
         random: Random words by record.
         cache: Keep all image files in memory.
         config: Start position, shard and policy for bad records.
+
+    Attributes:
+        position: Windows used before the next batch.
 
     Raises:
         DataError: The file has no windows of a needed kind.
@@ -205,11 +164,8 @@ class WindowBatches:
         config: ReaderConfig | None = None,
     ) -> None:
         config = config or ReaderConfig()
-        self._policy, self._position, self._shard = (
-            config.bad_records,
-            config.position,
-            config.shard,
-        )
+        self._policy, self._shard = config.bad_records, config.shard
+        self.position = config.position
         self._source, self._windows, self._find = source, windows, find
         self._cut, self._mirror, self._mean, self._scale = cut, mirror, mean, scale
         shown = int(np.float32(batch_size) * np.float32(fraction))  # Caffe's rounding
@@ -221,11 +177,6 @@ class WindowBatches:
             if count and not found:
                 message = f"a batch needs {count} {kind} windows, but the window file has none"
                 raise DataError(message, str(source), code=ErrorCode.MISSING, kind=kind)
-
-    @property
-    def position(self) -> int:
-        """Windows used before the next batch."""
-        return self._position
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, size, size) and labels (N,)."""
@@ -241,7 +192,7 @@ class WindowBatches:
         data, labels = (batch.array(i, shape) for i, shape in enumerate(self.shapes()))
         count, world_size = len(labels), self._shard.world_size
         data[...] = 0
-        words = self._random(self._position + self._shard.rank, count, world_size)
+        words = self._random(self.position + self._shard.rank, count, world_size)
         for index in range(count):
             shown = index >= self._counts[0]
             choice = self._windows.foreground if shown else self._windows.background
@@ -258,8 +209,8 @@ class WindowBatches:
         self._files.clear()
 
     def _finish_batch(self, batch: Batch) -> None:
-        self._position += sum(self._counts) * self._shard.world_size
-        batch.position, batch.skipped = self._position, self._policy.count
+        self.position += sum(self._counts) * self._shard.world_size
+        batch.position, batch.skipped = self.position, self._policy.count
 
     def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
         """Write a random window, or the next good one, to ``out``; return its label."""
@@ -275,15 +226,10 @@ class WindowBatches:
         """Write one window to ``out``; pixels outside the image stay 0."""
         try:
             image = self._read(window.image)
-            if image.shape[0] != len(out):
-                message = f"got an image of {image.shape[0]} channels, expected {len(out)}"
-                raise DataError(
-                    message,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    field="channels",
-                    got=image.shape[0],
-                    expected=len(out),
-                )
+            got, expected, code = image.shape[0], len(out), ErrorCode.COUNT_MISMATCH
+            if got != expected:
+                message = f"got an image of {got} channels, expected {expected}"
+                raise DataError(message, code=code, field="channels", got=got, expected=expected)
             part, top, left = crop_window(image, window.box, self._cut, mirror=mirror)
         except DemitasseError as error:
             raise located(error, str(self._source), window.image) from error
@@ -303,9 +249,8 @@ class WindowBatches:
             try:
                 content = read_bytes(path)
             except OSError as error:
-                raise DataError(
-                    error.strerror or str(error), str(path), code=code_of(error)
-                ) from error
+                reason, code = error.strerror or str(error), code_of(error)
+                raise DataError(reason, str(path), code=code) from error
             if self._cache:
                 self._files[name] = content
         return decode_image(content, "color")

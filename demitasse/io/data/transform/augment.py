@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -33,9 +34,9 @@ from demitasse.io.data.transform.photometric import Distort, Noise
 from demitasse.io.data.transform.random import Draws
 from demitasse.io.proto import BatchSampler, TransformationParameter
 
-__all__ = ["FIELDS", "AnnotatedAugmenter", "Augmenter", "Step", "need_bytes"]
-
 FIELDS = ("distort_param", "expand_param", "resize_param", "noise_param", "random_resize_param")
+
+MANY_SIZES = "makes images of many sizes; add a resize_param to one size, or crop_size"
 
 Step = Callable[[np.ndarray, Draws], np.ndarray]
 
@@ -46,12 +47,6 @@ logger = logging.getLogger(__name__)
 
 class Augmenter:
     """Augments images as ``transform_param`` says, before the crop.
-
-    Args:
-        param: The layer's ``transform_param``.
-
-    Attributes:
-        steps: The steps, in order.
 
     Raises:
         ConfigError: A field is invalid, or images would have different sizes without a crop.
@@ -69,28 +64,20 @@ class Augmenter:
             self._expand(param, resize, crops=crops)
         if resize is not None:
             if param.mean_file and not resize.always:
-                message = "mean_file needs images of one size; remove resize_param.prob"
-                raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_file")
+                _refuse("mean_file", "needs images of one size; remove resize_param.prob")
             if not (resize.always or crops):
-                message = (
-                    "with resize_param.prob below 1 images have many sizes; set crop_size, or "
-                    "remove prob"
-                )
-                raise ConfigError(message, code=ErrorCode.CONFLICT, field="resize_param.prob")
+                fault = "below 1 makes images of many sizes; set crop_size, or remove prob"
+                _refuse("resize_param.prob", fault)
             self.steps.append(resize)
         if param.HasField("noise_param"):
             self.steps.append(Noise(param.noise_param))
         if param.HasField("random_resize_param"):
-            if not crops or param.mean_file:
-                field = "mean_file" if crops else "crop_size"
-                message = (
-                    "random_resize_param makes images of many sizes; set crop_size, and give "
-                    "mean_value instead of mean_file"
-                )
-                raise ConfigError(message, code=ErrorCode.CONFLICT, field=field)
+            if crops and param.mean_file:
+                _refuse("mean_file", "conflicts with random_resize_param; give mean_value instead")
+            if not crops:
+                _refuse("crop_size", "is missing, but random_resize_param makes many sizes")
             if param.noise_param.convert_to_lab:
-                message = "random_resize_param resizes bytes; remove noise_param.convert_to_lab"
-                raise ConfigError(message, code=ErrorCode.CONFLICT, field="random_resize_param")
+                _refuse("random_resize_param", "resizes bytes; remove noise_param.convert_to_lab")
             self.steps.append(RandomResize(param.random_resize_param))
 
     def __bool__(self) -> bool:
@@ -98,14 +85,9 @@ class Augmenter:
         return bool(self.steps)
 
     def __call__(self, image: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Return an augmented image.
+        """Return an augmented image, by the record's random words, uint32 (24,).
 
-        Args:
-            image: Shape: (C, H, W), uint8.
-            words: Random words of the record. Shape: (24,), uint32.
-
-        Returns:
-            Shape: (C, h, w), uint8, or float32 with ``convert_to_lab``.
+        Shapes: (C, H, W) uint8 -> (C, h, w) uint8, or float32 with ``convert_to_lab``.
 
         Raises:
             ShapeError: The image does not consist of bytes in 1 or 3 channels.
@@ -121,23 +103,19 @@ class Augmenter:
     ) -> None:
         expand = Expand(param.expand_param, param.mean_value)
         if expand.changes_size and param.mean_file:
-            message = "expand_param fills with one colour; give mean_value instead of mean_file"
-            raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_file")
+            _refuse("mean_file", "conflicts with expand_param, of one colour; give mean_value")
         if expand.changes_size and not crops and (resize is None or not resize.to_one_size):
-            message = (
-                "expand_param makes images of many sizes; add a resize_param to one size, or "
-                "crop_size"
-            )
-            raise ConfigError(message, code=ErrorCode.CONFLICT, field="expand_param")
+            _refuse("expand_param", MANY_SIZES)
         self.steps.append(expand)
 
 
-def need_bytes(image: np.ndarray) -> None:
-    """Refuse arrays that are no images of bytes in 1 or 3 channels.
+def _refuse(field: str, fault: str) -> NoReturn:
+    message = f"{field} {fault}"
+    raise ConfigError(message, code=ErrorCode.CONFLICT, field=field)
 
-    Raises:
-        ShapeError: The array is no such image.
-    """
+
+def need_bytes(image: np.ndarray) -> None:
+    """Refuse arrays that are no images of bytes in 1 or 3 channels."""
     if image.dtype != np.uint8 or len(image) not in {1, 3}:
         message = (
             f"got {image.dtype} in {len(image)} channels, expected bytes in 1 or 3 channels "
@@ -147,16 +125,7 @@ def need_bytes(image: np.ndarray) -> None:
 
 
 class AnnotatedAugmenter:
-    """Augments images and their objects.
-
-    Args:
-        param: The layer's ``transform_param``; ``emit_constraint`` is ignored here.
-        samplers: The layer's ``batch_sampler``.
-        keeping: Filter of objects in a part of an image.
-
-    Raises:
-        ConfigError: A field is invalid, or images would have different sizes without a crop.
-    """
+    """Augments images and their objects; ``emit_constraint`` of ``param`` is ignored here."""
 
     def __init__(
         self, param: TransformationParameter, samplers: Sequence[BatchSampler], keeping: EmitFilter
@@ -169,25 +138,12 @@ class AnnotatedAugmenter:
         self._sample, self._keeping = Sample(samplers), keeping
         resized = [step for step in steps if isinstance(step, Resize) and step.to_one_size]
         if self._sample and not (resized or param.crop_size or param.crop_h):
-            message = (
-                "batch_sampler makes images of many sizes; add a resize_param to one size, or "
-                "crop_size"
-            )
-            raise ConfigError(message, code=ErrorCode.CONFLICT, field="batch_sampler")
+            _refuse("batch_sampler", MANY_SIZES)
 
     def __call__(
         self, image: np.ndarray, rows: np.ndarray, words: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return an augmented image and its objects.
-
-        Args:
-            image: Shape: (C, H, W).
-            rows: Shape: (G, 7); see ``demitasse.io.data.databases.datum``.
-            words: Random words of the record. Shape: (24,), uint32.
-
-        Raises:
-            ShapeError: The image does not consist of bytes.
-        """
+        """Return an augmented image (C, h, w) and its objects (G, 7), from (C, H, W) and (G, 7)."""
         if self._before or self._after:
             need_bytes(image)
         draws = Draws(words)

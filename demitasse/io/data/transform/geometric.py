@@ -19,6 +19,7 @@ Source: SSD (weiliu89/caffe), ``src/caffe/data_transformer.cpp`` (``ExpandImage`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,8 +42,7 @@ from demitasse.io.proto import (
 
 Region = tuple[float, float, float, float]
 
-WHOLE: Region = (0.0, 0.0, 1.0, 1.0)
-"""Region of an unchanged image."""
+WHOLE: Region = (0.0, 0.0, 1.0, 1.0)  # region of an unchanged image
 
 BOX = slice(2, 6)
 """Columns of the box in a row of objects; see ``demitasse.io.data.databases.datum``."""
@@ -108,31 +108,18 @@ def coverage(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     return share
 
 
-MOST = 100
-"""Largest ratio of the canvas to the image, per side."""
+MOST = 100  # largest ratio of the canvas to the image, per side
 
 
 class Expand:
-    """Places images on a larger canvas.
-
-    Args:
-        param: Probability and largest ratio.
-        mean: Colour of the canvas: one value, one per channel, or none for black.
-
-    Raises:
-        ConfigError: The ratio is out of range.
-    """
+    """Places images on a larger canvas, of the colours ``mean`` or black."""
 
     def __init__(self, param: ExpansionParameter, mean: Sequence[float]) -> None:
         self._probability, self._most = param.prob, param.max_expand_ratio
         if not 1 <= self._most <= MOST:
-            message = f"got expand_param.max_expand_ratio {self._most:g}, expected 1 to {MOST}"
-            raise ConfigError(
-                message,
-                code=ErrorCode.OUT_OF_RANGE,
-                field="expand_param.max_expand_ratio",
-                got=self._most,
-            )
+            field, code = "expand_param.max_expand_ratio", ErrorCode.OUT_OF_RANGE
+            message = f"got {field} {self._most:g}, expected 1 to {MOST}"
+            raise ConfigError(message, code=code, field=field, got=self._most)
         self._color = to_uint8(np.array(mean or [0.0]))
 
     @property
@@ -143,15 +130,7 @@ class Expand:
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Return the image on a canvas, or the unchanged image.
 
-        Args:
-            image: Shape: (C, H, W), uint8.
-            draws: Random numbers of the record.
-
-        Returns:
-            Shape: (C, H * ratio, W * ratio), rounded down; uint8.
-
-        Raises:
-            ShapeError: The number of mean values is neither 1 nor C.
+        Shapes: (C, H, W) -> (C, H * ratio, W * ratio), rounded down; uint8.
         """
         if not self._happens(draws):
             return image
@@ -185,19 +164,11 @@ class Expand:
 
 FLOAT = np.float32  # SSD's precision of aspects, which decides the rounding of sizes
 
-Size = tuple[int, int]
-"""Height and width, in pixels."""
+Size = tuple[int, int]  # height and width, in pixels
 
 
 class Resize:
-    """Resizes images.
-
-    Args:
-        param: Size, mode and interpolation.
-
-    Raises:
-        ConfigError: The size is missing.
-    """
+    """Resizes images."""
 
     def __init__(self, param: ResizeParameter) -> None:
         self._param = param
@@ -224,16 +195,8 @@ class Resize:
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Return a resized image, or the unchanged image.
 
-        Args:
-            image: Shape: (C, H, W), uint8.
-            draws: Random numbers of the record.
-
-        Returns:
-            Shape: (C, height, width), uint8; with ``FIT_SMALL_SIZE`` one side may be larger.
-
-        Raises:
-            ShapeError: The number of ``pad_value`` is neither 1 nor C, or a side of a narrow image
-                would become 0.
+        Shapes: (C, H, W) -> (C, height, width), uint8; with ``FIT_SMALL_SIZE`` one side may be
+        larger.
         """
         if not draws.happens(Choice.RESIZE, self._param.prob):
             return image
@@ -266,14 +229,9 @@ class Resize:
         else:
             width = int(aspect * FLOAT(height))
         if not min(height, width):
-            message = f"an image of {H} x {W} pixels is too narrow for resize_param {self.size}"
-            raise ShapeError(
-                message,
-                code=ErrorCode.OUT_OF_RANGE,
-                field="resize_param",
-                got=(H, W),
-                expected=self.size,
-            )
+            field, code = "resize_param", ErrorCode.OUT_OF_RANGE
+            message = f"an image of {H} x {W} pixels is too narrow for {field} {self.size}"
+            raise ShapeError(message, code=code, field=field, got=(H, W), expected=self.size)
         return height, width
 
     def _padded(self, image: np.ndarray) -> np.ndarray:
@@ -299,12 +257,6 @@ class RandomResize:
     """Resizes images so that the shorter side has a random length.
 
     Source: Intel Caffe (intel/caffe), ``src/caffe/data_transformer.cpp`` (RandomResizeImage).
-
-    Args:
-        param: Least and largest length, and interpolation.
-
-    Raises:
-        ConfigError: The least length is above the largest.
     """
 
     def __init__(self, param: RandomResizeParameter) -> None:
@@ -312,10 +264,9 @@ class RandomResize:
         ways = param.resize_param.interp_mode
         self._ways = [ResizeParameter.Interp_mode.Name(way) for way in ways] or ["LINEAR"]
         if 0 < self._most < self._least:
+            field, code = "random_resize_param.max_size", ErrorCode.OUT_OF_RANGE
             message = f"got min_size {self._least} and max_size {self._most}; exchange the two"
-            raise ConfigError(
-                message, code=ErrorCode.OUT_OF_RANGE, field="random_resize_param.max_size"
-            )
+            raise ConfigError(message, code=code, field=field)
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Return a resized image. Shapes: (C, H, W) -> (C, height, width), uint8."""
@@ -328,24 +279,24 @@ class RandomResize:
         return interpolate(image, height, width, way)
 
 
-DRAWN = 4
-"""Random numbers per region: scale, aspect and two coordinates."""
+DRAWN = 4  # random numbers per region: scale, aspect and two coordinates
 
 
 class Sample:
-    """Draws a region of an image.
-
-    Args:
-        samplers: The layer's ``batch_sampler``.
-
-    Raises:
-        ConfigError: A range is empty or out of bounds.
-    """
+    """Draws a region of an image, by the layer's ``batch_sampler``."""
 
     def __init__(self, samplers: Sequence[BatchSampler]) -> None:
         self._samplers = [one for one in samplers if one.use_original_image]
         for one in self._samplers:
-            _check(one.sampler)
+            for name, most in (("scale", 1), ("aspect_ratio", math.inf)):
+                low, high = getattr(one.sampler, f"min_{name}"), getattr(one.sampler, f"max_{name}")
+                if not 0 < low <= high <= most:
+                    bound = f" <= {most}" if most == 1 else ""
+                    message = (
+                        f"got batch_sampler.sampler.min_{name} {low:g} and max_{name} {high:g}; "
+                        f"expected 0 < min_{name} <= max_{name}{bound}"
+                    )
+                    raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=f"min_{name}")
 
     def __bool__(self) -> bool:
         """Return True if there are any samplers."""
@@ -426,19 +377,3 @@ def _overlap(parts: np.ndarray, box: np.ndarray) -> np.ndarray:
     union = area + (box[:, 2:] - box[:, :2]).prod(axis=1) - shared
     ratio: np.ndarray = shared / np.maximum(union, np.finfo(np.float64).tiny)
     return ratio
-
-
-def _check(sampler: Sampler) -> None:
-    """Refuse empty or invalid ranges."""
-    if not 0 < sampler.min_scale <= sampler.max_scale <= 1:
-        message = (
-            f"got batch_sampler.sampler.min_scale {sampler.min_scale:g} and max_scale "
-            f"{sampler.max_scale:g}; expected 0 < min_scale <= max_scale <= 1"
-        )
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="min_scale")
-    if not 0 < sampler.min_aspect_ratio <= sampler.max_aspect_ratio:
-        message = (
-            f"got batch_sampler.sampler.min_aspect_ratio {sampler.min_aspect_ratio:g} and "
-            f"max_aspect_ratio {sampler.max_aspect_ratio:g}; expected 0 < min <= max"
-        )
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="min_aspect_ratio")

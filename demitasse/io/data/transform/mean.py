@@ -19,15 +19,9 @@ from demitasse.io.data.databases.database import open_db, printable, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.proto import BlobProto, Datum, floats, set_floats, stored_shape
 
-__all__ = ["check_channel_values", "compute_mean", "read_mean"]
-
 
 def check_channel_values(field: str, count: int, channels: int) -> None:
-    """Refuse a number of values that is neither 1 nor one per channel.
-
-    Raises:
-        ShapeError: The number differs.
-    """
+    """Refuse a number of values that is neither 1 nor one per channel."""
     if count not in {1, channels}:
         message = f"got {count} {field}, expected 1 or {channels} (channels)"
         raise ShapeError(
@@ -36,10 +30,7 @@ def check_channel_values(field: str, count: int, channels: int) -> None:
 
 
 def read_mean(path: Path) -> np.ndarray:
-    """Read a mean file (``.binaryproto``).
-
-    Returns:
-        The mean, float32, or float64 if stored so. Shape: (C, H, W).
+    """Return a mean file (``.binaryproto``). Shape: (C, H, W), float32, or float64 if stored so.
 
     Raises:
         DataError: The file does not exist, or is no array (C, H, W).
@@ -67,17 +58,12 @@ def read_mean(path: Path) -> np.ndarray:
 
 
 def compute_mean(
-    source: str | Path,
-    backend: str = "LMDB",
-    progress: Callable[[int, int], None] | None = None,
+    source: str | Path, backend: str = "LMDB", progress: Callable[[int, int], None] | None = None
 ) -> BlobProto:
     """Return the mean of all records of a database, as stored in Caffe's mean files.
 
-    Args:
-        source: The database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        progress: Called after each record with the records done and their number; never for
-            databases without a count of records.
+    ``progress`` is called after each record with the records done and their number; never for
+    databases without a count of records.
 
     Raises:
         DataError: The database is empty or cannot be read, or its records differ in size.
@@ -89,24 +75,16 @@ def compute_mean(
             try:
                 array = datum_to_array(Datum.FromString(bytes(value)))
             except DecodeError as error:
-                message = "the record is damaged: it is no Datum"
-                raise DataError(
-                    message, str(source), printable(key), code=ErrorCode.UNREADABLE
-                ) from error
+                name, message = printable(key), "the record is damaged: it is no Datum"
+                raise DataError(message, str(source), name, code=ErrorCode.UNREADABLE) from error
             except DemitasseError as error:
                 raise located(error, str(source), printable(key)) from error
             if not count:
                 total = np.zeros(array.shape)
             if array.shape != total.shape:
-                message = f"got a record of {array.shape}, expected {total.shape} as before"
-                raise DataError(
-                    message,
-                    str(source),
-                    printable(key),
-                    code=ErrorCode.SHAPE_MISMATCH,
-                    got=array.shape,
-                    expected=total.shape,
-                )
+                got, expected, code = array.shape, total.shape, ErrorCode.SHAPE_MISMATCH
+                name, message = printable(key), f"got a record of {got}, expected {expected}"
+                raise DataError(message, str(source), name, code=code, got=got, expected=expected)
             total += array
             count += 1
             if progress is not None and isinstance(database, Sized):

@@ -23,18 +23,8 @@ import numpy as np
 
 from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
+from demitasse.io.data.images import colors
 from demitasse.io.data.images.codecs import decode_image
-from demitasse.io.data.images.colors import (
-    bgr_to_gray,
-    bgr_to_hsv,
-    bgr_to_lab,
-    bgr_to_ycrcb,
-    equalize,
-    equalize_parts,
-    hsv_to_bgr,
-    to_uint8,
-    ycrcb_to_bgr,
-)
 from demitasse.io.data.transform.mean import check_channel_values
 from demitasse.io.data.transform.random import Choice, Draws
 from demitasse.io.proto import DistortionParameter, NoiseParameter
@@ -44,71 +34,52 @@ HUE, SATURATION = 0, 1
 
 
 class Distort:
-    """Distorts colours.
-
-    Args:
-        param: The ranges and probabilities.
-
-    Raises:
-        ConfigError: A range is empty or has negative numbers.
-    """
+    """Distorts colours."""
 
     def __init__(self, param: DistortionParameter) -> None:
         self._param = param
+        code = ErrorCode.OUT_OF_RANGE
         for name in ("brightness_delta", "hue_delta"):
-            delta = getattr(param, name)
+            delta, field = getattr(param, name), f"distort_param.{name}"
             if delta < 0:
-                message = f"got distort_param.{name} {delta:g}, expected 0 or more"
-                raise ConfigError(
-                    message, code=ErrorCode.OUT_OF_RANGE, field=f"distort_param.{name}", got=delta
-                )
+                message = f"got {field} {delta:g}, expected 0 or more"
+                raise ConfigError(message, code=code, field=field, got=delta)
         for name in ("contrast", "saturation"):
             low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
+            field = f"distort_param.{name}_lower"
             if not 0 <= low <= high:
-                message = (
-                    f"got distort_param.{name}_lower {low:g} and {name}_upper {high:g}; "
-                    "expected 0 <= lower <= upper"
-                )
-                raise ConfigError(
-                    message, code=ErrorCode.OUT_OF_RANGE, field=f"distort_param.{name}_lower"
-                )
+                limits = f"{low:g} and {name}_upper {high:g}"
+                message = f"got {field} {limits}; expected 0 <= lower <= upper"
+                raise ConfigError(message, code=code, field=field)
         self._needs_color = max(param.saturation_prob, param.hue_prob, param.random_order_prob) > 0
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return an image with distorted colours.
-
-        Args:
-            image: Shape: (C, H, W), uint8.
-            draws: Random numbers of the record.
-
-        Raises:
-            ShapeError: Saturation, hue or channel order may change, but there are not 3 channels.
-        """
+        """Return an image with distorted colours. Shapes: (C, H, W), uint8."""
         if self._needs_color and len(image) != 3:
             message = (
                 f"got {len(image)} channels, expected 3 for saturation, hue or channel order; "
                 "set force_color, or remove those fields"
             )
             raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=len(image), expected=3)
+        p, between = self._param, draws.between
         contrast_first = draws.share(Choice.ORDER) > 0.5
-        image = self._brightness(image, draws)
+        if draws.happens(Choice.BRIGHTNESS, p.brightness_prob):
+            delta = between(Choice.BRIGHTNESS_DELTA, -p.brightness_delta, p.brightness_delta)
+            image = _levels(image, 1, delta)
         if contrast_first:
             image = self._contrast(image, draws)
-        image = self._saturation(image, draws)
-        image = self._hue(image, draws)
+        if draws.happens(Choice.SATURATION, p.saturation_prob):
+            factor = between(Choice.SATURATION_FACTOR, p.saturation_lower, p.saturation_upper)
+            image = _hsv_levels(image, SATURATION, factor, 0)
+        if draws.happens(Choice.HUE, p.hue_prob):
+            delta = between(Choice.HUE_DELTA, -p.hue_delta, p.hue_delta)
+            image = _hsv_levels(image, HUE, 1, delta)  # clipped at 0, as in SSD
         if not contrast_first:
             image = self._contrast(image, draws)
-        if draws.happens(Choice.CHANNELS, self._param.random_order_prob):
+        if draws.happens(Choice.CHANNELS, p.random_order_prob):
             order = ORDERS[draws.one_of(Choice.CHANNELS_ORDER, len(ORDERS))]
             image = image[list(order)]
         return image
-
-    def _brightness(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        p = self._param
-        if not draws.happens(Choice.BRIGHTNESS, p.brightness_prob):
-            return image
-        delta = draws.between(Choice.BRIGHTNESS_DELTA, -p.brightness_delta, p.brightness_delta)
-        return _levels(image, 1, delta)
 
     def _contrast(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         p = self._param
@@ -117,47 +88,28 @@ class Distort:
         factor = draws.between(Choice.CONTRAST_FACTOR, p.contrast_lower, p.contrast_upper)
         return _levels(image, factor, 0) if abs(factor - 1) > 1e-3 else image
 
-    def _saturation(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        p = self._param
-        if not draws.happens(Choice.SATURATION, p.saturation_prob):
-            return image
-        factor = draws.between(Choice.SATURATION_FACTOR, p.saturation_lower, p.saturation_upper)
-        hsv = bgr_to_hsv(image)
-        hsv[SATURATION] = _levels(hsv[SATURATION], factor, 0)
-        return hsv_to_bgr(hsv)
-
-    def _hue(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        p = self._param
-        if not draws.happens(Choice.HUE, p.hue_prob):
-            return image
-        delta = draws.between(Choice.HUE_DELTA, -p.hue_delta, p.hue_delta)
-        hsv = bgr_to_hsv(image)
-        hsv[HUE] = _levels(hsv[HUE], 1, delta)  # clipped at 0, as in SSD
-        return hsv_to_bgr(hsv)
-
 
 def _levels(image: np.ndarray, factor: float, more: float) -> np.ndarray:
     """Return level * factor + more of every pixel, by a lookup table. uint8, any shape."""
     table = np.arange(256, dtype=np.float32) * np.float32(factor) + np.float32(more)
-    return np.take(to_uint8(table), image)
+    return np.take(colors.to_uint8(table), image)
+
+
+def _hsv_levels(image: np.ndarray, channel: int, factor: float, more: float) -> np.ndarray:
+    """Change the levels of one channel of HSV. Shapes: (3, H, W), uint8."""
+    hsv = colors.bgr_to_hsv(image)
+    hsv[channel] = _levels(hsv[channel], factor, more)
+    return colors.hsv_to_bgr(hsv)
 
 
 CLIP_LIMIT = 4.0
-POSTERIZE_STEP = 64
-"""Distance of the levels left by ``posterize``."""
+POSTERIZE_STEP = 64  # distance of the levels left by ``posterize``
 
 BLUR_SIZE, BLUR_SIGMA = 7, 1.5
 
 
 class Noise:
-    """Degrades images.
-
-    Args:
-        param: The steps.
-
-    Raises:
-        ConfigError: ``saltpepper`` lacks a value or a fraction, or two colour spaces are set.
-    """
+    """Degrades images."""
 
     def __init__(self, param: NoiseParameter) -> None:
         self._param = param
@@ -176,28 +128,19 @@ class Noise:
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Return a degraded image, or the unchanged image.
 
-        Args:
-            image: Shape: (1 or 3, H, W), uint8.
-            draws: Random numbers of the record.
-
-        Returns:
-            Shape: as the image; uint8, or float32 with ``convert_to_lab``.
-
-        Raises:
-            ShapeError: The number of ``saltpepper`` values does not match, or a gray image shall be
-                converted.
+        Shapes: (1 or 3, H, W) uint8 -> the same; float32 with ``convert_to_lab``.
         """
         p = self._param
         if not draws.happens(Choice.NOISE, self._probability):
             return image
         if p.decolorize and len(image) == 3:
-            image = np.repeat(bgr_to_gray(image)[None], 3, 0)
+            image = np.repeat(colors.bgr_to_gray(image)[None], 3, 0)
         if p.gauss_blur:
             image = blur(image)
         if p.hist_eq:
-            image = _of_brightness(image, equalize)
+            image = _of_brightness(image, colors.equalize)
         if p.clahe:
-            image = _of_brightness(image, lambda plane: equalize_parts(plane, CLIP_LIMIT))
+            image = _of_brightness(image, lambda plane: colors.equalize_parts(plane, CLIP_LIMIT))
         if p.jpeg > 0:
             image = recompress(image, int(min(p.jpeg, 100)))
         if p.erode:
@@ -214,8 +157,8 @@ class Noise:
             )
             raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=len(image), expected=3)
         if p.convert_to_hsv:
-            return bgr_to_hsv(image)
-        return bgr_to_lab(image) if p.convert_to_lab else image
+            return colors.bgr_to_hsv(image)
+        return colors.bgr_to_lab(image) if p.convert_to_lab else image
 
     def _salted(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Overwrite random pixels."""
@@ -242,7 +185,7 @@ def blur(image: np.ndarray) -> np.ndarray:
         padded = np.pad(blurred, pad, "reflect" if size > 1 else "edge")
         views = np.lib.stride_tricks.sliding_window_view(padded, BLUR_SIZE, axis)
         blurred = views @ bell
-    return to_uint8(blurred)
+    return colors.to_uint8(blurred)
 
 
 def erode(image: np.ndarray) -> np.ndarray:
@@ -256,11 +199,7 @@ def erode(image: np.ndarray) -> np.ndarray:
 
 
 def recompress(image: np.ndarray, quality: int) -> np.ndarray:
-    """Encode an image as JPEG and decode it. Shapes: (1 or 3, H, W), uint8.
-
-    Raises:
-        DataError: Pillow is not installed.
-    """
+    """Encode an image as JPEG and decode it. Shapes: (1 or 3, H, W), uint8."""
     try:
         import PIL.Image
     except ImportError:
@@ -276,5 +215,5 @@ def _of_brightness(image: np.ndarray, change: Callable[[np.ndarray], np.ndarray]
     """Apply a function to the luma of an image."""
     if len(image) == 1:
         return change(image[0])[None]
-    brightness, red, blue = bgr_to_ycrcb(image)
-    return ycrcb_to_bgr(np.stack([change(brightness), red, blue]))
+    brightness, red, blue = colors.bgr_to_ycrcb(image)
+    return colors.ycrcb_to_bgr(np.stack([change(brightness), red, blue]))

@@ -8,42 +8,19 @@ change the other choices.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum, auto
-from typing import Protocol
+from enum import IntEnum
 
 import numpy as np
 
 from demitasse.backends.random import bits, stream_of
 
-__all__ = [
-    "AUGMENT_WORDS",
-    "CROP_WORDS",
-    "Choice",
-    "Draws",
-    "RandomWords",
-    "RecordRandom",
-    "words_of",
-]
-
-CROP_WORDS = 4
-"""Random words per record for crop and mirror."""
-
-
-class RandomWords(Protocol):
-    """Returns random words of records: a ``RecordRandom``, or a substitute in tests."""
-
-    def __call__(self, first: int, count: int, step: int = 1) -> np.ndarray:
-        """Return the words of records first, first + step, ... Shape: (count, words), uint32."""
+CROP_WORDS = 4  # random words per record for crop and mirror
 
 
 class RecordRandom:
     """Random words of the records of one layer.
 
-    Args:
-        seed: Random seed of the net, or a function that returns the seed.
-        name: Name of the layer.
-        purpose: Purpose of the words; each purpose has its own words.
-        words: Words per record.
+    Each ``purpose`` has its own words. The seed may be a function that returns the seed.
     """
 
     def __init__(
@@ -64,63 +41,32 @@ class RecordRandom:
 
 
 def words_of(
-    random: RandomWords, count: int, first: int, step: int, places: Sequence[int] | None
+    random: RecordRandom, count: int, first: int, step: int, places: Sequence[int] | None
 ) -> np.ndarray:
-    """Return the words of records.
+    """Return the words of records. Shape: (count, words), uint32.
 
-    Args:
-        random: Returns words by record number.
-        count: Number of records.
-        first: Number of the first record.
-        step: Difference of neighbouring record numbers.
-        places: Indices of the records, counted from ``first``; None for 0, 1, 2, ...
-
-    Returns:
-        Shape: (count, words), uint32.
+    ``places`` are indices of the records, counted from ``first``; None for 0, 1, 2, ...
     """
     if places is None:
         return random(first, count, step)
     return random(first, places[-1] + 1, step)[list(places)]
 
 
-class Choice(IntEnum):
-    """Random choices; the value is the index of the random word."""
-
-    ORDER = 0
-    BRIGHTNESS = auto()
-    BRIGHTNESS_DELTA = auto()
-    CONTRAST = auto()
-    CONTRAST_FACTOR = auto()
-    SATURATION = auto()
-    SATURATION_FACTOR = auto()
-    HUE = auto()
-    HUE_DELTA = auto()
-    CHANNELS = auto()
-    CHANNELS_ORDER = auto()
-    EXPAND = auto()
-    EXPAND_RATIO = auto()
-    EXPAND_TOP = auto()
-    EXPAND_LEFT = auto()
-    RESIZE = auto()
-    INTERPOLATION = auto()
-    NOISE = auto()
-    PIXELS = auto()
-    SAMPLES = auto()
-    SAMPLE = auto()
-    RANDOM_SIZE = auto()
-    RANDOM_INTERPOLATION = auto()
+Choice = IntEnum(
+    "Choice",
+    "ORDER BRIGHTNESS BRIGHTNESS_DELTA CONTRAST CONTRAST_FACTOR SATURATION SATURATION_FACTOR HUE "
+    "HUE_DELTA CHANNELS CHANNELS_ORDER EXPAND EXPAND_RATIO EXPAND_TOP EXPAND_LEFT RESIZE "
+    "INTERPOLATION NOISE PIXELS SAMPLES SAMPLE RANDOM_SIZE RANDOM_INTERPOLATION",
+    start=0,
+)
+"""Random choices; the value is the index of the random word."""
 
 
-AUGMENT_WORDS = 24
-"""Random words per record: more than there are choices, as a reserve."""
+AUGMENT_WORDS = 24  # random words per record: more than there are choices, as a reserve
 
 
 class Draws:
-    """Random choices of one record.
-
-    Args:
-        words: Random words of the record. Shape: (24,), uint32.
-    """
+    """Random choices of one record, from its random words. Shape: (24,), uint32."""
 
     def __init__(self, words: np.ndarray) -> None:
         self._words = words

@@ -28,29 +28,15 @@ from demitasse.io.data.threads import Threads
 from demitasse.io.data.transform.augment import Augmenter
 from demitasse.io.data.transform.geometric import Region
 from demitasse.io.data.transform.mean import check_channel_values, read_mean
-from demitasse.io.data.transform.random import AUGMENT_WORDS, RandomWords, RecordRandom, words_of
+from demitasse.io.data.transform.random import AUGMENT_WORDS, RecordRandom, words_of
 from demitasse.io.proto import Datum, TransformationParameter
-
-__all__ = [
-    "DataTransformer",
-    "Images",
-    "MeanScale",
-    "RandomWords",
-    "as_batch",
-    "crop_of",
-    "need_shape",
-]
 
 Images = np.ndarray | Sequence[np.ndarray]
 """One array (N, C, H, W), or N arrays (C, H, W); uint8 or floating point."""
 
 
 def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> tuple[Images, bool]:
-    """Return records as arrays (C, H, W), and True if there was a single record.
-
-    Raises:
-        ShapeError: There are no records, or the number of axes is wrong.
-    """
+    """Return records as arrays (C, H, W), and True if there was a single record."""
     if isinstance(images, Datum):
         return [datum_to_array(images, color)], True
     if isinstance(images, Blob):
@@ -67,11 +53,7 @@ def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> t
 
 
 def need_shape(what: str, shape: tuple[int, ...], room: tuple[int, ...]) -> None:
-    """Refuse a result that does not fit its destination.
-
-    Raises:
-        ShapeError: The shapes differ.
-    """
+    """Refuse a result that does not fit its destination."""
     if shape != room:
         message = f"{what} {shape}, expected {room}"
         raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=shape, expected=room)
@@ -82,12 +64,7 @@ SMALL = 4096
 
 
 class MeanScale(NamedTuple):
-    """Mean to subtract, and factor to multiply with.
-
-    Attributes:
-        mean: Shape: (C, H, W), (C, 1, 1) or (1, 1, 1); None for no mean.
-        scale: The factor.
-    """
+    """Mean to subtract, (C, H, W), (C, 1, 1), (1, 1, 1) or None, and factor to multiply with."""
 
     mean: np.ndarray | None
     scale: float
@@ -117,8 +94,8 @@ class DataTransformer:
         param: TransformationParameter,
         phase: str,
         base_dir: Path | None = None,
-        random: RandomWords | None = None,
-        augment_random: RandomWords | None = None,
+        random: RecordRandom | None = None,
+        augment_random: RecordRandom | None = None,
         *,
         dtype: str = "float32",
     ) -> None:
@@ -146,10 +123,7 @@ class DataTransformer:
             self._mean = np.array(param.mean_value, self.dtype).reshape(-1, 1, 1)
 
     def infer_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return the shape of a record after ``finish``.
-
-        Args:
-            shape: (C, H, W), after ``augment``.
+        """Return the shape of a record (C, H, W) of ``augment`` after ``finish``.
 
         Raises:
             ShapeError: The record is smaller than the crop, or does not fit the mean.
@@ -162,21 +136,15 @@ class DataTransformer:
         if h > H or w > W:
             size = h if h == w else f"{h} x {w}"
             message = f"crop_size {size} is larger than a record of {H} x {W} pixels"
-            raise ShapeError(
-                message, code=ErrorCode.OUT_OF_RANGE, field="crop_size", got=(h, w), expected=(H, W)
-            )
+            field, code = "crop_size", ErrorCode.OUT_OF_RANGE
+            raise ShapeError(message, code=code, field=field, got=(h, w), expected=(H, W))
         if self._mean_file and self._mean is not None and self._mean.shape != shape:
+            field, got, code = "mean_file", self._mean.shape, ErrorCode.SHAPE_MISMATCH
             message = (
-                f"got mean_file {self._mean_file!r} of {self._mean.shape}, expected {shape}, the "
-                "shape of a record before the crop"
+                f"got mean_file {self._mean_file!r} of {got}, expected {shape}, the shape of a "
+                "record before the crop"
             )
-            raise ShapeError(
-                message,
-                code=ErrorCode.SHAPE_MISMATCH,
-                field="mean_file",
-                got=self._mean.shape,
-                expected=shape,
-            )
+            raise ShapeError(message, code=code, field=field, got=got, expected=shape)
         if not self._mean_file and self._mean is not None:
             check_channel_values("mean_value", len(self._mean), C)
         return C, h, w
@@ -251,15 +219,10 @@ class DataTransformer:
         step: int = 1,
         places: Sequence[int] | None = None,
     ) -> None:
-        """Crop, mirror, center and scale.
+        """Crop, mirror, center and scale the results of ``augment``, which has the same arguments.
 
-        Args:
-            images: Result of ``augment``.
-            out: Array for the result, (N, C, h, w); or bytes, which are cropped only: mirror, mean
-                and scale are noted for the device.
-            first: As for ``augment``.
-            step: As for ``augment``.
-            places: As for ``augment``.
+        ``out`` is an array (N, C, h, w); or bytes, which are cropped only: mirror, mean and scale
+        are noted for the device.
 
         Raises:
             ShapeError: A record has an unsuitable size, or ``out`` has another shape.
@@ -270,9 +233,14 @@ class DataTransformer:
         if self._mirror or self._crops_anywhere:
             words = words_of(self._random, len(images), first, step, places)
         if isinstance(out, ImageBatch):
-            self._cut(images, out, words)
+            h, w = out.shape[2:]
+            for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
+                out.bytes[i] = image[:, top : top + h, left : left + w]
+                out.places[i] = top, left, turned
         elif isinstance(images, np.ndarray) and not self._crops_anywhere:
-            self._centred(images, out)
+            h, w = out.shape[2:]
+            top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
+            self._compute(images, top, left, out)
             if words is not None:
                 mirrored = np.flatnonzero(words[:, 0] & 1)
                 out[mirrored] = out[mirrored, :, :, ::-1]
@@ -283,8 +251,9 @@ class DataTransformer:
             and out[0].size <= SMALL
         ):
             self._together(images, out, words)
-        else:
-            self._one_by_one(images, out, words)
+        else:  # different sizes or crop positions
+            for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
+                self._compute(image, top, left, out[i][:, :, ::-1] if turned else out[i])
 
     @property
     def mean_scale(self) -> MeanScale:
@@ -294,12 +263,8 @@ class DataTransformer:
     def visible_region(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
         """Return the visible region of a record after ``finish``, and True if it is flipped.
 
-        Args:
-            shape: (C, H, W), after ``augment``.
-            number: Number of the record.
-
         Raises:
-            ShapeError: The record has an unsuitable size.
+            ShapeError: The record, (C, H, W) after ``augment``, has an unsuitable size.
         """
         (_, h, w), (H, W) = self.infer_shape(shape), shape[1:]
         words = None
@@ -312,12 +277,6 @@ class DataTransformer:
         """Stop the threads; a later use starts new ones."""
         self._threads.close()
 
-    def _centred(self, images: np.ndarray, out: np.ndarray) -> None:
-        """Transform records of one size with one crop position. Shapes: (N, C, ...)."""
-        h, w = out.shape[2:]
-        top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
-        self._compute(images, top, left, out)
-
     def _together(self, images: np.ndarray, out: np.ndarray, words: np.ndarray) -> None:
         """Transform small records of one size with random crops. Shapes: (N, C, ...)."""
         windows = sliding_window_view(images, out.shape[2:], axis=(2, 3))
@@ -329,21 +288,10 @@ class DataTransformer:
             cut[turned] = cut[turned, :, :, ::-1]
         self._compute(cut, 0, 0, out)
 
-    def _cut(self, images: Images, out: ImageBatch, words: np.ndarray | None) -> None:
-        """Crop records of bytes, and note positions and flips."""
-        for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
-            h, w = out.shape[2:]
-            out.bytes[i] = image[:, top : top + h, left : left + w]
-            out.places[i] = top, left, turned
-
     def _crops(
         self, images: Images, shape: tuple[int, ...], words: np.ndarray | None
     ) -> Iterator[tuple[np.ndarray, int, int, bool]]:
-        """Yield each record, its crop position, and True if the record is flipped.
-
-        Raises:
-            ShapeError: A record has another shape than (C, h, w) of ``shape``, (N, C, h, w).
-        """
+        """Yield each record, its crop position, and True if the record is flipped."""
         h, w = shape[2:]
         checked: tuple[int, ...] = ()
         for i, image in enumerate(images):
@@ -353,21 +301,11 @@ class DataTransformer:
             room = checked[1] - h, checked[2] - w
             yield image, *self._placed(*room, None if words is None else words[i])
 
-    def _one_by_one(self, images: Images, out: np.ndarray, words: np.ndarray | None) -> None:
-        """Transform records of different sizes or crop positions."""
-        for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
-            result = out[i]
-            if turned:
-                result = result[:, :, ::-1]
-            self._compute(image, top, left, result)
-
     def _placed(self, rows: int, columns: int, words: np.ndarray | None) -> tuple[int, int, bool]:
         """Return the crop position of a record, and True if the record is flipped.
 
-        Args:
-            rows: Number of rows to remove.
-            columns: Number of columns to remove.
-            words: Random words of the record. Shape: (4,), uint32.
+        The crop removes ``rows`` and ``columns``; ``words`` are the record's random words, uint32
+        (4,).
         """
         turned = words is not None and self._mirror and bool(words[0] & 1)
         if words is not None and self._crops_anywhere:
@@ -388,21 +326,15 @@ class DataTransformer:
 
 
 def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
-    """Return height and width of the crop, or None.
-
-    Raises:
-        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` are inconsistent.
-    """
-    square, sides = param.crop_size, (param.crop_h, param.crop_w)
-    if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
-        message = (
-            f"got crop_size {square}, crop_h {sides[0]} and crop_w {sides[1]}; "
-            "give crop_size, or both crop_h and crop_w"
-        )
+    """Return height and width of the crop, or None."""
+    square, h, w = param.crop_size, param.crop_h, param.crop_w
+    if bool(h) != bool(w) or (square and (h or w)):
+        got = f"got crop_size {square}, crop_h {h} and crop_w {w}"
+        message = f"{got}; give crop_size, or both crop_h and crop_w"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="crop_size")
     if square:
         return square, square
-    return sides if sides[0] else None
+    return (h, w) if h else None
 
 
 def _color(param: TransformationParameter) -> Color:

@@ -19,7 +19,6 @@ class Parsed(Generic[M]):
     """A parsed text.
 
     Attributes:
-        message: The message.
         warnings: Fields that were skipped, or read as another field; equal warnings are grouped.
         layer_lines: For a net, the line of each entry of ``layer`` or ``layers``.
         input_line: For a net, the line of its first ``input``, or None.
@@ -35,17 +34,7 @@ class Parsed(Generic[M]):
 def parse(
     text: str, cls: type[M], source: str | None = None, ignore_unknown_fields: bool = False
 ) -> Parsed[M]:
-    """Parse prototxt.
-
-    Args:
-        text: The prototxt; empty text is an empty message.
-        cls: The message class.
-        source: Name of the text's origin, for messages.
-        ignore_unknown_fields: Skip unknown fields with a warning instead of raising an error.
-
-    Raises:
-        PrototxtError: The text is no message of this class; the error lists all faults.
-    """
+    """Parse prototxt; a PrototxtError lists all faults. ``source`` names the text in messages."""
     parser = Parser(text, ignore_unknown_fields)
     message = cls()
     parser.parse(message)

@@ -6,15 +6,14 @@ Source: ``caffe.proto`` of these forks, and files written for them.
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from google.protobuf.message import Message
 
 from demitasse.io.proto.text.schema import schema
 from demitasse.io.proto.text.tokens import Token
 
-LISTED_IN = frozenset({"PoolingParameter"})
-"""Messages with entries in the table's ``lists``."""
+LISTED_IN = frozenset({"PoolingParameter"})  # messages with entries in the table's ``lists``
 
 TABLE = Path(__file__).with_name("dialects.toml")
 
@@ -23,7 +22,6 @@ class Entry(NamedTuple):
     """A field that Caffe does not have.
 
     Attributes:
-        forks: Forks with this field, as text.
         harmless: True if a net computes the same without the field.
         target: The equivalent field of Caffe, or an empty string.
         values: Text of the target for each text of this field; empty if equal.
@@ -35,14 +33,9 @@ class Entry(NamedTuple):
     values: Mapping[str, str] = {}
 
     def apply(self, message: Message, value: Token | None) -> str:
-        """Skip the field if harmless, or set its target.
+        """Skip the field if harmless, or set its target; return a description, empty if impossible.
 
-        Args:
-            message: The message that contains the field.
-            value: Value of the field if it is a single token.
-
-        Returns:
-            Description of the action, or an empty string if impossible.
+        ``value`` is the value of the field if it is a single token.
         """
         if self.harmless:
             return "skipped, it does not change results"
@@ -84,14 +77,9 @@ def forks_of_field(message: str, field: str) -> str:
     return entry.forks if entry else ""
 
 
-def fork_of_type(name: str) -> str:
+def fork_of_type(name: str, table: Literal["types", "v1_types"] = "types") -> str:
     """Return the forks with a layer type that Caffe does not have, or an empty string."""
-    return _fork_names(_owners("types").get(name, []))
-
-
-def fork_of_v1_type(name: str) -> str:
-    """Return the forks with a V1 layer type that Caffe does not have."""
-    return _fork_names(_owners("v1_types").get(name, []))
+    return _fork_names(_owners(table).get(name, []))
 
 
 @cache

@@ -31,7 +31,6 @@ from demitasse.io.proto.text.tokens import (
     Skip,
     Token,
     short,
-    token_text,
 )
 from demitasse.io.proto.text.tokens import STRING as QUOTED
 from demitasse.io.proto.wire_format import memory_limit
@@ -77,7 +76,7 @@ def wrong_kind(field: Field, token: Token, begins_field: bool) -> str:
     """Return the reason why a token is no value of a field."""
     if begins_field or token.text in {"}", ">", ""}:
         return f"{field.name} has no value; it is {field.wants}"
-    found = token_text(token.kind, token.text)
+    found = str(token)
     if token.kind == "other" and token.text[0] in "\"'":
         return f"{field.name}: the string {found} has no closing quote on its line"
     if field.type in {STRING, BYTES} and token.kind == NAME:
@@ -102,8 +101,7 @@ def wrong_kind(field: Field, token: Token, begins_field: bool) -> str:
 
 CLOSERS = {"{": "}", "<": ">"}
 
-MOST_FAULTS = 10_000
-"""Faults after which parsing stops; also the largest number of warnings."""
+MOST_FAULTS = 10_000  # faults after which parsing stops; also the largest number of warnings
 
 
 class _Enough(Exception):  # noqa: N818 - it never leaves the parser
@@ -114,7 +112,6 @@ class Parser:
     """Parser of one text.
 
     Attributes:
-        faults: Faults of the text.
         warnings: Fields that were skipped or reinterpreted.
         layer_lines: Line of each ``layer`` and each ``layers`` entry of the outermost message.
         input_line: Line of the first ``input`` of the outermost message, or None.
@@ -155,13 +152,15 @@ class Parser:
                 self._fault(skip.token, skip.message, skip.kind)
                 if cursor.recover() and opened:
                     break
-        self._check_required(message, shape, opened)
+        missing = [name for name in shape.required if not message.HasField(name)]
+        if missing:
+            self._fault(opened or cursor.next, f"{shape.name} needs {' and '.join(missing)}")
 
     def _field(self, message: Message, shape: Schema, first: dict[str, Token]) -> None:
         cursor = self.cursor
         token = cursor.next
         if token.kind != NAME:
-            raise Skip(token, f"expected a field name, found {token_text(token.kind, token.text)}")
+            raise Skip(token, f"expected a field name, found {token}")
         cursor.advance()
         field = shape.fields.get(token.text) or self._other_name(shape, token)
         if field is None:
@@ -172,7 +171,9 @@ class Parser:
             if listed and (earlier is not token or cursor.begins_list()):
                 field = self._list(message, shape, token, listed)
             elif earlier is not token and not field.repeated:
-                self._fault(token, _twice(token.text, cursor.line(earlier)))
+                line = cursor.line(earlier)
+                twice = f"{token.text} takes one value, got two; the first is on line {line}"
+                self._fault(token, twice)
                 message = type(message)()  # continue, for faults inside the value
             if self._depth == 0 and token.text == "input" and self.input_line is None:
                 self.input_line = cursor.line(token)
@@ -206,7 +207,7 @@ class Parser:
         colon = cursor.take(":")
         if not colon and field.type != MESSAGE:
             wanted = f"expected ':' after {field.name!r}, which is {field.wants}"
-            raise Skip(cursor.next, f"{wanted}; found {cursor.next_text()}")
+            raise Skip(cursor.next, f"{wanted}; found {cursor.next}")
         if cursor.next.text != "[":
             self._one(message, field, name)
             return
@@ -222,9 +223,7 @@ class Parser:
             if cursor.take("]"):
                 return
             if not cursor.take(","):
-                raise Skip(
-                    cursor.next, f"expected ',' or ']' in a list, found {cursor.next_text()}"
-                )
+                raise Skip(cursor.next, f"expected ',' or ']' in a list, found {cursor.next}")
 
     def _one(self, message: Any, field: Field, name: Token) -> None:
         """Parse one value of a field into a message."""
@@ -237,14 +236,19 @@ class Parser:
             return
         opened = self.cursor.next
         if opened.text not in CLOSERS:
-            raise Skip(
-                opened, f"expected '{{' after {field.name!r}, found {self.cursor.next_text()}"
-            )
+            raise Skip(opened, f"expected '{{' after {field.name!r}, found {opened}")
         self.cursor.advance()
         if self._depth == 0 and field.name in self.layer_lines:
             self.layer_lines[field.name].append(self.cursor.line(name))
         part = getattr(message, field.name)
-        self._count_memory(opened, field)
+        self._memory += field.cost
+        if self._memory > self._most_memory:  # far more memory than the text
+            enough = (
+                f"got (almost) empty messages that take more than {self._most_memory >> 20} MiB "
+                "of memory, expected a net or solver; parsing stops here"
+            )
+            self.faults.append(self.cursor.fault(opened, enough))
+            raise _Enough
         if field.repeated:
             part = part.add()
         else:
@@ -252,22 +256,6 @@ class Parser:
         self._depth += 1
         self._fields(part, opened)
         self._depth -= 1
-
-    def _count_memory(self, opened: Token, field: Field) -> None:
-        """Stop at messages that take far more memory than the text."""
-        self._memory += field.cost
-        if self._memory > self._most_memory:
-            enough = (
-                f"got (almost) empty messages that take more than {self._most_memory >> 20} MiB "
-                "of memory, expected a net or solver; parsing stops here"
-            )
-            self.faults.append(self.cursor.fault(opened, enough, "syntax"))
-            raise _Enough
-
-    def _check_required(self, message: Message, shape: Schema, opened: Token | None) -> None:
-        missing = [name for name in shape.required if not message.HasField(name)]
-        if missing:
-            self._fault(opened or self.cursor.next, f"{shape.name} needs {' and '.join(missing)}")
 
     # -- values --------------------------------------------------------------------------------
 
@@ -317,7 +305,7 @@ class Parser:
             return field.values[renamed]
         message = f"{field.name} has no value {short(token.text)}"
         message += suggestion(token.text, field.values)
-        if field.name == "type" and (fork := dialects.fork_of_v1_type(token.text)):
+        if field.name == "type" and (fork := dialects.fork_of_type(token.text, "v1_types")):
             message = f"type {token.text} is not known to Caffe, but to {fork}"
             raise Skip(token, message, "foreign-field")
         if len(field.values) <= 8:
@@ -354,7 +342,3 @@ class Parser:
     def _warn(self, token: Token, message: str, kind: FaultKind) -> None:
         if len(self.warnings) < MOST_FAULTS:
             self.warnings.append(self.cursor.fault(token, message, kind))
-
-
-def _twice(name: str, line: int) -> str:
-    return f"{name} takes one value, got two; the first is on line {line}"

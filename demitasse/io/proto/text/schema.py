@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -113,6 +113,12 @@ INTEGERS = {
     FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
     FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
 }
+CONVERTERS: dict[int, Callable[[str, bool], float]] = {
+    **{kind: partial(integer, low=low, high=high) for kind, (low, high) in INTEGERS.items()},
+    FieldDescriptor.TYPE_FLOAT: real,
+    FieldDescriptor.TYPE_DOUBLE: real,
+    FieldDescriptor.TYPE_BOOL: lambda text, negative: boolean(f"-{text}" if negative else text),
+}
 WORDS = {
     MESSAGE: "a message in braces",
     STRING: "a string in quotes",
@@ -127,10 +133,6 @@ class Field:
     """A field of a message.
 
     Attributes:
-        name: Name of the field.
-        type: Protobuf's number of the type.
-        repeated: True if the field may occur more than once.
-        required: True if the field must occur.
         values: For an enum, its numbers by name; else empty.
         known: For an enum, its numbers.
         convert: For a number or a bool, converts text and sign to a value.
@@ -144,7 +146,7 @@ class Field:
         enum = field.enum_type
         self.values = {value.name: value.number for value in enum.values} if enum else {}
         self.known = frozenset(self.values.values())
-        self.convert = _converter(self.type)
+        self.convert = CONVERTERS.get(self.type)
         self.cost = message_cost(field.message_type) if field.message_type else 0
 
     @property
@@ -160,8 +162,6 @@ class Schema:
     """A message type.
 
     Attributes:
-        name: Name without package.
-        fields: Fields by name.
         required: Names of required fields.
         inner: For each message field, the names of its fields.
     """
@@ -188,14 +188,3 @@ def _label(field: Any) -> tuple[bool, bool]:
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated), bool(field.is_required)
     return field.label == field.LABEL_REPEATED, field.label == field.LABEL_REQUIRED
-
-
-def _converter(kind: int) -> Callable[[str, bool], float] | None:
-    if kind in INTEGERS:
-        low, high = INTEGERS[kind]
-        return lambda text, negative: integer(text, negative, low, high)
-    if kind in {FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE}:
-        return real
-    if kind == FieldDescriptor.TYPE_BOOL:
-        return lambda text, negative: boolean(f"-{text}" if negative else text)
-    return None

@@ -23,14 +23,7 @@ MOST = 20  # faults in one error message
 
 
 class Fault(NamedTuple):
-    """A fault or warning.
-
-    Attributes:
-        line: From 1.
-        column: From 1.
-        message: The fault, and the correction.
-        kind: Kind of the fault.
-    """
+    """A fault or warning: line and column from 1, and the message with the correction."""
 
     line: int
     column: int
@@ -43,9 +36,13 @@ def grouped(faults: list[Fault]) -> list[Fault]:
     places: dict[str, list[Fault]] = {}
     for fault in sorted(faults):
         places.setdefault(fault.message, []).append(fault)
-    return [
-        fault._replace(message=fault.message + _also(again)) for fault, *again in places.values()
-    ]
+    merged = []
+    for fault, *again in places.values():
+        lines = ", ".join(str(one.line) for one in again[:5])
+        more = " and others" if len(again) > 5 else ""
+        also = f" (again on line {lines}{more})" if again else ""
+        merged.append(fault._replace(message=fault.message + also))
+    return merged
 
 
 def error_of(faults: list[Fault], source: str | None) -> PrototxtError:
@@ -59,20 +56,6 @@ def error_of(faults: list[Fault], source: str | None) -> PrototxtError:
     code = CODES[first.kind]
     message = "\n".join(lines)
     return PrototxtError(message, source, first.line, first.column, code=code, faults=len(faults))
-
-
-def _also(again: list[Fault]) -> str:
-    if not again:
-        return ""
-    named = ", ".join(str(fault.line) for fault in again[:5])
-    return f" (again on line {named}{' and others' if len(again) > 5 else ''})"
-
-
-def token_text(kind: str, text: str) -> str:
-    """Return a token as text, for messages."""
-    if kind == "end":
-        return "the end of the text"
-    return short(text)
 
 
 def short(text: str) -> str:
@@ -99,17 +82,15 @@ TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A token.
-
-    Attributes:
-        kind: ``NAME``, ``NUMBER``, ``STRING``, ``SYMBOL``, ``OTHER`` (illegal) or ``END``.
-        text: The characters, quotes included.
-        offset: Start, in characters.
-    """
+    """A token: kind, characters (quotes included), and start in characters."""
 
     kind: str
     text: str
     offset: int
+
+    def __str__(self) -> str:
+        """Return the token as text, for messages."""
+        return "the end of the text" if self.kind == END else short(self.text)
 
 
 def tokens(text: str) -> Iterator[Token]:
@@ -142,13 +123,7 @@ OPENERS, CLOSERS = frozenset("{<["), frozenset("}>]")
 
 
 class Skip(Exception):  # noqa: N818 - it never leaves the parser
-    """Abandon the current field because of a token.
-
-    Attributes:
-        token: Position of the fault.
-        message: Description of the fault.
-        kind: Kind of the fault.
-    """
+    """Abandon the current field because of a fault at a token."""
 
     def __init__(self, token: Token, message: str, kind: FaultKind = "syntax") -> None:
         super().__init__(message)
@@ -156,11 +131,7 @@ class Skip(Exception):  # noqa: N818 - it never leaves the parser
 
 
 class Cursor:
-    """Stream of the tokens of a text.
-
-    Attributes:
-        next: The next token.
-    """
+    """Stream of the tokens of a text, of which ``next`` is the next."""
 
     def __init__(self, text: str) -> None:
         self._rest = tokens(text)  # lazily: a token takes a hundred bytes
@@ -196,10 +167,6 @@ class Cursor:
         """Return the line of a token, from 1."""
         return self._places.line(token.offset)
 
-    def next_text(self) -> str:
-        """Return the next token as text, for messages."""
-        return token_text(self.next.kind, self.next.text)
-
     def fault(self, token: Token, message: str, kind: FaultKind = "syntax") -> Fault:
         """Return a fault at a token."""
         return Fault(self.line(token), self._places.column(token.offset), message, kind)
@@ -209,10 +176,8 @@ class Cursor:
     def skip_value(self, name: Token) -> Token | None:
         """Skip the value of an unknown field; return the value if it is a single token."""
         if not self.take(":") and self.next.text not in {"{", "<"}:
-            raise Skip(
-                name,
-                f"expected ':' or '{{' after {short(name.text)!r}, found {self.next_text()}",
-            )
+            expected = f"expected ':' or '{{' after {short(name.text)!r}"
+            raise Skip(name, f"{expected}, found {self.next}")
         if self.next.text in OPENERS:
             self.skip_rest_of(self.advance())
             return None

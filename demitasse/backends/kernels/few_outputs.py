@@ -1,19 +1,20 @@
-"""A convolution of images whose channels are contiguous, in blocks or all, to few planes."""
+"""Convolution of images with contiguous channels, in blocks or all, to few planes."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.few_outputs import FewOutputsSchedule
+from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address
+from demitasse.backends.kernels.language.structs import Address
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -23,56 +24,81 @@ from demitasse.backends.kernels.language.words import (
     fma,
     horizontal_sums,
 )
+from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.kernels.windows import (
-    OutputFields,
     RegisterTile,
     Seen,
     WindowConvolution,
     WindowFields,
     columns_read,
+    decline_many,
     for_each_tile,
+    plan_tile,
     window_values,
 )
+from demitasse.backends.step import Declined
+
+
+@dataclass(frozen=True)
+class FewOutputsSchedule(ConvSchedule):
+    """A convolution to few channels. Threads divide the rows of all images."""
+
+    kernel: ClassVar[str] = "narrow"
+
+    @cached_property
+    def tile(self) -> RegisterTile:
+        """Register tiles of a row of windows; the sums of a tile become one vector."""
+        return plan_tile(self.y[3], self.width, self.op)
+
+
+WIDEST = 11
+"""Greatest number of taps of a window's row; kernels are unrolled over taps."""
+
+
+def plan_few_outputs(
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning
+) -> FewOutputsSchedule:
+    """Return the schedule of a convolution with few output channels; shapes are (N, C, H, W).
+
+    Raises:
+        Declined: Channels or windows are unsupported.
+    """
+    if not tuning.width or tuning.narrow == "never":
+        message = "convolution to few channels is off"
+        raise Declined(message)
+    most = tuning.width // 2
+    fits = len(op.kernel) == 2 and op.group == 1 and x[1] % tuning.width == 0 and y[1] <= most
+    if not fits or max(op.kernel) == 1 or op.kernel[1] > WIDEST:
+        message = (
+            f"convolution to few channels takes whole vectors of {tuning.width} channels to up to "
+            f"{most}, in one group, windows up to {WIDEST} wide"
+        )
+        raise Declined(message)
+    lines = FewOutputsSchedule(op, x, y, tuning)
+    decline_many(lines.tile, op)
+    return lines
 
 
 class NarrowFields(WindowFields):
-    """A convolution to few channels; the channel that is written is the output's plane."""
+    """A convolution to few channels, each of which is a plane of the output."""
 
     y: OutputFields
-    """The output."""
-
     vectors: Word
     """Vectors of channels that are read."""
     places: Address
-    """Address of the vectors' table: bytes from the beginning of a pixel to each vector."""
+    """Bytes from the beginning of a pixel to each vector."""
     filters: Address
-    """Address of the filters: for each vector, tap after tap; filter after filter."""
+    """Filters: for each vector, tap after tap; filter after filter."""
     plane_stride: Word
-    """Elements from one plane of the output to the next."""
     planes: Word
-    """Number of planes."""
     offsets: Address
-    """Address of one offset for each plane."""
+    """One offset for each plane."""
     rectifier: Address
-    """Address of the rectifier's numbers: one slope for each plane, or the limits of all."""
+    """Numbers of the epilogue: one slope for each plane, or the limits."""
 
 
-@cache
-def _kernel(width: int, rows: int, tile: RegisterTile, *, limited: bool) -> int:
-    """Return the address of the kernel."""
-    name = f"narrow{width}_{rows}x{tile}{'_limited' if limited else ''}"
-
-    def write(module: Any) -> None:
-        _write(module, name, width, rows, tile, limited=limited)
-
-    return compiled(name, write, name)[name]
-
-
-def _write(
-    module: Any, name: str, width: int, rows: int, tile: RegisterTile, *, limited: bool
-) -> None:
-    k = Kernel(module, name, 1, width, exported=True)
-    f = NarrowFields.read(k)
+@NarrowFields.kernel("narrow")
+def _kernel(k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, *, limited: bool) -> None:
     begin, end = chunk(f.images * f.y.rows, *k.thread())
 
     def body(_corner: Word, output: Word, seen: Seen) -> None:
@@ -83,7 +109,7 @@ def _write(
             numbers = f.rectifier if limited else f.rectifier + one
             result = rectifying(k, numbers, None, limited=limited)(total)
             target = output + plane.i * f.plane_stride * FLOAT
-            if tile.pixels == width:
+            if tile.pixels == k.width:
                 k.store(result, target)
             else:
                 k.masked_store(result, target, k.lane_mask(k.word(tile.pixels)))
@@ -91,7 +117,6 @@ def _write(
 
     with k.loop(end, begin) as line:
         for_each_tile(k, f.row(line.i), rows, tile, body)
-    k.done()
 
 
 def _summed(
@@ -115,19 +140,11 @@ def _summed(
 
 
 class NarrowConvolution(WindowConvolution):
-    """A convolution to few channels, with an offset for each and perhaps a rectifier.
-
-    Args:
-        lines: The convolution.
-        x: The input.
-        then: Epilogue of the sums.
+    """A convolution to few channels, with an offset for each and an epilogue.
 
     Attributes:
         filters: The filters: for each, vector after vector, and tap after tap. Shape:
             (M, vectors, taps, width).
-
-    Raises:
-        ValueError: The channels of the input are not contiguous.
     """
 
     def __init__(self, lines: FewOutputsSchedule, x: Images, then: Rectifier = NOTHING) -> None:
@@ -145,7 +162,6 @@ class NarrowConvolution(WindowConvolution):
             filters=self.filters,
             plane_stride=rows * columns,
             planes=planes,
-            offsets=RUNTIME,
             rectifier=rectifier,
         )
         kernel = _kernel(width, op.kernel[0], lines.tile, limited=then.limited)

@@ -1,0 +1,70 @@
+"""Fields of images in the arguments of kernels; the channels of a pixel or block are contiguous."""
+
+from __future__ import annotations
+
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, Word
+
+
+class ImageFields(Struct):
+    """Images that are read."""
+
+    at: Address
+    image_stride: Word
+    row_stride: Word
+    column_stride: Word
+    rows: Word
+    columns: Word
+
+    @classmethod
+    def of(cls, images: Images) -> Values:
+        """Return the fields of images, whose address is an argument of each call."""
+        return cls.values(at=RUNTIME, **_geometry(images))
+
+    def row(self, image: Word, row: Word) -> Word:
+        """Return the address of a row's first pixel."""
+        return self.at + (image * self.image_stride + row * self.row_stride) * FLOAT
+
+
+class OutputFields(ImageFields):
+    """Images that are written."""
+
+    at: Output
+
+
+class BlockFields(ImageFields):
+    """Images that are read, in blocks of contiguous channels."""
+
+    images: Word
+    blocks: Word
+    block_channels: Word
+    block_stride: Word
+
+    @classmethod
+    def of(cls, images: Images) -> Values:
+        n, channels, _, _ = images.shape
+        return cls.values(
+            **_geometry(images),
+            images=n,
+            blocks=channels // images.block,
+            block_channels=images.block,
+            block_stride=images.block_stride,
+        )
+
+
+class BlockOutputFields(BlockFields):
+    """Images that are written, in blocks of contiguous channels."""
+
+    at: Output
+
+
+def _geometry(images: Images) -> dict[str, int]:
+    _, _, rows, columns = images.shape
+    return {
+        "image_stride": images.image_stride,
+        "row_stride": images.row_stride,
+        "column_stride": images.column_stride,
+        "rows": rows,
+        "columns": columns,
+    }

@@ -1,0 +1,525 @@
+"""Kernels of convolutions: their choice, and their calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.depthwise import DepthwiseSchedule, plan_depthwise
+from demitasse.backends.kernels.few_inputs import DirectSchedule, plan_direct
+from demitasse.backends.kernels.few_outputs import FewOutputsSchedule, plan_few_outputs
+from demitasse.backends.kernels.grouped import GroupedSchedule, plan_grouped
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.pointwise import PointwiseSchedule, limits_pay, plan_pointwise
+from demitasse.backends.kernels.separable import plan_separable
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.winograd import plan_winograd
+from demitasse.backends.onednn.arguments import InputArg, OutputArg, written_layout
+from demitasse.backends.onednn.jit_adapters.calls import (
+    ConvCall,
+    ConvKernels,
+    ConvOperands,
+    FilterGradientCall,
+    GradientOperands,
+    KernelCall,
+    PackedConvCall,
+    images_in_vectors,
+    images_of,
+    rectifier_of,
+)
+from demitasse.backends.onednn.jit_adapters.winograd import WinogradKernels
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
+from demitasse.backends.onednn.threads import wanted
+from demitasse.backends.step import Declined, Layouts, LayoutUse
+
+NARROW = 8
+"""Floats of the narrowest vectors that kernels are made for."""
+
+LARGE = 3 << 19
+"""Floats of a stack of images from which on most of them come from memory."""
+
+
+def conv_kernels(
+    engine: Engine,
+    op: ops.Conv,
+    x: ops.Shape,
+    y: ops.Shape,
+    followers: Sequence[ops.Op] = (),
+    *,
+    training: bool,
+) -> ConvKernels:
+    """Return the kernels that may run a convolution, whatever the layouts.
+
+    Args:
+        engine: The engine.
+        op: The convolution.
+        x: Its input's shape, (N, C, *spatial).
+        y: Its output's shape.
+        followers: Operations that may be fused with it.
+        training: True if filters change between passes.
+    """
+    if op.after:
+        return ConvKernels(engine, x, ("other pads after the axes than before",))
+    tuning = engine.tuning.as_set(wanted())
+    if max(op.kernel) == 1:  # a product of matrices, which the library does best
+        if not training:
+            with suppress(Declined):
+                tuning.require("pointwise")
+                return PointwiseKernels(engine, x, plan_pointwise(op, x, y, tuning))
+        return ConvKernels(engine, x)
+    if op.group == x[1] > 1 and not training:
+        try:
+            tuning.require("depthwise")
+            strips = plan_depthwise(op, x, y, _tuning_for(tuning, x[1]))
+            joined = _joins(op, followers, tuning)
+            return DepthwiseKernels(engine, x, strips, joined=joined)
+        except Declined as declined:
+            return ConvKernels(engine, x, (str(declined),))
+    groups = None
+    if not training:
+        with suppress(Declined):
+            tuning.require("few_outputs")
+            return NarrowKernels(engine, x, plan_few_outputs(op, x, y, tuning))
+    with suppress(Declined):
+        tuning.require("grouped")
+        parts = plan_grouped(op, x, y, tuning)
+        groups = parts if parts.shared or not training else None
+    if groups is not None and groups.beats_tiles:
+        return GroupedKernels(engine, x, groups)
+    try:
+        tuning.require("winograd")
+        tiling = plan_winograd(op, x, y, tuning, training=training)
+        return WinogradKernels(engine, x, tiling, training=training)
+    except Declined as declined:
+        tiled = str(declined)
+    if groups is not None:
+        return GroupedKernels(engine, x, groups)
+    try:
+        tuning.require("few_inputs")
+        return DirectKernels(engine, x, plan_direct(op, x, y, tuning))
+    except Declined as declined:
+        return ConvKernels(engine, x, (tiled, str(declined)))
+
+
+def _tuning_for(tuning: Tuning, channels: int) -> Tuning:
+    """Return a tuning whose vectors are no wider than there are channels, if there is one."""
+    return replace(tuning, width=NARROW) if NARROW <= channels < tuning.width else tuning
+
+
+def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
+    """Return whether a depthwise convolution is fused with a 1x1 convolution that follows."""
+    for follower in followers:
+        if isinstance(follower, ops.Conv):
+            with suppress(Declined):
+                return plan_separable(op, follower, tuning) is not None
+            return False
+        if isinstance(follower, ops.Activation):
+            try:
+                rectifier_of(follower)
+            except Declined:
+                return False
+        elif not isinstance(follower, (ops.BatchNorm, ops.Scale)):
+            return False
+    return False
+
+
+class PointwiseKernels(ConvKernels):
+    """1x1 convolutions that the library has none for: into a larger output, or within limits."""
+
+    takes_slopes = False
+
+    def __init__(self, engine: Engine, x: ops.Shape, parts: PointwiseSchedule) -> None:
+        super().__init__(engine, x)
+        self.parts = parts
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        parts, channel_slice = self.parts, operands.target.layout.channel_slice
+        x, y = (images_of(argument.layout) for argument in (operands.source, operands.target))
+        in_part = channel_slice is not None and not channel_slice.is_whole
+        gains = in_part or (operands.then.limited and limits_pay(parts))
+        gains = gains or self.engine.library is None
+        if not gains or x is None or y is None or pool or not (x.is_rows and y.is_rows):
+            return None  # the library's own code is good
+
+        def make() -> Any:
+            from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
+
+            return PointwiseConvolution(parts, x, y, None, operands.then)
+
+        return ConvCall(self.engine, operands, parts.code, make)
+
+
+class DepthwiseKernels(ConvKernels):
+    """Convolutions of each channel by itself, without gradients.
+
+    Args:
+        engine: The engine.
+        x: The input's shape, (N, C, H, W).
+        strips: The schedule.
+        joined: True if it is fused with the convolution behind it.
+    """
+
+    def __init__(
+        self, engine: Engine, x: ops.Shape, strips: DepthwiseSchedule, *, joined: bool
+    ) -> None:
+        super().__init__(engine, x)
+        self.strips, self.joined = strips, joined
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        strips = self.strips
+        source = self._as_it_comes(operands, strips.width)
+        target = self._in_blocks(operands)
+        x, y = (images_in_vectors(argument.layout, strips.width) for argument in (source, target))
+        if x is None or y is None or pool:
+            return None
+
+        uses = []
+        if target is not operands.target:
+            uses.append(LayoutUse("offered", target.blob, target.layout))
+        if self.joined and self.x[0] == 1 and (blocks := self._preferred_blocks()):
+            uses.append(LayoutUse("preferred", source.blob, blocks))
+        operands = replace(operands, source=source, target=target)
+
+        def make() -> Any:
+            from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+
+            return DepthwiseConvolution(strips, x, y, operands.then)
+
+        return ConvCall(self.engine, operands, strips.code, make, uses)
+
+    def _preferred_blocks(self) -> Layout | None:
+        """Return blocks of a vector of channels if the image is best read in them.
+
+        Rows of a block stay in the first cache, where the same channels of pixels with all theirs
+        would compete for a few lines of it.
+        """
+        with suppress(Declined):
+            blocks = channel_blocks(self.engine, self.x, BLOCK)
+            images = images_of(blocks)
+            if images is not None and self.strips.reads_blocks(images):
+                return blocks
+        return None
+
+    def _in_blocks(self, operands: ConvOperands) -> OutputArg:
+        """Return the target in blocks of channels, if the blob is large; else the target.
+
+        The convolution of single pixels that follows goes over pixels with all their channels
+        several times, each time for other filters, and over blocks once. Where they come from
+        memory that takes longer; for the kernel one is like the other.
+        """
+        argument = operands.target
+        shape = argument.layout.shape
+        if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE or self.joined:
+            return argument
+        if argument.layout.channel_slice is not None:  # it has its place in what a Concat joins
+            return argument
+        with suppress(Declined):
+            blocks = channel_blocks(self.engine, shape, BLOCK)
+            if operands.layouts.accepted(argument.memory, blocks):
+                return OutputArg(Arg.DST, argument.blob, blocks)
+        return argument
+
+
+class NarrowKernels(ConvKernels):
+    """Convolutions to few channels, without gradients."""
+
+    gains_more = True
+
+    def __init__(self, engine: Engine, x: ops.Shape, lines: FewOutputsSchedule) -> None:
+        super().__init__(engine, x)
+        self.lines = lines
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        lines = self.lines
+        source = self._as_it_comes(operands, lines.width)
+        x = images_in_vectors(source.layout, lines.width)
+        if x is None or pool:
+            return None
+
+        target = OutputArg(Arg.DST, operands.target.blob, self.engine.plain(lines.y))
+        operands = replace(operands, source=source, target=target)
+
+        def make() -> Any:
+            from demitasse.backends.kernels.few_outputs import NarrowConvolution
+
+            return NarrowConvolution(lines, x, operands.then)
+
+        return ConvCall(self.engine, operands, lines.code, make)
+
+
+class DirectKernels(ConvKernels):
+    """Direct convolutions of few input channels, which read images in C order.
+
+    Attributes:
+        replaces_copies: True if the library would multiply matrices made of copied windows, as
+            where an image has more padding than a window is wide; the kernels run then.
+    """
+
+    takes_slopes = False
+
+    def __init__(self, engine: Engine, x: ops.Shape, banding: DirectSchedule) -> None:
+        super().__init__(engine, x)
+        self.banding, self.replaces_copies = banding, False
+        self.pads_filters = banding.pads
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        if not (pool or self.banding.pads or self.replaces_copies):
+            return None  # the library's own code is good
+        width, target = self.banding.width, operands.target
+        if pool:  # without gradients; those would read it in the layout of before
+            last: Any = next(reversed(operands.layouts.preferred(target.memory)), target.layout)
+            if last.shape == target.layout.shape and images_in_vectors(last, width):
+                target = OutputArg(Arg.DST, target.blob, last)
+        y = images_in_vectors(target.layout, width)
+        if y is None:
+            return None
+
+        operands = replace(operands, source=self._plain(operands.source), target=target)
+        return _direct(PackedConvCall, self.engine, replace(self.banding, pool=pool), operands, y)
+
+    def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
+        banding = self.banding
+        y = images_in_vectors(operands.dy.layout, banding.width)
+        if y is None:
+            return None
+
+        from demitasse.backends.kernels.few_inputs.convolution import DirectGradient
+
+        operands = replace(operands, source=self._plain(operands.source))
+        kernel = DirectGradient(banding, y, bias=operands.bias is not None)
+        sizes = {"scratch": kernel.scratch_size, "held": kernel.sums.nbytes}
+        return FilterGradientCall(self.engine, operands, banding.code, kernel, **sizes)
+
+
+def _direct(
+    call: type[ConvCall],
+    engine: Engine,
+    banding: DirectSchedule,
+    operands: ConvOperands,
+    y: Images,
+) -> ConvCall:
+    """Return a call of a direct convolution, whose source is in C order."""
+
+    def make() -> Any:
+        from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
+
+        return DirectConvolution(banding, y, operands.then)
+
+    return call(engine, operands, banding.code, make)
+
+
+@dataclass(frozen=True)
+class TransposedKernels:
+    """Direct convolution of the output's gradient, for gradients of convolutions to few channels.
+
+    Its methods return what a Step runs, or None where the library's code is to run.
+
+    Attributes:
+        engine: The engine.
+        banding: The convolution from the output's gradient to the input's.
+    """
+
+    engine: Engine
+    banding: DirectSchedule
+
+    def data(self, operands: ConvOperands) -> ConvCall | None:
+        """Return the gradient of the input."""
+        images = images_in_vectors(operands.target.layout, self.banding.width)
+        if images is None:
+            return None
+
+        operands = replace(operands, source=self._plain(operands.source))
+        return _direct(TransposedCall, self.engine, self.banding, operands, images)
+
+    def weights(self, operands: GradientOperands) -> TransposedGradientCall | None:
+        """Return the gradient of the weights, in C order, and of the bias."""
+        images = images_in_vectors(operands.source.layout, self.banding.width)
+        if images is None:
+            return None
+
+        operands = replace(operands, dy=self._plain(operands.dy))
+        return TransposedGradientCall(self.engine, self.banding, operands, images)
+
+    def _plain(self, argument: InputArg) -> InputArg:
+        """Return an argument for the same gradient in C order, which direct convolution reads."""
+        return InputArg(Arg.DIFF_DST, argument.blob, self.engine.plain(self.banding.x), diff=True)
+
+
+def transposed_kernels(
+    engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape
+) -> TransposedKernels | None:
+    """Return what computes the gradients of a convolution to few channels; None for others.
+
+    Args:
+        engine: The engine.
+        op: The convolution.
+        x: Its input's shape, (N, C, *spatial).
+        y: Its output's shape.
+    """
+    reach = tuple(d * (k - 1) for d, k in zip(op.dilation, op.kernel, strict=True))
+    pad = tuple(r - p for r, p in zip(reach, op.pad, strict=True))
+    if op.group > 1 or op.after or set(op.stride) != {1} or min(pad) < 0:
+        return None
+    flipped = ops.Conv(
+        dtype=op.dtype, bottom=y, top=x, axis=1, kernel=op.kernel, stride=op.stride, pad=pad,
+        dilation=op.dilation, group=1, bias=False,
+    )  # fmt: skip
+    with suppress(Declined):
+        engine.tuning.require("transposed")
+        return TransposedKernels(engine, plan_direct(flipped, y, x, engine.tuning.as_set(wanted())))
+    return None
+
+
+def _flipped(filters: np.ndarray, banding: DirectSchedule, *, back: bool = False) -> np.ndarray:
+    """Return filters (M, C, *kernel) as (C, M, *kernel), turned round; or ``back``."""
+    axes = (banding.y[1], banding.x[1]) if back else (banding.x[1], banding.y[1])
+    by_filter = filters.reshape(*axes, *banding.op.kernel)
+    return by_filter[:, :, ::-1, ::-1].swapaxes(0, 1)
+
+
+class TransposedCall(PackedConvCall):
+    """The gradient of the input."""
+
+    def _take(self, weights: np.ndarray) -> None:
+        flipped = _flipped(weights, self.kernel.banding)
+        self.kernel.update(np.ascontiguousarray(flipped).reshape(-1))
+
+
+class TransposedGradientCall(KernelCall):
+    """The gradients of weights and bias; the output's gradient is in C order."""
+
+    def __init__(
+        self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, images: Images
+    ) -> None:
+        from demitasse.backends.kernels.few_inputs.convolution import DirectGradient
+
+        self.operands, self._banding = operands, banding
+        self._kernel = DirectGradient(banding, images, bias=False)
+        self._flipped = aligned(banding.y[1] * banding.taps)
+        scratch, held = self._kernel.scratch_size, self._kernel.sums.nbytes + self._flipped.nbytes
+        super().__init__(engine, operands.arguments, banding.code, scratch=scratch, held=held)
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, dy = operands.source.array(), operands.dy.array()
+        weight = operands.weight.array()
+        self._kernel(dy, source, self._flipped, None, *self.scratch())
+        command_queue.enqueue(self._write, (weight,), None)
+        operands.weight.done()
+        if operands.bias:
+            command_queue.enqueue(self._sum, (dy, operands.bias.array()), None)
+            operands.bias.done()
+
+    def _write(self, weight: np.ndarray) -> None:
+        """Write the gradient of the filters."""
+        filters = _flipped(self._flipped, self._banding, back=True)
+        weight[: filters.size].reshape(filters.shape)[...] = filters
+
+    def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
+        """Write the gradient of the bias."""
+        n, m, *places = self._banding.x
+        each = np.add.reduce(dy[: n * m * places[0] * places[1]].reshape(n, m, -1), axis=2)
+        np.add.reduce(each, axis=0, out=bias[:m])
+
+
+class GroupedKernels(ConvKernels):
+    """Convolutions of groups of few channels."""
+
+    channels_last = True
+    gains_more = True
+
+    def __init__(self, engine: Engine, x: ops.Shape, groups: GroupedSchedule) -> None:
+        super().__init__(engine, x)
+        self.groups = groups
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        return None if pool else self._grouped(ConvCall, self.groups, operands)
+
+    def data(self, operands: ConvOperands) -> ConvCall | None:
+        gradient = self.groups.input_gradient
+        return self._grouped(_GroupedDataCall, gradient, operands) if gradient else None
+
+    def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
+        groups = self.groups
+        source, x = self._read_groups(groups, operands.source, operands.layouts)
+        dy, y = self._read_groups(groups, operands.dy, operands.layouts)
+        if x is None or y is None or not groups.shared:
+            return None
+
+        from demitasse.backends.kernels.grouped import GroupedGradient
+
+        operands = replace(operands, source=source, dy=dy)
+        kernel = GroupedGradient(groups, x, y, bias=operands.bias is not None)
+        return FilterGradientCall(
+            self.engine, operands, groups.code, kernel, held=kernel.sums.nbytes
+        )
+
+    def _grouped(
+        self, call: type[ConvCall], groups: GroupedSchedule, operands: ConvOperands
+    ) -> ConvCall | None:
+        source, x = self._read_groups(groups, operands.source, operands.layouts)
+        target, y = operands.target, _of_groups(groups, operands.target.layout)
+        if x is None:
+            return None
+        if y is None:
+            alike = self._alike(x, groups.y)
+            target = OutputArg(target.role, target.blob, alike, diff=target.diff)
+            y = _of_groups(groups, alike)
+        if y is None:
+            return None
+
+        operands = replace(operands, source=source, target=target)
+
+        def make() -> Any:
+            from demitasse.backends.kernels.grouped import GroupedConvolution
+
+            return GroupedConvolution(groups, x, y, operands.then)
+
+        return call(self.engine, operands, groups.code, make)
+
+    def _read_groups(
+        self, groups: GroupedSchedule, argument: InputArg, layouts: Layouts
+    ) -> tuple[InputArg, Images | None]:
+        """Return an argument for the same blob that the kernel of groups can read, and its images.
+
+        The library's may lie in blocks of a group. Then it is the layout in which it is written.
+        """
+        images = _of_groups(groups, argument.layout)
+        if images is not None:
+            return argument, images
+        shape = argument.layout.shape
+        expected = written_layout(self.engine, layouts, argument.memory, shape)
+        return (
+            InputArg(argument.role, argument.blob, expected, diff=argument.diff),
+            _of_groups(groups, expected),
+        )
+
+    def _alike(self, images: Images, shape: ops.Shape) -> Layout:
+        """Return the layout of images of a shape that lie as others do."""
+        if images.block == images.shape[1]:
+            return self.engine.innermost_layout(shape, 1)
+        return channel_blocks(self.engine, shape, images.block)
+
+
+class _GroupedDataCall(ConvCall):
+    """The gradient of another convolution's input, whose weights it takes."""
+
+    def _take(self, weights: np.ndarray) -> None:
+        self.kernel.update(weights, backward=True)
+
+
+def _of_groups(groups: GroupedSchedule, layout: Layout) -> Images | None:
+    """Return the images of a layout; None where the kernel of groups does not take it."""
+    images = images_of(layout)
+    return images if images is not None and groups.fits(images) else None
