@@ -347,6 +347,8 @@ class Backend(ABC):
                 raise error
         except Exception as said:
             return said
+        finally:
+            del error  # whose traceback has this frame
 
     def _failures(self, asked: int = 0) -> AbstractContextManager[None]:
         """Convert errors of the library in a block that allocates ``asked`` bytes."""

@@ -70,14 +70,7 @@ class Connector(Protocol):
         """
 
     def join(self, uid: bytes, rank: int, size: int, timeout: float) -> DeviceCollective:
-        """Return the group of this id, once all members have joined.
+        """Return the group of an id of ``new_uid``, once all ``size`` members have joined.
 
-        Args:
-            uid: Result of ``new_uid`` on one of them.
-            rank: The number of this member.
-            size: Number of members.
-            timeout: Seconds that members wait for each other.
-
-        Raises:
-            ParallelError: The library fails.
+        Members wait ``timeout`` seconds for each other; ParallelError if the library fails.
         """

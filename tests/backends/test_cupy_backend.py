@@ -374,11 +374,11 @@ def test_the_pool_is_kept_within_the_limit_that_is_set(cupy, gpu):
     assert cupy.limits == [4 << 30, 0]
 
 
-def test_facts_for_reports(gpu):
-    assert gpu.pools.facts() == {
-        "gpu": "NVIDIA Test", "total": 80 << 30, "free": 11 << 30, "used": 3 << 30,
-        "idle": 1 << 30, "limit": 0, "idle_pinned_blocks": 7,
-    }  # fmt: skip
+def test_the_pools_know_the_gpu_and_its_memory(gpu):
+    pools = gpu.pools
+
+    assert (pools.gpu, pools.total, pools.free) == ("NVIDIA Test", 80 << 30, 11 << 30)
+    assert (pools.used, pools.idle, pools.limit) == (3 << 30, 1 << 30, 0)
 
 
 class TestStreams:

@@ -164,8 +164,8 @@ class TestMemory:
         ):
             gpu.backend.zeros(total, "float32")
 
-    def test_facts_for_reports(self, gpu):
-        facts = gpu.backend.pools.facts()
+    def test_the_pools_know_the_gpu_and_its_memory(self, gpu):
+        pools = gpu.backend.pools
 
-        assert "NVIDIA" in str(facts["gpu"])
-        assert facts["free"] <= facts["total"]
+        assert "NVIDIA" in pools.gpu
+        assert pools.free <= pools.total

@@ -18,22 +18,21 @@ log = get_logger(__name__)
 
 def narrow_operands(engine: Engine, at: Operands, params: Collection[int]) -> Operands:
     """Return operands whose bottoms, tops and some parameters are read and written in 16 bits."""
-    seen: dict[int, Any] = {id(blob): HalfBlob(blob, at.storage) for blob in (*at.bottom, *at.top)}
+    seen = {id(blob): HalfBlob(blob, at.storage) for blob in (*at.bottom, *at.top)}
     for blob in at.top:
         half_blob(blob, at.storage)
-    read: list[Any] = list(at.params)
-    for index in params:
-        if index < len(read):
-            read[index] = NarrowParameter(engine, read[index], at.storage)
     return replace(
         at,
         bottom=tuple(seen[id(blob)] for blob in at.bottom),
         top=tuple(seen[id(blob)] for blob in at.top),
-        params=tuple(read),
+        params=tuple(
+            NarrowParameter(engine, blob, at.storage) if index in params else blob
+            for index, blob in enumerate(at.params)
+        ),
     )
 
 
-def half_blob(blob: Operand, storage: Stored) -> Any:
+def half_blob(blob: Operand, storage: Stored) -> HalfBlob:
     """Return a blob that is written in 16 bits, and kept so from now on."""
     blob.data_memory.set_storage(storage)
     return HalfBlob(blob, storage)

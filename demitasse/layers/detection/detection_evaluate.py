@@ -96,13 +96,13 @@ class DetectionEvaluate(Layer):
         rows = bottom[1].cpu_data()[0, 0]
         images = 1 + _last_image(detections, rows)
         objects = parse_ground_truth(rows, images, self.classes, self.background)
-        judged = self._judged(detections[detections[:, 1] != -1], objects)
+        matches = self._matches(detections[detections[:, 1] != -1], objects)
         if self.sizes:
             self.seen = (self.seen + images) % len(self.sizes)
-        top[0].reshape((1, 1, *judged.shape))
-        top[0].mutable_cpu_data()[...] = judged
+        top[0].reshape((1, 1, *matches.shape))
+        top[0].mutable_cpu_data()[...] = matches
 
-    def _judged(self, detections: np.ndarray, objects: Sequence[GroundTruth]) -> np.ndarray:
+    def _matches(self, detections: np.ndarray, objects: Sequence[GroundTruth]) -> np.ndarray:
         """Return the rows of the top. Shapes: (K, 7) -> (classes + K, 5)."""
         labels, images = detections[:, 1], detections[:, 0]
         good = (labels >= 0) & (labels < self.classes) & (labels != self.background)

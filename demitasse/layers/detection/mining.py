@@ -31,15 +31,6 @@ def all_counted(targets: Assignment) -> Chosen:
     return _matched(targets), np.ones((n, priors), bool)
 
 
-def hardest(items: np.ndarray, losses: np.ndarray, count: int) -> np.ndarray:
-    """Return a mask of the ``count`` greatest losses of each item. Shapes: (K,), (K,) -> (K,)."""
-    chosen = np.zeros(len(losses), bool)
-    order = np.argsort(-losses, kind="stable")
-    for item in np.unique(items):
-        chosen[order[items[order] == item][:count]] = True
-    return chosen
-
-
 class Mining:
     """Choice of the priors of an image that count, by the fields of MultiBoxLoss; its errors.
 
@@ -164,7 +155,10 @@ class BoxAnnotatorOHEM(Layer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         r, places = self.sizes
         image = bottom[0].cpu_data().reshape(r, 5, places)[:, 0].reshape(-1)
-        left = ~hardest(image, bottom[1].cpu_data().reshape(-1), self.count)
+        order = np.argsort(-bottom[1].cpu_data().reshape(-1), kind="stable")
+        left = np.ones(len(order), bool)
+        for item in np.unique(image):
+            left[order[image[order] == item][: self.count]] = False
         labels, weights = top[0].mutable_cpu_data(), top[1].mutable_cpu_data()
         labels[...] = bottom[2].cpu_data()
         labels.reshape(-1)[left] = self.ignored

@@ -27,9 +27,9 @@ def box_sizes(
 ) -> tuple[tuple[float, float], ...]:
     """Return (width, height) of every prior of a cell, in pixels.
 
-    Each smallest size has a square of that size, perhaps a square between the smallest and the
-    largest size, and one box for each aspect ratio (width over height) other than 1.
-    With ``flip``, inverse ratios are added; with ``truncate``, sizes are cut to whole pixels.
+    Each smallest size has a square and, with a largest size, a square between the two. Each aspect
+    ratio (width over height) other than 1 adds a box. With ``flip``, inverse ratios are added; with
+    ``truncate``, sizes are cut to whole pixels.
     """
     least, most = (map(int, sizes) if truncate else sizes for sizes in (min_sizes, max_sizes))
     largest = list(most)
@@ -72,20 +72,6 @@ def prior_boxes(
     high = ((x + width) / image[1], (y + height) / image[0])
     boxes = np.stack(np.broadcast_arrays(*low, *high), axis=-1)
     return boxes.reshape(*cells, len(sizes) * len(offsets), 4)
-
-
-def prior_values(
-    boxes: np.ndarray, variance: Sequence[float], dtype: str, *, clip: bool
-) -> np.ndarray:
-    """Return the blob of boxes and variances, one for all numbers of a box, or four.
-
-    Shapes: (..., 4) -> (1, 2, 4 * boxes).
-    """
-    corners = boxes.reshape(-1).astype(dtype)
-    if clip:
-        corners = np.minimum(np.maximum(corners, 0), 1)
-    variances = np.array((list(variance) * 4)[:4], dtype)
-    return np.stack([corners, np.tile(variances, corners.size // 4)])[np.newaxis]
 
 
 @register_layer("PriorBox")
@@ -151,7 +137,11 @@ class PriorBox(Layer):
         if made != self.made:
             step = self.step or (image[0] / height, image[1] / width)
             boxes = prior_boxes(made[0], image, step, self.offsets, self.sizes)
-            self.values = prior_values(boxes, self.variance, self.dtype, clip=self.clip)
+            corners = boxes.reshape(-1).astype(self.dtype)
+            if self.clip:
+                corners = np.minimum(np.maximum(corners, 0), 1)
+            variances = np.array((self.variance * 4)[:4], self.dtype)
+            self.values = np.stack([corners, np.tile(variances, corners.size // 4)])[np.newaxis]
             self.op = ops.Constant(dtype=self.dtype, values=self.values.tobytes())
             self.made = made
 

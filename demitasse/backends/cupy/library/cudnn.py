@@ -68,7 +68,7 @@ def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> An
     shape = shapes[convolution.result]
     shapes["bias"] = [1, shape[1], *[1] * (len(shape) - 2)]
 
-    def given(name: str, dtype: Any = dtype) -> Any:
+    def tensor_of(name: str, dtype: Any = dtype) -> Any:
         """Return a tensor that the graph reads."""
         dims, number = shapes[name], NUMBERS[name]
         return graph.tensor(name=name, dim=dims, stride=_strides(dims), data_type=dtype, uid=number)
@@ -82,13 +82,13 @@ def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> An
 
     match convolution.result:
         case "maps":
-            result = graph.conv_fprop(image=given("image"), weight=given("weight"), **sizes)
+            result = graph.conv_fprop(image=tensor_of("image"), weight=tensor_of("weight"), **sizes)
         case "image":
-            result = graph.conv_dgrad(loss=given("maps"), filter=given("weight"), **sizes)
+            result = graph.conv_dgrad(loss=tensor_of("maps"), filter=tensor_of("weight"), **sizes)
         case "weight":
-            result = graph.conv_wgrad(image=given("image"), loss=given("maps"), **sizes)
+            result = graph.conv_wgrad(image=tensor_of("image"), loss=tensor_of("maps"), **sizes)
     if convolution.bias:
-        bias = given("bias", computed)
+        bias = tensor_of("bias", computed)
         result = graph.bias(input=computes(result, computed), bias=bias)
     if convolution.relu:
         result = graph.relu(input=computes(result, computed))

@@ -57,21 +57,11 @@ class Pools:
         with self.device:
             self.cupy.get_default_memory_pool().set_limit(size=nbytes)
 
-    @property
-    def idle_pinned_blocks(self) -> int:
-        """Return the number of idle blocks of pinned host memory."""
-        return int(self.cupy.get_default_pinned_memory_pool().n_free_blocks())
-
     def release(self) -> None:
         """Give idle memory back to the driver and the system."""
         with self.device:
             self.cupy.get_default_memory_pool().free_all_blocks()
         self.cupy.get_default_pinned_memory_pool().free_all_blocks()
-
-    def facts(self) -> dict[str, str | int]:
-        """Return everything by name, for reports."""
-        names = ("gpu", "total", "free", "used", "idle", "limit", "idle_pinned_blocks")
-        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         text = (

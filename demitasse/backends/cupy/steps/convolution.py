@@ -41,13 +41,9 @@ class WindowStep(GpuStep[O]):
     it computes none.
     """
 
-    computes: ClassVar[Result]
-    """The product of the forward pass."""
-
-    spreads: ClassVar[Result]
-    """The product that is the bottom's gradient."""
-
     narrow_params = (0,)
+    transposed: ClassVar[bool] = False
+    """True if the bottom is the map, and the top the image."""
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -65,9 +61,11 @@ class WindowStep(GpuStep[O]):
     def backward_code(self) -> str:
         return self.products.backward_code(self._gradients())
 
-    @abstractmethod
     def geometry(self) -> ConvGeometry:
         """Return the sizes of image, map and window."""
+        op = self.op
+        shapes = (op.top, op.bottom) if self.transposed else (op.bottom, op.top)
+        return ConvGeometry.between(op, *shapes)
 
     def forward(self) -> None:
         at = self.at
@@ -92,14 +90,15 @@ class WindowStep(GpuStep[O]):
         if at.backward and at.param_propagate_down[0]:
             wanted.append("weight")
         if at.backward and any(at.propagate_down):
-            wanted.append(self.spreads)
+            wanted.append("maps" if self.transposed else "image")
         return wanted
 
     def _products(self) -> Correlation | LibraryCorrelation:
         op, geometry = self.op, self.geometry()
-        wanted = [self.computes, *self._gradients()]
+        computes: Result = "image" if self.transposed else "maps"
+        wanted = [computes, *self._gradients()]
         try:
-            bias = op.bias and self.computes == "maps"
+            bias = op.bias and not self.transposed
             return LibraryCorrelation(self.engine, geometry, self.dtype, wanted, bias=bias)
         except Declined as declined:
             self.declined = (str(declined),)
@@ -119,15 +118,9 @@ class WindowStep(GpuStep[O]):
 class ConvStep(WindowStep[ops.Conv]):
     """The bottom is the image, the top is the map."""
 
-    computes: ClassVar[Result] = "maps"
-    spreads: ClassVar[Result] = "image"
-
     @property
     def code(self) -> str:
         return self.products.map_code
-
-    def geometry(self) -> ConvGeometry:
-        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
 
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
         self.products.forward(x, weight, bias, y)
@@ -141,15 +134,11 @@ class ConvStep(WindowStep[ops.Conv]):
 class DeconvStep(WindowStep[ops.Deconv]):
     """The bottom is the map, the top is the image."""
 
-    computes: ClassVar[Result] = "image"
-    spreads: ClassVar[Result] = "maps"
+    transposed = True
 
     @property
     def code(self) -> str:
         return self.products.image_code
-
-    def geometry(self) -> ConvGeometry:
-        return ConvGeometry.between(self.op, self.op.top, self.op.bottom)
 
     def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
         self.products.backward(x, weight, spread=y)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -21,11 +21,16 @@ class WindowStep(HostStep[O]):
     """An image and a map, one of which is the bottom, and a window between them."""
 
     uses_shared_scratch = True
+    transposed: ClassVar[bool] = False
+    """True if the bottom is the map, and the top the image."""
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        geometry = self.geometry()
+        shapes = (op.top, op.bottom) if self.transposed else (op.bottom, op.top)
+        geometry = ConvGeometry.between(op, *shapes)
+        decline_if(not geometry.n, "an empty bottom")
+        decline_if(not op.kernel, "no spatial axes")
         self.g, self.products = geometry, Products(engine, geometry, op.dtype)
         self.weight = at.params[0]
         self.bias = at.params[1] if op.bias else None
@@ -35,17 +40,6 @@ class WindowStep(HostStep[O]):
     @property
     def workspace(self) -> int:
         return self.products.workspace
-
-    @abstractmethod
-    def geometry(self) -> ConvGeometry:
-        """Return the sizes of image, map and window."""
-
-    def between(self, image: ops.Shape, maps: ops.Shape) -> ConvGeometry:
-        """Return the sizes for an image and a map of these shapes."""
-        geometry = ConvGeometry.between(self.op, image, maps)
-        decline_if(not geometry.n, "an empty bottom")
-        decline_if(not self.op.kernel, "no spatial axes")
-        return geometry
 
     def backward(self) -> None:
         wanted = self.at.param_propagate_down
@@ -59,9 +53,11 @@ class WindowStep(HostStep[O]):
             if down:
                 self.bottom_gradient(bottom, top)
 
-    @abstractmethod
     def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
         """Write the weight's gradient into ``out``."""
+        x, dy = bottom.read(), top.read_diff()
+        image, maps = (dy, x) if self.transposed else (x, dy)
+        self.products.weight_gradient(image.reshape(self.image), maps.reshape(self.maps), out)
 
     @abstractmethod
     def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
@@ -77,19 +73,12 @@ class WindowStep(HostStep[O]):
 class ConvStep(WindowStep[ops.Conv]):
     """Bottom = image, top = map."""
 
-    def geometry(self) -> ConvGeometry:
-        return self.between(self.op.bottom, self.op.top)
-
     def forward(self) -> None:
         weight = self.weight.read()
         bias = None if self.bias is None else self.bias.read()
         for bottom, top in zip(self.at.bottom, self.at.top, strict=True):
             image, maps = bottom.read().reshape(self.image), top.buffer().reshape(self.maps)
             self.products.to_map(image, weight, bias, maps)
-
-    def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
-        image, maps = bottom.read().reshape(self.image), top.read_diff().reshape(self.maps)
-        self.products.weight_gradient(image, maps, out)
 
     def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
         maps, image = top.read_diff().reshape(self.maps), bottom.diff_buffer().reshape(self.image)
@@ -99,8 +88,7 @@ class ConvStep(WindowStep[ops.Conv]):
 class DeconvStep(WindowStep[ops.Deconv]):
     """Bottom = map, top = image."""
 
-    def geometry(self) -> ConvGeometry:
-        return self.between(self.op.top, self.op.bottom)
+    transposed = True
 
     def forward(self) -> None:
         weight = self.weight.read()
@@ -110,10 +98,6 @@ class DeconvStep(WindowStep[ops.Deconv]):
             if self.bias is not None:
                 flat = image.reshape(self.g.n, self.g.channels, -1)
                 flat += self.bias.read()[:, np.newaxis]
-
-    def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
-        maps, image = bottom.read().reshape(self.maps), top.read_diff().reshape(self.image)
-        self.products.weight_gradient(image, maps, out)
 
     def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
         image, maps = top.read_diff().reshape(self.image), bottom.diff_buffer().reshape(self.maps)
