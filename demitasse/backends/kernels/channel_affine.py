@@ -20,7 +20,7 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
 )
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, rectified
-from demitasse.backends.kernels.norm.images import (
+from demitasse.backends.kernels.norm import (
     ImageLoopFields,
     each_plane,
     image_loop_values,

@@ -28,7 +28,7 @@ from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.channel_affine import GateGradient, Gates
-    from demitasse.backends.kernels.norm.forward import Normalization, PlaneNorm
+    from demitasse.backends.kernels.norm import Normalization, PlaneNorm
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalizati
         return None
     if not (norm.takes(images, tuning.width) or norm.has_rest(images, tuning.width)):
         return None
-    from demitasse.backends.kernels.norm.forward import Normalization
+    from demitasse.backends.kernels.norm import Normalization
 
     return Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
 
@@ -122,7 +122,7 @@ def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm |
         return None
     if not norm.takes(images, tuning.width):
         return None
-    from demitasse.backends.kernels.norm.forward import PlaneNorm
+    from demitasse.backends.kernels.norm import PlaneNorm
 
     return PlaneNorm(images, eps, tuning)
 
@@ -232,7 +232,7 @@ class NormGradientCall(KernelCall):
         gradients: Sequence[GradArg | None],
         behind: OutputArg | None = None,
     ) -> None:
-        from demitasse.backends.kernels.norm.backward import NormalizationGradient
+        from demitasse.backends.kernels.norm import NormalizationGradient
 
         self._kernel = NormalizationGradient(forward.kernel)
         self.forward, self.source, self.dy, self._behind = forward, source, dy, behind

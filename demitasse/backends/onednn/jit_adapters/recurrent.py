@@ -20,7 +20,7 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.recurrence.forward import Recurrence, Squashing
+    from demitasse.backends.kernels.recurrence import Recurrence, Squashing
 
 LARGE = 1 << 20
 """Weights of the hidden state from which on the library's products are faster in training."""
@@ -48,7 +48,7 @@ def steps_call(
     Raises:
         Declined: There are no kernels here.
     """
-    from demitasse.backends.kernels.recurrence.forward import Recurrence
+    from demitasse.backends.kernels.recurrence import Recurrence
 
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width:
@@ -95,7 +95,7 @@ def output_call(engine: Engine, blob: Operand) -> OutputCall:
         engine: The engine.
         blob: The blob.
     """
-    from demitasse.backends.kernels.recurrence.forward import Squashing
+    from demitasse.backends.kernels.recurrence import Squashing
 
     return OutputCall(engine, blob, Squashing(blob.count, engine.tuning.as_set(wanted())))
 
@@ -168,7 +168,7 @@ class LearnedSteps:
         z: np.ndarray,
         tuning: Tuning,
     ) -> None:
-        from demitasse.backends.kernels.recurrence.forward import Recurrence, SavedStates
+        from demitasse.backends.kernels.recurrence import Recurrence, SavedStates
 
         self._cell, self._tuning = op.cell, tuning
         self._kept = SavedStates.of(op.cell, (op.steps, op.rows, op.m))
@@ -200,7 +200,7 @@ class LearnedSteps:
         return self._end
 
     def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
-        from demitasse.backends.kernels.recurrence.backward import RecurrentBackward
+        from demitasse.backends.kernels.recurrence import RecurrentBackward
 
         self._gradient = RecurrentBackward(self._cell, dz, known, self._kept, self._tuning)
 
