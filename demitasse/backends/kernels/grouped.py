@@ -14,7 +14,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.image_fields import OutputFields
-from demitasse.backends.kernels.images import Images, first_channels
+from demitasse.backends.kernels.images import Images, first_channels, need_layout
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, OptionalAddress
@@ -307,11 +307,7 @@ class GroupedConvolution(WindowConvolution):
     ) -> None:
         width, op = parts.width, parts.op
         firsts, channels, writes = np.array(parts.vectors), parts.channels, parts.y[1] // op.group
-        if not (parts.fits(x) and parts.fits(y)):
-            message = (
-                f"{x} and {y} were given; give images whose vectors of channels are contiguous"
-            )
-            raise ValueError(message)
+        need_layout(parts.fits(x) and parts.fits(y), x, y)
         self.filters, self._order = parts.filter_memory(), parts.filter_order
         rectifier = then.numbers(parts.y[1])
         reads = firsts if parts.shared else firsts // writes * channels
@@ -464,12 +460,10 @@ class GroupedGradient:
 
     def __init__(self, parts: GroupedSchedule, x: Images, y: Images, *, bias: bool = False) -> None:
         self.parts, width, op = parts, parts.width, parts.op
-        if not (parts.shared and parts.fits(x) and parts.fits(y)):
-            message = (
-                f"groups of {parts.channels}, {x} and {y} were given; give groups of less than a "
-                "vector, and images in which a vector's channels are contiguous"
-            )
+        if not parts.shared:
+            message = f"groups of {parts.channels} channels; give groups of less than a vector"
             raise ValueError(message)
+        need_layout(parts.fits(x) and parts.fits(y), x, y)
         (rows, taps), channels = op.kernel, parts.channels
         firsts = np.array(parts.vectors)
         self.sums, self._order = parts.filter_memory(), parts.filter_order

@@ -15,6 +15,16 @@ def first_channels(count: int, width: int) -> list[int]:
     return [min(at, count - width) for at in range(0, count, width)]
 
 
+def need_layout(fits: bool, *images: Images) -> None:
+    """Raise ValueError if images do not have the layout that a kernel takes."""
+    if not fits:
+        message = (
+            f"{' and '.join(map(str, images))} were given; give channels side by side, all or "
+            "blocks of whole vectors, the same of all images"
+        )
+        raise ValueError(message)
+
+
 Channels = TypeVar("Channels", int, np.ndarray)
 
 

@@ -205,12 +205,9 @@ class LocalResponse(Response):
 
 
 def _check(
-    takes: Callable[[Images, int, float, int], bool],
-    images: Images,
-    size: int,
-    widest: int,
+    takes: Callable[[Images, int, float, int], bool], images: Images, size: int, widest: int,
     tuning: Tuning,
-) -> None:
+) -> None:  # fmt: skip
     """Raise ValueError if a normalisation does not take images or windows."""
     if not takes(images, size, BETA, tuning.width):
         message = (

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
@@ -182,12 +182,9 @@ def _first(k: Kernel, f: ImageLoopFields, number: Word) -> Word:
 
 
 def summed(
-    k: Kernel,
-    count: Word,
-    stride: Word,
-    start: Sequence[Vector],
+    k: Kernel, count: Word, stride: Word, start: Sequence[Vector],
     step: Callable[[Word, Sequence[Vector]], list[Vector]],
-) -> list[Vector]:
+) -> list[Vector]:  # fmt: skip
     """Write sums over ``count`` pixels, ``stride`` bytes apart, and return the sums.
 
     ``step`` adds the addends of the pixel at a number of bytes from the first to sums, which begin
@@ -215,12 +212,7 @@ def image_loop_values(images: Images, width: int, eps: float = 0.0) -> Values:
     Raises:
         ValueError: Channels fill no whole vectors, or pixels do not follow each other.
     """
-    if not (takes(images, width) or has_rest(images, width)):
-        message = (
-            f"{images.shape[1]} channels in blocks of {images.block} were given; give whole "
-            f"vectors of {width} in short blocks, pixel behind pixel"
-        )
-        raise ValueError(message)
+    need_layout(takes(images, width) or has_rest(images, width), images)
     n, c, h, w = images.shape
     pixels = h * w
     first = min(pixels, FIRST_PIXELS)

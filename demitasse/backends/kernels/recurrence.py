@@ -132,12 +132,9 @@ def _each_tile(
 
 
 def _products(
-    k: Kernel,
-    size: Word,
-    weights: Callable[[Word], Sequence[Vector]],
-    states: Sequence[Word],
+    k: Kernel, size: Word, weights: Callable[[Word], Sequence[Vector]], states: Sequence[Word],
     count: int,
-) -> list[Vector]:
+) -> list[Vector]:  # fmt: skip
     """Write sums of ``size`` products of numbers with vectors; return the first state's first.
 
     ``weights`` writes the ``count`` vectors of one number, given its index; ``states`` are the

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import (
@@ -237,12 +237,8 @@ class Interpolation(TunedKernel):
         self, x: Images, y: Images, cut: tuple[int, int], part: tuple[int, int], tuning: Tuning
     ) -> None:
         n, c, *out = y.shape
-        if not takes(x, tuning.width) or (x.shape[:2], x.block) != (y.shape[:2], y.block):
-            message = (
-                f"{x} and {y} were given; give the same channels, side by side or in blocks of "
-                "whole vectors"
-            )
-            raise ValueError(message)
+        same = (x.shape[:2], x.block) == (y.shape[:2], y.block)
+        need_layout(takes(x, tuning.width) and same, x, y)
         self.tuning = tuning
         self._threads = max(1, min(tuning.threads, n * c * out[0] * out[1] // FEWEST_EACH))
         self._kernel = _kernel(tuning.width, rest=bool(x.block % tuning.width))

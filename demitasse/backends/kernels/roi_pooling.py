@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from demitasse.backends.kernels.image_fields import BlockFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct, Values
 from demitasse.backends.kernels.language.words import (
@@ -140,9 +140,7 @@ class RegionMaxima(TunedKernel):
     kernel = "region maxima"
 
     def __init__(self, x: Images, regions: int, pooled: tuple[int, int], tuning: Tuning) -> None:
-        if not takes(x, tuning.width):
-            message = f"{x} was given; give channels side by side, or blocks of whole vectors"
-            raise ValueError(message)
+        need_layout(takes(x, tuning.width), x)
         channels = x.shape[1]
         self.tuning, self._kernel = tuning, _kernel(tuning.width)
         results = regions * channels * math.prod(pooled)

@@ -170,18 +170,10 @@ def each_panel(k: Kernel, f: BandFields, filters: Word) -> Iterator[Panel]:
 
 
 def band_values(
-    banding: DirectSchedule,
-    y: Images,
-    products: Panels,
-    count: int,
-    tap_table: np.ndarray,
-    taps: int,
-    places: Sequence[int],
-    *,
-    filters: np.ndarray,
-    filter_chunk_stride: int,
+    banding: DirectSchedule, y: Images, products: Panels, count: int, tap_table: np.ndarray,
+    taps: int, places: Sequence[int], *, filters: np.ndarray, filter_chunk_stride: int,
     chunk_scratch: int,
-) -> Values:
+) -> Values:  # fmt: skip
     """Return the values of the fields.
 
     The products run for ``count`` rows. Of a window, ``taps`` numbers are multiplied with filters.

@@ -130,24 +130,17 @@ class DirectConvolution:
         places = [place for _, place in y.vectors(width)]
         if pool:
             places = list(range(0, banding.pixel_stride, width))
+        products = window_products(
+            width, op.kernel[1], op.dilation[1], op.stride[1], limited=then.limited
+        )
         fields: dict[str, np.ndarray | Values] = {
             "bands": band_values(
-                banding,
-                y,
-                window_products(
-                    width, op.kernel[1], op.dilation[1], op.stride[1], limited=then.limited
-                ),
-                banding.y[3],
-                banding.row_table,
-                banding.taps,
-                places,
-                filters=self.filters,
-                filter_chunk_stride=0,
-                chunk_scratch=banding.chunk_scratch,
+                banding, y, products, banding.y[3], banding.row_table, banding.taps, places,
+                filters=self.filters, filter_chunk_stride=0, chunk_scratch=banding.chunk_scratch,
             ),
             "rectifier": then.numbers(),
             "offsets": self._offsets,
-        }
+        }  # fmt: skip
         self._arguments = Arguments(
             PooledFields.values(**fields, pool=_pool_values(banding, pool, y))
             if pool
@@ -282,18 +275,11 @@ class DirectGradient:
         self.sums = aligned(banding.chunks * chunk).reshape(banding.chunks, chunk)
         self._arguments = Arguments(
             band_values(
-                banding,
-                y,
-                window_sums(width),
-                self._taps,
-                banding.tap_table[: self._taps],
-                self._taps,
-                [place for _, place in y.vectors(width)],
-                filters=self.sums,
-                filter_chunk_stride=chunk,
-                chunk_scratch=banding.copy_size,
+                banding, y, window_sums(width), self._taps, banding.tap_table[: self._taps],
+                self._taps, [place for _, place in y.vectors(width)],
+                filters=self.sums, filter_chunk_stride=chunk, chunk_scratch=banding.copy_size,
             )
-        )
+        )  # fmt: skip
 
     def __call__(
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,

@@ -39,7 +39,6 @@ from demitasse.backends.kernels.winograd.strided import (
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
     OutputFields,
-    Piece,
     Positions,
     cut,
     each_vector,
@@ -85,11 +84,11 @@ def _each_block(
         tiles = Positions(block.stack, tile_bytes, tile_position_bytes)
         sums = block.stack + p.sums_bytes
         with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
+            cut(k, f.strips, f.x, block, forth, of.inputs, of.outputs, tiles)
         with block.stage(1):
             yield block
         with block.stage(2):
-            down, across = (each.outputs for each in of)
+            down, across = of.outputs
             by, y = POOLED if pooled else 1, f.y
             with each_strip(k, f.strips, block) as strip, each_vector(k, y) as tiled:
                 row = strip.image * y.image_stride + strip.row * (down // by) * y.row_stride

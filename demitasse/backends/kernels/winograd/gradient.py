@@ -30,7 +30,6 @@ from demitasse.backends.kernels.winograd.strided import (
 )
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
-    Piece,
     Positions,
     cut,
     image_values,
@@ -84,8 +83,8 @@ def _each_block(
         tiles = Positions(block.stack, tile_bytes, tile_position_bytes)
         dy = Positions(block.stack + p.sums_bytes, sum_bytes, sum_position_bytes)
         with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
-            cut(k, f.strips, f.y, block, transposed_output, Piece.of_output(of), dy)
+            cut(k, f.strips, f.x, block, forth, of.inputs, of.outputs, tiles)
+            cut(k, f.strips, f.y, block, transposed_output, of.outputs, of.outputs, dy)
         with block.stage(1):
             yield block, tiles, dy
             _sum_last(k, p, block, dy.at + dy.position_bytes * (of.positions - 1), f.offsets)

@@ -71,6 +71,16 @@ class Filtering(NamedTuple):
         return self.down.taps * self.across.taps
 
     @property
+    def inputs(self) -> tuple[int, int]:
+        """Rows and columns of a tile of the input."""
+        return self.down.side, self.across.side
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Rows and columns of a tile's outputs, by which tiles lie apart."""
+        return self.down.outputs, self.across.outputs
+
+    @property
     def positions(self) -> int:
         """Transform positions: products per output tile."""
         return self.down.side * self.across.side
