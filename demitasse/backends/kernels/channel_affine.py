@@ -60,11 +60,6 @@ def _kernel(k: Kernel, f: FactorFields) -> None:
                 k.store(rectified(value, none), target + place.i)
 
 
-def takes(images: Images, width: int) -> bool:
-    """Return whether images have whole vectors of contiguous channels; for each is written once."""
-    return images.has_whole_vectors(width)
-
-
 class ChannelFactors(TunedKernel):
     """y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
@@ -80,7 +75,7 @@ class ChannelFactors(TunedKernel):
     ) -> None:  # fmt: skip
         x, y = images
         same = (x.shape, x.block) == (y.shape, y.block)
-        need_layout(takes(x, tuning.width) and same, x, y)
+        need_layout(x.has_whole_vectors(tuning.width) and same, x, y)
         self.tuning, self._kernel = tuning, _kernel(tuning.width)
         self._arguments = Arguments(
             FactorFields.values(

@@ -119,7 +119,6 @@ class GroupedSchedule(ConvSchedule):
 
     @cached_property
     def tile(self) -> RegisterTile:
-        """Register tiles of a row of windows."""
         return plan_tile(self.y[3], SHARED if self.shared else PIXELS[self.width], self.op)
 
     @property
@@ -388,21 +387,17 @@ def _gradient_kernel(k: Kernel, f: GradientFields, shape: Filter) -> None:
         with k.loop(f.images * f.y.rows) as place:
             row = f.row(place.i)
             with k.when((line < 1) & (f.bias > 0)):
-                _add_gradients(k, row, row.output + y, f.bias + vector * k.vector_bytes)
+                dy, bias = row.output + y, f.bias + vector * k.vector_bytes
+                with k.loop(row.columns, vectors=[k.constant(0.0)]) as window:
+                    [total] = window.vectors
+                    window.vectors = [total + k.load(dy + window.i * row.output_bytes)]
+                k.store(k.load(bias) + window.vectors[0], bias)
             seen = row.top + row.down * line
             with k.when((seen > -1) & (seen < row.height)):
                 source = row.image + seen * row.row_bytes + x
                 for channels in shape.parts(k.width):
                     first = sums + channels.start * shape.taps * k.vector_bytes
                     _add_row(k, f, shape, row, source, row.output + y, channels, first)
-
-
-def _add_gradients(k: Kernel, row: Row, dy: Word, target: Word) -> None:
-    """Add the gradients of a row of outputs to their sum."""
-    with k.loop(row.columns, vectors=[k.constant(0.0)]) as window:
-        [total] = window.vectors
-        window.vectors = [total + k.load(dy + window.i * row.output_bytes)]
-    k.store(k.load(target) + window.vectors[0], target)
 
 
 def _add_row(

@@ -90,8 +90,8 @@ class Images:
         return self.block == c and self.is_even and follows
 
     def has_runs(self, width: int) -> bool:
-        """Return whether all channels are contiguous, or ``width`` or more, in whole vectors."""
-        return self.block == self.shape[1] or self.block % width == 0
+        """Return whether contiguous channels are all, or whole vectors; False for a width of 0."""
+        return bool(width) and (self.block == self.shape[1] or self.block % width == 0)
 
     def fits(self, width: int) -> bool:
         """Return whether there are vectors of ``width`` contiguous channels."""
@@ -99,7 +99,7 @@ class Images:
 
     def has_whole_vectors(self, width: int) -> bool:
         """Return whether contiguous channels are whole vectors; False for a width of 0."""
-        return bool(width) and self.fits(width) and self.block % width == 0
+        return self.fits(width) and self.block % width == 0
 
     def vectors(self, width: int) -> list[tuple[int, int]]:
         """Return the first channel of each vector, and elements from the pixel's beginning to it.
@@ -110,11 +110,6 @@ class Images:
         Raises:
             ValueError: A vector's channels are not contiguous.
         """
-        if not self.fits(width):
-            message = (
-                f"{self.shape[1]} channels in blocks of {self.block} have no vectors of {width}; "
-                f"give at least {width} side by side, all or whole vectors of them"
-            )
-            raise ValueError(message)
+        need_layout(self.fits(width), self)
         firsts = first_channels(self.shape[1], width)
         return [(at, self.place(at)) for at in firsts]

@@ -88,7 +88,7 @@ def _kernel(k: Kernel, f: L2NormalizeFields, *, rest: bool) -> None:
 
 def takes(images: Images, width: int) -> bool:
     """Return whether images have contiguous channels, all of them or whole vectors, and pixels."""
-    return bool(width) and images.has_runs(width) and images.is_even
+    return images.has_runs(width) and images.is_even
 
 
 class L2Normalize(TunedKernel):

@@ -140,7 +140,6 @@ class Plane(NamedTuple):
         return k.load(address) if self.some is None else k.masked_load(address, self.some)
 
     def store(self, k: Kernel, value: Vector, address: Word) -> None:
-        """Write the existing channels of a vector."""
         if self.some is None:
             k.store(value, address)
         else:
@@ -542,14 +541,10 @@ class NormalizationGradient(TunedKernel):
         sums: np.ndarray,
         behind: np.ndarray | None = None,
     ) -> None:
-        """Write the gradients.
+        """Write the gradients of the input and of the parameters, factors and offsets, (C,).
 
-        Args:
-            images: The input, the output's gradient and the input's, which may be the same memory.
-            parameters: Factors and offsets. Shapes: (C,), (C,).
-            gradients: Gradients of the parameters. Shapes: (C,), (C,).
-            sums: Scratch memory of ``forward.sums_size`` elements.
-            behind: The gradient behind the norm, or None; may be the output's memory.
+        ``images`` are the input, the output's gradient and the input's, which may be the same
+        memory, as may the gradient behind the norm; ``sums`` are ``forward.sums_size`` elements.
         """
         names = "factors", "offsets", "factor_gradients", "offset_gradients", "walk.sums"
         each = dict(zip(("x", "dy", "dx"), images, strict=True))

@@ -93,7 +93,6 @@ class Place(NamedTuple):
 
 
 def _place_of(k: Kernel, f: StepFields, gates: int, step: Word, row: Word, vector: Word) -> Place:
-    """Return the place of a vector of a sequence in a step."""
     here, row_bytes, number = vector * k.vector_bytes, f.size * FLOAT, step * f.rows + row
     return Place(
         at=row * row_bytes + here,
@@ -105,7 +104,6 @@ def _place_of(k: Kernel, f: StepFields, gates: int, step: Word, row: Word, vecto
 
 
 def _lanes_of(k: Kernel, f: StepFields, vector: Word) -> Condition:
-    """Return the mask of a vector's hidden values."""
     return k.lane_mask(minimum(f.size - vector * k.width, k.width))
 
 
@@ -193,12 +191,10 @@ class _RecurrentKernel(TunedKernel):
         )
 
     def _run(self, first: int, last: int, threads: int, each: Mapping[str, np.ndarray]) -> None:
-        """Compute some steps."""
         self._arguments.run(self._kernel, threads, {**each, "first": first, "last": last})
 
     @property
     def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
         return f"{self._kind} llvm:{self.tuning.instructions}"
 
 
@@ -318,7 +314,6 @@ LEARNING: Mapping[str, type[RnnCell]] = {"LSTM": LearningLstmCell, "RNN": RnnCel
 
 
 def _kernel(cell: str, width: int, *, learns: bool) -> int:
-    """Return the address of the kernel."""
     sort = (LEARNING if learns else CELLS)[cell]
 
     def write(k: Kernel, f: ForwardFields) -> None:
@@ -360,7 +355,6 @@ def _write(k: Kernel, cell: RnnCell) -> None:
 
 
 def _begin(k: Kernel, cell: RnnCell) -> None:
-    """Write the state of the first step."""
     f = cell.f
     with k.loop(f.rows) as row, k.loop(f.blocks) as block:
         place = _place_of(k, f, cell.gates, k.word(0), row.i, block.i)
@@ -396,10 +390,8 @@ def _step(k: Kernel, cell: RnnCell, tile: Tile, row: Word, totals: Sequence[Vect
 class SavedStates(NamedTuple):
     """Values that forward steps keep for the backward pass.
 
-    Attributes:
-        before: The hidden states that steps begin with. Shape: (T, N, H).
-        cells: The cells that steps of an LSTM begin with. Shape: (T, N, H).
-        squashed: The tanh of the cells that steps of an LSTM end with. Shape: (T, N, H).
+    These are the hidden states that steps begin with, and of an LSTM the cells that steps begin
+    with and the tanh of the cells that steps end with. Shapes: (T, N, H).
     """
 
     before: np.ndarray
@@ -424,9 +416,7 @@ class Recurrence(_RecurrentKernel):
             Shape: (N, G * H).
         kept: Memory for the values that gradients need; None if there are none.
 
-    Attributes:
-        state_count: Arrays of a state; the first is the hidden state.
-        nbytes: Bytes of the hidden states between steps.
+    A state has ``state_count`` arrays, of which the first is the hidden state.
     """
 
     def __init__(
@@ -601,7 +591,6 @@ GRADIENTS: Mapping[str, type[RnnGradient]] = {"LSTM": LstmGradient, "RNN": RnnGr
 
 
 def _gradient_kernel(cell: str, width: int) -> int:
-    """Return the address of the kernel."""
     sort = GRADIENTS[cell]
 
     def write(k: Kernel, f: BackFields) -> None:

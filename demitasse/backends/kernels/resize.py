@@ -210,18 +210,12 @@ def _kernel(k: Kernel, f: InterpolationFields, *, rest: bool) -> None:
 
 
 def _shares(k: Kernel, table: Word, place: Word) -> list[Vector]:
-    """Return the shares of two neighbours."""
     return [k.broadcast(table + (place * 2 + n) * FLOAT) for n in range(2)]
 
 
 def _mixed(corners: list[list[Vector]], vertical: list[Vector], horizontal: list[Vector]) -> Vector:
     left, right = (side[0] * vertical[0] + side[1] * vertical[1] for side in corners)
     return left * horizontal[0] + right * horizontal[1]
-
-
-def takes(images: Images, width: int) -> bool:
-    """Return whether images have contiguous channels, all of them or whole vectors."""
-    return bool(width) and images.has_runs(width)
 
 
 class Interpolation(TunedKernel):
@@ -238,7 +232,7 @@ class Interpolation(TunedKernel):
     ) -> None:
         n, c, *out = y.shape
         same = (x.shape[:2], x.block) == (y.shape[:2], y.block)
-        need_layout(takes(x, tuning.width) and same, x, y)
+        need_layout(x.has_runs(tuning.width) and same, x, y)
         self.tuning = tuning
         self._threads = max(1, min(tuning.threads, n * c * out[0] * out[1] // FEWEST_EACH))
         self._kernel = _kernel(tuning.width, rest=bool(x.block % tuning.width))

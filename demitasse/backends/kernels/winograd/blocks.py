@@ -137,7 +137,11 @@ class ScratchLayout:
             tiling.positions * stride
             for stride in (tiling.tile_position_stride, tiling.sum_position_stride)
         )
-        taps, positions = _of_part(tiling)
+        taps, positions = 0, 0
+        if tiling.stride > 1:  # all vectors of a panel at once, for one phase after the other
+            area, part = tiling.filtering.taps * tiling.stride**2, tiling.part
+            taps = odd_lines(part.channels * area * tiling.width * tiling.panel)
+            positions = tiling.positions * part.position_stride
         stage = max(copy, taps + positions)
         private, stack = odd_lines(stage), odd_lines(tiles + sums)
         self._threads = tiling.threads * private
@@ -188,13 +192,3 @@ class ScratchLayout:
             raise ValueError(message)
         private, stacks = memory[: self._threads], memory[self._threads : self.size]
         return {"strips.private": private, "strips.stacks": stacks}
-
-
-def _of_part(tiling: WinogradSchedule) -> tuple[int, int]:
-    """Return the elements of the filters that a thread transforms, before and after it."""
-    if tiling.stride == 1:
-        return 0, 0
-    part = tiling.part
-    # all vectors of a panel at once, for one phase after the other
-    taps = part.channels * tiling.filtering.taps * tiling.stride**2 * tiling.width * tiling.panel
-    return odd_lines(taps), tiling.positions * part.position_stride

@@ -222,7 +222,6 @@ def _multiply(
 
 
 def _to_taps(k: Kernel, of: Matrices, positions: Word, position_bytes: Word, target: Word) -> None:
-    """Write the taps of a phase from a vector of transformed sums."""
     matrix, wide = of.filter.T, STEP * of.taps
 
     def position(row: int, column: int) -> Vector:

@@ -67,7 +67,6 @@ class Filtering(NamedTuple):
 
     @property
     def taps(self) -> int:
-        """Number of taps of a filter."""
         return self.down.taps * self.across.taps
 
     @property

@@ -32,7 +32,7 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
+    from demitasse.backends.kernels.few_inputs import DirectConvolution
     from demitasse.backends.kernels.few_outputs import NarrowConvolution
 
 
@@ -106,7 +106,7 @@ class DirectCall(FilterCall):
 
     @cached_property
     def _kernel(self) -> DirectConvolution:
-        from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
+        from demitasse.backends.kernels.few_inputs import DirectConvolution
 
         return DirectConvolution(self._banding, self._target, self.operands.then)
 
@@ -133,7 +133,7 @@ class DirectGradientCall(FilterGradientCall):
     def __init__(
         self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, dy: Images
     ) -> None:
-        from demitasse.backends.kernels.few_inputs.convolution import DirectGradient
+        from demitasse.backends.kernels.few_inputs import DirectGradient
 
         self._kernel = DirectGradient(banding, dy, bias=operands.bias is not None)
         super().__init__(engine, operands, banding.code)
@@ -283,7 +283,7 @@ class TransposedGradientCall(KernelCall):
     def __init__(
         self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, images: Images
     ) -> None:
-        from demitasse.backends.kernels.few_inputs.convolution import DirectGradient
+        from demitasse.backends.kernels.few_inputs import DirectGradient
 
         self.operands, self._banding = operands, banding
         self._kernel = DirectGradient(banding, images, bias=False)

@@ -97,9 +97,9 @@ def factors_call(
     x, y = (images_of(argument.layout) for argument in (source, target))
     if x is None or y is None:
         return None
-    from demitasse.backends.kernels.channel_affine import ChannelFactors, takes
+    from demitasse.backends.kernels.channel_affine import ChannelFactors
 
-    if not takes(x, tuning.width):
+    if not x.has_whole_vectors(tuning.width):
         return None
     return map_call(engine, source, target, ChannelFactors((x, y), *values, tuning))
 
@@ -154,9 +154,9 @@ def region_call(
     images = images_of(source.layout)
     if not tuning.width or images is None:
         return None
-    from demitasse.backends.kernels.roi_pooling import RegionMaxima, takes
+    from demitasse.backends.kernels.roi_pooling import RegionMaxima
 
-    if not takes(images, tuning.width):
+    if not images.has_runs(tuning.width):
         return None
     regions, _, rows, columns = op.top
     kernel = RegionMaxima(images, regions, (rows, columns), tuning)
