@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     Address,
@@ -20,7 +20,7 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
 )
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, rectified
-from demitasse.backends.kernels.norm.images import (
+from demitasse.backends.kernels.norm import (
     ImageLoopFields,
     each_plane,
     image_loop_values,
@@ -60,11 +60,6 @@ def _kernel(k: Kernel, f: FactorFields) -> None:
                 k.store(rectified(value, none), target + place.i)
 
 
-def takes(images: Images, width: int) -> bool:
-    """Return whether images have whole vectors of contiguous channels; for each is written once."""
-    return images.has_whole_vectors(width)
-
-
 class ChannelFactors(TunedKernel):
     """y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
@@ -75,19 +70,12 @@ class ChannelFactors(TunedKernel):
     kernel = "factors"
 
     def __init__(
-        self,
-        images: tuple[Images, Images],
-        factors: np.ndarray,
-        offsets: np.ndarray,
+        self, images: tuple[Images, Images], factors: np.ndarray, offsets: np.ndarray,
         tuning: Tuning,
-    ) -> None:
+    ) -> None:  # fmt: skip
         x, y = images
-        if not takes(x, tuning.width) or (x.shape, x.block) != (y.shape, y.block):
-            message = (
-                f"{x.shape[1]} channels in blocks of {x.block} and {y.block} were given; give "
-                f"whole vectors of {tuning.width}, the same ones"
-            )
-            raise ValueError(message)
+        same = (x.shape, x.block) == (y.shape, y.block)
+        need_layout(x.has_whole_vectors(tuning.width) and same, x, y)
         self.tuning, self._kernel = tuning, _kernel(tuning.width)
         self._arguments = Arguments(
             FactorFields.values(
@@ -196,12 +184,9 @@ class GateGradient(TunedKernel):
         self._arguments = Arguments(GateGradientFields.values(walk=walk))
 
     def __call__(
-        self,
-        x: np.ndarray,
-        gates: np.ndarray,
-        dy: np.ndarray,
+        self, x: np.ndarray, gates: np.ndarray, dy: np.ndarray,
         gradients: tuple[np.ndarray, np.ndarray, np.ndarray | None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write the gradients of ``x``, of the gates, (N, C), and of the images that were added."""
         dx, gate_gradients, added = gradients
         each = {

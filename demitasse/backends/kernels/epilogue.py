@@ -36,7 +36,6 @@ class Rectifier:
 
     @property
     def limited(self) -> bool:
-        """True if there are limits."""
         return self.limits is not None
 
     def numbers(self, channels: int = 1) -> np.ndarray:

@@ -166,7 +166,6 @@ class NarrowConvolution(WindowConvolution):
         super().__init__(lines, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:
-        """Copy new weights, given in C order."""
         planes, vectors, taps, width = self.filters.shape
         by_channel = weights[: self.filters.size].reshape(planes, vectors, width, taps)
         self.filters[...] = by_channel.transpose(0, 1, 3, 2)

@@ -179,7 +179,6 @@ def _update(
     k: Kernel, arrays: Sequence[Word], numbers: Vectors, rule: Rule, part: tuple[Word, Word], *,
     decays: bool,
 ) -> None:  # fmt: skip
-    """Write a loop over the vectors of a range."""
     begin, end = part
     scale, decay, *others = numbers
     with k.loop(end, begin, k.vector_bytes) as loop:
@@ -207,7 +206,6 @@ class FusedOptimizer:
         self._arguments = Arguments(OptimizerFields.values(parameters=RUNTIME, elements=RUNTIME))
 
     def __call__(self, parameters: Sequence[Parameter]) -> None:
-        """Update all of them."""
         numbers = np.zeros((len(parameters), NUMBERS), np.float32)
         first, rows = 0, []
         for place, (arrays, rule, decays, own) in enumerate(parameters):

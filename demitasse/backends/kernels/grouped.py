@@ -14,7 +14,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.image_fields import OutputFields
-from demitasse.backends.kernels.images import Images, first_channels
+from demitasse.backends.kernels.images import Images, first_channels, need_layout
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, OptionalAddress
@@ -119,7 +119,6 @@ class GroupedSchedule(ConvSchedule):
 
     @cached_property
     def tile(self) -> RegisterTile:
-        """Register tiles of a row of windows."""
         return plan_tile(self.y[3], SHARED if self.shared else PIXELS[self.width], self.op)
 
     @property
@@ -305,11 +304,7 @@ class GroupedConvolution(WindowConvolution):
     ) -> None:
         width, op = parts.width, parts.op
         firsts, channels, writes = np.array(parts.vectors), parts.channels, parts.y[1] // op.group
-        if not (parts.fits(x) and parts.fits(y)):
-            message = (
-                f"{x} and {y} were given; give images whose vectors of channels are contiguous"
-            )
-            raise ValueError(message)
+        need_layout(parts.fits(x) and parts.fits(y), x, y)
         self.filters, self._order = parts.filter_memory(), parts.filter_order
         rectifier = then.numbers(parts.y[1])
         reads = firsts if parts.shared else firsts // writes * channels
@@ -390,21 +385,17 @@ def _gradient_kernel(k: Kernel, f: GradientFields, shape: Filter) -> None:
         with k.loop(f.images * f.y.rows) as place:
             row = f.row(place.i)
             with k.when((line < 1) & (f.bias > 0)):
-                _add_gradients(k, row, row.output + y, f.bias + vector * k.vector_bytes)
+                dy, bias = row.output + y, f.bias + vector * k.vector_bytes
+                with k.loop(row.columns, vectors=[k.constant(0.0)]) as window:
+                    [total] = window.vectors
+                    window.vectors = [total + k.load(dy + window.i * row.output_bytes)]
+                k.store(k.load(bias) + window.vectors[0], bias)
             seen = row.top + row.down * line
             with k.when((seen > -1) & (seen < row.height)):
                 source = row.image + seen * row.row_bytes + x
                 for channels in shape.parts(k.width):
                     first = sums + channels.start * shape.taps * k.vector_bytes
                     _add_row(k, f, shape, row, source, row.output + y, channels, first)
-
-
-def _add_gradients(k: Kernel, row: Row, dy: Word, target: Word) -> None:
-    """Add the gradients of a row of outputs to their sum."""
-    with k.loop(row.columns, vectors=[k.constant(0.0)]) as window:
-        [total] = window.vectors
-        window.vectors = [total + k.load(dy + window.i * row.output_bytes)]
-    k.store(k.load(target) + window.vectors[0], target)
 
 
 def _add_row(
@@ -462,12 +453,10 @@ class GroupedGradient:
 
     def __init__(self, parts: GroupedSchedule, x: Images, y: Images, *, bias: bool = False) -> None:
         self.parts, width, op = parts, parts.width, parts.op
-        if not (parts.shared and parts.fits(x) and parts.fits(y)):
-            message = (
-                f"groups of {parts.channels}, {x} and {y} were given; give groups of less than a "
-                "vector, and images in which a vector's channels are contiguous"
-            )
+        if not parts.shared:
+            message = f"groups of {parts.channels} channels; give groups of less than a vector"
             raise ValueError(message)
+        need_layout(parts.fits(x) and parts.fits(y), x, y)
         (rows, taps), channels = op.kernel, parts.channels
         firsts = np.array(parts.vectors)
         self.sums, self._order = parts.filter_memory(), parts.filter_order

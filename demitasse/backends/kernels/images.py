@@ -15,6 +15,16 @@ def first_channels(count: int, width: int) -> list[int]:
     return [min(at, count - width) for at in range(0, count, width)]
 
 
+def need_layout(fits: bool, *images: Images) -> None:
+    """Raise ValueError if images do not have the layout that a kernel takes."""
+    if not fits:
+        message = (
+            f"{' and '.join(map(str, images))} were given; give channels side by side, all or "
+            "blocks of whole vectors, the same of all images"
+        )
+        raise ValueError(message)
+
+
 Channels = TypeVar("Channels", int, np.ndarray)
 
 
@@ -80,8 +90,8 @@ class Images:
         return self.block == c and self.is_even and follows
 
     def has_runs(self, width: int) -> bool:
-        """Return whether all channels are contiguous, or ``width`` or more, in whole vectors."""
-        return self.block == self.shape[1] or self.block % width == 0
+        """Return whether contiguous channels are all, or whole vectors; False for a width of 0."""
+        return bool(width) and (self.block == self.shape[1] or self.block % width == 0)
 
     def fits(self, width: int) -> bool:
         """Return whether there are vectors of ``width`` contiguous channels."""
@@ -89,7 +99,7 @@ class Images:
 
     def has_whole_vectors(self, width: int) -> bool:
         """Return whether contiguous channels are whole vectors; False for a width of 0."""
-        return bool(width) and self.fits(width) and self.block % width == 0
+        return self.fits(width) and self.block % width == 0
 
     def vectors(self, width: int) -> list[tuple[int, int]]:
         """Return the first channel of each vector, and elements from the pixel's beginning to it.
@@ -100,11 +110,6 @@ class Images:
         Raises:
             ValueError: A vector's channels are not contiguous.
         """
-        if not self.fits(width):
-            message = (
-                f"{self.shape[1]} channels in blocks of {self.block} have no vectors of {width}; "
-                f"give at least {width} side by side, all or whole vectors of them"
-            )
-            raise ValueError(message)
+        need_layout(self.fits(width), self)
         firsts = first_channels(self.shape[1], width)
         return [(at, self.place(at)) for at in firsts]

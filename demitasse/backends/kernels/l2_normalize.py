@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.image_fields import BlockFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import (
@@ -88,7 +88,7 @@ def _kernel(k: Kernel, f: L2NormalizeFields, *, rest: bool) -> None:
 
 def takes(images: Images, width: int) -> bool:
     """Return whether images have contiguous channels, all of them or whole vectors, and pixels."""
-    return bool(width) and images.has_runs(width) and images.is_even
+    return images.has_runs(width) and images.is_even
 
 
 class L2Normalize(TunedKernel):
@@ -105,9 +105,7 @@ class L2Normalize(TunedKernel):
 
     def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
         n, c, h, w = images.shape
-        if not takes(images, tuning.width):
-            message = f"{images} was given; give channels side by side, or blocks of whole vectors"
-            raise ValueError(message)
+        need_layout(takes(images, tuning.width), images)
         self.scales, self._eps = aligned(c), aligned(1)
         self._eps[0] = eps
         self.tuning = tuning

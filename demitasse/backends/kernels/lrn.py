@@ -49,14 +49,8 @@ class ResponseFields(Struct):
 class Response(TunedKernel):
     """Base of the kernels of a normalisation by neighbours, in both directions.
 
-    Args:
-        images: Layout of input, output and gradients, with whole vectors of contiguous channels.
-        rate: Factor of the sums.
-        k: Added to the sums.
-        kernels: Addresses of the kernels, forward and backward.
-
-    Attributes:
-        scratch_size: Elements of scratch memory for a call.
+    The sums are multiplied by ``rate``, and ``k`` is added. All images have one layout. A call
+    needs ``scratch_size`` elements of scratch memory.
     """
 
     scratch_size: int
@@ -116,7 +110,6 @@ class _Row:
 
 @contextmanager
 def _each_row(k: Kernel, f: ResponseFields) -> Iterator[_Row]:
-    """Write a loop over the thread's rows."""
     x, (index, threads) = f.x, k.thread()
     begin, end = chunk(x.images * x.rows, index, threads)
     scratch = f.scratch + index * (x.columns * _pixel_bytes(k, x)) * STACKS
@@ -178,7 +171,6 @@ def _numbers(k: Kernel, f: ResponseFields) -> list[Vector]:
 
 
 def _power(k: Kernel, scale: Vector) -> Vector:
-    """Return scale ** -0.75."""
     inverse = k.constant(1.0) / root(scale)
     return inverse * root(inverse)
 
@@ -205,12 +197,9 @@ class LocalResponse(Response):
 
 
 def _check(
-    takes: Callable[[Images, int, float, int], bool],
-    images: Images,
-    size: int,
-    widest: int,
+    takes: Callable[[Images, int, float, int], bool], images: Images, size: int, widest: int,
     tuning: Tuning,
-) -> None:
+) -> None:  # fmt: skip
     """Raise ValueError if a normalisation does not take images or windows."""
     if not takes(images, size, BETA, tuning.width):
         message = (
@@ -298,7 +287,6 @@ def _each_plane(k: Kernel, x: BlockFields) -> Iterator[Word]:
 
 @contextmanager
 def _each_pixel(k: Kernel, x: BlockFields) -> Iterator[tuple[Word, Word]]:
-    """Write a loop over rows and columns."""
     with k.loop(x.rows) as row, k.loop(x.columns) as column:
         yield row.i, column.i
 
@@ -308,7 +296,6 @@ def _place(x: BlockFields, row: Word, column: Word) -> Word:
 
 
 def _square_within(k: Kernel, f: ResponseFields, planes: _Planes, first: Word) -> None:
-    """Write the squares of a plane."""
     with _each_pixel(k, f.x) as (row, column):
         x = k.load(f.x.at + first + _place(f.x, row, column))
         k.store(x * x, planes.high + row * planes.high_row + column * k.vector_bytes)
@@ -343,7 +330,6 @@ def _scale(k: Kernel, f: ResponseFields, total: Vector) -> Vector:
 
 
 def _root(scale: Vector) -> Vector:
-    """Return scale ** 0.75."""
     one = root(scale)
     return one * root(one)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import (
@@ -210,18 +210,12 @@ def _kernel(k: Kernel, f: InterpolationFields, *, rest: bool) -> None:
 
 
 def _shares(k: Kernel, table: Word, place: Word) -> list[Vector]:
-    """Return the shares of two neighbours."""
     return [k.broadcast(table + (place * 2 + n) * FLOAT) for n in range(2)]
 
 
 def _mixed(corners: list[list[Vector]], vertical: list[Vector], horizontal: list[Vector]) -> Vector:
     left, right = (side[0] * vertical[0] + side[1] * vertical[1] for side in corners)
     return left * horizontal[0] + right * horizontal[1]
-
-
-def takes(images: Images, width: int) -> bool:
-    """Return whether images have contiguous channels, all of them or whole vectors."""
-    return bool(width) and images.has_runs(width)
 
 
 class Interpolation(TunedKernel):
@@ -237,12 +231,8 @@ class Interpolation(TunedKernel):
         self, x: Images, y: Images, cut: tuple[int, int], part: tuple[int, int], tuning: Tuning
     ) -> None:
         n, c, *out = y.shape
-        if not takes(x, tuning.width) or (x.shape[:2], x.block) != (y.shape[:2], y.block):
-            message = (
-                f"{x} and {y} were given; give the same channels, side by side or in blocks of "
-                "whole vectors"
-            )
-            raise ValueError(message)
+        same = (x.shape[:2], x.block) == (y.shape[:2], y.block)
+        need_layout(x.has_runs(tuning.width) and same, x, y)
         self.tuning = tuning
         self._threads = max(1, min(tuning.threads, n * c * out[0] * out[1] // FEWEST_EACH))
         self._kernel = _kernel(tuning.width, rest=bool(x.block % tuning.width))

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from demitasse.backends.kernels.image_fields import BlockFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct, Values
 from demitasse.backends.kernels.language.words import (
@@ -54,7 +54,6 @@ class BinFields(Struct):
 
 
 def _tables(bins: Bins) -> dict[str, np.ndarray]:
-    """Return the arrays of :class:`BinFields` for a call."""
     tables = bins._asdict().items()
     return {f"bins.{name}": np.ascontiguousarray(table, np.int64) for name, table in tables}
 
@@ -126,11 +125,6 @@ def _write_maxima(
         k.store(row.vectors[0], target)
 
 
-def takes(images: Images, width: int) -> bool:
-    """Return whether images have contiguous channels, all of them or whole vectors."""
-    return bool(width) and images.has_runs(width)
-
-
 class RegionMaxima(TunedKernel):
     """The largest value of each channel in each bin, and 0 in an empty one. NaN stays.
 
@@ -140,9 +134,7 @@ class RegionMaxima(TunedKernel):
     kernel = "region maxima"
 
     def __init__(self, x: Images, regions: int, pooled: tuple[int, int], tuning: Tuning) -> None:
-        if not takes(x, tuning.width):
-            message = f"{x} was given; give channels side by side, or blocks of whole vectors"
-            raise ValueError(message)
+        need_layout(x.has_runs(tuning.width), x)
         channels = x.shape[1]
         self.tuning, self._kernel = tuning, _kernel(tuning.width)
         results = regions * channels * math.prod(pooled)

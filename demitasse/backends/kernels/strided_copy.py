@@ -56,21 +56,15 @@ def _kernel(k: Kernel, f: CopyFields) -> None:
             if depth + 1 < len(loops) - 1:
                 nest(depth + 1, one, other, 0, loops[depth + 1].count)
             else:
-                _copy_row(k, f, one, other)
+                with k.loop(f.vectors) as vector:
+                    at = vector.i * k.vector_bytes
+                    k.store(k.load(one + at), other + at)
+                with k.loop(f.sixth.count, f.vectors * k.width) as rest:
+                    number = k.load_float(one + rest.i * f.sixth.source_bytes)
+                    k.store(number, other + rest.i * f.sixth.target_bytes)
 
     index, threads = k.thread()
     nest(0, f.source, f.target, *chunk(f.first.count, index, threads))
-
-
-def _copy_row(k: Kernel, f: CopyFields, source: Word, target: Word) -> None:
-    """Write the innermost loop: whole vectors, then single elements."""
-    with k.loop(f.vectors) as loop:
-        at = loop.i * k.vector_bytes
-        k.store(k.load(source + at), target + at)
-    row = f.sixth
-    with k.loop(row.count, f.vectors * k.width) as loop:
-        number = k.load_float(source + loop.i * row.source_bytes)
-        k.store(number, target + loop.i * row.target_bytes)
 
 
 class StridedCopy(TunedKernel):

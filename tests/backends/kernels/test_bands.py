@@ -5,7 +5,7 @@ import pytest
 from bandings import banding
 from stages import WIDTH, exported, normal
 
-from demitasse.backends.kernels.few_inputs.bands import BandFields, band_values, each_band
+from demitasse.backends.kernels.few_inputs import BandFields, band_values, each_band
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import Arguments
 from demitasse.backends.kernels.language.words import FLOAT

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.channel_affine import ChannelFactors, takes
+from demitasse.backends.kernels.channel_affine import ChannelFactors
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -78,7 +78,7 @@ def test_nan_stays_and_minus_infinity_becomes_it(width):
 def test_channels_that_fill_no_whole_vectors_are_refused(width):
     images = Images.in_blocks((1, width + 1, 2, 2), width + 1)
 
-    assert not takes(images, width)
+    assert not images.has_whole_vectors(width)
     with pytest.raises(ValueError, match="whole vectors"):
         ChannelFactors(
             (images, images), np.ones(width + 1), np.ones(width + 1), Tuning(width=width)

@@ -58,5 +58,5 @@ def test_channels_that_have_no_vectors_are_refused(width):
     images = Images.in_blocks((1, width - 1, 2, 2), width - 1)
 
     for kernel in (Gates, GateGradient):
-        with pytest.raises(ValueError, match="give whole vectors"):
+        with pytest.raises(ValueError, match="whole vectors"):
             kernel(images, Tuning(width=width), adds=True)

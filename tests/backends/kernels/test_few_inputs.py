@@ -10,7 +10,7 @@ from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, normal
 
 from demitasse.backends.kernels.epilogue import NOTHING
-from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution, DirectGradient
+from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.images import Images
 
 ROUNDING = 5e-6

@@ -175,9 +175,9 @@ def test_windows_that_see_many_pixels_are_declined(change):
 
 def test_it_can_be_switched_off():
     op = convolution(1, 16, 1, (9, 9))
+    off = Tuning(width=16, without=frozenset({"few_outputs"}))
 
     with pytest.raises(Declined, match="off"):
-        off = Tuning(width=16, without=frozenset({"few_outputs"}))
         plan_few_outputs(op, op.bottom, op.top, off)
 
 

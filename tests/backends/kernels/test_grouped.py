@@ -173,7 +173,7 @@ def test_groups_of_whole_vectors_have_their_channels_last(width):
     op = convolution(1, 3, (width, width), (9, 9))
     blocks = Images.in_blocks(op.bottom, width)
 
-    with pytest.raises(ValueError, match="vectors of channels are contiguous"):
+    with pytest.raises(ValueError, match="whole vectors"):
         GroupedConvolution(plan_grouped(op, op.bottom, op.top, Tuning(width)), blocks, blocks)
 
 

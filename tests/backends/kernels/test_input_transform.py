@@ -13,7 +13,6 @@ from demitasse.backends.kernels.winograd.blocks import ScratchLayout, StripField
 from demitasse.backends.kernels.winograd.matrices import filtering
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
-    Piece,
     Positions,
     cut,
     image_values,
@@ -43,7 +42,7 @@ def write(k, of):
     with each_block(k, f.strips) as block:
         first = f.tiles + block.first * f.strips.tile_columns * f.tile_stride * FLOAT
         target = Positions(first, f.tile_stride * FLOAT, f.position_stride * FLOAT)
-        cut(k, f.strips, f.x, block, forth, Piece.of_input(of), target)
+        cut(k, f.strips, f.x, block, forth, of.inputs, of.outputs, target)
 
 
 @WIDTH

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.resize import Interpolation, takes
+from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])
@@ -78,6 +78,6 @@ def test_nan_and_infinity_reach_their_neighbours_alone(width):
 def test_what_it_does_not_take_is_refused():
     images = Images.in_blocks((1, 24, 3, 3), 12)
 
-    assert not takes(images, 8)
+    assert not images.has_runs(8)
     with pytest.raises(ValueError, match="side by side"):
         Interpolation(images, images, (0, 0), (3, 3), Tuning(8))

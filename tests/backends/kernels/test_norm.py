@@ -8,9 +8,7 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.norm import has_rest, takes
-from demitasse.backends.kernels.norm.backward import NormalizationGradient
-from demitasse.backends.kernels.norm.forward import Normalization
+from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, has_rest, takes
 from demitasse.backends.kernels.tuning import Tuning
 
 EPS = 1e-5

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.norm.forward import PlaneNorm
+from demitasse.backends.kernels.norm import PlaneNorm
 from demitasse.backends.kernels.tuning import Tuning
 
 EPS = 1e-3

@@ -8,9 +8,13 @@ import pytest
 from stages import WIDTH, normal, where
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.recurrence import cells, forward
-from demitasse.backends.kernels.recurrence.backward import RecurrentBackward
-from demitasse.backends.kernels.recurrence.forward import Recurrence, SavedStates, Squashing
+from demitasse.backends.kernels import recurrence
+from demitasse.backends.kernels.recurrence import (
+    Recurrence,
+    RecurrentBackward,
+    SavedStates,
+    Squashing,
+)
 from demitasse.backends.kernels.tuning import Tuning
 
 GATES = {"LSTM": 4, "RNN": 1}
@@ -26,8 +30,8 @@ MARK = 7.5
 @pytest.fixture(autouse=True)
 def few_each(monkeypatch):
     """Let threads divide small steps too."""
-    monkeypatch.setattr(cells, "FEWEST_EACH", 1)
-    monkeypatch.setattr(forward, "OUTPUT_FEWEST_EACH", 1)
+    monkeypatch.setattr(recurrence, "FEWEST_EACH", 1)
+    monkeypatch.setattr(recurrence, "OUTPUT_FEWEST_EACH", 1)
 
 
 class Case:

@@ -6,7 +6,7 @@ from bins import some_bins
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.roi_pooling import RegionMaxima, takes
+from demitasse.backends.kernels.roi_pooling import RegionMaxima
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
 
@@ -67,6 +67,6 @@ def test_nan_stays_and_infinity_is_a_number(width):
 def test_what_it_does_not_take_is_refused():
     images = Images.in_blocks((1, 24, 3, 3), 12)
 
-    assert not takes(images, 8)
+    assert not images.has_runs(8)
     with pytest.raises(ValueError, match="side by side"):
         RegionMaxima(images, 1, (2, 2), Tuning(8))

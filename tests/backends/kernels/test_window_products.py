@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH, called, normal
 
-from demitasse.backends.kernels.few_inputs.bands import window_products, window_sums
+from demitasse.backends.kernels.few_inputs import window_products, window_sums
 from demitasse.backends.kernels.language.words import FLOAT, INT
 
 ROWS, TAPS = 3, 4

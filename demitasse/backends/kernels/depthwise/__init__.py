@@ -41,7 +41,6 @@ class DepthwiseSchedule(ConvSchedule):
 
     @cached_property
     def vectors(self) -> list[int]:
-        """First channel of each vector."""
         return first_channels(self.x[1], self.width)
 
     def fetches(self, x: Images, y: Images) -> bool:

@@ -65,17 +65,9 @@ def _kernel(k: Kernel, f: DepthwiseFields, shape: Shape) -> None:
 
 
 def write_strip(
-    k: Kernel,
-    f: DepthwiseFields,
-    shape: Shape,
-    group: Word,
-    place: Word,
-    output: Word,
-    output_bytes: Word,
-    line_bytes: Sequence[Word | int] | None = None,
-    *,
-    in_blocks: bool = False,
-) -> None:
+    k: Kernel, f: DepthwiseFields, shape: Shape, group: Word, place: Word, output: Word,
+    output_bytes: Word, line_bytes: Sequence[Word | int] | None = None, *, in_blocks: bool = False,
+) -> None:  # fmt: skip
     """Write the outputs of row ``place`` of all images, or of several rows, of a group of channels.
 
     ``output`` is the address of the first output with all channels; outputs are ``output_bytes``
@@ -367,13 +359,9 @@ def _columns(shape: Shape, count: int) -> list[int]:
 
 
 def _sum_windows(
-    k: Kernel,
-    shape: Shape,
-    channels: Channels,
-    targets: Sequence[Sequence[Word]],
-    address: PixelAddress,
-    later: Ahead | None,
-) -> None:
+    k: Kernel, shape: Shape, channels: Channels, targets: Sequence[Sequence[Word]],
+    address: PixelAddress, later: Ahead | None,
+) -> None:  # fmt: skip
     """Write the sums of a few windows, vector after vector of channels.
 
     ``targets`` are addresses of the outputs, row by row.
@@ -391,13 +379,9 @@ def _sum_windows(
 
 
 def _sum_vector(
-    k: Kernel,
-    shape: Shape,
-    channels: Channels,
-    targets: Sequence[Sequence[Word]],
-    address: PixelAddress,
-    place: Word | int,
-) -> None:
+    k: Kernel, shape: Shape, channels: Channels, targets: Sequence[Sequence[Word]],
+    address: PixelAddress, place: Word | int,
+) -> None:  # fmt: skip
     """Write the sums of :func:`_sum_windows` for one vector, ``place`` bytes behind the first.
 
     The filters of ``channels`` are the vector's.

@@ -230,7 +230,6 @@ class CallRecording:
         self._parts: list[Callable[[], None]] = []
 
     def add(self, call: Call) -> None:
-        """Record an issued call."""
         arguments, keep_alive = call.arguments, call.keep_alive
         if call.replay_arguments is not None:
             arguments, owner = call.replay_arguments()
@@ -244,7 +243,6 @@ class CallRecording:
         self.compiled = all(isinstance(part, _CallTable) for part in self._parts)
 
     def play(self) -> None:
-        """Issue the calls again."""
         for part in self._parts:
             part()
 

@@ -21,7 +21,7 @@ from demitasse.backends.kernels.language.words import (
     SplatConstant,
     Vector,
     Word,
-    declared,
+    call_function,
 )
 
 BYTE, SHORT, INDEX = ir.IntType(8), ir.IntType(16), ir.IntType(32)
@@ -58,7 +58,6 @@ class Routine:
         return Word(self._b, self._load(address, WORD, INT))
 
     def store_word(self, value: Word, address: Word) -> None:
-        """Write an integer of 64 bits to an address."""
         self._store(value.llvm, address, INT)
 
     def _load(self, address: Word, kind: Any, align: int) -> Any:
@@ -77,7 +76,6 @@ class Routine:
             yield
 
     def call_at(self, address: Word, *arguments: Word | int) -> None:
-        """Call the function at an address."""
         kind = ir.FunctionType(ir.VoidType(), [WORD] * len(arguments))
         function = self._b.inttoptr(address.llvm, ir.PointerType(kind))
         self._b.call(function, [self.word(value).llvm for value in arguments])
@@ -106,7 +104,6 @@ class Kernel(Routine):
         self._vector = ir.VectorType(NUMBER, width)
 
     def done(self) -> None:
-        """End the function."""
         self._b.ret_void()
 
     # -- integers ------------------------------------------------------------------------------
@@ -165,8 +162,7 @@ class Kernel(Routine):
         if not is_x86():
             self._b.fence("seq_cst")
             return
-        kind = ir.FunctionType(ir.VoidType(), [])
-        self._b.call(declared(self.module, "llvm.x86.sse.sfence", kind), [])
+        call_function(self._b, "llvm.x86.sse.sfence", ir.VoidType())
 
     def lane_mask(self, count: Word) -> Condition:
         """Return a mask of a vector's first ``count`` elements, at most all."""
@@ -178,21 +174,17 @@ class Kernel(Routine):
     def masked_load(self, address: Word, some: Condition) -> Vector:
         """Return the masked elements of the vector at an address, zeros elsewhere."""
         zeros = ir.Constant(self._vector, None)
-        arguments = [*self._some(address, some), zeros]
-        return Vector(self._b, self._masked("load", self._vector, arguments))
+        name, place = f"llvm.masked.load.v{self.width}f32.p0", self._some(address, some)
+        return Vector(self._b, call_function(self._b, name, self._vector, *place, zeros))
 
     def masked_store(self, value: Vector, address: Word, some: Condition) -> None:
         """Write the masked elements of a vector to an address."""
-        self._masked("store", ir.VoidType(), [value.llvm, *self._some(address, some)])
+        name, place = f"llvm.masked.store.v{self.width}f32.p0", self._some(address, some)
+        call_function(self._b, name, ir.VoidType(), value.llvm, *place)
 
     def _some(self, address: Word, some: Condition) -> list[Any]:
         pointer = self._b.inttoptr(address.llvm, ir.PointerType(self._vector))
         return [pointer, ir.Constant(INDEX, FLOAT), some.llvm]
-
-    def _masked(self, name: str, result: Any, arguments: list[Any]) -> Any:
-        kind = ir.FunctionType(result, [argument.type for argument in arguments])
-        whole = f"llvm.masked.{name}.v{self.width}f32.p0"
-        return self._b.call(declared(self.module, whole, kind), arguments)
 
     def store_half(self, value: Word, address: Word) -> None:
         """Write the lower 16 bits of an integer to an address."""
@@ -220,11 +212,9 @@ class Kernel(Routine):
 
     def prefetch(self, address: Word, cache: int = 1, *, writes: bool = False) -> None:
         """Prefetch the cache line at an address, valid or not, to the cache of level 1 or 2."""
-        pointer = ir.PointerType(BYTE)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, *[INDEX] * 3])
-        function = declared(self.module, "llvm.prefetch.p0i8", kind)
+        line = self._b.inttoptr(address.llvm, ir.PointerType(BYTE))
         use, near, data = (ir.Constant(INDEX, number) for number in (int(writes), 4 - cache, 1))
-        self._b.call(function, [self._b.inttoptr(address.llvm, pointer), use, near, data])
+        call_function(self._b, "llvm.prefetch.p0i8", ir.VoidType(), line, use, near, data)
 
     # -- vectors -------------------------------------------------------------------------------
 
@@ -233,7 +223,6 @@ class Kernel(Routine):
         return Vector(self._b, SplatConstant(self._vector, float(number)))
 
     def number(self, number: float) -> Float:
-        """Return a float."""
         return Float(self._b, ir.Constant(NUMBER, float(number)))
 
     def broadcast(self, address: Word) -> Vector:
@@ -256,7 +245,6 @@ class Kernel(Routine):
         )
 
     def _spread(self, number: Any, kind: Any) -> Any:
-        """Return a vector of equal numbers."""
         none = ir.Constant(kind, ir.Undefined)
         first = self._b.insert_element(none, number, ir.Constant(INDEX, 0))
         return self._b.shuffle_vector(
@@ -336,15 +324,14 @@ class Kernel(Routine):
         b.position_at_end(end)
 
     def call(self, kernel: Kernel, *arguments: Word | int) -> None:
-        """Call another kernel of this module."""
         self._b.call(kernel.function, [self.word(value).llvm for value in arguments])
 
     # -- the team ------------------------------------------------------------------------------
 
     def thread(self) -> tuple[Word, Word]:
         """Return this thread's number in its team, and the number of threads."""
-        return self._call_openmp("omp_get_thread_num"), self._call_openmp("omp_get_num_threads")
-
-    def _call_openmp(self, name: str) -> Word:
-        function = declared(self.module, name, ir.FunctionType(INDEX, []))
-        return Word(self._b, self._b.sext(self._b.call(function, []), WORD))
+        names = "omp_get_thread_num", "omp_get_num_threads"
+        index, count = (
+            Word(self._b, self._b.sext(call_function(self._b, name, INDEX), WORD)) for name in names
+        )
+        return index, count

@@ -92,11 +92,6 @@ def protect(start: int, size: int, rights: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def _kinds() -> tuple[int, ...]:
-    """Return the types of relocations that are linked here."""
-    return ADDRESS64[:1] if is_x86() else (ADDRESS64[1], *MOVES, *CALL)
-
-
 def _synchronise_instructions(start: int, size: int) -> None:
     """Make written code visible to instruction fetches; on x86-64 the processor does."""
     if not is_x86():
@@ -186,11 +181,12 @@ class _Module:
         ``place`` is the offset of the section in memory, ``stubs`` the offset of a stub for each
         symbol: code that jumps there.
         """
+        kinds = ADDRESS64[:1] if is_x86() else (ADDRESS64[1], *MOVES, *CALL)
         for start in range(table.offset, table.offset + table.size, RELOCATION.size):
             offset, info, more = RELOCATION.unpack_from(self.code, start)
             kind, symbol, at = info & 0xFFFFFFFF, info >> 32, place + offset
             address = (addresses[symbol] + more) & 0xFFFFFFFFFFFFFFFF
-            if not addresses[symbol] or kind not in _kinds():
+            if not addresses[symbol] or kind not in kinds:
                 message = f"a relocation of type {kind}"
                 raise NotLinkableError(message)
             if kind in ADDRESS64:

@@ -184,10 +184,13 @@ class IntVector(Value):
 
 def high_product(a: IntVector, b: IntVector) -> IntVector:
     """Return the upper 16 of the 32 bits of each product of integers of 16 bits."""
-    builder, kind = a.builder, a.llvm.type
-    wide = ir.VectorType(ir.IntType(32), kind.count)
-    product = builder.mul(builder.zext(a.llvm, wide), builder.zext(b.llvm, wide))
-    return (IntVector(builder, product) >> 16).cut(16)
+    return (_wide_product(a, b) >> 16).cut(16)
+
+
+def _wide_product(a: IntVector, b: IntVector) -> IntVector:
+    """Return the products of integers of 16 bits in 32 bits."""
+    builder, wide = a.builder, ir.VectorType(ir.IntType(32), a.llvm.type.count)
+    return IntVector(builder, builder.mul(builder.zext(a.llvm, wide), builder.zext(b.llvm, wide)))
 
 
 def pair_sums(a: IntVector, b: IntVector) -> IntVector:
@@ -195,18 +198,15 @@ def pair_sums(a: IntVector, b: IntVector) -> IntVector:
 
     The operands are sixteen integers of 16 bits, below 1 << 15.
     """
-    builder, kind = a.builder, a.llvm.type
+    builder, count = a.builder, a.llvm.type.count
     if not is_x86():
-        wide = ir.VectorType(ir.IntType(32), kind.count)
-        product = builder.mul(builder.zext(a.llvm, wide), builder.zext(b.llvm, wide))
-        products = IntVector(builder, product)
-        even, odd = (products.shuffle(range(first, kind.count, 2)) for first in (0, 1))
+        products = _wide_product(a, b)
+        even, odd = (products.shuffle(range(first, count, 2)) for first in (0, 1))
         return even + odd
-    wide = ir.VectorType(ir.IntType(32), kind.count // 2)
-    function = declared(
-        builder.module, "llvm.x86.avx2.pmadd.wd", ir.FunctionType(wide, [kind, kind])
+    wide = ir.VectorType(ir.IntType(32), count // 2)
+    return IntVector(
+        builder, call_function(builder, "llvm.x86.avx2.pmadd.wd", wide, a.llvm, b.llvm)
     )
-    return IntVector(builder, builder.call(function, [a.llvm, b.llvm]))
 
 
 def _llvm(value: Value | int) -> Any:
@@ -252,19 +252,15 @@ def chunk(count: Word, index: Word, chunks: Word) -> tuple[Word, Word]:
 
 def fma(a: Vector, b: Vector, c: Vector) -> Vector:
     """Return a * b + c, rounded once."""
-    builder, vector = a.builder, a.llvm.type
-    kind = ir.FunctionType(vector, [vector] * 3)
-    function = declared(builder.module, f"llvm.fma.v{vector.count}f32", kind)
-    return Vector(builder, builder.call(function, [a.llvm, b.llvm, c.llvm]))
+    builder, kind = a.builder, a.llvm.type
+    name = f"llvm.fma.v{kind.count}f32"
+    return Vector(builder, call_function(builder, name, kind, a.llvm, b.llvm, c.llvm))
 
 
 def root(vector: Vector) -> Vector:
     """Return the square roots of the elements."""
     builder, kind = vector.builder, vector.llvm.type
-    function = declared(
-        builder.module, f"llvm.sqrt.v{kind.count}f32", ir.FunctionType(kind, [kind])
-    )
-    return Vector(builder, builder.call(function, [vector.llvm]))
+    return Vector(builder, call_function(builder, f"llvm.sqrt.v{kind.count}f32", kind, vector.llvm))
 
 
 def permuted(vector: Vector, order: Sequence[int]) -> Vector:
@@ -354,6 +350,12 @@ def declared(module: Any, name: str, kind: Any) -> Any:
     """Return a module's declaration of an external function, adding it if it is missing."""
     known = module.globals.get(name)
     return ir.Function(module, kind, name) if known is None else known
+
+
+def call_function(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    """Call an external function, and return its result in llvmlite."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(declared(builder.module, name, kind), arguments)
 
 
 def transposed(rows: Sequence[Vector]) -> list[Vector]:

@@ -182,7 +182,6 @@ def _pairs(at: int) -> Iterator[tuple[int, int]]:
 
 
 def _writable(pages: set[int]) -> set[int]:
-    """Return the writable pages."""
     found = set()
     with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
         for line in maps:

@@ -59,7 +59,12 @@ def write_regions(module: ir.Module) -> None:
     _write_prepare(Function(module, "prepare", 1))
     _write_start(Function(module, "start", 3))
     _write_end(Function(module, "end", 0))
-    _write_parallel(Function(module, "parallel", 4))
+    f = Function(module, "parallel", 4)
+    work, argument, wanted, _ = f.arguments
+    f.call("start", work, argument, wanted)
+    f.call_at(work, argument)
+    f.call("end")
+    f.give()
     _write_helper(Function(module, "helper", 1))
 
 
@@ -72,7 +77,6 @@ def _parts(ticket: Word) -> Word:
 
 
 def _open(ticket: Word) -> Condition:
-    """Return whether a part is free."""
     return _taken(ticket) < _parts(ticket)
 
 
@@ -235,14 +239,6 @@ def _learn(f: Function, end: Word) -> None:
         with f.when(good + 1 >= GOOD_ENOUGH):
             f.set(Field.LEVEL, level - 1)
             f.set(Field.GOOD, 0)
-
-
-def _write_parallel(f: Function) -> None:
-    work, argument, wanted, _ = f.arguments
-    f.call("start", work, argument, wanted)
-    f.call_at(work, argument)
-    f.call("end")
-    f.give()
 
 
 def _write_helper(f: Function) -> None:

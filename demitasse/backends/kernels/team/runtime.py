@@ -11,7 +11,14 @@ from typing import Any
 from llvmlite import ir
 
 from demitasse.backends.kernels.language.kernel import Routine
-from demitasse.backends.kernels.language.words import INT, WORD, Condition, Word, declared
+from demitasse.backends.kernels.language.words import (
+    INT,
+    WORD,
+    Condition,
+    Word,
+    call_function,
+    declared,
+)
 
 ORDER = "seq_cst"
 FUTEX, WAIT, WAKE = 202, 128, 129
@@ -25,11 +32,9 @@ class Loop:
         self._b, self._head, self._after = builder, head, after
 
     def repeat(self) -> None:
-        """Begin the next iteration."""
         self._b.branch(self._head)
 
     def leave(self) -> None:
-        """Jump behind the loop."""
         self._b.branch(self._after)
 
 
@@ -63,11 +68,9 @@ class Function(Routine):
         return Condition(self._b, self._b.extract_value(found, 1))
 
     def shared(self, field: Field) -> Word:
-        """Return the address of a shared field."""
         return (self.first_team() if self.team is None else self.team) + int(field)
 
     def first_team(self) -> Word:
-        """Return the address of the first team."""
         return Word(self._b, self._b.ptrtoint(self._state(), WORD))
 
     def sleep(self, field: Field, value: Word, nanoseconds: int = 0) -> None:
@@ -127,21 +130,17 @@ class Function(Routine):
         return place
 
     def load(self, place: Word, offset: Member | int = 0) -> Word:
-        """Load a word of the thread."""
         return self.load_word(place + int(offset))
 
     def store(self, value: Word | int, place: Word, offset: Member | int = 0) -> None:
-        """Store a word of the thread."""
         self.store_word(self.word(value), place + int(offset))
 
     # -- values --------------------------------------------------------------------------------
 
     def equal(self, a: Word, b: Word | int) -> Condition:
-        """Return whether two words are equal."""
         return Condition(self._b, self._b.icmp_signed("==", a.llvm, self.word(b).llvm))
 
     def unequal(self, a: Word, b: Word | int) -> Condition:
-        """Return whether two words differ."""
         return Condition(self._b, self._b.icmp_signed("!=", a.llvm, self.word(b).llvm))
 
     def quotient(self, a: Word, b: Word) -> Word:
@@ -149,23 +148,18 @@ class Function(Routine):
         return Word(self._b, self._b.sdiv(a.llvm, b.llvm))
 
     def doubled(self, value: int, times: Word) -> Word:
-        """Return value * 2 ** times."""
         return Word(self._b, self._b.shl(self.word(value).llvm, times.llvm))
 
     def now(self) -> Word:
         """Return the time in ticks."""
-        kind = ir.FunctionType(WORD, [])
-        ticks = declared(self.module, "llvm.readcyclecounter", kind)
-        return Word(self._b, self._b.call(ticks, []))
+        return Word(self._b, call_function(self._b, "llvm.readcyclecounter", WORD))
 
     # -- control -------------------------------------------------------------------------------
 
     def call(self, name: str, *arguments: Word | int) -> Word:
         """Call a function by its name; return its result, whose upper bits may be anything."""
-        kind = ir.FunctionType(WORD, [WORD] * len(arguments))
-        function = declared(self.module, name, kind)
         words = [self.word(value).llvm for value in arguments]
-        return Word(self._b, self._b.call(function, words))
+        return Word(self._b, call_function(self._b, name, WORD, *words))
 
     def address(self, name: str) -> Word:
         """Return the address of a function of this module, of one argument."""
@@ -173,13 +167,11 @@ class Function(Routine):
         return Word(self._b, self._b.ptrtoint(declared(self.module, name, kind), WORD))
 
     def give(self, result: Word | int = 0) -> None:
-        """Return from the function."""
         self._b.ret(self.word(result).llvm)
 
     def pause(self) -> None:
         """Write the processor's spin-wait hint."""
-        kind = ir.FunctionType(ir.VoidType(), [])
-        self._b.call(declared(self.module, "llvm.x86.sse2.pause", kind), [])
+        call_function(self._b, "llvm.x86.sse2.pause", ir.VoidType())
 
     @contextmanager
     def forever(self) -> Iterator[Loop]:
@@ -205,13 +197,19 @@ def take_member(f: Function, place: Word | int) -> None:
 
 def write_members(module: ir.Module) -> None:
     """Write the functions."""
-    _write_part(Function(module, "part", 0))
-    _write_parts(Function(module, "parts", 0))
-    _write_in_parallel(Function(module, "in_parallel", 0))
+    f = Function(module, "part", 0)
+    f.give(_part_and_parts(f, _outside(f, "omp_get_thread_num"))[0])
+    f = Function(module, "parts", 0)
+    f.give(_part_and_parts(f, _outside(f, "omp_get_num_threads"))[1])
+    f = Function(module, "in_parallel", 0)
+    _outside(f, "omp_in_parallel")
+    f.give(1)
     _write_barrier(Function(module, "barrier", 0))
     _write_loop_next(Function(module, "loop_next", 2))
     _write_loop_start(Function(module, "loop_start", 6))
-    _write_loop_end(Function(module, "loop_end", 0))
+    f = Function(module, "loop_end", 0)
+    _outside(f, "GOMP_loop_end_nowait")
+    f.give()
 
 
 def _outside(f: Function, name: str) -> Word:
@@ -229,19 +227,6 @@ def _part_and_parts(f: Function, me: Word) -> tuple[Word, Word]:
         f.store(f.load(me, Member.PART), part)
         f.store(f.load(me, Member.PARTS), parts)
     return f.load(part), f.load(parts)
-
-
-def _write_part(f: Function) -> None:
-    f.give(_part_and_parts(f, _outside(f, "omp_get_thread_num"))[0])
-
-
-def _write_parts(f: Function) -> None:
-    f.give(_part_and_parts(f, _outside(f, "omp_get_num_threads"))[1])
-
-
-def _write_in_parallel(f: Function) -> None:
-    _outside(f, "omp_in_parallel")
-    f.give(1)
 
 
 def _write_barrier(f: Function) -> None:
@@ -313,11 +298,6 @@ def _write_loop_next(f: Function) -> None:
     f.store(start + f.load(begin) * step, first)
     f.store(start + f.load(end) * step, last)
     f.give(1)
-
-
-def _write_loop_end(f: Function) -> None:
-    _outside(f, "GOMP_loop_end_nowait")
-    f.give()
 
 
 class Field(IntEnum):

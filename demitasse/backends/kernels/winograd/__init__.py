@@ -57,7 +57,6 @@ class WinogradSchedule(TunedKernel):
 
     @property
     def threads(self) -> int:
-        """Number of threads."""
         return self.tuning.threads
 
     @property
@@ -68,7 +67,6 @@ class WinogradSchedule(TunedKernel):
 
     @cached_property
     def chunks(self) -> int:
-        """Number of chunks of strips."""
         return min(self.threads, self.strips)
 
     @cached_property
@@ -99,7 +97,6 @@ class WinogradSchedule(TunedKernel):
 
     @cached_property
     def filter_gradient(self) -> WinogradSchedule:
-        """The schedule of the gradient of the filters."""
         return replace(self, computes="filters")
 
     # -- filters -------------------------------------------------------------------------------

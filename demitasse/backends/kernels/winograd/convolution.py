@@ -29,7 +29,6 @@ from demitasse.backends.kernels.winograd.products import ProductFields, each_pan
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
     OutputFields,
-    Piece,
     Positions,
     cut,
     each_vector,
@@ -66,14 +65,14 @@ def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, pooled: bool, lim
         tiles = Positions(block.stack, tile_bytes, tile_position_bytes)
         sums = block.stack + p.sums_bytes
         with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
+            cut(k, f.strips, f.x, block, forth, of.inputs, of.outputs, tiles)
         with block.stage(1), each_panel(k, p, block, of.positions) as panel:
             k.call_at(
                 panel.product, panel.tiles, tile_bytes, FLOAT, panel.filters, panel.row_bytes,
                 panel.sums, p.sum_stride * FLOAT, block.tiles, p.channels, 0, panel.remainders,
             )  # fmt: skip
         with block.stage(2), each_strip(k, f.strips, block) as strip, each_vector(k, y) as tiled:
-            down, across = (each.outputs for each in of)
+            down, across = of.outputs
             row = strip.image * y.image_stride + strip.row * (down // by) * y.row_stride
             target = y.at + row * FLOAT + tiled.pixel_bytes
             with k.loop(f.strips.tile_columns) as number:

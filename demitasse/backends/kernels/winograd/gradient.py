@@ -17,7 +17,6 @@ from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
-    Piece,
     Positions,
     cut,
     image_values,
@@ -53,8 +52,8 @@ def _kernel(k: Kernel, f: GradientFields, of: Filtering) -> None:
         tiles = Positions(block.stack, tile_bytes, tile_position_bytes)
         dy = Positions(block.stack + p.sums_bytes, sum_bytes, sum_position_bytes)
         with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
-            cut(k, f.strips, f.y, block, transposed_output, Piece.of_output(of), dy)
+            cut(k, f.strips, f.x, block, forth, of.inputs, of.outputs, tiles)
+            cut(k, f.strips, f.y, block, transposed_output, of.outputs, of.outputs, dy)
         with block.stage(1):
             with each_panel(k, p, block, of.positions) as panel:
                 k.call_at(

@@ -67,8 +67,17 @@ class Filtering(NamedTuple):
 
     @property
     def taps(self) -> int:
-        """Number of taps of a filter."""
         return self.down.taps * self.across.taps
+
+    @property
+    def inputs(self) -> tuple[int, int]:
+        """Rows and columns of a tile of the input."""
+        return self.down.side, self.across.side
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Rows and columns of a tile's outputs, by which tiles lie apart."""
+        return self.down.outputs, self.across.outputs
 
     @property
     def positions(self) -> int:

@@ -15,7 +15,6 @@ from demitasse.backends.kernels.language.structs import Address, Output, Struct,
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, fma
 from demitasse.backends.kernels.windows import Padded, bordered
 from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
-from demitasse.backends.kernels.winograd.matrices import Filtering
 
 IN_REGISTERS = {4: 20, 8: 12, 16: 20}
 """Floats of a vector -> vectors between the two matrices, up to which most stay in registers. In
@@ -277,33 +276,6 @@ def image_values(
     )
 
 
-class Piece(NamedTuple):
-    """Tiling of the images.
-
-    Attributes:
-        rows: Rows of a tile.
-        down, across: Rows and columns from one tile to the next.
-        overlap: Columns that a tile has in common with the next.
-    """
-
-    rows: int
-    down: int
-    across: int
-    overlap: int
-
-    @classmethod
-    def of_input(cls, of: Filtering) -> Piece:
-        """Return the tiling of a convolution's input."""
-        down, across = of
-        return cls(down.side, down.outputs, across.outputs, across.side - across.outputs)
-
-    @classmethod
-    def of_output(cls, of: Filtering) -> Piece:
-        """Return the tiling of a convolution's output."""
-        down, across = of
-        return cls(down.outputs, down.outputs, across.outputs, 0)
-
-
 class Positions(NamedTuple):
     """Layout of transformed tiles; ``at`` is the first tile at the first position."""
 
@@ -321,21 +293,23 @@ def each_vector(k: Kernel, images: ImageFields) -> Iterator[Tiled]:
 
 
 def cut(
-    k: Kernel, f: StripFields, images: ImageFields, block: Block, transform: Kernel, piece: Piece,
-    target: Positions,
+    k: Kernel, f: StripFields, images: ImageFields, block: Block, transform: Kernel,
+    tile: tuple[int, int], step: tuple[int, int], target: Positions,
 ) -> None:  # fmt: skip
     """Write the input transform of all tiles of a block's strips, to ``target``.
+
+    Tiles have the rows and columns ``tile``, and are ``step`` rows and columns apart.
 
     Vector by vector, a strip is copied to a buffer with zero padding, where its rows are
     contiguous.
     """
-    vector = k.vector_bytes
-    columns = f.tile_columns * piece.across + piece.overlap
+    vector, (high, wide), (down, across) = k.vector_bytes, tile, step
+    columns = f.tile_columns * across + (wide - across)
     row_bytes = columns * vector
     with each_strip(k, f, block) as strip, each_vector(k, images) as tiled:
         source = images.at + strip.image * images.image_stride * FLOAT + tiled.pixel_bytes
-        first = strip.row * piece.down - tiled.top
-        with k.loop(piece.rows) as line:
+        first = strip.row * down - tiled.top
+        with k.loop(high) as line:
             y = first + line.i
             row = source + (y * images.row_stride - tiled.left * images.column_stride) * FLOAT
             copy = block.scratch + line.i * row_bytes
@@ -347,7 +321,7 @@ def cut(
         with k.loop(f.tile_columns) as number:
             k.call(
                 transform,
-                block.scratch + number.i * (piece.across * vector),
+                block.scratch + number.i * (across * vector),
                 row_bytes,
                 vector,
                 target.at + tiled.channel_bytes + (strip.tile + number.i) * target.tile_bytes,

@@ -288,7 +288,7 @@ class DirectKernels(ConvKernels):
         if y is None:
             return None
 
-        from demitasse.backends.kernels.few_inputs.convolution import DirectGradient
+        from demitasse.backends.kernels.few_inputs import DirectGradient
 
         operands = replace(operands, source=self._plain(operands.source))
         kernel = DirectGradient(banding, y, bias=operands.bias is not None)
@@ -306,7 +306,7 @@ def _direct(
     """Return a call of a direct convolution, whose source is in C order."""
 
     def make() -> Any:
-        from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
+        from demitasse.backends.kernels.few_inputs import DirectConvolution
 
         return DirectConvolution(banding, y, operands.then)
 
@@ -396,7 +396,7 @@ class TransposedGradientCall(KernelCall):
     def __init__(
         self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, images: Images
     ) -> None:
-        from demitasse.backends.kernels.few_inputs.convolution import DirectGradient
+        from demitasse.backends.kernels.few_inputs import DirectGradient
 
         self.operands, self._banding = operands, banding
         self._kernel = DirectGradient(banding, images, bias=False)

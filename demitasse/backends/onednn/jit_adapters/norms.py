@@ -27,7 +27,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.norm.forward import Normalization, PlaneNorm
+    from demitasse.backends.kernels.norm import Normalization, PlaneNorm
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalizati
         message = "stored statistics; our kernel computes the batch's"
         raise Declined(message)
     images = suitable_images(layout, takes_rest, tuning.width)
-    from demitasse.backends.kernels.norm.forward import Normalization
+    from demitasse.backends.kernels.norm import Normalization
 
     return Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
 
@@ -116,7 +116,7 @@ def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm:
     images = in_padded_blocks(engine, layout)
     if images is None or images_of(layout) is not None:
         images = suitable_images(layout, norm.takes, tuning.width)
-    from demitasse.backends.kernels.norm.forward import PlaneNorm
+    from demitasse.backends.kernels.norm import PlaneNorm
 
     return PlaneNorm(images, eps, tuning)
 
@@ -204,7 +204,7 @@ class NormGradientCall(KernelCall):
         gradients: Sequence[GradArg | None],
         behind: OutputArg | None = None,
     ) -> None:
-        from demitasse.backends.kernels.norm.backward import NormalizationGradient
+        from demitasse.backends.kernels.norm import NormalizationGradient
 
         self._kernel = NormalizationGradient(forward.kernel)
         self.forward, self.source, self.dy, self._behind = forward, source, dy, behind

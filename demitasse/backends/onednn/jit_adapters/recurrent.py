@@ -19,7 +19,7 @@ from demitasse.backends.onednn.library.primitive import channel_blocks
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.recurrence.forward import Recurrence
+    from demitasse.backends.kernels.recurrence import Recurrence
 
 LARGE = 1 << 20
 """Weights of the hidden state from which on the library's products are faster in training."""
@@ -47,7 +47,7 @@ def steps_call(
     Raises:
         Declined: There are no kernels here.
     """
-    from demitasse.backends.kernels.recurrence.forward import Recurrence
+    from demitasse.backends.kernels.recurrence import Recurrence
 
     tuning = kernel_tuning(engine)
     weight, size = at.params[3 if op.static else 2], op.m
@@ -83,7 +83,7 @@ def learned_steps(
 
 def output_call(engine: Engine, blob: Operand) -> KernelCall:
     """Return what makes tanh of what a blob holds, where there are kernels."""
-    from demitasse.backends.kernels.recurrence.forward import Squashing
+    from demitasse.backends.kernels.recurrence import Squashing
 
     kernel = Squashing(blob.count, kernel_tuning(engine))
     return KernelCall(engine, (), kernel.code, lambda: kernel(blob.data_memory.mutable_cpu_data()))
@@ -157,7 +157,7 @@ class LearnedSteps:
         z: np.ndarray,
         tuning: Tuning,
     ) -> None:
-        from demitasse.backends.kernels.recurrence.forward import Recurrence, SavedStates
+        from demitasse.backends.kernels.recurrence import Recurrence, SavedStates
 
         self._cell, self._tuning = op.cell, tuning
         self._kept = SavedStates.of(op.cell, (op.steps, op.rows, op.m))
@@ -189,7 +189,7 @@ class LearnedSteps:
         return self._end
 
     def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
-        from demitasse.backends.kernels.recurrence.backward import RecurrentBackward
+        from demitasse.backends.kernels.recurrence import RecurrentBackward
 
         self._gradient = RecurrentBackward(self._cell, dz, known, self._kept, self._tuning)
 

@@ -92,10 +92,11 @@ def factors_call(
         target: The output, in the same layout or one with the same blocks of channels.
         values: Factors and offsets, which may change between calls.
     """
-    from demitasse.backends.kernels.channel_affine import ChannelFactors, takes
+    from demitasse.backends.kernels.channel_affine import ChannelFactors
 
     tuning = kernel_tuning(engine)
-    x, y = suitable_images(source.layout, takes, tuning.width), images_of(target.layout)
+    x = suitable_images(source.layout, Images.has_whole_vectors, tuning.width)
+    y = images_of(target.layout)
     if y is None:
         message = "an output whose channels lie otherwise than the input's"
         raise Declined(message)
@@ -131,10 +132,10 @@ def region_call(
         target: The results, in C order.
         bins: Returns the bins of the present regions.
     """
-    from demitasse.backends.kernels.roi_pooling import RegionMaxima, takes
+    from demitasse.backends.kernels.roi_pooling import RegionMaxima
 
     tuning = kernel_tuning(engine)
-    images = suitable_images(source.layout, takes, tuning.width)
+    images = suitable_images(source.layout, Images.has_runs, tuning.width)
     regions, _, rows, columns = op.top
     kernel = RegionMaxima(images, regions, (rows, columns), tuning)
     return KernelCall(engine, (source, target), kernel.code, lambda x, y: kernel(x, bins(), y))

@@ -46,7 +46,7 @@ from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined, Operands
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.norm.forward import Normalization as NormKernel
+    from demitasse.backends.kernels.norm import Normalization as NormKernel
 
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
