@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
@@ -25,10 +25,12 @@ from demitasse.core.host import check_size
 from demitasse.core.out_of_memory import with_location
 from demitasse.core.text import html_of
 from demitasse.errors import ErrorCode, NetError, ShapeError
-from demitasse.io.data.sources.fingerprint import Fingerprint
 from demitasse.io.proto import FillerParameter, LayerParameter
 from demitasse.layers.context import Arrays, LayerContext
 from demitasse.layers.fillers import filling
+
+if TYPE_CHECKING:
+    from demitasse.io.data.sources.fingerprint import Fingerprint
 
 __all__ = ["Arity", "AtLeast", "Between", "Blobs", "Exactly", "Flags", "Layer", "SavedForBackward"]
 

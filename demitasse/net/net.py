@@ -26,9 +26,6 @@ from demitasse.core.text import html_of
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import NetParameter, Phase
-from demitasse.io.weights.hdf5 import write_hdf5_weights
-from demitasse.io.weights.load import LoadReport, OnMismatch, load_into, matched
-from demitasse.io.weights.save import save
 from demitasse.layers import Layer, LayerContext
 from demitasse.layers.context import PassCounter
 from demitasse.net.build import (
@@ -47,6 +44,7 @@ from demitasse.plan import Plan
 from demitasse.plan.liveness import Keep, bytes_taken, kept_names, names_in
 
 if TYPE_CHECKING:
+    from demitasse.io.weights.load import LoadReport, OnMismatch
     from demitasse.net.function import NetFunction
     from demitasse.net.summary import Table
 
@@ -623,6 +621,8 @@ class Net:
             NetError: A layer has another number of parameters.
             ShapeError: A parameter has another shape.
         """
+        from demitasse.io.weights.load import matched
+
         pairs: list[tuple[Blob, Blob]] = []
         for layer in other.layers:
             if layer.blobs and self.has_layer(layer.name):
@@ -641,6 +641,8 @@ class Net:
         source) and mismatched: with parameters of other shapes, or of another number. Such a layer
         makes ``on_mismatch="raise"`` refuse the source, and nothing changes; "skip" leaves it out.
         """
+        from demitasse.io.weights.load import load_into
+
         with self.lock:
             return load_into(self.structure, source, on_mismatch)
 
@@ -656,11 +658,15 @@ class Net:
             WeightsError: The format has no gradients, or h5py is not installed.
             OSError: The file cannot be written; an old file is kept.
         """
+        from demitasse.io.weights.save import save
+
         with self.lock:
             save(self.structure, Path(path), write_diff)
 
     def save_hdf5(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file, atomically; shared ones once."""
+        from demitasse.io.weights.hdf5 import write_hdf5_weights
+
         with self.lock:
             write_hdf5_weights(self.structure, Path(path), write_diff)
 
