@@ -28,7 +28,7 @@ def test_vectors_do_not_reach_over_blocks(block, width, fits):
 
     assert images.fits(width) == fits
     if not fits:
-        with pytest.raises(ValueError, match=f"block={block}"):
+        with pytest.raises(ValueError, match=f"block={block}.*whole vectors"):
             images.vectors(width)
 
 
