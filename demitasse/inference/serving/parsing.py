@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -88,8 +88,8 @@ def read_response(body: bytes | memoryview, json_length: int | None = None) -> I
     return InferResponse(top.text("model_name"), tensors, top.text("id", ""), version)
 
 
-def _refuse(message: str, code: ErrorCode, **details: object) -> NoReturn:
-    raise DataError(message, code=code, **details)
+def _refuse(message: str, kind: ErrorCode, **details: Any) -> NoReturn:
+    raise DataError(message, code=kind, **details)
 
 
 def _split(body: bytes | memoryview, json_length: int | None) -> tuple[Fields, memoryview]:
