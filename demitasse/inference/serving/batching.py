@@ -267,7 +267,7 @@ class Queue:
             return [] if worker.suspect else self._take()
 
     def _take(self) -> list[_Job]:
-        """Remove the oldest request, and those that join it; return the batch."""
+        """Remove and return the oldest request, with later requests that fit into its batch."""
         batch = [self._jobs.popleft()]
         if not self.model.can_batch:
             return batch

@@ -65,7 +65,7 @@ class Response:
 
 
 def json_response(status: int, content: object, **headers: str) -> Response:
-    """Return a response in JSON; in the names of header fields, ``_`` stands for ``-``."""
+    """Return a response in JSON; ``Retry_After`` is the header field ``Retry-After``."""
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
     body = json.dumps(content).encode()
     return Response(status, {"Content-Type": "application/json", **fields}, [body])
