@@ -34,6 +34,33 @@ def test_a_device_on_the_cpu_loads_no_optional_library():
     assert not loaded & {"PIL", "cupy", "h5py", "lmdb", "sklearn"}
 
 
+MOST_MODULES = 200
+"""Modules of the package that a small net needs on the cpu: each takes about a millisecond."""
+
+
+def test_a_small_net_imports_a_third_of_the_package():
+    text = """
+        layer { name: 'x' type: 'Input' top: 'x'
+          input_param { shape { dim: 1 dim: 1 dim: 28 dim: 28 } } }
+        layer { name: 'c' type: 'Convolution' bottom: 'x' top: 'c'
+          convolution_param { num_output: 20 kernel_size: 5 } }
+        layer { name: 'p' type: 'Pooling' bottom: 'c' top: 'p'
+          pooling_param { kernel_size: 2 stride: 2 } }
+        layer { name: 'i' type: 'InnerProduct' bottom: 'p' top: 'i'
+          inner_product_param { num_output: 10 } }
+        layer { name: 'r' type: 'ReLU' bottom: 'i' top: 'i' }
+        layer { name: 's' type: 'Softmax' bottom: 'i' top: 's' }
+    """.replace("\n", " ")
+
+    loaded = loaded_after(
+        "import demitasse; from demitasse.io.proto import NetParameter, parse_text;"
+        f"demitasse.Net(parse_text({text!r}, NetParameter), 'TEST', device='cpu').forward()"
+    )
+
+    own = [name for name in loaded if name.partition(".")[0] == "demitasse"]
+    assert len(own) <= MOST_MODULES
+
+
 def test_a_net_that_is_given_its_input_loads_nothing_that_reads_data():
     text = """layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 1 } } }"""
 

@@ -14,7 +14,14 @@ from http import HTTPStatus
 from demitasse.errors import DataError
 from demitasse.inference.serving.batching import BusyError, Queue, RunError
 from demitasse.inference.serving.codec import CodecError, Codecs, shared_codecs
-from demitasse.inference.serving.framing import FAILED, Head, HTTPError, Response, json_response
+from demitasse.inference.serving.framing import (
+    FAILED,
+    Head,
+    HTTPError,
+    Response,
+    json_response,
+    refuse,
+)
 from demitasse.inference.serving.gate import State
 from demitasse.inference.serving.messages import (
     LENGTH_HEADER,
@@ -235,8 +242,7 @@ class App:
         call = self._begin(Call(respond, queue.model.name))
         try:
             if head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-                message = "bodies must not be compressed"
-                raise HTTPError(message, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+                refuse("bodies must not be compressed", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
             length = _json_length(head.headers)
             self._need_room(head.length or 0, more=head.length or 0)
         except HTTPError as error:
@@ -330,8 +336,7 @@ def _json_length(headers: Mapping[bytes, bytes]) -> int | None:
     if value is None:
         return None
     if not value.isdigit() or len(value) > 18:
-        message = f"the header {LENGTH_HEADER} must be a number of bytes"
-        raise HTTPError(message)
+        refuse(f"the header {LENGTH_HEADER} must be a number of bytes")
     return int(value)
 
 

@@ -117,9 +117,10 @@ class Queue:
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._may_run_in_loop = workers == 1 and not max_delay
         self._in_loop = False  # the event loop runs all requests, and no thread does
         self._workers = [_Worker(model.runner()) for _ in range(workers)]
+        waits = max_delay > 0 or self._workers[0].runner.net.device.backend.queues
+        self._may_run_in_loop = workers == 1 and not waits  # nor would the event loop wait
         self._threads = [
             threading.Thread(target=self._work, args=(worker,), name=f"{model.name}-{i}")
             for i, worker in enumerate(self._workers)
@@ -267,7 +268,7 @@ class Queue:
             return [] if worker.suspect else self._take()
 
     def _take(self) -> list[_Job]:
-        """Remove the oldest request, and those that join it; return the batch."""
+        """Remove and return the oldest request, with later requests that fit into its batch."""
         batch = [self._jobs.popleft()]
         if not self.model.can_batch:
             return batch

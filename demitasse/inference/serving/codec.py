@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
@@ -21,15 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar, cast
+from typing import IO, Any, NoReturn, TypeVar
 
 from demitasse.core.log import get_logger
 from demitasse.errors import DataError, DemitasseError, ErrorCode
-from demitasse.inference.serving.child_process import module_command
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
+Work = tuple[Callable[..., Any], tuple[object, ...]]
 
 CODECS = 2
 """Number of processes."""
@@ -46,10 +45,8 @@ class Codecs:
     """Calls functions in other processes, which start when they are first needed."""
 
     def __init__(self) -> None:
-        self._idle: queue.SimpleQueue[_Codec] = queue.SimpleQueue()
         self._all = [_Codec() for _ in range(CODECS)]
-        for codec in self._all:
-            self._idle.put(codec)
+        self._idle = [*self._all]
         # threads that wait for a process, and compute nothing
         self._threads = ThreadPoolExecutor(CODECS, "codec")
         self._end = weakref.finalize(self, _kill_all, self._all)
@@ -65,13 +62,14 @@ class Codecs:
             DemitasseError: As the function.
             CodecError: The process ended.
         """
-        caller, loop = object(), asyncio.get_running_loop()
+        work, loop = (function, arguments), asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, self._run, caller, function, arguments)
+            result: T = await loop.run_in_executor(self._threads, self._run, work)
         except asyncio.CancelledError:
             for codec in self._all:
-                codec.interrupt(caller)
+                codec.interrupt(work)
             raise
+        return result
 
     def start(self) -> None:
         """Start the processes, which takes each about a second."""
@@ -83,12 +81,12 @@ class Codecs:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._end()
 
-    def _run(self, caller: object, function: Callable[..., T], arguments: tuple[object, ...]) -> T:
-        codec = self._idle.get()
+    def _run(self, work: Work) -> Any:
+        codec = self._idle.pop()  # one for each thread
         try:
-            return cast("T", codec.call(caller, function, arguments))
+            return codec.run(work)
         finally:
-            self._idle.put(codec)
+            self._idle.append(codec)
 
 
 @cache
@@ -102,28 +100,26 @@ class _Codec:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._caller: object = None
-        self._lock = threading.Lock()  # of the caller
+        self._work: Work | None = None
+        self._lock = threading.Lock()  # of the work
 
-    def start(self) -> None:
+    def start(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            self._process = subprocess.Popen(
-                module_command(__name__), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            command = module_command(__name__)
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe)
+        return self._process
 
-    def call(
-        self, caller: object, function: Callable[..., Any], arguments: tuple[object, ...]
-    ) -> Any:
+    def run(self, work: Work) -> Any:
         """Return a function's result; a process that has ended is started again."""
-        self.start()
+        process = self.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
         with self._lock:
-            self._caller = caller
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+            self._work = work
         try:
-            _write(self._process.stdin, (function, arguments))
-            done, value = _read(self._process.stdout)
+            _write(process.stdin, work)
+            done, value = _read(process.stdout)
         except (OSError, EOFError) as error:
             self.kill()
             log.warning("A process for large messages ended, and is started again when needed")
@@ -131,15 +127,15 @@ class _Codec:
             raise CodecError(message) from error
         finally:
             with self._lock:
-                self._caller = None
+                self._work = None
         if not done:
             raise value
         return value
 
-    def interrupt(self, caller: object) -> None:
-        """Kill the process if it runs a call; the call then ends with an error."""
+    def interrupt(self, work: Work) -> None:
+        """Kill the process if it does this work, which then ends with an error."""
         with self._lock:
-            if self._caller is caller and self._process is not None:
+            if self._work is work and self._process is not None:
                 self._process.kill()
 
     def kill(self) -> None:
@@ -156,6 +152,20 @@ class _Codec:
 def _kill_all(codecs: Sequence[_Codec]) -> None:
     for codec in codecs:
         codec.kill()
+
+
+def module_command(module: str, *arguments: float) -> list[str]:
+    """Return the command line that calls the function ``main`` of a module with numbers.
+
+    The process imports from the folders of this one, whatever the environment and the present
+    folder are.
+    """
+    paths = [path for path in sys.path if path]
+    code = (
+        f"import sys; sys.path[:] = sys.argv[1:]; from {module} import main; "
+        f"main(*map(float, {[*map(str, arguments)]}))"
+    )
+    return [sys.executable, "-I", "-c", code, *paths]
 
 
 def main() -> NoReturn:

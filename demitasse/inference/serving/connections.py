@@ -25,6 +25,7 @@ from demitasse.inference.serving.framing import (
     HTTPError,
     Response,
     parse_head,
+    refuse,
     response_head,
 )
 
@@ -239,8 +240,7 @@ class Connection(asyncio.Protocol):
         end = len(raw) if repeated else incoming.find(b"\r\n\r\n", 0, MAX_HEAD) + 4
         if end < 4:
             if NO_HEAD.search(incoming, 0, MAX_HEAD) is not None:
-                message = "the headers have control characters, or lines that end without CRLF"
-                raise HTTPError(message)
+                refuse("the headers have control characters, or lines that end without CRLF")
             if len(incoming) >= MAX_HEAD:
                 message = f"the headers take more than {MAX_HEAD} bytes"
                 raise HTTPError(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 from urllib.parse import unquote
 
 MAX_HEAD = 1 << 14
@@ -65,7 +65,7 @@ class Response:
 
 
 def json_response(status: int, content: object, **headers: str) -> Response:
-    """Return a response in JSON; in the names of header fields, ``_`` stands for ``-``."""
+    """Return a response in JSON; ``Retry_After`` is the header field ``Retry-After``."""
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
     body = json.dumps(content).encode()
     return Response(status, {"Content-Type": "application/json", **fields}, [body])
@@ -83,6 +83,11 @@ class HTTPError(Exception):
         super().__init__(message)
         self.status = int(status)
         self.response = json_response(self.status, {"error": message}, **headers)
+
+
+def refuse(message: str, status: int = HTTPStatus.BAD_REQUEST, **headers: str) -> NoReturn:
+    """End a request with an error response."""
+    raise HTTPError(message, status, **headers)
 
 
 class Head(NamedTuple):
@@ -115,19 +120,16 @@ def parse_head(content: bytes) -> Head:
         raise HTTPError(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
     line = REQUEST_LINE.fullmatch(first)
     if line is None:
-        message = "the request line is not METHOD TARGET HTTP/1.1"
-        raise HTTPError(message)
+        refuse("the request line is not METHOD TARGET HTTP/1.1")
     method, target, major, minor = line.groups()
     if major != b"1" or minor not in (b"0", b"1"):
-        message = "the server speaks HTTP/1.0 and HTTP/1.1"
-        raise HTTPError(message)
+        refuse("the server speaks HTTP/1.0 and HTTP/1.1")
     fields: dict[bytes, list[bytes]] = {}
     for name, value in map(_field, lines):
         fields.setdefault(name, []).append(value)
     _check_host(fields.get(b"host", []), required=minor == b"1")
     if fields.get(b"expect", [b"100-continue"])[0].lower() != b"100-continue":
-        message = "the server meets no expectation but 100-continue"
-        raise HTTPError(message, HTTPStatus.EXPECTATION_FAILED)
+        refuse("the server meets no expectation but 100-continue", HTTPStatus.EXPECTATION_FAILED)
     http10 = minor == b"0"
     options = b",".join(fields.get(b"connection", ())).lower().split(b",")
     origin = _origin_form(method, target).decode()
@@ -165,26 +167,22 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
     """Return the name of a field, in lower case, and the value."""
     name, colon, value = line.partition(b":")
     if not colon or NAME.fullmatch(name) is None or VALUE.fullmatch(value) is None:
-        message = "a field of the header or trailer is not NAME: VALUE on one line"
-        raise HTTPError(message)
+        refuse("a field of the header or trailer is not NAME: VALUE on one line")
     return name.lower(), value.strip(b" \t")
 
 
 def _check_host(hosts: list[bytes], *, required: bool) -> None:
     if len(hosts) > 1 or (required and not hosts):
-        message = f"the header field Host must occur once; it occurs {len(hosts)} times"
-        raise HTTPError(message)
+        refuse(f"the header field Host must occur once; it occurs {len(hosts)} times")
     if hosts and HOST.fullmatch(hosts[0]) is None:
-        message = "the header field Host is not HOST or HOST:PORT"
-        raise HTTPError(message)
+        refuse("the header field Host is not HOST or HOST:PORT")
 
 
 def _body_length(fields: dict[bytes, list[bytes]], *, http10: bool) -> int | None:
     lengths, codings = fields.get(b"content-length", []), fields.get(b"transfer-encoding", [])
     if codings and (lengths or http10):
         reason = "HTTP/1.0" if http10 else "Content-Length"
-        message = f"Transfer-Encoding and {reason} contradict each other"
-        raise HTTPError(message)
+        refuse(f"Transfer-Encoding and {reason} contradict each other")
     if codings:
         if len(codings) > 1 or codings[0].lower() != b"chunked":
             message = "Transfer-Encoding must be chunked"
@@ -194,8 +192,7 @@ def _body_length(fields: dict[bytes, list[bytes]], *, http10: bool) -> int | Non
             )
         return None
     if len(lengths) > 1 or (lengths and re.fullmatch(rb"[0-9]{1,18}", lengths[0]) is None):
-        message = "Content-Length must be one number of bytes"
-        raise HTTPError(message)
+        refuse("Content-Length must be one number of bytes")
     return int(lengths[0]) if lengths else 0
 
 
@@ -203,14 +200,12 @@ def _origin_form(method: bytes, target: bytes) -> bytes:
     absolute = ABSOLUTE.fullmatch(target)
     if absolute is not None:
         if not absolute[1] or HOST.fullmatch(absolute[1]) is None:
-            message = "the target has no valid host"
-            raise HTTPError(message)
+            refuse("the target has no valid host")
         path = absolute[2]
         return path if path.startswith(b"/") else b"/" + path
     if (target.startswith(b"/") and b"#" not in target) or (target, method) == (b"*", b"OPTIONS"):
         return target
-    message = "the target must be a path that begins with /"
-    raise HTTPError(message)
+    refuse("the target must be a path that begins with /")
 
 
 class ChunkDecoder:
@@ -250,23 +245,20 @@ class ChunkDecoder:
         data = b"".join(parts)
         self._count += len(data)
         if self._overhead > MAX_OVERHEAD + 2 * self._count:
-            message = "the chunks have far more bytes beside the data than data"
-            raise HTTPError(message)
+            refuse("the chunks have far more bytes beside the data than data")
         return data
 
     def _line_end(self, incoming: bytearray, at: int) -> int | None:
         if self._ends_chunk:
             if not b"\r\n".startswith(bytes(incoming[at : at + 2])):
-                message = "a chunk does not end with CRLF after its data"
-                raise HTTPError(message)
+                refuse("a chunk does not end with CRLF after its data")
             return at if len(incoming) >= at + 2 else None
         most = MAX_HEAD if self._in_trailer else MAX_CHUNK_LINE
         end = incoming.find(b"\r\n", at, at + most + 2)
         if end >= 0:
             return end
         if len(incoming) - at >= most + 2 or incoming.find(b"\n", at) >= 0:
-            message = f"a line between chunks is longer than {most} bytes, or ends without CRLF"
-            raise HTTPError(message)
+            refuse(f"a line between chunks is longer than {most} bytes, or ends without CRLF")
         return None
 
     def _read_line(self, line: bytes) -> None:
@@ -276,8 +268,7 @@ class ChunkDecoder:
         elif not self._in_trailer:
             size = CHUNK.fullmatch(line)
             if size is None:
-                message = "a chunk does not begin with its size, hexadecimal"
-                raise HTTPError(message)
+                refuse("a chunk does not begin with its size, hexadecimal")
             self._left = int(size[1], 16)
             self._in_trailer = not self._left
         elif line:

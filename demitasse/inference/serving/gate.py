@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from demitasse.core.log import get_logger
-from demitasse.inference.serving.child_process import module_command
+from demitasse.inference.serving.codec import module_command
 from demitasse.inference.serving.framing import HTTPError, parse_head
 
 log = get_logger(__name__)

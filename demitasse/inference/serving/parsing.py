@@ -88,8 +88,8 @@ def read_response(body: bytes | memoryview, json_length: int | None = None) -> I
     return InferResponse(top.text("model_name"), tensors, top.text("id", ""), version)
 
 
-def _refuse(message: str, code: ErrorCode, **details: Any) -> NoReturn:
-    raise DataError(message, code=code, **details)
+def _refuse(message: str, kind: ErrorCode, **details: Any) -> NoReturn:
+    raise DataError(message, code=kind, **details)
 
 
 def _split(body: bytes | memoryview, json_length: int | None) -> tuple[Fields, memoryview]:

@@ -37,17 +37,11 @@ SWITCH_INTERVAL = 0.001
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Configuration of the server.
+    """Configuration of the server, as the flags of ``demitasse serve`` have it.
 
     Attributes:
-        host: Address to listen on.
         port: Port; 0 for any free port.
-        workers: Threads of each model, each with its own net.
-        max_batch: Largest number of items in a batch.
         max_delay: Seconds that a request waits for others to fill the batch.
-        max_queue: Largest number of queued requests of a model.
-        device: Device of the nets; defaults to the configuration's.
-        limits: Limits of requests.
     """
 
     host: str = "127.0.0.1"

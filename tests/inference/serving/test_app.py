@@ -689,7 +689,7 @@ def test_many_numbers_are_written_as_few_are(serving, monkeypatch):
     many = client.post("/v2/models/fixed/infer", asked(values, ()))
 
     assert many.body == few.body
-    assert many.headers == few.headers
+    assert {**many.headers, "date": ""} == {**few.headers, "date": ""}
 
 
 def test_large_answers_are_sent_in_pieces(serving, monkeypatch):
