@@ -285,7 +285,7 @@ class Checkpointer:
         """
         run = self._run
         history = run.updater.history
-        state = read_checked(path, run.net, len(history.memories), run.updater.rule.type)
+        state = read_checked(path, run.net, run.updater.rule.histories, run.updater.rule.type)
         weights = _version(state.learned_net)
         now = run_fingerprint(run)
         lost = list(self._resumable.missing(state.resume))

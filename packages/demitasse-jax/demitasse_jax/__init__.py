@@ -17,6 +17,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
+from demitasse.backends.recording import TracingRecorder
 from demitasse.errors import OutOfMemoryError
 
 __all__ = ["JaxBackend"]
@@ -34,6 +35,7 @@ class JaxBackend(Backend):
     name = "jax"
     default_index = "cpu"
     mutable = False
+    queues = True
     without_float64 = "set JAX_ENABLE_X64=1, or call jax.config.update('jax_enable_x64', True)"
     xp = jnp
 
@@ -116,6 +118,10 @@ class JaxBackend(Backend):
         return jax.ops.segment_sum(rows, indices, size)
 
     # -- work ----------------------------------------------------------------------------------
+
+    @property
+    def recorder(self) -> TracingRecorder:
+        return TracingRecorder(lambda work, *given: jax.jit(work).lower(*given).compile())
 
     def synchronize(self) -> None:
         (jax.device_put(0.0, self.array_device) + 0).block_until_ready()
