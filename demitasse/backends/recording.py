@@ -137,8 +137,7 @@ class TracingRecorder:
         try:
             run = self._compile(traced, before, tuple(numbers))
         except (DemitasseError, RuntimeError, TypeError, ValueError) as error:
-            message = f"its trace ended ({type(error).__name__}: {error})"
-            raise NotRecorded(message) from error
+            raise NotRecorded(str(error).partition("\n")[0]) from error
         finally:
             for side, array in zip(sides, before, strict=True):
                 side.array = array

@@ -30,6 +30,7 @@ from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.memory import Head, SyncedMemory, transfers
 from demitasse.memory.memory_guard import MemoryGuard
+from demitasse.memory.transfers import Guard as TransferGuard
 from demitasse.plan.planned_layer import CACHED_SHAPES, Group, PlannedLayer
 
 MOST_RECORDED = 2
@@ -220,8 +221,13 @@ class Replay:
         synced = [(memory, memory.version) for memory in memories if memory.state is Head.SYNCED]
         for memory, _ in synced:
             memory.state = Head.HEAD_AT_GPU
+        guard = TransferGuard()
         try:
-            return recorder.record(work, [memory.device_side for memory in memories], numbers)
+            with guard.for_pass("raise"):
+                return recorder.record(work, [memory.device_side for memory in memories], numbers)
+        except NotRecorded as why:
+            message = f"{guard.place} is not traced ({why})"
+            raise NotRecorded(message) from why
         finally:
             for memory, version in synced:
                 if memory.version == version:
@@ -258,8 +264,9 @@ def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
     elif layer.is_alias or (backend.records_arrays and vars(type(layer)).get("graph_capturable")):
         blocker = ""
     elif isinstance(backend.recorder, TracingRecorder):
-        own = type(layer).__module__.partition(".")[0] == "demitasse"
-        blocker = "" if own else "does not define graph_capturable = True"
+        kind = type(layer)
+        traced = kind.__module__.startswith("demitasse.") or vars(kind).get("graph_capturable")
+        blocker = "" if traced else "does not define graph_capturable = True"
     else:
         blocker = "has no step of this device" + (f" ({entry.why})" if entry.why else "")
     if not blocker and layer.loss_weights and not backend.queues:

@@ -30,7 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--record",
         metavar="FILE",
         type=Path,
-        help="write the layer types that passed, by element type, as JSON",
+        help="write the layer types that passed, by element type, as JSON; "
+        "fail if the file has other results",
     )
 
 
@@ -76,8 +77,8 @@ class LayerRecord:
                 results[name] = "failed"
         return report
 
-    def pytest_sessionfinish(self) -> None:
-        """Write the file."""
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the file, unless it has the same results; fail if it had others."""
         record: dict[str, Any] = {
             "device": str(self._device),
             "environment": self._device.backend.environment(),
@@ -87,6 +88,11 @@ class LayerRecord:
             passed = sorted(name for name, result in results.items() if result == "passed")
             refused = {name: results[name] for name in sorted({*results} - {*passed})}
             record[dtype] = {"passed": " ".join(passed), "refused": refused}
+        if self._file.exists():
+            before = json.loads(self._file.read_text(encoding="utf-8"))
+            if before | {"environment": record["environment"]} == record:
+                return
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
