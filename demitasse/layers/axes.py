@@ -114,10 +114,8 @@ class ClassAxis:
         """
         xp = layer.xp
         # on cupy, clip synchronizes
-        inside = xp.minimum(xp.maximum(labels, 0), self.classes - 1)
-        index = inside * self.inner + self._starts(layer)
-        flat = xp.reshape(scores, (-1,))
-        return xp.reshape(xp.take(flat, xp.reshape(index, (-1,)), axis=0), labels.shape)
+        inside = xp.expand_dims(xp.minimum(xp.maximum(labels, 0), self.classes - 1), axis=1)
+        return xp.take_along_axis(self.spread(layer, scores), inside, axis=1)[:, 0, :]
 
     def matches(self, layer: Layer, labels: Array) -> Array:
         """Return the one-hot labels.
@@ -129,19 +127,6 @@ class ClassAxis:
             "classes", self.classes, lambda: xp.reshape(layer.arange(self.classes), (1, -1, 1))
         )
         return xp.expand_dims(labels, axis=1) == numbers
-
-    def _starts(self, layer: Layer) -> Array:
-        """Return the index of class 0 of each position in the flattened scores.
-
-        Shape: (outer, inner).
-        """
-        xp, step = layer.xp, self.classes * self.inner
-
-        def make() -> Array:
-            rows = xp.reshape(layer.arange(self.outer) * step, (-1, 1))
-            return rows + xp.reshape(layer.arange(self.inner), (1, -1))
-
-        return layer.constant("class_starts", self, make)
 
 
 @dataclass(frozen=True)
