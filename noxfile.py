@@ -42,6 +42,11 @@ def pytest(session: nox.Session, *args: str, **env: str) -> None:
     session.run("pytest", *args, *session.posargs, env={**env, **PLAIN_BLAS})
 
 
+def _record(device: str) -> str:
+    """Return the option that compares the passed layer types with those of the documentation."""
+    return f"--record=docs/conformance/{device.partition(':')[0]}.json"
+
+
 @nox.session(default=False)
 def checks(session: nox.Session) -> None:
     """Run lint, types, imports, proto, docs and build in one environment, as CI does."""
@@ -91,7 +96,8 @@ def tests(session: nox.Session, backend: str) -> None:
     install(session, "test", *(["kernels"] if backend == "cpu" else []))
     chosen = "not slow" if backend == "cpu" else "backend and not slow"
     pytest(session, "-m", chosen, f"--backends={backend}")
-    session.run("python", "-m", "demitasse.testing.conformance", f"--device={backend}")
+    record = () if backend == "readonly" else (_record(backend),)
+    session.run("python", "-m", "demitasse.testing.conformance", f"--device={backend}", *record)
 
 
 @nox.session
@@ -106,7 +112,8 @@ def tests_torch(session: nox.Session) -> None:
     """Run the conformance tests, and all tests of layers and nets, on PyTorch's CPU device."""
     install(session, "test", extras="all,torch")
     device = "torch:cpu"
-    session.run("python", "-m", "demitasse.testing.conformance", f"--device={device}")
+    conformance = ("python", "-m", "demitasse.testing.conformance")
+    session.run(*conformance, f"--device={device}", _record(device))
     rooms = ("core", "layers", "net", "training", "testing")
     pytest(session, *(f"tests/{room}" for room in rooms), "-m", "backend and not slow",
            f"--backends={device}")  # fmt: skip
@@ -118,10 +125,10 @@ def _package(session: nox.Session, name: str, device: str, *, extra: str = "", *
     install(session, "test")
     folder = f"packages/demitasse-{name}"
     session.install("-e", f"{folder}[{extra}]" if extra else folder)
-    conformance = ("python", "-m", "demitasse.testing.conformance", f"--device={device}")
-    session.run(*conformance, env=env)
+    conformance = ("python", "-m", "demitasse.testing.conformance")
+    session.run(*conformance, f"--device={device}", _record(device), env=env)
     for file in ("layers/test_recorded_cases", "net/test_recorded_nets",
-                 "training/test_solver_goldens"):  # fmt: skip
+                 "training/test_solver_goldens", "training/test_update_rules"):  # fmt: skip
         pytest(session, f"tests/{file}.py", "-m", "backend and not slow", f"--backends={device}",
                "-n0", **env)  # fmt: skip
     pytest(session, f"{folder}/tests", "-n0", f"--rootdir={folder}")

@@ -1,9 +1,12 @@
-"""Support of a layer type by each backend, from the backends' own tables."""
+"""Support of layer types by backends: the backends' own tables, and records of conformance."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from demitasse.backends.cupy import lowerings as cupy
 from demitasse.backends.cupy.steps import elementwise as cupy_activation
@@ -14,6 +17,7 @@ from demitasse.backends.onednn.steps import elementwise as onednn_activation
 from demitasse.backends.ops import Activation
 from demitasse.backends.step import Lowerings
 from demitasse.layers.metadata import layer_metadata
+from demitasse.layers.registry import CATALOG
 
 _TABLES: Mapping[str, tuple[Lowerings, Mapping[str, object]]] = {
     "cpu": (
@@ -60,3 +64,59 @@ def support(name: str) -> dict[str, str]:
         backend: "lowered" if facts.op in lowered_by(backend) else "portable"
         for backend in BACKENDS
     }
+
+
+RECORDS = Path(__file__).with_name("conformance")
+"""Layer types that devices have passed, a file for each: ``conformance --record FILE``."""
+
+CONFORMANCE_PAGE = "reference/layers_and_backends.md"
+CONFORMANCE_HEAD = """\
+# Layers and backends
+
+Element types in which a layer type passes on a backend: 32 for float32, 64 for float64. The
+conformance tests compare each type with numpy, forward and backward; for `cuda`, whose record is
+of one run on a GPU, these are the types with cases recorded from Caffe. A dash has not been tried,
+and *no* is a failure. Refused element types and types stand below the table.
+"""
+
+
+def records() -> dict[str, dict[str, Any]]:
+    """Return what each backend has passed, by its name."""
+    files = sorted(RECORDS.glob("*.json"))
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def conformance_page() -> str:
+    """Return the table of layer types and backends."""
+    found = records()
+    lines = [CONFORMANCE_HEAD, f"| type | {' | '.join(found)} |", "| --- |" + " --- |" * len(found)]
+    for name in sorted(CATALOG, key=str.lower):
+        cells = (_cell(record, name) for record in found.values())
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    lines += ["", "| backend | device | versions | refused |", "| --- | --- | --- | --- |"]
+    for backend, record in found.items():
+        versions = ", ".join(f"{key} {value}" for key, value in record["environment"].items())
+        lines.append(f"| {backend} | `{record['device']}` | {versions} | {_refused(record)} |")
+    return "\n".join([*lines, ""])
+
+
+def _cell(record: Mapping[str, Any], name: str) -> str:
+    """Return the element types in which a type has passed."""
+    tried = {dtype: record[dtype] for dtype in ("float32", "float64") if dtype in record}
+    passed = [dtype[-2:] for dtype, part in tried.items() if name in part["passed"].split()]
+    if any(part["refused"].get(name) == "failed" for part in tried.values()):
+        return "no"
+    return ", ".join(passed) or "-"
+
+
+def _refused(record: Mapping[str, Any]) -> str:
+    """Return the reasons of what a backend refuses, each with its types or "all"."""
+    reasons: dict[str, list[str]] = {}
+    for dtype in ("float32", "float64"):
+        for name, reason in record.get(dtype, {"refused": {}})["refused"].items():
+            reasons.setdefault(f"{dtype}: {reason}", []).append(name)
+    texts = [
+        f"{reason} ({'all' if len(names) == len(CATALOG) else ', '.join(names)})"
+        for reason, names in reasons.items()
+    ]
+    return "; ".join(texts) or "nothing"

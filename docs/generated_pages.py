@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import click
+from backend_support import CONFORMANCE_PAGE, conformance_page
 from layer_pages import INDEX, layer_nav, layer_pages
 from lint_page import PAGE, lint_page
 from mkdocs.config.defaults import MkDocsConfig
@@ -51,6 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     commands = "\n".join([COMMANDS_HEAD, *_commands(cli, "demitasse", COMMANDS)])
     pages = {
         **layer_pages(),
+        CONFORMANCE_PAGE: conformance_page(),
         PAGE: lint_page(),
         PEERS_PAGE: peers_page(),
         SCALING_PAGE: scaling_page(),

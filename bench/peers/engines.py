@@ -53,8 +53,11 @@ class Kind:
         return measured(case, folder, threads, **self.options)
 
 
-OURS = {"demitasse": "outputs", "demitasse-all": None}
+OURS = {"demitasse": "outputs", "demitasse-all": None, "demitasse-queued": None}
 """Which blobs are kept: what the net gives, or all of them as Caffe does."""
+
+QUEUED = {"DEMITASSE_CUDA_GRAPHS": "off"}
+"""Keeps a device from running a step as one graph or program."""
 
 TORCH = {
     "torch": {},
@@ -81,7 +84,9 @@ def find(name: str) -> Kind:
     """
     base, _, device = name.partition(":")
     if base in OURS:
-        return Kind("peers.run_demitasse", {"device": device or "cpu", "keep": OURS[base]}, {})
+        environment = QUEUED if base.endswith("-queued") else {}
+        options = {"device": device or "cpu", "keep": OURS[base]}
+        return Kind("peers.run_demitasse", options, environment)
     plain = base.removesuffix(TUNED)
     if plain in TORCH:
         tuned = base != plain

@@ -16,7 +16,7 @@ __all__ = ["facts"]
 
 LIBRARIES = (
     "demitasse", "numpy", "onednn-cpu-gomp", "torch", "onnxruntime", "openvino", "onnx",
-    "opencv-python-headless", "protobuf", "cupy-cuda13x", "cupy-cuda12x",
+    "opencv-python-headless", "protobuf", "jax", "cupy-cuda13x", "cupy-cuda12x",
 )  # fmt: skip
 
 CPU = Path("/sys/devices/system/cpu/cpu0")

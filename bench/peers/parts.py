@@ -47,6 +47,10 @@ PARTS = {
         tuple(f"{case}:step" for case in STEPS),
         ("demitasse:cpu", "torch", "torch-cl", "torch-compile"),
     ),
+    "jax": Part(
+        ("lenet:64:step", "cifar10_quick:100:step", "resnet20:64:step", "googlenet:8:step"),
+        ("demitasse-all:cpu", "demitasse-all:jax:cpu", "demitasse-queued:jax:cpu", "torch"),
+    ),
     "busy": Part(
         (
             "lenet:1:forward",

@@ -37,6 +37,12 @@ class PrivateLayout(Protocol):
     def channel_slice(self) -> ChannelSlice | None: ...
 
 
+class ArrayHolder(Protocol):
+    """A side of a memory, with a one-dimensional array."""
+
+    array: Any
+
+
 class ArrayRef:
     """A writable reference to the array of a memory; every write replaces the array.
 
@@ -53,7 +59,9 @@ class ArrayRef:
 
     __slots__ = ("_backend", "_first", "_side", "shape")
 
-    def __init__(self, backend: Any, side: Any, shape: tuple[int, ...], first: int = 0) -> None:
+    def __init__(
+        self, backend: Any, side: ArrayHolder, shape: tuple[int, ...], first: int = 0
+    ) -> None:
         self._backend, self._side, self._first, self.shape = backend, side, first, shape
 
     @property

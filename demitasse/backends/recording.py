@@ -7,9 +7,12 @@ changes from one iteration to the next, a recording repeats all of them at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Protocol
+
+from demitasse.backends.arrays import ArrayHolder
+from demitasse.errors import DemitasseError
 
 
 class NotRecorded(Exception):  # noqa: N818 - not an error: the work is done without
@@ -59,3 +62,83 @@ class Recorder(Protocol):
             NotRecorded: The work cannot be recorded. A recorder that computes has done it
                 nevertheless.
         """
+
+
+class Program:
+    """Compiled work on immutable arrays: a function of the sides' arrays and of numbers.
+
+    Args:
+        sides: The sides of the memories, whose arrays are arguments.
+        changed: Those sides whose arrays are replaced by results.
+        run: The compiled function.
+    """
+
+    nbytes = 0
+    compiled = False
+
+    def __init__(
+        self, sides: Sequence[ArrayHolder], changed: Sequence[ArrayHolder], run: Callable[..., Any]
+    ) -> None:
+        self._sides, self._changed, self._run = sides, changed, run
+
+    def play(self, *numbers: Any) -> Any:
+        """Run the program on the present arrays; return the result of the work."""
+        result, arrays = self._run([side.array for side in self._sides], numbers)
+        for side, array in zip(self._changed, arrays, strict=True):
+            side.array = array
+        return result
+
+
+class TracingRecorder:
+    """Recorder of a library that traces functions of immutable arrays and compiles them.
+
+    Args:
+        compile: Compiles a function for some arguments; returns it.
+    """
+
+    computes: ClassVar = False
+
+    def __init__(self, compile: Callable[..., Callable[..., Any]]) -> None:
+        self._compile = compile
+
+    def key(self) -> Hashable:
+        return None
+
+    def side_stream(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def record(
+        self,
+        work: Callable[..., object],
+        sides: Sequence[ArrayHolder] = (),
+        numbers: Sequence[Any] = (),
+    ) -> Program:
+        """Trace and compile ``work``, which computes nothing yet.
+
+        Args:
+            work: Called with numbers that are traced; returns an array or None.
+            sides: The sides of all memories that the work uses; their arrays stay as they are.
+            numbers: Example of the numbers.
+
+        Raises:
+            NotRecorded: The work reads values on the host, or the library does not compile it.
+        """
+        before = [side.array for side in sides]
+        changed: list[ArrayHolder] = []
+
+        def traced(arrays: Sequence[Any], numbers: Sequence[Any]) -> tuple[object, list[Any]]:
+            for side, array in zip(sides, arrays, strict=True):
+                side.array = array
+            result = work(*numbers)
+            pairs = zip(sides, arrays, strict=True)
+            changed[:] = [side for side, array in pairs if side.array is not array]
+            return result, [side.array for side in changed]
+
+        try:
+            run = self._compile(traced, before, tuple(numbers))
+        except (DemitasseError, RuntimeError, TypeError, ValueError) as error:
+            raise NotRecorded(str(error).partition("\n")[0]) from error
+        finally:
+            for side, array in zip(sides, before, strict=True):
+                side.array = array
+        return Program(sides, changed, run)

@@ -79,17 +79,8 @@ class ClassAxis:
         """
         xp = layer.xp
         # on cupy, clip synchronizes
-        inside = xp.minimum(xp.maximum(labels, 0), self.classes - 1)
-        step = self.classes * self.inner
-
-        def starts() -> Array:
-            """Return the index of class 0 of each position in the flattened scores."""
-            rows = xp.reshape(layer.arange(self.outer) * step, (-1, 1))
-            return rows + xp.reshape(layer.arange(self.inner), (1, -1))
-
-        index = inside * self.inner + layer.constant("class_starts", self, starts)
-        flat = xp.reshape(scores, (-1,))
-        return xp.reshape(xp.take(flat, xp.reshape(index, (-1,)), axis=0), labels.shape)
+        inside = xp.expand_dims(xp.minimum(xp.maximum(labels, 0), self.classes - 1), axis=1)
+        return xp.take_along_axis(self.spread(layer, scores), inside, axis=1)[:, 0, :]
 
     def matches(self, layer: Layer, labels: Array) -> Array:
         """Return the one-hot labels. Shapes: (outer, inner) -> (outer, C, inner), bool."""

@@ -123,7 +123,7 @@ class MemoryGuard:
             if in_view:
                 if side.layout is not None:
                     self._views.append((side, side.array, side.layout))
-            elif array is not None or side.array is not None:
+            elif memory.device.backend.mutable and not (array is None and side.array is None):
                 self._pinned.append((side, array, layout))
                 exchanged = side.array if side.array is not array else None
             if changed:

@@ -169,6 +169,11 @@ class Guard:
         """Set the place of the copies that follow; ``feeds`` marks a layer that brings in data."""
         self._where, self._doing, self._feeds = where, doing, feeds
 
+    @property
+    def place(self) -> str:
+        """Name of the last place."""
+        return self._where
+
     def after_pass(self) -> None:
         """Set the place to the end of the pass, when live views are brought up to date."""
         self.at("after the pass")

@@ -23,6 +23,7 @@ from demitasse.core.out_of_memory import MEMORY_ERRORS, located_memory_error
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ErrorCode, NetError, OutOfMemoryError
 from demitasse.layers import LayerContext
+from demitasse.layers.context import PassCounter
 from demitasse.memory import SyncedMemory, transfers
 from demitasse.memory.sides import any_live_view, viewed_memories
 from demitasse.memory.transfers import Guard, current_guard, transfer_mode
@@ -384,6 +385,11 @@ class Execution:
         """The plan of the layers."""
         return self.passes.plan
 
+    @property
+    def pass_counter(self) -> PassCounter:
+        """The net's pass counter."""
+        return self._context.pass_counter
+
     # -- passes --------------------------------------------------------------------------------
 
     def forward(self, first: int, last: int) -> float:
@@ -483,10 +489,8 @@ class Execution:
     def volatile(self) -> frozenset[int]:
         """Return the serials of the memories of inputs and outputs."""
         structure = self._structure
-        layers = range(self.passes.sources)
-        indices = [blob for layer in layers for blob in structure.top_ids(layer)]
-        blobs = [structure.blob_list[index] for index in (*indices, *structure.graph.outputs)]
-        return frozenset(blob.data_memory.serial for blob in blobs)
+        outputs = [structure.blob_list[index].data_memory for index in structure.graph.outputs]
+        return frozenset(memory.serial for memory in (*self.source_memories(), *outputs))
 
     def queue_sources(self) -> None:
         """Run the layers at the beginning that only bring data in."""
@@ -494,6 +498,12 @@ class Execution:
         if count:
             with self.lock, self.device.backend.enter():
                 self.passes.forward(0, count - 1)
+
+    def source_memories(self) -> list[SyncedMemory]:
+        """Return the memories of the tops of the layers at the beginning that bring data in."""
+        structure, layers = self._structure, range(self.passes.sources)
+        blobs = [structure.blob_list[i] for layer in layers for i in structure.top_ids(layer)]
+        return [blob.data_memory for blob in blobs]
 
     def queue_rest(self, *, backward: bool) -> Array | None:
         """Run the other layers forward; count no pass and check no labels.
@@ -508,10 +518,10 @@ class Execution:
                 self.passes.backward(last, 0)
             return total(terms, self.device)
 
-    def finish_pass(self, loss: Array | None) -> Loss:
-        """Count a forward pass over all layers that were queued; return its loss, ()."""
+    def finish_pass(self, loss: Array | None, count: int = 1) -> Loss:
+        """Count forward passes over all layers that were queued; return their loss, ()."""
         if self._draws:
-            self._context.pass_counter.passes += 1
+            self._context.pass_counter.passes += count
         return self._loss(loss, 0, self.passes.last)
 
     # -- around a pass -------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.recording import NotRecorded, Recorder
@@ -62,14 +63,16 @@ class CapturableWork:
     """Work on a net that may be captured.
 
     Attributes:
-        queue: Queues the work kernel by kernel.
-        record: Queues the work for a capture.
+        queue: Queues the work kernel by kernel; returns its loss, (), or None.
+        record: Queues the work for a capture; returns the loss. A trace gives it ``numbers``.
+        numbers: Numbers and arrays that may differ in each launch of a program.
         update_inputs: Copies numbers of the host to the device before a launch.
         clear: Prepares ``queue`` where a launch was expected, or could not do all of the work.
     """
 
-    queue: Callable[[], None]
-    record: Callable[[], None]
+    queue: Callable[[], Array | None]
+    record: Callable[..., Array | None]
+    numbers: tuple[Any, ...] = ()
     update_inputs: Callable[[], None] = nothing
     clear: Callable[[], None] = nothing
 
@@ -87,6 +90,7 @@ class GraphCapture:
         self._execution, self._what, self._memories = execution, what, memories
         self._logged: set[str] = set()
         self._captured: tuple[Recorded, BlobCopies] | None = None
+        self._loss: Array | None = None
         self._restart()
 
     def ready(self, *more: Hashable) -> bool:
@@ -121,32 +125,33 @@ class GraphCapture:
         """True if all memories but inputs and outputs are as the last launch has left them."""
         return self._captured is not None and self._captured[0].guard.unchanged
 
-    def run(self, work: CapturableWork) -> None:
-        """Run, capture or launch the work."""
-        with self._execution.device.backend.enter():
-            self._run(work)
+    def run(self, work: CapturableWork) -> Array | None:
+        """Run, capture or launch the work; return its loss.
 
-    def _run(self, work: CapturableWork) -> None:
+        Shape: () on the device; a launch of a graph overwrites that of the launch before.
+        """
+        with self._execution.device.backend.enter():
+            return self._run(work)
+
+    def _run(self, work: CapturableWork) -> Array | None:
         replay, recorder = self._replay, self._execution.device.backend.recorder
         changed = self._changes != self._execution.passes.changes  # data of another size
         if replay is None or recorder is None or changed:
             self._restart()
             work.clear()
-            work.queue()
-            return
+            return work.queue()
         try:
             if not replay.warm_up.done:
-                self._rehearse(work, recorder)
+                loss = self._rehearse(work, recorder)
                 replay.warm_up.count()
-                return
+                return loss
             self._captured = self._captured or self._capture(work, replay)
         except (NotRecorded, DeviceError) as why:
             self._failed = True
             self._log(str(why))
             work.clear()
-            work.queue()
-            return
-        self._launch(work, replay, *self._captured)
+            return work.queue()
+        return self._launch(work, replay, *self._captured)
 
     def _intact(self) -> bool:
         return self._captured is None or self._captured[0].guard.matches()
@@ -158,12 +163,12 @@ class GraphCapture:
         if replay is not None:
             replay.warm_up.count()
 
-    def _rehearse(self, work: CapturableWork, recorder: Recorder) -> None:
+    def _rehearse(self, work: CapturableWork, recorder: Recorder) -> Array | None:
         """Run the work on the stream of the capture, which leaves all memories where they stay."""
         roll_back = self._execution.savepoint()
         try:
             with recorder.side_stream():
-                work.queue()
+                return work.queue()
         except DeviceError:  # perhaps no memory for another stream
             roll_back()
             raise
@@ -172,12 +177,20 @@ class GraphCapture:
         execution = self._execution
         roll_back, copies = execution.savepoint(), execution.passes.stateful_blobs.reserve()
 
-        def record() -> None:
-            copies.make()
-            work.record()
+        def record(*numbers: Any) -> Array | None:
+            if not numbers:
+                copies.make()
+                self._loss = work.record()
+                return self._loss
+            counter = execution.pass_counter
+            passes, counter.passes = counter.passes, numbers[0]
+            try:
+                return work.record(*numbers[1:])
+            finally:
+                counter.passes = passes
 
         try:
-            recorded = replay.record(record)
+            recorded = replay.record(record, self._numbers(work))
         except NotRecorded:
             roll_back()
             raise
@@ -187,18 +200,28 @@ class GraphCapture:
 
     def _launch(
         self, work: CapturableWork, replay: Replay, recorded: Recorded, copies: BlobCopies
-    ) -> None:
+    ) -> Array | None:
         execution = self._execution
         work.update_inputs()
         execution.passes.stateful_blobs.before_replay(copies)
+        numbers = self._numbers(work)
+        if numbers:
+            copies.make()
         with Uninterrupted():
             try:
-                replay.play(recorded)
+                loss = replay.play(recorded, *numbers)
             except BaseException:
                 execution.passes.gradients_valid = False  # heads are those after the launch
                 recorded.guard.forget()
                 raise
             execution.passes.stateful_blobs.assign(copies)
+        return loss if numbers else self._loss
+
+    def _numbers(self, work: CapturableWork) -> tuple[Any, ...]:
+        """Return the arguments of a program: the number of the pass, and those of the work."""
+        if self._execution.device.backend.mutable:
+            return ()
+        return self._execution.pass_counter.passes, *work.numbers
 
     def _log(self, why: str) -> None:
         if why not in self._logged:
@@ -217,7 +240,6 @@ class CapturablePasses:
         self._execution, self._backward = execution, backward
         what = "training passes" if backward else "forward passes"
         self._capture = GraphCapture(execution, what, execution.memories)
-        self._loss: Array | None = None
 
     def ready(self) -> bool:
         """Return whether the next passes are to be done by ``run``; else they are to be queued."""
@@ -226,8 +248,5 @@ class CapturablePasses:
     def run(self) -> Array | None:
         """Run all layers; return the loss, (), which the next run overwrites, or None."""
         self._execution.queue_sources()
-        self._capture.run(CapturableWork(self._rest, self._rest))
-        return self._loss
-
-    def _rest(self) -> None:
-        self._loss = self._execution.queue_rest(backward=self._backward)
+        rest = partial(self._execution.queue_rest, backward=self._backward)
+        return self._capture.run(CapturableWork(rest, rest))

@@ -70,8 +70,11 @@ class BlobCopies:
 
     def take_over(self, other: BlobCopies) -> None:
         """Copy the contents of other copies of the same blobs."""
-        for array, theirs in zip(self._arrays, other._arrays, strict=True):
-            array[...] = theirs
+        if self._device and not self._device.backend.mutable:
+            self._arrays = list(other._arrays)
+        else:
+            for array, theirs in zip(self._arrays, other._arrays, strict=True):
+                array[...] = theirs
         self._shapes, self._filled = other._shapes, other._filled
 
     def restore(self) -> None:

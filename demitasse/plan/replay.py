@@ -13,16 +13,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
+from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
 from demitasse.backends.kernel_cache import LRUCache
-from demitasse.backends.recording import NotRecorded, Recorder, Recording
+from demitasse.backends.recording import (
+    NotRecorded,
+    Program,
+    Recorder,
+    Recording,
+    TracingRecorder,
+)
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
-from demitasse.memory import SyncedMemory, transfers
+from demitasse.memory import Head, SyncedMemory, transfers
 from demitasse.memory.memory_guard import MemoryGuard
+from demitasse.memory.transfers import Guard as TransferGuard
 from demitasse.plan.planned_layer import CACHED_SHAPES, Group, PlannedLayer
 
 MOST_RECORDED = 2
@@ -146,26 +154,67 @@ class Replay:
                 return recorded
         return None
 
-    def record(self, work: Callable[[], object]) -> Recorded:
-        """Record the work, which a host computes at the same time; may raise NotRecorded."""
+    def record(self, work: Callable[..., object], numbers: Sequence[Any] = ()) -> Recorded:
+        """Record the work, which a host computes at the same time.
+
+        Args:
+            work: The work.
+            numbers: Example of the arguments of work that is traced.
+
+        Raises:
+            NotRecorded: The work cannot be recorded.
+        """
+        memories, recorder = self._memories(), self._recorder
+        if isinstance(recorder, TracingRecorder):
+            for memory in memories:  # a trace reads the device side alone
+                if memory.head is Head.HEAD_AT_CPU:
+                    memory.gpu_data()
         guard = MemoryGuard(
-            self._memories(),
-            self._versions if self._recorder.computes else None,
+            memories,
+            self._versions if recorder.computes else None,
             self._overwritten(),
             self._volatile(),
         )
-        with self._recorder.side_stream():
+        with recorder.side_stream():
             guard.order()
         before = transfers.reorders_here
-        recording = self._recorder.record(work)
+        if isinstance(recorder, TracingRecorder):
+            recording: Recording = self._trace(recorder, work, memories, numbers)
+        else:
+            recording = recorder.record(work)
         guard.record_effects()
         executed = [(entry, entry.executed_step, entry.executed_group) for entry in self._entries]
         recorded = Recorded(recording, guard, transfers.reorders_here - before, executed)
         self.recorded = [*self.recorded, recorded][-MOST_RECORDED:]
         return recorded
 
-    def play(self, recorded: Recorded) -> None:
-        """Repeat a recorded run."""
+    def _trace(
+        self,
+        recorder: TracingRecorder,
+        work: Callable[..., object],
+        memories: Sequence[SyncedMemory],
+        numbers: Sequence[Any],
+    ) -> Recording:
+        """Record the work by a trace, in which all values are on the device alone."""
+        synced = [(memory, memory.version) for memory in memories if memory.state is Head.SYNCED]
+        for memory, _ in synced:
+            memory.state = Head.HEAD_AT_GPU
+        guard = TransferGuard()
+        try:
+            with guard.for_pass("raise"):
+                return recorder.record(work, [memory.device_side for memory in memories], numbers)
+        except NotRecorded as why:
+            message = f"{guard.place} is not traced ({why})"
+            raise NotRecorded(message) from why
+        finally:
+            for memory, version in synced:
+                if memory.version == version:
+                    memory.state = Head.SYNCED
+            for entry in self._entries:
+                entry.layer.clear_constants()  # some are arrays of the trace
+
+    def play(self, recorded: Recorded, *numbers: Any) -> Array | None:
+        """Repeat a recorded run; return the result of a program, given its numbers."""
         recording, guard, reorders, executed = recorded
         guard.apply()  # all Python before the calls, which fill the caches with their own data
         if reorders:
@@ -173,7 +222,11 @@ class Replay:
         for entry, step, group in executed:
             entry.executed_step, entry.executed_group = step, group
         self.warm_up.needed = WARMUP_RUNS
+        if isinstance(recording, Program):
+            result: Array = recording.play(*numbers)
+            return result
         recording.play()
+        return None
 
 
 def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
@@ -186,6 +239,10 @@ def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
         blocker = "" if step.replayable else "computes without calls that can be recorded"
     elif layer.is_alias or (backend.records_arrays and vars(type(layer)).get("graph_capturable")):
         blocker = ""
+    elif isinstance(backend.recorder, TracingRecorder):
+        kind = type(layer)
+        traced = kind.__module__.startswith("demitasse.") or vars(kind).get("graph_capturable")
+        blocker = "" if traced else "does not define graph_capturable = True"
     else:
         blocker = "has no step of this device" + (f" ({entry.why})" if entry.why else "")
     if not blocker and layer.loss_weights and not backend.queues:

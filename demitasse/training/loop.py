@@ -28,7 +28,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.updates import PreparedUpdate
@@ -109,10 +111,9 @@ class TrainingLoop:
                     return False
             for callback in solver.on_start:
                 callback()
-            if self._can_queue_update():
-                self._queue_update(cleared=cleared)
-            else:
-                if not cleared:
+            queue = self._can_queue_update()
+            if not (queue and self._queue_update(rollback, cleared=cleared)):
+                if queue or not cleared:
                     run.net.clear_param_diffs()
                 compute_gradients(run, iteration, solver.lr)
                 for callback in solver.on_gradients_ready:
@@ -130,33 +131,45 @@ class TrainingLoop:
         with run.net.lock, Uninterrupted():
             self._checkpointer.check_consistent(solver.iter)
             run.net.check_gradients()
-            solver.lr, solver.current_step = scheduled_rate(run, solver.iter, solver.current_step)
+            before = solver.current_step
+            solver.lr, solver.current_step = scheduled_rate(run, solver.iter, before)
+            log_rate(run, solver.iter, solver.lr, solver.current_step, before)
             self._checkpointer.inconsistent = True
-            run.updater.apply(run.param, solver.lr, solver.iter)
+            numbers = run.updater.numbers(run.param, solver.lr, solver.iter)
+            run.updater.apply(run.param, numbers)
             solver.iter += 1
             self._checkpointer.inconsistent = False
 
     def _can_queue_update(self) -> bool:
-        """Return whether the update can be queued before the host reads the loss."""
+        """Return whether the update can be queued before the host reads the loss.
+
+        Several batches in an iteration are one program of immutable arrays, or are queued one by
+        one.
+        """
         solver, run = self._solver, self._run
         return (
             not self._custom_update
             and not solver.on_gradients_ready
             and run.team.is_single
             and run.net.device.backend.queues
-            and run.param.iter_size == 1
+            and (run.param.iter_size == 1 or not run.net.device.backend.mutable)
             and run.param.lr_policy != "plateau"
-            and not should_display(run.param, solver.iter)
+            and not (should_display(run.param, solver.iter) and run.param.debug_info)
         )
 
-    def _queue_update(self, *, cleared: bool) -> None:
+    def _queue_update(self, rollback: Callable[[], None], *, cleared: bool) -> bool:
         """Queue the passes and the update, and read the loss afterwards.
 
         Args:
+            rollback: Undoes the iteration.
             cleared: Whether the gradients are cleared already.
 
         If the loss is NaN or infinite, the device has changed nothing. The update is then made
         after all, unless such a loss ends the run.
+
+        Returns:
+            False if the iteration was undone: of several batches with such a loss, each is to be
+            run alone.
         """
         solver, run, iteration = self._solver, self._run, self._solver.iter
         run.net.debug_info = False
@@ -167,16 +180,23 @@ class TrainingLoop:
             self._checkpointer.inconsistent = True
             loss = launch(rate, iteration)
             try:
+                if run.param.iter_size > 1 and not math.isfinite(loss.wait()):
+                    self._checkpointer.inconsistent = False
+                    rollback()
+                    return False
                 value = loss.read()
                 record_loss(run, value, iteration, solver.lr)
             except (DataError, NetError):
                 self._checkpointer.inconsistent = False
                 raise
             if not math.isfinite(value):
-                run.updater.apply(run.param, rate, iteration)
+                run.updater.apply(run.param, run.updater.numbers(run.param, rate, iteration))
+            display(run, iteration)
+            log_rate(run, iteration, rate, step, solver.current_step)
             solver.lr, solver.current_step = rate, step
             solver.iter += 1
             self._checkpointer.inconsistent = False
+        return True
 
     def _run_tests(self) -> None:
         """Run all test nets, update the metrics, and keep the best weights."""
@@ -219,8 +239,6 @@ class TrainingLoop:
 def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
     """Return the learning rate of an update, and the step of its policy.
 
-    New steps are logged, and the rate if it is displayed.
-
     Args:
         run: The run; policy ``plateau`` reads its losses or the results of its tests.
         iteration: Number of updates made so far.
@@ -229,15 +247,25 @@ def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
     Raises:
         ConfigError: The policy lacks a field, or has ended.
     """
-    before = step
     if run.param.lr_policy == "plateau":
         step = run.monitor.plateau_step(run.param, iteration, run.report.smoothed_loss, step)
-    rate, step = learning_rate(run.param, iteration, step)
+    return learning_rate(run.param, iteration, step)
+
+
+def log_rate(run: TrainingContext, iteration: int, rate: float, step: int, before: int) -> None:
+    """Log a new step of the policy, and the rate if it is displayed.
+
+    Args:
+        run: The run.
+        iteration: Number of updates made so far.
+        rate: Learning rate of the update.
+        step: Step of its policy.
+        before: Step of the update before.
+    """
     if run.param.lr_policy == "multistep" and step != before:
         log.info("MultiStep Status: Iteration %d, step = %d", iteration, step)
     if should_display(run.param, iteration):
         run.report.log_rate(iteration, rate)
-    return rate, step
 
 
 def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None:
@@ -252,11 +280,15 @@ def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None
         NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
         DataError: The loss is NaN because a label is no class.
     """
-    display = should_display(run.param, iteration)
-    run.net.debug_info = display and run.param.debug_info
+    run.net.debug_info = should_display(run.param, iteration) and run.param.debug_info
     loss = run.team.forward_backward(run.net, run.param.iter_size)
     record_loss(run, loss, iteration, rate)
-    if display and run.is_root:
+    display(run, iteration)
+
+
+def display(run: TrainingContext, iteration: int) -> None:
+    """Display the loss and the outputs every ``display`` iterations."""
+    if should_display(run.param, iteration) and run.is_root:
         run.report.display(run.net, iteration, run.param.display)
         run.report.log_wait_times(iteration, run.team.wait_times)
 
@@ -284,7 +316,6 @@ class QueuedIteration:
     def __init__(self, run: TrainingContext) -> None:
         self._run = run
         self._capture = GraphCapture(run.net.execution, "iterations", self._memories)
-        self._loss: Array | None = None
         self._update: PreparedUpdate | None = None
 
     def begin(self, *, cleared: bool) -> Launch:
@@ -293,43 +324,90 @@ class QueuedIteration:
         Gradients that are not ``cleared`` yet need not be where a launch follows another, since it
         does not read them.
         """
-        run = self._run
+        run, param = self._run, self._run.param
+        execution, updater, several = run.net.execution, run.updater, param.iter_size > 1
         repeats = not cleared and self._capture.repeats
         if not (cleared or repeats):
             run.net.clear_param_diffs()
-        if self._capture.ready(run.param.clip_gradients, run.updater.moved()):
-            run.net.execution.queue_sources()
-            return self._replay_or_capture
+        constants = updater.numbers(param, 0.0, 0), updater.multipliers(), updater.moved()
+        if self._capture.ready(param.clip_gradients, param.iter_size, constants):
+            return partial(self._replay_or_capture, self._load_batches())
         if repeats:
             run.net.clear_param_diffs()
-        loss = run.net.execution.queue_passes()
+        if several:
+            with execution.exclusive("forward and backward"):
+                total = self._queue_batches(self._load_batches())
+                loss = execution.finish_pass(total, param.iter_size)
+        else:
+            loss = execution.queue_passes()
 
         def update(rate: float, iteration: int) -> Loss:
-            run.updater.apply(run.param, rate, iteration, guard=loss.array)
+            updater.apply(param, updater.numbers(param, rate, iteration), guard=loss.array)
             return loss
 
         return update
 
-    def _replay_or_capture(self, rate: float, iteration: int) -> Loss:
+    def _load_batches(self) -> list[list[Array]]:
+        """Load the batches of an iteration; return the device arrays of all but the last."""
+        execution, batches = self._run.net.execution, []
+        for _ in range(self._run.param.iter_size - 1):
+            execution.queue_sources()
+            batches.append([memory.gpu_data() for memory in execution.source_memories()])
+        execution.queue_sources()
+        return batches
+
+    def _replay_or_capture(self, batches: list[list[Array]], rate: float, iteration: int) -> Loss:
         """Queue everything after the data layers."""
         run = self._run
         net, updater, param = run.net, run.updater, run.param
+        numbers = updater.numbers(param, rate, iteration)
 
-        def queue() -> None:
-            self._loss = net.execution.queue_rest(backward=True)
-            updater.apply(param, rate, iteration, guard=self._loss)
+        def queue() -> Array | None:
+            loss = self._queue_batches(batches)
+            updater.apply(param, numbers, guard=loss)
+            return loss
 
-        def record() -> None:
-            self._loss = net.execution.queue_rest(backward=True)
-            self._update = updater.prepare(param, rate, iteration, self._loss)
+        def record(*traced: Any) -> Array | None:
+            if traced:
+                rate, correction, batches = traced
+                loss = self._queue_batches(batches)
+                updater.apply(param, replace(numbers, rate=rate, correction=correction), loss)
+                return loss
+            loss = net.execution.queue_rest(backward=True)
+            self._update = updater.prepare(param, numbers, loss)
             self._update.queue()
+            return loss
 
         def update_inputs() -> None:
             if self._update is not None:
-                self._update.write(updater.updates(param, rate, iteration))
+                self._update.write(updater.updates(numbers))
 
-        self._capture.run(CapturableWork(queue, record, update_inputs, net.clear_param_diffs))
-        return net.execution.finish_pass(self._loss)
+        work = CapturableWork(
+            queue, record, (numbers.rate, numbers.correction, batches), update_inputs,
+            net.clear_param_diffs,
+        )  # fmt: skip
+        loss = self._capture.run(work)
+        return net.execution.finish_pass(loss, param.iter_size)
+
+    def _queue_batches(self, batches: list[list[Array]]) -> Array | None:
+        """Run all batches of an iteration forward and backward; return the mean of their losses.
+
+        Args:
+            batches: Arrays of all but the last batch, which the memories have.
+        """
+        execution = self._run.net.execution
+        if not batches:
+            return execution.queue_rest(backward=True)
+        counter, memories = execution.pass_counter, execution.source_memories()
+        first, losses = counter.passes, list[Array | None]()
+        for number, arrays in enumerate((*batches, [memory.gpu_data() for memory in memories])):
+            for memory, array in zip(memories, arrays, strict=True):
+                memory.set_gpu_data(array)
+            counter.passes = first + number
+            losses.append(execution.queue_rest(backward=True))
+        counter.passes = first
+        total = reduce(execution.device.backend.add, losses)
+        return None if total is None else total / len(losses)
 
     def _memories(self) -> list[SyncedMemory]:
         return [*self._run.net.execution.memories(), *self._run.updater.history.memories]

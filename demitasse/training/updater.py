@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 
 import numpy as np
 
@@ -31,12 +30,9 @@ log = get_logger(__name__)
 
 LABEL = "the history of the solver"  # name of the history in messages
 
-ALIGNMENT = 16
-"""Elements that each parameter's part is aligned to; the elements between parts stay zero."""
-
 
 class History:
-    """One or two history arrays for each parameter; arrays of one kind share one memory.
+    """One or two history arrays for each parameter.
 
     The order is that of Caffe's solver states: the first kind for every parameter, then the second.
 
@@ -48,23 +44,22 @@ class History:
 
     Attributes:
         shapes: The parameters' shapes.
+        memories: The memories of the arrays, in their order.
         nonzero: For each parameter, whether its history may be other than zero.
         layouts: For each parameter, the private layout of its arrays; None for C order.
     """
 
     def __init__(self, params: Sequence[Blob], kinds: int, dtype: str, device: Device) -> None:
         self.shapes = [blob.shape for blob in params]
-        self._counts = [blob.count for blob in params]
-        padded = [-(-count // ALIGNMENT) * ALIGNMENT for count in self._counts]
-        self._starts = [0, *accumulate(padded)]
-        self.memories = [SyncedMemory(self._starts[-1], dtype, device, LABEL) for _ in range(kinds)]
+        counts = [blob.count for blob in params] * kinds
+        self.memories = [SyncedMemory(count, dtype, device, LABEL) for count in counts]
         self.nonzero = [False] * len(params)
         self.layouts: list[PrivateLayout | None] = [None] * len(params)
         self._padded: dict[int, list[np.ndarray]] = {}
 
     def __len__(self) -> int:
         """Return the number of arrays, as a solver state counts them."""
-        return len(self.shapes) * len(self.memories)
+        return len(self.memories)
 
     def to(self, device: Device) -> None:
         """Move to another device; contents are copied at their next use."""
@@ -75,21 +70,25 @@ class History:
         for memory in self.memories:
             memory.to(device)
 
+    def of(self, index: int) -> list[SyncedMemory]:
+        """Return the memories of a parameter's arrays."""
+        return self.memories[index :: len(self.shapes)]
+
     def set_layout(self, index: int, layout: PrivateLayout | None) -> None:
         """Reorder a parameter's arrays to a private layout; None for C order.
 
         An update then reads weights and gradients in the layout of the backend. Arrays with
         padding, which must stay zero, get memory of their own.
         """
-        before, device = self.layouts[index], self.memories[0].device
+        before = self.layouts[index]
         if before is layout:
             return
-        ordered = [
-            _in_c_order(part, before, device, self._counts[index]) for part in self.parts(index)
-        ]
+        memory = self.of(index)[0]
+        device, count = memory.device, memory.size
+        ordered = [_in_c_order(part, before, device, count) for part in self.parts(index)]
         self.layouts[index] = layout
         self._padded.pop(index, None)
-        if layout is not None and layout.size != self._counts[index]:
+        if layout is not None and layout.size != count:
             self._padded[index] = [device.backend.empty_private(layout.size) for _ in ordered]
         for part, plain in zip(self.parts(index), ordered, strict=True):
             if layout is None:
@@ -101,37 +100,26 @@ class History:
         """Return a parameter's arrays on the host, in their layout, for writing."""
         if index in self._padded:
             return self._padded[index]
-        start, count = self._starts[index], self._counts[index]
-        return [memory.mutable_cpu_data()[start : start + count] for memory in self.memories]
-
-    def views(self) -> list[list[Array]]:
-        """Return, for each parameter, its arrays on the device, for writing. Shape: (count,)."""
-        flats = [memory.mutable_gpu_data() for memory in self.memories]
-        spans = zip(self._starts, self._counts, strict=False)
-        return [[flat[start : start + count] for flat in flats] for start, count in spans]
+        return [memory.mutable_cpu_data() for memory in self.of(index)]
 
     def arrays(self) -> list[np.ndarray]:
         """Return all arrays on the host, for reading, in their parameters' shapes."""
-        arrays: list[list[np.ndarray]] = [[] for _ in self.memories]
-        for index, shape in enumerate(self.shapes):
-            start, count = self._starts[index], self._counts[index]
-            for kind, memory in enumerate(self.memories):
-                layout, part = self.layouts[index], memory.cpu_data()[start : start + count]
-                if layout is not None:
-                    part = _in_c_order(self.parts(index)[kind], layout, memory.device, count)
-                arrays[kind].append(part.reshape(shape))
-        return [array for kind in arrays for array in kind]
+        arrays, many = [], len(self.shapes)
+        for place, memory in enumerate(self.memories):
+            kind, index = divmod(place, many)
+            layout, part = self.layouts[index], memory.cpu_data()
+            if layout is not None:
+                part = _in_c_order(self.parts(index)[kind], layout, memory.device, memory.size)
+            arrays.append(part.reshape(self.shapes[index]))
+        return arrays
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Copy all arrays, in the same order; each has its parameter's number of elements."""
         many = len(self.shapes)
         self.layouts, self._padded = [None] * many, {}
-        for kind, memory in enumerate(self.memories):
-            host = memory.mutable_cpu_data()
-            own = arrays[kind * many : (kind + 1) * many]
-            with np.errstate(over="ignore", invalid="ignore"):  # double to float, as in C
-                for start, count, array in zip(self._starts, self._counts, own, strict=False):
-                    host[start : start + count] = array.reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):  # double to float, as in C
+            for memory, array in zip(self.memories, arrays, strict=True):
+                memory.mutable_cpu_data()[...] = array.reshape(-1)
         self.nonzero = [any(array.any() for array in arrays[i::many]) for i in range(many)]
 
 
@@ -156,9 +144,11 @@ class Updater:
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
         self._known: tuple[tuple[object, ...], list[Update]] | None = None
 
-    def apply(
-        self, param: SolverParameter, rate: float, iteration: int, guard: Array | None = None
-    ) -> None:
+    def numbers(self, param: SolverParameter, rate: float, iteration: int) -> Update:
+        """Return the coefficients of an iteration's update, for multipliers of 1."""
+        return update_rules.numbers(param, self.rule, rate, iteration)
+
+    def apply(self, param: SolverParameter, numbers: Update, guard: Array | None = None) -> None:
         """Make one update from the gradients of the net.
 
         Clipping uses the raw gradients, before they are divided by ``iter_size``. Afterwards the
@@ -166,8 +156,7 @@ class Updater:
 
         Args:
             param: The solver's fields.
-            rate: The learning rate.
-            iteration: Number of updates made so far.
+            numbers: Coefficients of the iteration.
             guard: A 0-d array on a device that queues its work: if it is NaN or infinite, nothing
                 changes. None always updates.
         """
@@ -178,7 +167,7 @@ class Updater:
             watched = any_live_view()
             for memory in memories if watched else ():
                 memory.before_pass()
-            pieces = self._pieces(param, rate, iteration, guard)
+            pieces = self._pieces(param, numbers, guard)
             kernels = net.device.backend.updates
             if kernels is not None and not self.rule.trusts:
                 kernels.apply(pieces)
@@ -189,7 +178,7 @@ class Updater:
                 memory.after_pass()
 
     def prepare(
-        self, param: SolverParameter, rate: float, iteration: int, guard: Array | None
+        self, param: SolverParameter, numbers: Update, guard: Array | None
     ) -> PreparedUpdate:
         """Return the update for a recording; its numbers are written before each replay.
 
@@ -200,7 +189,7 @@ class Updater:
         if self.rule.trusts or not isinstance(kernels, QueuedUpdateKernels):
             message = f"{self.rule.type} computes a learning rate for each parameter"
             raise NotRecorded(message)
-        return kernels.prepare(self._pieces(param, rate, iteration, guard))
+        return kernels.prepare(self._pieces(param, numbers, guard))
 
     def moved(self) -> tuple[int, ...]:
         """Return the indices of the parameters that an update changes."""
@@ -211,35 +200,30 @@ class Updater:
             if not record.frozen and (record.lr_mult or (coasts and nonzero[index]))
         )
 
+    def multipliers(self) -> tuple[tuple[float, float], ...]:
+        """Return the multipliers of rate and decay of each parameter."""
+        return tuple((record.lr_mult, record.decay_mult) for record in self._records)
+
     def _factors(self, index: int) -> tuple[float, float, int]:
         """Return multipliers of rate and decay, and the number of axes longer than 1."""
         record = self._records[index]
         return record.lr_mult, record.decay_mult, self._long_axes[index]
 
     def updates(
-        self,
-        param: SolverParameter,
-        rate: float,
-        iteration: int,
-        scale: float | Array = 1.0,
-        guard: Array | None = None,
+        self, numbers: Update, scale: float | Array = 1.0, guard: Array | None = None
     ) -> list[Update]:
         """Return the coefficients of an iteration for each parameter that changes.
 
         The list is the one of the call before where that had the same numbers.
 
         Args:
-            param: The solver's fields.
-            rate: The learning rate.
-            iteration: Number of updates made so far.
+            numbers: Coefficients of the iteration.
             scale: Factor of raw gradients.
             guard: As for ``apply``.
         """
-        numbers = update_rules.numbers(param, self.rule, rate, iteration)
-        moved = self.moved()
-        multipliers = [(record.lr_mult, record.decay_mult) for record in self._records]
+        moved, multipliers = self.moved(), self.multipliers()
         key = (numbers, moved, multipliers, scale)
-        plain = guard is None and isinstance(scale, float)
+        plain = guard is None and isinstance(scale, float) and isinstance(numbers.rate, float)
         if plain and self._known is not None and self._known[0] == key:
             return self._known[1]
         common = replace(numbers, guard=guard)
@@ -254,46 +238,44 @@ class Updater:
             self._known = key, updates
         return updates
 
-    def _pieces(
-        self, param: SolverParameter, rate: float, iteration: int, guard: Array | None
-    ) -> list[Piece]:
+    def _pieces(self, param: SolverParameter, numbers: Update, guard: Array | None) -> list[Piece]:
         net = self.net
         scale = self._clip_scale(param)
         if param.iter_size > 1:
             scale = scale / param.iter_size
-        wanted = self.updates(param, rate, iteration, scale, guard)
-        histories, pieces = self.history.views(), []
+        wanted = self.updates(numbers, scale, guard)
+        pieces = []
         for index, update in zip(self.moved(), wanted, strict=True):
             self.history.nonzero[index] = True
             blob = net.learnable_params[index]
             try:
-                pieces.append(self._piece(update, index, blob, histories[index]))
+                pieces.append(self._piece(update, index, blob))
             except (OutOfMemoryError, MemoryError, OSError) as error:
                 explain = net.device.backend.explained
                 fault = with_location(error, f"update of parameter {blob.name!r}", explain=explain)
                 raise fault from fault.__cause__
         return pieces
 
-    def _piece(self, update: Update, index: int, blob: Blob, own: Sequence[Array]) -> Piece:
+    def _piece(self, update: Update, index: int, blob: Blob) -> Piece:
         """Return the arrays of a parameter's update: values, gradient and history.
 
         Args:
             update: Coefficients of the update.
             index: Index of the parameter.
             blob: The parameter.
-            own: Its history, in C order.
         """
         data, diff = blob.data_memory, blob.diff_memory
         layout = _common_layout(blob, padded=self.rule.zero_stays)
         self.history.set_layout(index, layout)
         if layout is not None:
-            own = self.history.parts(index)
+            own: Sequence[Array] = self.history.parts(index)
             arrays = data.mutable_private_data(layout), diff.mutable_private_data(layout)
         else:
             arrays = (
                 self._flat(data.mutable_gpu_data(), blob.count),
                 self._flat(diff.mutable_gpu_data(), blob.count),
             )
+            own = [memory.mutable_gpu_data() for memory in self.history.of(index)]
         return Piece(update, *arrays, own, blob.count)
 
     def _clip_scale(self, param: SolverParameter) -> float | Array:

@@ -11,17 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backend_support import BACKENDS, lowered_by, support
+from backend_support import BACKENDS, conformance_page, lowered_by, records, support
 from goldens import golden_layers
 from layer_examples import EXAMPLES
 
 from demitasse import Net
 from demitasse.backends.onednn import status
+from demitasse.core.device import Device
+from demitasse.errors import DeviceError
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers.base import Layer
 from demitasse.layers.metadata import FAMILIES, METADATA, canonical_type, layer_metadata
 from demitasse.layers.registry import CATALOG
 from demitasse.testing import make_layer
+from demitasse.testing.conformance.plugin import digest_of_cases
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = sorted(METADATA)
@@ -243,3 +246,39 @@ def test_recorded_cases_run_as_the_reference_says(name):
     if name == "cpu" and not kernels_width():
         wanted -= KERNELS_ALONE
     assert sorted(lowered) == sorted(wanted)
+
+
+RECORDS = records()
+RUN_ELSEWHERE = {"cuda"}
+"""Backends whose record is of a run on a GPU, with the cases recorded from Caffe."""
+
+
+@pytest.mark.parametrize("name", sorted({*RECORDS} - RUN_ELSEWHERE))
+def test_a_record_of_conformance_is_of_the_present_cases_and_types(name):
+    """Run ``python -m demitasse.testing.conformance --device NAME --record FILE`` if it fails."""
+    record = RECORDS[name]
+
+    assert record["cases"] == digest_of_cases()
+    for dtype in ("float32", "float64"):
+        part = record[dtype]
+        assert sorted({*part["passed"].split(), *part["refused"]}) == sorted(CATALOG)
+        assert "failed" not in part["refused"].values()
+
+
+@pytest.mark.parametrize("name", sorted({*RECORDS} - RUN_ELSEWHERE))
+def test_a_record_of_an_installed_backend_has_the_float_types_of_the_backend(name):
+    try:
+        backend = Device(RECORDS[name]["device"]).backend
+    except DeviceError:
+        pytest.skip(f"{name} is not installed")
+    for dtype in ("float32", "float64"):
+        some = next(iter(CATALOG))
+        if dtype == "float32" or backend.has_float64:
+            assert some in RECORDS[name][dtype]["passed"].split()
+
+
+def test_the_table_has_a_row_for_each_type_and_a_column_for_each_backend():
+    rows = [line for line in conformance_page().splitlines() if line.startswith("| ")]
+
+    assert [cell.strip() for cell in rows[0].strip("|").split("|")][1:] == sorted(RECORDS)
+    assert {row.split("`")[1] for row in rows[2 : 2 + len(CATALOG)]} == {*CATALOG}

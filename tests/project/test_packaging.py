@@ -34,6 +34,17 @@ def test_conda_s_recipe_asks_for_what_the_package_needs(name, floor):
     assert found[1] == floor or name in OTHER_NUMBERS
 
 
+LIBRARIES = sorted((ROOT / "packages").glob("demitasse-*"))
+
+
+@pytest.mark.parametrize("folder", LIBRARIES, ids=lambda folder: folder.name)
+def test_a_backend_of_a_library_is_below_150_lines(folder):
+    files = folder.glob("demitasse_*/*.py")
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+    assert 0 < lines < 150
+
+
 def test_the_version_is_the_same_everywhere():
     release = re.match(r"[\d.]*\d", __version__.removesuffix(".dev0"))[0]
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")

@@ -106,8 +106,8 @@ def test_it_is_read_after_the_update(make, device, order):
 @pytest.mark.parametrize(
     ("fields", "first"),
     [
-        ("display: 1", ["read", "update"]),
-        ("display: 2", ["read", "update", "update", "read"]),
+        ("display: 1", ["update", "read"]),
+        ("display: 1 debug_info: true", ["read", "update"]),
         ("iter_size: 2", ["read", "read", "update"]),
         ('lr_policy: "plateau" plateau_winsize: 5', ["read", "update"]),
         ("clip_gradients: 0.01", ["update", "read"]),

@@ -31,7 +31,8 @@ def test_the_file_chooses_the_rule(fields, kind):
     solver = Solver(fields(type=kind, momentum=momentum))
 
     assert solver.type == kind
-    assert len(solver.history.memories) == RULES[kind].histories
+    params = len(solver.net.learnable_params)
+    assert len(solver.history.memories) == RULES[kind].histories * params
     assert kind in repr(solver)
 
 

@@ -12,6 +12,7 @@ from demitasse.backends.updates import Piece, Update
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, parse_text
+from demitasse.memory import SyncedMemory
 from demitasse.training import update_rules
 from demitasse.training.update_rules import RULES, check_update, numbers
 
@@ -75,16 +76,20 @@ def expected(u: Update, given: list[np.ndarray]) -> list[np.ndarray]:
 
 def run(u: Update, given: list[np.ndarray], device: str) -> list[np.ndarray]:
     """Make one update on a device, as a solver does; return weights, diff, history."""
-    backend = Device(device).backend
+    there = Device(device)
+    memories = [SyncedMemory(a.size, a.dtype.name, there) for a in given]
+    for memory, array in zip(memories, given, strict=True):
+        memory.mutable_cpu_data()[...] = array
+    backend = there.backend
     with backend.enter():
-        data, diff, *history = [backend.asarray(a) for a in given]
+        data, diff, *history = [memory.mutable_gpu_data() for memory in memories]
         piece = Piece(u, data, diff, history)
         kernels = backend.updates
         if kernels is None or u.kind not in FAST:
             update_rules.apply(backend.xp, piece)
         else:
             kernels.apply([piece])
-        return [backend.to_host(a) for a in (data, diff, *history)]
+        return [memory.cpu_data() for memory in memories]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

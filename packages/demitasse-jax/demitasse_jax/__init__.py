@@ -17,11 +17,10 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
+from demitasse.backends.recording import TracingRecorder
 from demitasse.errors import OutOfMemoryError
 
 __all__ = ["JaxBackend"]
-
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 class JaxBackend(Backend):
@@ -34,6 +33,7 @@ class JaxBackend(Backend):
     name = "jax"
     default_index = "cpu"
     mutable = False
+    queues = True
     without_float64 = "set JAX_ENABLE_X64=1, or call jax.config.update('jax_enable_x64', True)"
     xp = jnp
 
@@ -41,14 +41,11 @@ class JaxBackend(Backend):
         super().__init__(index or self.default_index)
         platform, _, number = self.index.partition(":")
         self.array_device = jax.local_devices(backend=platform)[int(number or 0)]
-        self._device = f"jax:{self.index}"
-
-    # -- where ---------------------------------------------------------------------------------
 
     @classmethod
     def devices(cls) -> list[str]:
         found = []
-        for platform in PLATFORMS:
+        for platform in ("cpu", "cuda", "rocm", "tpu"):
             with suppress(RuntimeError):  # JAX has no such platform here
                 count = len(jax.local_devices(backend=platform))
                 found += [f"jax:{platform}:{number}" for number in range(count)]
@@ -80,8 +77,8 @@ class JaxBackend(Backend):
         """Return an out-of-memory error of JAX as Demitasse's; other errors as they are."""
         if "RESOURCE_EXHAUSTED" not in str(error):
             return error
-        message = f"{self._device} is out of memory ({error}); reduce the batch size"
-        return OutOfMemoryError(message, device=self._device)
+        message = f"jax:{self.index} is out of memory ({error}); reduce the batch size"
+        return OutOfMemoryError(message, device=f"jax:{self.index}")
 
     # -- arrays --------------------------------------------------------------------------------
 
@@ -117,6 +114,10 @@ class JaxBackend(Backend):
 
     # -- work ----------------------------------------------------------------------------------
 
+    @property
+    def recorder(self) -> TracingRecorder:
+        return TracingRecorder(lambda work, *given: jax.jit(work).lower(*given).compile())
+
     def synchronize(self) -> None:
         (jax.device_put(0.0, self.array_device) + 0).block_until_ready()
 
@@ -129,11 +130,11 @@ class JaxBackend(Backend):
     def random_bits(self, seed: int, stream: int, passes: Any, count: int, first: int = 0) -> Array:
         if not isinstance(passes, jax.core.Tracer):
             return super().random_bits(seed, stream, int(passes), count, first)
-        words = jax.ShapeDtypeStruct((count,), jnp.uint32)
 
         def draw(passes: Array) -> np.ndarray:
             return random.bits(seed, stream, int(passes), count, first)
 
+        words = jax.ShapeDtypeStruct((count,), jnp.uint32)
         return jax.pure_callback(draw, words, passes, vmap_method="sequential")
 
     def custom_gradient(
