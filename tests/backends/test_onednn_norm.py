@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lowered import NEEDS_KERNELS
+from lowered import NEEDS_KERNELS, build, layer, net
 
 from demitasse import Net, Solver
 from demitasse.core.config import settings
@@ -176,3 +176,39 @@ def test_sums_of_equal_values_in_c_order_lose_no_digits():
 
     for found, want in zip(*results, strict=True):
         assert np.abs(found - want).max() <= 2e-6 * np.abs(want).max()
+
+
+IN_PLACE = {
+    "two factors": ["Scale", "Scale"],
+    "three factors": ["Scale", "Scale", "Scale"],
+    "a norm between factors": ["Scale", "BatchNorm", "Scale"],
+    "norms": ["BatchNorm", "BatchNorm"],
+}
+
+
+@pytest.mark.parametrize("keep", [None, "outputs"])
+@pytest.mark.parametrize("kinds", IN_PLACE.values(), ids=IN_PLACE)
+def test_steps_in_place_on_one_blob_keep_their_own_inputs_in_every_pass(kinds, keep):
+    fields = {"Scale": "scale_param { bias_term: true filler { value: -1.5 } }", "BatchNorm": ""}
+    layers = [layer(f"in place {i}", kind, "y", "y", fields[kind]) for i, kind in enumerate(kinds)]
+    convolution = (
+        "convolution_param { num_output: 20 kernel_size: 3 pad: 1 bias_term: false "
+        'weight_filler { type: "gaussian" std: 0.3 } }'
+    )
+    text = net(layer("conv", "Convolution", "x", "y", convolution), *layers, shape=(4, 3, 8, 8))
+    fast, portable = build(text, keep_blobs=keep), build(text, optimize=False)
+
+    for number in range(9):  # the first passes are recorded, the others replayed
+        rng = np.random.default_rng(number)
+        x, dy = rng.normal(size=(4, 3, 8, 8)), rng.normal(size=(4, 20, 8, 8))
+        for each in (fast, portable):
+            each.clear_param_diffs()
+            each.blobs["x"].data[...] = x * (1 + number)
+            each.forward()
+            each.blobs["y"].diff[...] = dy
+            each.backward()
+        for name, blobs in portable.params.items():
+            for index, blob in enumerate(blobs):
+                scale = max(1.0, np.abs(blob.diff).max())
+                difference = np.abs(fast.params[name][index].diff - blob.diff).max()
+                assert difference <= 2e-3 * scale, (number, name, index)

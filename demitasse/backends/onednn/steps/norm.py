@@ -83,7 +83,7 @@ class NormStep(OnednnStep[O]):
             self.variance[...] = 1.0 - TINY
         self.wants_gradient = self.at.backward
         self.in_place = self.at.top[0] is self.at.bottom[0]
-        self.buffers: tuple[np.ndarray, np.ndarray | None] = (aligned(1), None)
+        self.spare: np.ndarray | None = None
         self.input: np.ndarray | None = None
         self.versions: tuple[int, ...] = ()
         self.jit_forward: NormCall | None = None
@@ -217,8 +217,8 @@ class NormStep(OnednnStep[O]):
 
     @property
     def workspace(self) -> int:
-        second = self.buffers[1]  # of a Step that runs; others may run in its place
-        return super().workspace + (0 if second is None else second.nbytes)
+        spare = self.spare  # of a Step that runs; others may run in its place
+        return super().workspace + (0 if spare is None else spare.nbytes)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -235,13 +235,18 @@ class NormStep(OnednnStep[O]):
             command_queue.enqueue(self._restore_lost, (), None)
 
     def _run_keeping_input(self) -> None:
-        """Run in place; what was there before is kept."""
+        """Run in place; what was there before is kept.
+
+        The blob gets the spare buffer and the Step keeps the blob's, as the next spare: several
+        Steps in place on one blob thus rotate buffers, and none writes what another has kept.
+        """
         source, memory = self.source.array(), self.target.memory
+        spare = aligned(self.layout.size) if self.spare is None else self.spare
         if self.swaps and memory.device_array is source:
-            kept, target = source, self._other_buffer(source)
+            kept, target, self.spare = source, spare, source
             memory.exchange_private(self.layout, target)
         else:  # who has lent us what we read uses it again
-            kept = self._other_buffer(source)
+            kept = self.spare = spare
             command_queue.enqueue(np.copyto, (kept, source[: self.layout.size]), source)
             target = self.target.array()
         if self.jit_forward is not None:
@@ -258,15 +263,6 @@ class NormStep(OnednnStep[O]):
         primitive.bind(self.source.place, source)
         primitive.bind(self.target.place, target)
         primitive.run()
-
-    def _other_buffer(self, array: np.ndarray) -> np.ndarray:
-        """Return the other of the two buffers that the blob alternates between."""
-        first, second = self.buffers
-        if array is second:
-            return first
-        other = aligned(self.layout.size) if second is None else second
-        self.buffers = array, other
-        return other
 
     def _keep(self, source: np.ndarray) -> None:
         self.input = source
