@@ -11,6 +11,7 @@ import pytest
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import target
 from demitasse.backends.kernels.language.target import vector_width
+from demitasse.backends.onednn import status
 
 pytestmark = pytest.mark.skipif(
     not (jit.status().ready and vector_width()), reason=str(jit.status())
@@ -110,6 +111,21 @@ def test_kernels_run_what_they_can_and_numpy_the_rest(phase, codes):
     assert name == "kernels"
     assert "numpy" in code
     assert codes <= {one.split()[0] for one in code}
+    assert plain.startswith("numpy|")
+    assert max(map(float, errors)) < 1e-4
+
+
+@pytest.mark.parametrize("phase", ["TEST", "TRAIN"])
+@pytest.mark.parametrize("library", ["", "none"], ids=["oneDNN alone", "numpy alone"])
+def test_without_llvmlite_the_library_and_numpy_run_everything(phase, library):
+    hidden = "import sys\nsys.modules['llvmlite'] = None\n" + NET
+
+    done = run("-c", hidden, phase, DEMITASSE_ONEDNN_LIBRARY=library)
+
+    assert done.returncode == 0, done.stderr
+    own, plain, *errors = done.stdout.splitlines()
+    assert "llvm:" not in own
+    assert own.startswith("numpy|") == (library == "none" or not status().loaded)
     assert plain.startswith("numpy|")
     assert max(map(float, errors)) < 1e-4
 

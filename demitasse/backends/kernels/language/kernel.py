@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from llvmlite import ir
-
+from demitasse.backends.kernels.language.llvm import ir
 from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.words import (
     FLOAT,

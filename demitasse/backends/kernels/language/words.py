@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from llvmlite import ir
-
+from demitasse.backends.kernels.language.llvm import ir
 from demitasse.backends.kernels.language.target import is_x86
 
 FLOAT, INT, HALF = 4, 8, 2
