@@ -80,6 +80,15 @@ def conformance(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
+def test_the_cpu_passes_the_tests_of_nets_and_memories(tmp_path):
+    done = run(
+        "-m", "demitasse.testing.conformance", "--device=cpu", "-q", "--tb=short",
+        "-k", "nets or memory or arrays", site=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout
+
+
 # -- the package of the documentation ------------------------------------------------------------
 
 
