@@ -11,7 +11,7 @@ from demitasse.backends.onednn.arguments import written_layout
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.ops import Activation, Op
-from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, Step
+from demitasse.backends.step import LayoutUse, Operand, Operands, Step, decline_if
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
@@ -81,12 +81,9 @@ class OnednnStep(Step[Engine, O], Generic[O]):
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.dtype != "float32":
-            message = f"{op.dtype}; oneDNN takes float32"
-            raise Declined(message)
-        if any(blob.count == 0 for blob in (*at.bottom, *at.top)):
-            message = "an empty blob; oneDNN takes those with elements"
-            raise Declined(message)
+        decline_if(op.dtype != "float32", f"{op.dtype}; oneDNN takes float32")
+        message = "an empty blob; oneDNN takes those with elements"
+        decline_if(any(blob.count == 0 for blob in (*at.bottom, *at.top)), message)
         self.forward_calls: list[Runnable] = []
         self.backward_calls: list[Runnable] = []
         self.derived: Sequence[Derived] = ()
@@ -128,14 +125,6 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         """Return the layout in which a Step writes a blob's data or gradient; C order if unknown.
 
         Contents in another layout are converted.
-
-        Args:
-            blob: The blob.
-            shape: The shape of the layout; None for the blob's.
-            diff: True for the gradient, False for the data.
-
-        Raises:
-            Declined: The shape has too many axes.
         """
         memory = blob.diff_memory if diff else blob.data_memory
         return written_layout(self.engine, self.at.layouts, memory, shape or blob.shape)
@@ -143,10 +132,8 @@ class OnednnStep(Step[Engine, O], Generic[O]):
     def aliased(self, target: Operand, layout: Layout) -> Layout:
         """Return the layout in which a blob is written that may be a slice of a Concat's top.
 
-        Args:
-            target: The blob.
-            layout: The layout of a separate memory. With the channels last, the layout of the
-                slice takes its place.
+        ``layout`` is that of a separate memory. With the channels last, the layout of the slice
+        takes its place.
         """
         channel_slice, engine = target.data_memory.concat_slot, self.engine
         if channel_slice is None or channel_slice.shape != layout.shape or channel_slice.is_whole:

@@ -16,7 +16,7 @@ from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import channel_blocks
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.step import Operand, Operands, decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.recurrence import Recurrence
@@ -35,17 +35,8 @@ def steps_call(
 ) -> StepsCall:
     """Return what computes the steps of a recurrent layer.
 
-    Args:
-        engine: The engine.
-        op: The operation.
-        at: Its blobs.
-        z: The inputs of the gates. Shape: (T, N, G * H).
-        static: What each sequence adds to its inputs in all steps; None for nothing. Shape:
-            (N, G * H).
-        hidden: Returns where the hidden states go. Shape: (T, N, H).
-
-    Raises:
-        Declined: There are no kernels here.
+    ``static`` is added to the inputs ``z`` of the gates in all steps. Shapes: z (T, N, G * H),
+    static (N, G * H), hidden (T, N, H).
     """
     from demitasse.backends.kernels.recurrence import Recurrence
 
@@ -62,19 +53,11 @@ def learned_steps(
 ) -> LearnedSteps:
     """Return the steps of a recurrent layer that gradients are wanted of.
 
-    Args:
-        engine: The engine.
-        op: The operation.
-        weight: That of the hidden state.
-        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
-
-    Raises:
-        Declined: There are no kernels here, or the library multiplies faster.
+    The inputs ``z`` of the gates become what gradients need. Shape: z (T, N, G * H).
     """
     tuning = kernel_tuning(engine)
-    if math.prod(weight.shape) >= LARGE:
-        message = f"a weight {weight.shape} that is too large for the caches"
-        raise Declined(message)
+    message = f"a weight {weight.shape} that is too large for the caches"
+    decline_if(math.prod(weight.shape) >= LARGE, message)
     size = op.m
     blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
 
@@ -93,11 +76,6 @@ class StepsCall(KernelCall):
     """All steps of a recurrent layer.
 
     Args:
-        engine: The engine.
-        op: The operation.
-        at: Its blobs.
-        weight: The weight of the hidden state, as the kernel takes it.
-        kernel: The kernel.
         hidden: Returns where the hidden states go. Shape: (T, N, H).
     """
 
@@ -138,12 +116,8 @@ class LearnedSteps:
     """All steps of a recurrent layer, and their gradients; see ``steps.sequences.Steps``.
 
     Args:
-        engine: The engine.
-        op: The operation.
-        weight: That of the hidden state.
         blocks: The layout in which the kernel of steps takes it.
         z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
-        tuning: The kernels' vectors and threads.
     """
 
     calls = ()

@@ -40,7 +40,7 @@ from demitasse.backends.onednn.library.primitive import (
     make_attributes,
 )
 from demitasse.backends.onednn.threads import wanted
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -63,9 +63,6 @@ class _OfThread(threading.local):
 
 class Engine(HostEngine):
     """The library, with a stream to run in; or layouts, copies and kernels of our own alone.
-
-    Args:
-        library: As :func:`load` returns it; None to do without.
 
     Attributes:
         wide: Whether the library uses AVX-512.
@@ -102,10 +99,8 @@ class Engine(HostEngine):
     def describe(self, function: str, *arguments: Any, general: bool = False) -> Description:
         """Ask for a primitive.
 
-        Args:
-            function: What is created, e.g. "convolution_forward".
-            arguments: Of that function of the library, after the engine.
-            general: Take a slow, general one too.
+        ``arguments`` are those of the library's function after the engine; ``general`` accepts slow
+        code.
 
         Raises:
             Declined: The library has only a slow, general one, or none.
@@ -116,21 +111,15 @@ class Engine(HostEngine):
         name = f"dnnl_{function}_primitive_desc_create"
         make: Callable[..., int] = getattr(self.library, name)
         status = make(ctypes.byref(handle), self.handle, *arguments)
-        if status or not handle.value:
-            message = f"oneDNN's {_words(function)} does not take this: {failure(status)}"
-            raise Declined(message)
+        message = f"oneDNN's {_words(function)} does not take this: {failure(status)}"
+        decline_if(status or not handle.value, message)
         found = Description(self.library, handle.value)
-        if found.family is CodeFamily.REFERENCE and not general:
-            message = f"oneDNN's {_words(function)} is slow for this: {found.implementation}"
-            raise Declined(message)
+        message = f"oneDNN's {_words(function)} is slow for this: {found.implementation}"
+        decline_if(found.family is CodeFamily.REFERENCE and not general, message)
         return found
 
     def _layouts_alone(self, function: str, arguments: Sequence[Any]) -> Description:
-        """Return the layouts of a convolution, without the library: images have channels last.
-
-        Raises:
-            Declined: The operation is none that kernels of our own may run.
-        """
+        """Return the layouts of a convolution, without the library: images have channels last."""
         message = f"oneDNN is not here, whose {_words(function)} this needs"
         places = CONVOLUTIONS.get(function)
         if places is None:
@@ -147,11 +136,7 @@ class Engine(HostEngine):
         return Undescribed(layouts, f"no kernel of ours takes this; {message}")
 
     def describe_reorder(self, here: int, there: int) -> Description:
-        """Ask for a copy from one descriptor to another.
-
-        Raises:
-            Declined: The library has none.
-        """
+        """Ask for a copy from one descriptor to another."""
         if self.library is None:
             tuning = replace(self.tuning, threads=wanted())
             return CopyDescription(arrangement_of(here), arrangement_of(there), tuning)
@@ -159,9 +144,8 @@ class Engine(HostEngine):
         status = self.library.dnnl_reorder_primitive_desc_create(
             ctypes.byref(handle), here, self.handle, there, self.handle, self.attributes
         )
-        if status or not handle.value:
-            message = f"oneDNN's copy between layouts does not take this: {failure(status)}"
-            raise Declined(message)
+        message = f"oneDNN's copy between layouts does not take this: {failure(status)}"
+        decline_if(status or not handle.value, message)
         return Description(self.library, handle.value)
 
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:

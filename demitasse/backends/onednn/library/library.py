@@ -23,12 +23,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.kernels import language as kernels
-from demitasse.backends.kernels.language.target import (
-    AARCH64,
-    architecture,
-    is_x86,
-    vector_width,
-)
+from demitasse.backends.kernels.language.target import AARCH64, architecture, is_x86, vector_width
 from demitasse.backends.kernels.language.team import runtime_environment
 from demitasse.backends.kernels.team import install
 from demitasse.core.config import settings

@@ -33,7 +33,7 @@ from demitasse.backends.onednn.library.primitive import (
     lent_attributes,
 )
 from demitasse.backends.onednn.step import OnednnStep, op_title
-from demitasse.backends.step import Declined, LayoutUse, Operand, Operands
+from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_if
 
 Fixed = tuple[int, int, np.ndarray]
 """An argument that is a buffer of our own: its role, its descriptor, the buffer."""
@@ -52,16 +52,7 @@ def rectifying(
 ) -> tuple[Description, list[Fixed]]:
     """Return a primitive with an appended ReLU, and the ReLU's arguments.
 
-    Args:
-        engine: The engine.
-        describe: Returns the primitive with the given attributes.
-        plain: The same primitive without ReLU.
-        axes: How many its result has.
-        other: Descriptor of an array that is added before; None for none.
-        slope: Of what is below 0.
-
-    Raises:
-        Declined: The library has none.
+    The result has ``axes`` axes; ``other`` is added before; ``slope`` is that of negative values.
     """
     with suppress(Declined):
         found, role = sloping(engine, describe, plain, 0, other)
@@ -81,12 +72,7 @@ def sloping(
 ) -> tuple[Description, int]:
     """Return a primitive that multiplies what is below 0 with slopes, and the slopes' role.
 
-    Args:
-        engine: The engine.
-        describe: Returns the primitive with the given attributes.
-        plain: The same primitive without ReLU.
-        mask: By which axes the slopes differ; 0 for one slope.
-        other: Descriptor of an array that is added before; None for none.
+    ``mask`` says by which axes the slopes differ, 0 for one slope; ``other`` is added before.
 
     Raises:
         Declined: The library has none, or runs other code than without slopes.
@@ -113,13 +99,9 @@ def post_ops(then: ops.Activation) -> Sequence[primitive.Function]:
     """Return an activation as a primitive applies it to what it has computed.
 
     Only those are here with which a primitive gives exactly what two give one after the other.
-
-    Raises:
-        Declined: It is not one of them.
     """
-    if then.function != "relu" or any(then.parameters):
-        message = f"{op_title(then)} runs by itself; oneDNN appends ReLU without a slope"
-        raise Declined(message)
+    message = f"{op_title(then)} runs by itself; oneDNN appends ReLU without a slope"
+    decline_if(then.function != "relu" or any(then.parameters), message)
     return RECTIFIER
 
 
@@ -150,17 +132,12 @@ class PReLUStep(OnednnStep[ops.PReLU]):
     def __init__(self, engine: Engine, op: ops.PReLU, at: Operands) -> None:
         super().__init__(engine, op, at)
         axes = len(op.bottom)
-        if op.shared:
-            message = "one slope for all channels; oneDNN takes one for each"
-            raise Declined(message)
-        if axes not in DATA_AXES:
-            message = f"{axes} axes; oneDNN takes 2 to 5"
-            raise Declined(message)
+        decline_if(op.shared, "one slope for all channels; oneDNN takes one for each")
+        decline_if(axes not in DATA_AXES, f"{axes} axes; oneDNN takes 2 to 5")
         # threads of the library's kernel overlap by part of a vector
         self.overlaps = at.in_place and math.prod(op.bottom) == op.bottom[1]
-        if self.overlaps and at.backward:
-            message = "one value for each slope, in place; oneDNN would multiply some of them twice"
-            raise Declined(message)
+        message = "one value for each slope, in place; oneDNN would multiply some of them twice"
+        decline_if(self.overlaps and at.backward, message)
         self.spread = (1, op.bottom[1], *[1] * (axes - 2))
         self.keeps_input = at.in_place and at.backward
         self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]

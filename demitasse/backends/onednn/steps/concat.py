@@ -17,7 +17,14 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Primitive
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.slice import IMAGES, along, copies_into, part_copy
-from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_in_place
+from demitasse.backends.step import (
+    Declined,
+    LayoutUse,
+    Operand,
+    Operands,
+    decline_if,
+    decline_in_place,
+)
 
 
 class ConcatStep(OnednnStep[ops.Concat]):
@@ -29,12 +36,8 @@ class ConcatStep(OnednnStep[ops.Concat]):
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        if len(at.bottom) == 1:
-            message = "one bottom; oneDNN's Step joins two or more"
-            raise Declined(message)
-        if () in op.bottoms:
-            message = "0 axes; oneDNN takes 1 to 12"
-            raise Declined(message)
+        decline_if(len(at.bottom) == 1, "one bottom; oneDNN's Step joins two or more")
+        decline_if(() in op.bottoms, "0 axes; oneDNN takes 1 to 12")
 
     def prepare(self) -> None:
         at, op, engine = self.at, self.op, self.engine

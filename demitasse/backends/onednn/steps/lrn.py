@@ -27,7 +27,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, candidates
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, Derived, OnednnStep
 from demitasse.backends.onednn.steps.epilogue import values
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if, decline_in_place
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.l2_normalize import L2Normalize
@@ -41,9 +41,8 @@ class LRNStep(OnednnStep[ops.LRN]):
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
         self.across = op.region == "ACROSS_CHANNELS"
-        if self.across and op.size == 1:
-            message = "a local_size of 1, on which oneDNN crashes; it takes 3 and more"
-            raise Declined(message)
+        message = "a local_size of 1, on which oneDNN crashes; it takes 3 and more"
+        decline_if(self.across and op.size == 1, message)
         self.numbers = (op.size, op.alpha, op.beta, op.k)
         self.jit_forward: Response | None = None
 
@@ -144,9 +143,7 @@ class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
 
     def __init__(self, engine: Engine, op: ops.L2Normalize, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if at.backward:
-            message = "a gradient is wanted; our kernel of lengths runs forward"
-            raise Declined(message)
+        decline_if(at.backward, "a gradient is wanted; our kernel of lengths runs forward")
         if op.across or len(op.bottom) != IMAGE_AXES:
             what = "a whole item's length" if op.across else f"{len(op.bottom)} axes"
             message = f"{what}; our kernel takes that of each pixel of (N, C, H, W)"

@@ -43,7 +43,7 @@ from demitasse.backends.onednn.library.primitive import (
     in_some_layout,
 )
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.step import Declined, Operands, decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.norm import Normalization as NormKernel
@@ -96,9 +96,8 @@ class NormStep(OnednnStep[O]):
             with suppress(Declined):
                 self._forward_in_kernels(norm_kernel(self.engine, self.parts, layout), layout)
                 return
-        if expected.plain and self.parts.uses_batch_stats:
-            message = "C order; the library adds up thousands of values one by one there"
-            raise Declined(message)
+        message = "C order; the library adds up thousands of values one by one there"
+        decline_if(expected.plain and self.parts.uses_batch_stats, message)
         fast = None if expected.plain else self._fast_layout(expected)
         if fast is not None:
             self._prepare_in(fast)
@@ -119,9 +118,8 @@ class NormStep(OnednnStep[O]):
             found = next((layout for layout in layouts if self._is_fast(parts, layout)), None)
             if found is not None:
                 break
-        if found is not None and parts.relu != self.parts.relu:
-            message = "a ReLU with which the library's code is slow, and without it is not"
-            raise Declined(message)
+        message = "a ReLU with which the library's code is slow, and without it is not"
+        decline_if(found is not None and parts.relu != self.parts.relu, message)
         if found is None and len(self.parts.shape) == IMAGE_AXES:
             block = BLOCK if self.engine.wide else BLOCK // 2
             blocks = channel_blocks(self.engine, self.parts.shape, block)
@@ -413,15 +411,12 @@ class MVNStep(OnednnStep[ops.MVN]):
 
     def __init__(self, engine: Engine, op: ops.MVN, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.across or not (op.divides and op.eps > 0):
-            message = "all channels at once, or no eps; our kernel normalises each channel with one"
-            raise Declined(message)
+        message = "all channels at once, or no eps; our kernel normalises each channel with one"
+        decline_if(op.across or not (op.divides and op.eps > 0), message)
 
     def prepare(self) -> None:
         [bottom], engine = self.at.bottom, self.engine
-        if bottom.shape != self.op.shape:
-            message = f"{len(bottom.shape)} axes; our kernel takes 4"
-            raise Declined(message)
+        decline_if(bottom.shape != self.op.shape, f"{len(bottom.shape)} axes; our kernel takes 4")
         found = engine.whole(self.expected(bottom))
         last, blocks = (
             engine.innermost_layout(bottom.shape, 1),

@@ -27,7 +27,14 @@ from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.library.primitive import CodeFamily, Description, candidates
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.regions import Bins, bins, bins_between, widened
-from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_in_place
+from demitasse.backends.step import (
+    Declined,
+    Operand,
+    Operands,
+    decline_gradients,
+    decline_if,
+    decline_in_place,
+)
 
 IMAGE_AXES = (3, 4, 5)
 
@@ -42,9 +49,7 @@ class PoolStep(OnednnStep[ops.Pool]):
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        if op.tops > 1:
-            message = "a second top; oneDNN's Step writes one"
-            raise Declined(message)
+        decline_if(op.tops > 1, "a second top; oneDNN's Step writes one")
         if len(op.bottom) not in IMAGE_AXES:
             message = f"{len(op.kernel)} spatial axes; oneDNN takes 1 to 3"
             raise Declined(message)
@@ -135,23 +140,17 @@ def algorithm(op: ops.Pool) -> Algorithm:
 
     Caffe's mean counts the part of a window that lies on the image or its pads, but not what lies
     beyond the right pad.
-
-    Raises:
-        Declined: It has no such method, or divides by another number of elements.
     """
     if op.method == "MAX":
         return Algorithm.POOL_MAX
-    if op.method != "AVE":
-        message = f"{op.method}; oneDNN takes MAX and AVE"
-        raise Declined(message)
+    decline_if(op.method != "AVE", f"{op.method}; oneDNN takes MAX and AVE")
     if not op.counts_pads:
         return Algorithm.POOL_AVERAGE
     clipped = any(right > p for right, p in zip(beyond(op), op.after or op.pad, strict=True))
     if not clipped:
         return Algorithm.POOL_AVERAGE_PADDED
-    if any((*op.pad, *(op.after or ()))):
-        message = "AVE with windows that reach beyond the pads, by which oneDNN divides otherwise"
-        raise Declined(message)
+    message = "AVE with windows that reach beyond the pads, by which oneDNN divides otherwise"
+    decline_if(any((*op.pad, *(op.after or ()))), message)
     return Algorithm.POOL_AVERAGE
 
 
@@ -165,8 +164,6 @@ class _LevelWriter(OutputArg):
     """The part of the top that a level is written to.
 
     Args:
-        top: The top.
-        layout: Its layout, C order.
         first: Elements of an image before the level's.
     """
 
@@ -229,9 +226,7 @@ class _RegionStep(OnednnStep[O]):
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if at.backward:
-            message = "a gradient is wanted; our kernels of regions run forward"
-            raise Declined(message)
+        decline_if(at.backward, "a gradient is wanted; our kernels of regions run forward")
 
     def _bins(self) -> Bins:
         """Return the bins of the present regions."""

@@ -20,7 +20,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, lent_attributes
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if, decline_in_place
 
 FEW = 8
 """Rows below which a packed weight is no faster than one in C order."""
@@ -33,15 +33,8 @@ class Product:
     order.
 
     Args:
-        engine: The engine.
-        rows: How many rows.
-        weight: The blob of W, of this very shape.
-        bias: The blob of b, or None.
         attributes: What happens to the product; by default it overwrites the target.
         alone: Whether the weight may lie in the primitive's layout alone, as nothing learns it.
-
-    Raises:
-        Declined: The library has no good primitive.
     """
 
     def __init__(
@@ -121,9 +114,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
-        if op.transpose:
-            message = "a transposed weight; oneDNN's Step takes (num_output, K)"
-            raise Declined(message)
+        decline_if(op.transpose, "a transposed weight; oneDNN's Step takes (num_output, K)")
         plain = engine.plain
         self.x, self.y, self.w = plain((op.rows, op.k)), plain((op.rows, op.m)), (op.m, op.k)
         self.bias = plain((op.m,)) if op.bias else None
@@ -148,11 +139,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             return False
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
-        """Return the product with an activation after it, with the same layout of the weight.
-
-        Raises:
-            Declined: Neither our kernel nor the library does it.
-        """
+        """Return the product with an activation after it, with the same layout of the weight."""
         jit_call = self._jit_call(target, then)
         if jit_call is not None:
             return jit_call

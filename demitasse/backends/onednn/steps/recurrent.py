@@ -22,7 +22,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.primitive import lent_attributes
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
 from demitasse.backends.onednn.steps.products import Product
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if, decline_in_place
 
 
 class RecurrentStep(OnednnStep[ops.Recurrent]):
@@ -202,9 +202,7 @@ class RecurrentForwardStep(OnednnStep[ops.Recurrent]):
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(at, NEEDS_BOTTOM)
-        if at.backward:
-            message = "gradients are wanted; this keeps nothing for them"
-            raise Declined(message)
+        decline_if(at.backward, "gradients are wanted; this keeps nothing for them")
         params, bottom, top = at.params, at.bottom, at.top[0]
         many, wide = op.steps * op.rows, params[0].shape[0]
         z, static = self._array(op.steps, op.rows, wide), None
@@ -427,9 +425,6 @@ class StepwiseRNN:
     """The calls that run step by step.
 
     Args:
-        engine: The engine.
-        op: The operation.
-        weight: That of the hidden state.
         z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
     """
 
@@ -486,11 +481,7 @@ class StepwiseRNN:
 def sequence(engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray) -> Steps:
     """Return the steps of a recurrent layer.
 
-    Args:
-        engine: The engine.
-        op: The operation.
-        weight: That of the hidden state.
-        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
+    The inputs ``z`` of the gates become what gradients need. Shape: z (T, N, G * H).
     """
     with suppress(Declined):
         return learned_steps(engine, op, weight, z)

@@ -15,7 +15,7 @@ from demitasse.backends.onednn.library.layout import Layout, descriptor_of_part,
 from demitasse.backends.onednn.library.primitive import in_some_layout
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.elementwise import summed
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place, share
+from demitasse.backends.step import Operand, Operands, decline_if, decline_in_place, share
 
 
 class SliceStep(OnednnStep[ops.Slice]):
@@ -24,9 +24,7 @@ class SliceStep(OnednnStep[ops.Slice]):
     def __init__(self, engine: Engine, op: ops.Slice, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(at, NEEDS_BOTTOM)
-        if len(at.top) == 1:
-            message = "one top, which shares the bottom's memory"
-            raise Declined(message)
+        decline_if(len(at.top) == 1, "one top, which shares the bottom's memory")
 
     def prepare(self) -> None:
         [bottom], op, engine = self.at.bottom, self.op, self.engine
@@ -106,9 +104,7 @@ class SplitStep(OnednnStep[ops.Split]):
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if not op.shape:
-            message = "0 axes; oneDNN takes 1 to 12"
-            raise Declined(message)
+        decline_if(not op.shape, "0 axes; oneDNN takes 1 to 12")
 
     @property
     def code(self) -> str:
@@ -145,11 +141,8 @@ def along(axis: int, first: int, axes: int) -> list[int]:
 def part_copy(engine: Engine, source: InputArg, first: Sequence[int], target: OutputArg) -> Call:
     """Return the copy of a part.
 
-    Args:
-        engine: The engine.
-        source: What it is a part of.
-        first: Where it begins, along each axis.
-        target: What is written; its shape says how large the part is.
+    The target's shape is that of the part; ``first`` is its beginning in the source, along each
+    axis.
 
     Raises:
         Declined: Blocks of channels do not end where it begins.

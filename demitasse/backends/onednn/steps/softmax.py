@@ -19,7 +19,7 @@ from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.ops import loss_divisor
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if, decline_in_place
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.softmax import NanRows, SmallAxisSoftmax
@@ -45,9 +45,6 @@ def describe_softmax(
 
     C order, as the layers around a classifier are; or the axis innermost, where the library has no
     good code to go along it in strides.
-
-    Raises:
-        Declined: None is good.
     """
 
     def describe_in(layout: Layout) -> tuple[Description, Layout]:
@@ -68,11 +65,7 @@ def describe_softmax(
 
 
 def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisSoftmax:
-    """Return the kernel for many short rows in C order, which keeps NaN.
-
-    Raises:
-        Declined: Others, or no kernels can be compiled.
-    """
+    """Return the kernel for many short rows in C order, which keeps NaN."""
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     if inner == 1:
         return rows_kernel(engine, outer, shape[axis])
@@ -146,9 +139,6 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         """Return the kernel for many short rows, and change to its layout; perhaps None.
 
         Without gradients that is the bottom's, if classes lie side by side in it, or C order.
-
-        Raises:
-            Declined: Others, or no kernels can be compiled.
         """
         at, shape, axis, engine = self.at, self.op.bottom, self.op.axis, self.engine
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -231,9 +221,7 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
 
     def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if any(at.propagate_down[1:]):
-            message = "a gradient of the labels, which have none"
-            raise Declined(message)
+        decline_if(any(at.propagate_down[1:]), "a gradient of the labels, which have none")
         axis = op.axis
         self.classes = op.bottom[axis]
         self.outer, self.inner = math.prod(op.bottom[:axis]), math.prod(op.bottom[axis + 1 :])
