@@ -288,11 +288,7 @@ class DirectKernels(ConvKernels):
 
 
 def _direct(
-    call: type[ConvCall],
-    engine: Engine,
-    banding: DirectSchedule,
-    operands: ConvOperands,
-    y: Images,
+    call: type[ConvCall], engine: Engine, banding: DirectSchedule, operands: ConvOperands, y: Images
 ) -> ConvCall:
     """Return a call of a direct convolution, whose source is in C order."""
 

@@ -23,7 +23,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
 from demitasse.backends.onednn.library import primitive
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
+from demitasse.backends.onednn.library.constants import Algorithm, Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import (
@@ -32,11 +32,8 @@ from demitasse.backends.onednn.library.primitive import (
     in_some_layout,
     lent_attributes,
 )
-from demitasse.backends.onednn.step import OnednnStep, op_title
+from demitasse.backends.onednn.step import Fixed, OnednnStep, op_title
 from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_if
-
-Fixed = tuple[int, int, np.ndarray]
-"""An argument that is a buffer of our own: its role, its descriptor, the buffer."""
 
 RECTIFIER: Sequence[Function] = ((Algorithm.HARDSWISH, math.inf, 0.0), (Algorithm.LINEAR, 1.0, 0.0))
 """Post-operation of a primitive."""
@@ -145,9 +142,8 @@ class PReLUStep(OnednnStep[ops.PReLU]):
     def prepare(self) -> None:
         if self.overlaps:
             row = self.engine.plain((self.op.bottom[1],))
-            sources = [InputArg(Arg.SRC, self.at.bottom[0], row)]
-            sources.append(InputArg(Arg.WEIGHTS, self.at.params[0], row))
-            target = OutputArg(Arg.DST, self.at.top[0], row)
+            source, target = self.in_and_out(row, row)
+            sources = [source, InputArg(Arg.WEIGHTS, self.at.params[0], row)]
             self.forward_calls = [elementwise_call(self.engine, "prelu", (), sources, target)]
             return
         expected = self.expected(self.at.bottom[0], self.op.bottom)
@@ -161,12 +157,7 @@ class PReLUStep(OnednnStep[ops.PReLU]):
 
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(
-            "prelu_forward",
-            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
-            layout.handle,
-            self.engine.any(self.spread),
-            layout.handle,
-            self.engine.attributes,
+            "prelu_forward", self.kind, layout.handle, self.engine.any(self.spread), layout.handle
         )
 
     def _gradient(self, hint: Description, layout: Layout) -> Description:
@@ -179,19 +170,13 @@ class PReLUStep(OnednnStep[ops.PReLU]):
             slopes,
             layout.handle,
             hint.handle,
-            self.engine.attributes,
         )
 
     def _forward(self, found: Description, layout: Layout) -> None:
-        at = self.at
         self.hint, self.layout = found, layout
-        source = InputArg(Arg.SRC, at.bottom[0], layout)
-        arguments = [
-            source,
-            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
-            OutputArg(Arg.DST, at.top[0], layout),
-        ]
-        call = Call(self.engine, found, arguments)
+        source, target = self.in_and_out(layout, layout)
+        slopes = InputArg(Arg.WEIGHTS, self.at.params[0], found.layout(Query.WEIGHTS))
+        call = Call(self.engine, found, [source, slopes, target])
         keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, call]
 

@@ -32,7 +32,7 @@ from demitasse.backends.onednn.jit_adapters.convolutions import (
     conv_kernels,
     transposed_kernels,
 )
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
+from demitasse.backends.onednn.library.constants import Algorithm, Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.library.primitive import (
@@ -42,10 +42,10 @@ from demitasse.backends.onednn.library.primitive import (
     channel_blocks,
     lent_attributes,
 )
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable, op_title
-from demitasse.backends.onednn.steps.activation import Fixed, rectifying, sloping
+from demitasse.backends.onednn.step import Fixed, OnednnStep, Runnable, op_title
+from demitasse.backends.onednn.steps.activation import rectifying, sloping
 from demitasse.backends.onednn.steps.pooling import PoolStep
-from demitasse.backends.step import Declined, Operand, Operands, decline_if, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 from demitasse.backends.windows import ConvGeometry
 
 C = TypeVar("C", bound=ops.Conv)
@@ -63,9 +63,10 @@ class WindowStep(OnednnStep[C]):
         window: Strides, dilations and pads, before and after, as a primitive takes them.
     """
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: C, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
         axes = len(op.kernel)
         if not 1 <= axes <= MOST_AXES:
             message = f"{axes} spatial axes; oneDNN takes 1 to {MOST_AXES}"
@@ -77,11 +78,6 @@ class WindowStep(OnednnStep[C]):
         self.w = shape if g.group == 1 else (g.group, *shape)
         gaps = dims(tuple(d - 1 for d in op.dilation))
         self.window = [dims(op.stride), gaps, dims(op.pad), dims(op.after or op.pad)]
-
-    @property
-    def _kind(self) -> Pass:
-        """The kind of the forward primitive."""
-        return Pass.TRAINING if self.at.backward else Pass.INFERENCE
 
     @abstractmethod
     def geometry(self) -> ConvGeometry:
@@ -107,11 +103,11 @@ class WindowStep(OnednnStep[C]):
         offsets = () if part == "backward_data" else (bias.handle if bias else None,)
         return self.engine.describe(
             f"convolution_{part}",
-            *([self._kind] if part == "forward" else []),
+            *([self.kind] if part == "forward" else []),
             Algorithm.CONVOLUTION,
             *(x, w, *offsets, y, *self.window),
             *([hint.handle] if hint else []),
-            self.engine.attributes if attributes is None else attributes,
+            attributes=attributes,
         )
 
 
@@ -214,8 +210,7 @@ class ConvStep(WindowStep[ops.Conv]):
         """Ask for the forward primitive with these layouts of bottom and top."""
         self.images = bottom, top
         x, y = self._sides()
-        weight, attributes = self.engine.any(self.w), self.engine.attributes
-        return self.describe("forward", x, weight, y, self.bias, attributes=attributes)
+        return self.describe("forward", x, self.engine.any(self.w), y, self.bias)
 
     def _sides(self) -> tuple[int, int]:
         """Return descriptors of bottom and top, as they were chosen."""
@@ -270,8 +265,9 @@ class ConvStep(WindowStep[ops.Conv]):
             return jit_call
         decline_if(pool is not None, "pooling after a convolution that our kernels do not run")
         rectifier = rectifier_of(then)
-        message = f"{op_title(then)} behind the library's convolution, which appends ReLU"
-        decline_if(rectifier.limited and then is not None, message)
+        if rectifier.limited and then is not None:
+            message = f"{op_title(then)} behind the library's convolution, which appends ReLU"
+            raise Declined(message)
         bias = self.engine.plain((self.maps[1],)) if folded else self.bias
         # not those of the layouts: one block of channels lies like channels last, with other code
         x, w, y = map(self.hint.descriptor, (Query.SRC, Query.WEIGHTS, Query.DST))

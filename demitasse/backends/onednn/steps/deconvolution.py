@@ -125,7 +125,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         channels = self.engine.plain((self.image[1],))
         return InputArg(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
 
-    _kind = Pass.TRAINING  # what gradients refer to
+    kind = Pass.TRAINING  # what gradients refer to
 
     def _describe(self, part: ConvPass, hint: Description | None = None) -> Description:
         """Ask for a primitive of the convolution, in the layouts that the library prefers."""
@@ -152,7 +152,6 @@ class DeconvStep(WindowStep[ops.Deconv]):
             bias.handle,
             plain.descriptor(Query.DIFF_SRC),
             *self.window,
-            engine.attributes,
         )
         weights = found.layout(Query.WEIGHTS)
         message = f"{found.implementation} in place of {plain.implementation}"
@@ -192,8 +191,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
     def _describe_sum(self, images: int, bias: int) -> Description:
         """Ask for the sum of images and one value for each channel."""
-        attributes = self.engine.attributes
-        return self.engine.describe("binary", Algorithm.ADD, images, bias, images, attributes)
+        return self.engine.describe("binary", Algorithm.ADD, images, bias, images)
 
     def prepare_backward(self) -> None:
         if self.at.param_propagate_down[0]:
@@ -279,7 +277,6 @@ class OverlapCall(PackedConvCall):
             engine.any((outputs, c)),
             None,
             y.handle,
-            engine.attributes,
         )
         self._weight, self._size = found.layout(Query.WEIGHTS), y.size
         self._packed = aligned(self._weight.size)

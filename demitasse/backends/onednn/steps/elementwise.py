@@ -58,7 +58,6 @@ def summed(
         count,
         (c_float * count)(*factors),
         (c_void_p * count)(*[layout.handle] * count),
-        engine.attributes,
         general=True,  # made of reorders, which are good
     )
     return Call(engine, found, [*reads, written])
@@ -161,10 +160,7 @@ class ElementwiseStep(OnednnStep[ops.Activation]):
     def prepare(self) -> None:
         at, engine, function = self.at, self.engine, self.function
         self.layout = layout = _row(engine, at, padded=function.keeps_zero)
-        source, target = (
-            InputArg(Arg.SRC, at.bottom[0], layout),
-            OutputArg(Arg.DST, at.top[0], layout),
-        )
+        source, target = self.in_and_out(layout, layout)
         call = elementwise_call(engine, function.name, function.numbers, [source], target)
         keep = [SaveInput(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]

@@ -118,19 +118,12 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         factors = FixedFactors(source.shape[1], links)
         weights = FoldedWeights(conv, epilogue.links)
         self.derived = [factors, weights]
-        folded, expected = (
-            weights.folded,
-            self.expected(source),
-        )
+        folded, expected = (weights.folded, self.expected(source))
         call, folded.update = pointwise_call(
             engine,
             conv.op,
             InputArg(Arg.SRC, source, expected),
-            OutputArg(
-                Arg.DST,
-                epilogue.target,
-                self.aliased(epilogue.target, conv.layouts[2]),
-            ),
+            OutputArg(Arg.DST, epilogue.target, self.aliased(epilogue.target, conv.layouts[2])),
             (factors.factor, factors.offset),
             folded.bias,
             rectifier_of(epilogue.then),
@@ -200,7 +193,7 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
             argument.descriptor = seen
             arguments.append(argument)
         (_, one), (_, two), (_, result) = matrices
-        found = engine.describe("matmul", one, two, None, result, engine.attributes)
+        found = engine.describe("matmul", one, two, None, result)
         return Call(engine, found, arguments)
 
     def _rows(self, channels: int, *, turned: bool = False) -> int:

@@ -21,10 +21,7 @@ from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradien
 
 
 def fuse(
-    engine: Engine,
-    chain: Sequence[ops.Op],
-    at: Sequence[Operands],
-    steps: Sequence[AnyStep | None],
+    engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
 ) -> AnyStep:
     """Return one Step for a chain of operations, ready to run forward.
 

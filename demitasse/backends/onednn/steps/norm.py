@@ -31,7 +31,7 @@ from demitasse.backends.onednn.jit_adapters.norms import (
     stored_statistics,
 )
 from demitasse.backends.onednn.jit_adapters.unary import first_suitable, map_call
-from demitasse.backends.onednn.library.constants import Arg, Pass, Query
+from demitasse.backends.onednn.library.constants import Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import (
@@ -42,7 +42,7 @@ from demitasse.backends.onednn.library.primitive import (
     channel_blocks,
     in_some_layout,
 )
-from demitasse.backends.onednn.step import OnednnStep
+from demitasse.backends.onednn.step import Fixed, OnednnStep
 from demitasse.backends.step import Declined, Operands, decline_if
 
 if TYPE_CHECKING:
@@ -164,20 +164,17 @@ class NormStep(OnednnStep[O]):
             self.eps,
             self.parts.flags,
             hint.handle,
-            self.engine.attributes,
         )
 
     def _forward(self, found: Description, layout: Layout) -> None:
-        self.layout = layout
-        self.source = InputArg(Arg.SRC, self.at.bottom[0], layout)
-        self.target = OutputArg(Arg.DST, self.at.top[0], layout)
+        self.layout, (self.source, self.target) = layout, self.in_and_out(layout, layout)
         arguments: list[Argument] = [self.source, *self._factors(), self.target]
-        self.state = self._statistics()
-        size = found.bytes_of(Query.WORKSPACE)
-        if size:
-            buffer = aligned(-(-size // 4))
-            self.state.append((Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer))
-            self.kept_bytes += buffer.nbytes
+        handle = self.channels.handle
+        self.state: list[Fixed] = [
+            (Arg.MEAN, handle, self.mean),
+            (Arg.VARIANCE, handle, self.variance),
+        ]
+        self.state += self.workspace_of(found)
         self.call = Call(self.engine, found, arguments, self.state)
         if self.wants_gradient:
             self.hint = found
@@ -189,8 +186,7 @@ class NormStep(OnednnStep[O]):
     def _forward_in_kernels(self, kernel: NormKernel, layout: Layout) -> None:
         """Let kernels of our own normalise."""
         self.layout, self.mean, self.variance = layout, kernel.mean, kernel.variance
-        self.source = InputArg(Arg.SRC, self.at.bottom[0], layout)
-        self.target = OutputArg(Arg.DST, self.at.top[0], layout)
+        self.source, self.target = self.in_and_out(layout, layout)
         self.jit_forward = NormCall(self.engine, kernel, self.source, self.target, self._factors())
         self.forward_calls = [self.jit_forward]
         self._exchange(layout)
@@ -198,10 +194,6 @@ class NormStep(OnednnStep[O]):
     def _exchange(self, layout: Layout) -> None:
         """Note whether the input is kept by an exchange of buffers."""
         self.swaps = self.in_place and self.wants_gradient and not layout.plain
-
-    def _statistics(self) -> list[tuple[int, int, np.ndarray]]:
-        handle = self.channels.handle
-        return [(Arg.MEAN, handle, self.mean), (Arg.VARIANCE, handle, self.variance)]
 
     def _factors(self) -> list[InputArg]:
         """Return the arguments of scale and shift."""
@@ -425,11 +417,7 @@ class MVNStep(OnednnStep[ops.MVN]):
         layout, kernel = first_suitable(
             (found, last, blocks), partial(plane_norm_kernel, engine, self.op.eps)
         )
-        source, target = (
-            InputArg(Arg.SRC, bottom, layout),
-            OutputArg(Arg.DST, self.at.top[0], layout),
-        )
-        self.forward_calls = [map_call(engine, source, target, kernel)]
+        self.forward_calls = [map_call(engine, *self.in_and_out(layout, layout), kernel)]
         self._deviations = kernel.deviations
 
     @property

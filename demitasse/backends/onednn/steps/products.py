@@ -18,9 +18,9 @@ from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, lent_attributes
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
+from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
-from demitasse.backends.step import Declined, Operand, Operands, decline_if, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 FEW = 8
 """Rows below which a packed weight is no faster than one in C order."""
@@ -59,7 +59,7 @@ class Product:
             engine.any((m, k)) if rows >= FEW else self.w.handle,
             self._row.handle if self._row else None,
             self.y.handle,
-            engine.attributes if attributes is None else attributes,
+            attributes=attributes,
         )
         self._packed = self._forward.layout(Query.WEIGHTS)
 
@@ -81,7 +81,6 @@ class Product:
             self.w.handle,
             self.y.handle,
             self._forward.handle,
-            self._engine.attributes,
         )
         return Call(self._engine, found, [dy, InputArg(Arg.WEIGHTS, self._weight, self.w), dx])
 
@@ -95,7 +94,6 @@ class Product:
             row.handle if row else None,
             self.y.handle,
             self._forward.handle,
-            self._engine.attributes,
         )
         arguments = [x, dy, GradArg(Arg.DIFF_WEIGHTS, self._weight, self.w)]
         if row and self._bias:
@@ -111,9 +109,10 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
     learned weight there and back in every step takes as long as a product.
     """
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
         decline_if(op.transpose, "a transposed weight; oneDNN's Step takes (num_output, K)")
         plain = engine.plain
         self.x, self.y, self.w = plain((op.rows, op.k)), plain((op.rows, op.m)), (op.m, op.k)
@@ -121,9 +120,9 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
 
     def prepare(self) -> None:
         engine = self.engine
-        found = self._describe(engine.any(self.w), engine.attributes)
+        found = self._describe(engine.any(self.w))
         if not self._agree(found):
-            found = self._describe(engine.plain(self.w).handle, engine.attributes)
+            found = self._describe(engine.plain(self.w).handle)
         self.hint, self.weight = found, found.layout(Query.WEIGHTS)
         top = self.at.top[0]
         self.forward_calls = [self._jit_call(top) or self._call(found, top)]
@@ -148,15 +147,15 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             found = self._describe(self.hint.descriptor(Query.WEIGHTS), lent)
         return self._call(found, target)
 
-    def _describe(self, w: int, attributes: int) -> Description:
+    def _describe(self, w: int, attributes: int | None = None) -> Description:
         return self.engine.describe(
             "inner_product_forward",
-            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            self.kind,
             self.x.handle,
             w,
             self.bias.handle if self.bias else None,
             self.y.handle,
-            attributes,
+            attributes=attributes,
         )
 
     def _jit_call(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
@@ -229,7 +228,6 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             bias.handle if bias else None,
             self.y.handle,
             hint.handle,
-            self.engine.attributes,
         )
 
     def _prepare_data(self) -> None:
@@ -240,11 +238,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             self.hint.descriptor(Query.WEIGHTS),
             self.y.handle,
             self.hint.handle,
-            self.engine.attributes,
         )
-        arguments = [
-            InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
-            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
-            OutputArg(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
-        ]
-        self.backward_calls.append(Call(self.engine, found, arguments))
+        dy, dx = self.gradients(self.x, self.y)
+        weight = InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS))
+        self.backward_calls.append(Call(self.engine, found, [dy, weight, dx]))

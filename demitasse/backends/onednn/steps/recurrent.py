@@ -20,19 +20,20 @@ from demitasse.backends.onednn.jit_adapters.recurrent import learned_steps, outp
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.primitive import lent_attributes
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
+from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.products import Product
-from demitasse.backends.step import Declined, Operand, Operands, decline_if, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 
 class RecurrentStep(OnednnStep[ops.Recurrent]):
     """T steps of N sequences, with G gates for each of H hidden values."""
 
+    needs_bottom = True
+
     deferrable = replayable = backward_replayable = False
 
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
         t, n = op.steps, op.rows
         weights, bottom = at.params, at.bottom
         wide = weights[0].shape[0]
@@ -199,9 +200,10 @@ def _array(*shape: int) -> np.ndarray:
 class RecurrentForwardStep(OnednnStep[ops.Recurrent]):
     """T steps of N sequences, with G gates for each of H hidden values."""
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(at, NEEDS_BOTTOM)
         decline_if(at.backward, "gradients are wanted; this keeps nothing for them")
         params, bottom, top = at.params, at.bottom, at.top[0]
         many, wide = op.steps * op.rows, params[0].shape[0]

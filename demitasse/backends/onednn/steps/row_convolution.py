@@ -24,7 +24,8 @@ from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.steps.activation import Fixed, post_ops, rectifying
+from demitasse.backends.onednn.step import Fixed
+from demitasse.backends.onednn.steps.activation import post_ops, rectifying
 from demitasse.backends.onednn.steps.convolution import WindowStep
 from demitasse.backends.step import Memory, Operand, Operands, decline_if
 from demitasse.backends.windows import ConvGeometry

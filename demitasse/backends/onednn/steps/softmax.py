@@ -16,10 +16,10 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.ops import loss_divisor
-from demitasse.backends.step import Declined, Operand, Operands, decline_if, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.softmax import NanRows, SmallAxisSoftmax
@@ -55,7 +55,6 @@ def describe_softmax(
             layout.handle,
             layout.handle,
             axis,
-            engine.attributes,
         )
         return found, layout
 
@@ -97,9 +96,10 @@ class _MarkedCall(Call):
 class SoftmaxStep(OnednnStep[ops.Softmax]):
     """Softmax along one axis."""
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.Softmax, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
         self._marks = False
 
     backward_replayable = False
@@ -120,20 +120,17 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         few: SmallAxisSoftmax | None = None
         with suppress(Declined):
             few = self._few_classes()
-        source, target = (
-            InputArg(Arg.SRC, at.bottom[0], self.layout),
-            OutputArg(Arg.DST, at.top[0], self.layout),
-        )
+        ends = self.in_and_out(self.layout, self.layout)
         if few is not None:
             self._marks = True
-            self.forward_calls = [map_call(self.engine, source, target, few)]
+            self.forward_calls = [map_call(self.engine, *ends, few)]
             return
         lost = self._lost_rows()
         self._marks = lost is not None
         if lost is None:
-            self.forward_calls = [Call(self.engine, self.hint, (source, target))]
+            self.forward_calls = [Call(self.engine, self.hint, ends)]
         else:
-            self.forward_calls = [_MarkedCall(self.engine, self.hint, (source, target), lost)]
+            self.forward_calls = [_MarkedCall(self.engine, self.hint, ends, lost)]
 
     def _few_classes(self) -> SmallAxisSoftmax | None:
         """Return the kernel for many short rows, and change to its layout; perhaps None.
@@ -185,14 +182,9 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
             layout.handle,
             self.op.axis,
             self.hint.handle,
-            self.engine.attributes,
         )
-        arguments = [
-            InputArg(Arg.DST, at.top[0], layout),
-            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True),
-        ]
-        return Call(self.engine, found, arguments)
+        y = InputArg(Arg.DST, at.top[0], layout)
+        return Call(self.engine, found, [y, *self.gradients(layout, layout)])
 
     @property
     def backward_code(self) -> str:
