@@ -29,7 +29,9 @@ def fuse(
     """
     first, names = steps[0], [op_title(op) for op in chain[1:]]
     if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
-        decline_if(None in steps, f"{op_title(chain[steps.index(None)])} runs portable code")
+        if None in steps:
+            message = f"{op_title(chain[steps.index(None)])} runs portable code"
+            raise Declined(message)
         convolution = next((i for i, step in enumerate(steps) if isinstance(step, ConvStep)), 0)
         if convolution:
             return NormedConvStep(engine, chain, at, steps, convolution)

@@ -7,6 +7,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import (
     Argument,
+    BufferArg,
     Call,
     GradArg,
     InputArg,
@@ -63,29 +64,29 @@ class Product:
         )
         self._packed = self._forward.layout(Query.WEIGHTS)
 
-    def forward(self, x: Argument, y: Argument) -> Call:
-        """Return what computes y."""
-        arguments = [x, self._reader(Arg.WEIGHTS, self._weight, self._packed)]
+    def forward(self, x: Matrix, y: Matrix) -> Call:
+        """Return a call that computes y."""
+        weight = self._reader(Arg.WEIGHTS, self._weight, self._packed)
+        arguments = [_argument(InputArg, Arg.SRC, x, self.x), weight]
         if self._row and self._bias:
             arguments.append(InputArg(Arg.BIAS, self._bias, self._row))
-        return Call(self._engine, self._forward, [*arguments, y])
+        arguments.append(_argument(OutputArg, Arg.DST, y, self.y))
+        return Call(self._engine, self._forward, arguments)
 
-    def gradient(self, dy: Argument, dx: Argument) -> Call:
-        """Return what computes the gradient of x.
+    def gradient(self, dy: Matrix, dx: Matrix) -> Call:
+        """Return a call that computes the gradient of x.
 
         The weight is used as it is, in C order: for few rows that is the fastest there is.
         """
-        found = self._engine.describe(
-            "inner_product_backward_data",
-            self.x.handle,
-            self.w.handle,
-            self.y.handle,
-            self._forward.handle,
-        )
-        return Call(self._engine, found, [dy, InputArg(Arg.WEIGHTS, self._weight, self.w), dx])
+        handles = self.x.handle, self.w.handle, self.y.handle
+        found = self._engine.describe("inner_product_backward_data", *handles, self._forward.handle)
+        source = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
+        target = _argument(OutputArg, Arg.DIFF_SRC, dx, self.x, diff=True)
+        weight = InputArg(Arg.WEIGHTS, self._weight, self.w)
+        return Call(self._engine, found, [source, weight, target])
 
-    def gradients(self, x: Argument, dy: Argument, *, bias: bool) -> Call:
-        """Return what adds to the gradients of W and, with ``bias``, of b."""
+    def gradients(self, x: Matrix, dy: Matrix, *, bias: bool) -> Call:
+        """Return a call that adds to the gradients of W and, with ``bias``, of b."""
         row = self._row if bias else None
         found = self._engine.describe(
             "inner_product_backward_weights",
@@ -95,10 +96,27 @@ class Product:
             self.y.handle,
             self._forward.handle,
         )
-        arguments = [x, dy, GradArg(Arg.DIFF_WEIGHTS, self._weight, self.w)]
+        source = _argument(InputArg, Arg.SRC, x, self.x)
+        gradient = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
+        arguments = [source, gradient, GradArg(Arg.DIFF_WEIGHTS, self._weight, self.w)]
         if row and self._bias:
             arguments.append(GradArg(Arg.DIFF_BIAS, self._bias, row))
         return Call(self._engine, found, arguments)
+
+
+Matrix = Operand | np.ndarray | BufferArg
+"""Rows of a product: a blob, an array, or an argument whose array changes between calls."""
+
+
+def _argument(
+    kind: type[InputArg | OutputArg], role: Arg, rows: Matrix, layout: Layout, *, diff: bool = False
+) -> Argument:
+    """Return an argument of this role; ``kind`` and ``diff`` are those of a blob's."""
+    if isinstance(rows, BufferArg):
+        return rows
+    if isinstance(rows, np.ndarray):
+        return BufferArg(role, layout, rows)
+    return kind(role, rows, layout, diff=diff)
 
 
 class InnerProductStep(OnednnStep[ops.InnerProduct]):
