@@ -36,7 +36,7 @@ class Convolution:
         bias = engine.plain((24,)).handle
         return engine.describe(
             "convolution_forward", Pass.INFERENCE, Algorithm.CONVOLUTION, x, w, bias, y,
-            dims((1, 1)), dims((0, 0)), pad, pad, attributes,
+            dims((1, 1)), dims((0, 0)), pad, pad, attributes=attributes,
         )  # fmt: skip
 
     def run(self, description, fixed):

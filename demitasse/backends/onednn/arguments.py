@@ -27,8 +27,6 @@ class CachedReorder:
 
     Args:
         role: Argument of the copy. Copies of one role overwrite each other.
-        size: Elements.
-        make: Converts the memory to an array of ``size`` elements.
         kept: True to use its own memory from the first read.
     """
 
@@ -138,11 +136,8 @@ class BlobArg(Argument):
     """An argument that is a blob's data or gradient.
 
     Args:
-        role: Which argument.
         blob: The blob. Its memory is read in each pass, because layers may share another memory in
             their forward pass.
-        layout: The layout the primitive was made for.
-        diff: True for the gradient, False for the data.
     """
 
     __slots__ = ("blob", "diff")
@@ -286,8 +281,6 @@ class Call:
     """A primitive with its arguments.
 
     Args:
-        engine: The engine.
-        description: The primitive to make.
         arguments: Arguments that change their memory; those that are read come first.
         fixed: Arguments that are buffers of our own, by role, with their descriptors.
     """

@@ -28,11 +28,7 @@ _special = (
 
 
 def _convolution(engine: Engine, op: ops.Conv, at: Operands) -> AnyStep:
-    """Return the Step of a convolution.
-
-    Raises:
-        Declined: There is none.
-    """
+    """Return the Step of a convolution."""
     for special in _special:
         with suppress(Declined):
             return special(engine, op, at)

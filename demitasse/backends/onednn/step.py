@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
+import numpy as np
+
+from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.onednn.arguments import written_layout
+from demitasse.backends.onednn.arguments import InputArg, OutputArg, written_layout
+from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.ops import Activation, Op
-from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, Step
+from demitasse.backends.step import LayoutUse, Operand, Operands, Step, decline_if, decline_in_place
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
 TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
 
 
-NEEDS_BOTTOM = "oneDNN needs a top of its own"
-"""Reason for declining in-place layers."""
+Fixed = tuple[int, int, np.ndarray]
+"""An argument that is a buffer of our own: its role, its descriptor, the buffer."""
 
 
 class Runnable(Protocol):
@@ -79,14 +84,16 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         Declined: The data is not float32, or there is none.
     """
 
+    needs_bottom: ClassVar[bool] = False
+    """True to decline in-place layers."""
+
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.dtype != "float32":
-            message = f"{op.dtype}; oneDNN takes float32"
-            raise Declined(message)
-        if any(blob.count == 0 for blob in (*at.bottom, *at.top)):
-            message = "an empty blob; oneDNN takes those with elements"
-            raise Declined(message)
+        decline_if(op.dtype != "float32", f"{op.dtype}; oneDNN takes float32")
+        message = "an empty blob; oneDNN takes those with elements"
+        decline_if(any(blob.count == 0 for blob in (*at.bottom, *at.top)), message)
+        if self.needs_bottom:
+            decline_in_place(at, "oneDNN needs a top of its own")
         self.forward_calls: list[Runnable] = []
         self.backward_calls: list[Runnable] = []
         self.derived: Sequence[Derived] = ()
@@ -122,20 +129,37 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         calls = self.backward_calls if backward else self.forward_calls
         return [use for call in calls for use in call.layout_uses]
 
+    @property
+    def kind(self) -> Pass:
+        """The kind of the forward primitive."""
+        return Pass.TRAINING if self.at.backward else Pass.INFERENCE
+
+    def in_and_out(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
+        """Return the arguments for the data of the first bottom and the first top."""
+        at = self.at
+        return InputArg(Arg.SRC, at.bottom[0], x), OutputArg(Arg.DST, at.top[0], y)
+
+    def gradients(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
+        """Return the arguments for the gradients of the first top and the first bottom."""
+        at = self.at
+        dy = InputArg(Arg.DIFF_DST, at.top[0], y, diff=True)
+        return dy, OutputArg(Arg.DIFF_SRC, at.bottom[0], x, diff=True)
+
+    def workspace_of(self, found: Description) -> list[Fixed]:
+        """Return the argument that a primitive writes for its gradient, if it has one."""
+        size = found.bytes_of(Query.WORKSPACE)
+        if not size:
+            return []
+        buffer = aligned(-(-size // 4))
+        self.kept_bytes += buffer.nbytes
+        return [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)]
+
     def expected(
         self, blob: Operand, shape: tuple[int, ...] | None = None, *, diff: bool = False
     ) -> Layout:
         """Return the layout in which a Step writes a blob's data or gradient; C order if unknown.
 
         Contents in another layout are converted.
-
-        Args:
-            blob: The blob.
-            shape: The shape of the layout; None for the blob's.
-            diff: True for the gradient, False for the data.
-
-        Raises:
-            Declined: The shape has too many axes.
         """
         memory = blob.diff_memory if diff else blob.data_memory
         return written_layout(self.engine, self.at.layouts, memory, shape or blob.shape)
@@ -143,10 +167,8 @@ class OnednnStep(Step[Engine, O], Generic[O]):
     def aliased(self, target: Operand, layout: Layout) -> Layout:
         """Return the layout in which a blob is written that may be a slice of a Concat's top.
 
-        Args:
-            target: The blob.
-            layout: The layout of a separate memory. With the channels last, the layout of the
-                slice takes its place.
+        ``layout`` is that of a separate memory. With the channels last, the layout of the slice
+        takes its place.
         """
         channel_slice, engine = target.data_memory.concat_slot, self.engine
         if channel_slice is None or channel_slice.shape != layout.shape or channel_slice.is_whole:

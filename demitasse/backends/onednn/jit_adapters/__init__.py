@@ -1,5 +1,6 @@
 """Our own kernels where Steps run them in place of the library's primitives.
 
-``selection.py`` chooses a kernel for a convolution and its layouts. ``calls.py`` has the interface
-of those kernels, and what their calls have in common.
+``convolutions.py`` chooses a kernel for a convolution and its layouts. ``calls.py`` has the
+interface of those kernels, and common parts of their calls. Functions raise ``Declined`` where no
+kernel can be compiled, or none suits the layout.
 """

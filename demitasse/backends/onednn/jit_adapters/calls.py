@@ -75,15 +75,7 @@ def images_in_vectors(layout: Layout, width: int) -> Images | None:
 
 
 def kernel_tuning(engine: Engine, lowering: str = "") -> Tuning:
-    """Return the tuning of our kernels, by the settings.
-
-    Args:
-        engine: The engine.
-        lowering: Name of the lowering that needs it, if it has one.
-
-    Raises:
-        Declined: The lowering is off, or no kernels can be compiled.
-    """
+    """Return the tuning of our kernels, by the settings."""
     tuning = engine.tuning.as_set(wanted())
     tuning.require(lowering)
     return tuning
@@ -94,11 +86,7 @@ SIX = (0.0, 6.0)
 
 
 def rectifier_of(then: ops.Activation | None) -> Rectifier:
-    """Return what our kernels do for an activation, or for none.
-
-    Raises:
-        Declined: It is none of theirs.
-    """
+    """Return what our kernels do for an activation, or for none."""
     if then is None:
         return NOTHING
     if then.function == "clip":
@@ -137,9 +125,6 @@ class KernelCall:
     """A kernel with its arguments.
 
     Args:
-        engine: The engine.
-        arguments: Arguments whose arrays the kernel takes, in this order.
-        code: Name of the code.
         run: The kernel; None in a class with a ``__call__`` of its own.
         scratch: Elements of scratch memory, which the kernel takes last; 0 for none.
         held: Bytes of the kernel.
@@ -194,12 +179,7 @@ class FilterGradientCall(KernelCall):
     """The gradients of the weights and the bias of a convolution.
 
     Args:
-        engine: The engine.
-        operands: Its operands.
-        code: Name of what runs.
         write: Writes the gradients of weights and bias: takes source, dy, weight, bias and scratch.
-        scratch: Elements of scratch memory; 0 for none.
-        held: Bytes of the kernel.
     """
 
     def __init__(
@@ -227,13 +207,9 @@ class ConvCall(KernelCall):
     """A convolution by a kernel with filters in its own order.
 
     Args:
-        engine: The engine.
-        operands: Its operands.
-        code: Name of what runs.
         make: Returns the kernel, which has ``filters``, ``update`` for new weights, and
             ``take_slopes`` if slopes of channels follow. Called at the first run or with the first
             weights, because fused calls replace some of the prepared calls.
-        uses: Further layouts that it offers or prefers.
     """
 
     def __init__(
@@ -397,11 +373,6 @@ class ConvKernels:
     """Interface of the kernels that replace the library's primitives; here nothing does.
 
     Its methods return what a Step runs, or None where the library is to run.
-
-    Args:
-        engine: The engine.
-        x: The input's shape, (N, C, *spatial).
-        why: Why there are no kernels; empty where there are some.
 
     Attributes:
         pads_filters: Whether filters of few channels fill no whole vectors.

@@ -61,13 +61,7 @@ def conv_kernels(
 ) -> ConvKernels:
     """Return the kernels that may run a convolution, whatever the layouts.
 
-    Args:
-        engine: The engine.
-        op: The convolution.
-        x: Its input's shape, (N, C, *spatial).
-        y: Its output's shape.
-        followers: Operations that may be fused with it.
-        training: True if filters change between passes.
+    Shapes: ``x``, ``y`` (N, C, *spatial).
     """
     if op.after:
         return ConvKernels(engine, x, ("other pads after the axes than before",))
@@ -158,9 +152,6 @@ class DepthwiseKernels(ConvKernels):
     """Convolutions of each channel by itself, without gradients.
 
     Args:
-        engine: The engine.
-        x: The input's shape, (N, C, H, W).
-        strips: The schedule.
         joined: True if it is fused with the convolution behind it.
     """
 
@@ -297,11 +288,7 @@ class DirectKernels(ConvKernels):
 
 
 def _direct(
-    call: type[ConvCall],
-    engine: Engine,
-    banding: DirectSchedule,
-    operands: ConvOperands,
-    y: Images,
+    call: type[ConvCall], engine: Engine, banding: DirectSchedule, operands: ConvOperands, y: Images
 ) -> ConvCall:
     """Return a call of a direct convolution, whose source is in C order."""
 
@@ -355,11 +342,7 @@ def transposed_kernels(
 ) -> TransposedKernels | None:
     """Return what computes the gradients of a convolution to few channels; None for others.
 
-    Args:
-        engine: The engine.
-        op: The convolution.
-        x: Its input's shape, (N, C, *spatial).
-        y: Its output's shape.
+    Shapes: ``x``, ``y`` (N, C, *spatial).
     """
     reach = tuple(d * (k - 1) for d, k in zip(op.dilation, op.kernel, strict=True))
     pad = tuple(r - p for r, p in zip(reach, op.pad, strict=True))

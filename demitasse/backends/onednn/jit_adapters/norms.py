@@ -24,7 +24,7 @@ from demitasse.backends.onednn.jit_adapters.unary import suitable_images
 from demitasse.backends.onednn.library.constants import Normalization as NormFlags
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.norm import Normalization, PlaneNorm
@@ -71,26 +71,15 @@ def stored_statistics(blobs: Sequence[Operand]) -> tuple[np.ndarray, np.ndarray]
 
 
 def decline_other_scales(op: ops.Scale, at: Operands, shape: ops.Shape) -> None:
-    """Leave to others a Scale that has not one learned factor for each channel of ``shape``.
-
-    Raises:
-        Declined: It has not.
-    """
-    if len(at.bottom) > 1:
-        message = "factors from a second bottom; oneDNN takes learned ones"
-        raise Declined(message)
+    """Leave to others a Scale that has not one learned factor for each channel of ``shape``."""
+    decline_if(len(at.bottom) > 1, "factors from a second bottom; oneDNN takes learned ones")
     channels = (*shape[:2], math.prod(shape[2:]))
-    if len(shape) < 2 or (op.outer, op.dim, op.inner) != channels:
-        message = "factors over other axes; oneDNN takes one for each channel"
-        raise Declined(message)
+    message = "factors over other axes; oneDNN takes one for each channel"
+    decline_if(len(shape) < 2 or (op.outer, op.dim, op.inner) != channels, message)
 
 
 def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization:
-    """Return a kernel that normalises by the batch's statistics.
-
-    Raises:
-        Declined: No kernel can be compiled, or none suits the layout.
-    """
+    """Return a kernel that normalises by the batch's statistics."""
     tuning = kernel_tuning(engine, "norm")
     if parts.norm is None or not parts.uses_batch_stats:
         message = "stored statistics; our kernel computes the batch's"
@@ -107,11 +96,7 @@ def takes_rest(images: Images, width: int) -> bool:
 
 
 def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm:
-    """Return a kernel that normalises each channel of each image by itself.
-
-    Raises:
-        Declined: No kernel can be compiled, or none suits the layout.
-    """
+    """Return a kernel that normalises each channel of each image by itself."""
     tuning = kernel_tuning(engine)
     images = in_padded_blocks(engine, layout)
     if images is None or images_of(layout) is not None:
@@ -129,12 +114,7 @@ class _Source(Protocol):
 
 
 class _Fixed:
-    """An array of our own where there is no parameter.
-
-    Args:
-        count: Its elements.
-        number: What each of them is.
-    """
+    """An array of our own where there is no parameter."""
 
     def __init__(self, count: int, number: float = 0.0) -> None:
         self._array = aligned(count)
@@ -146,15 +126,7 @@ class _Fixed:
 
 
 class NormCall(KernelCall):
-    """BatchNorm, and Scale and ReLU where they follow.
-
-    Args:
-        engine: The engine.
-        kernel: The kernel.
-        source: What is read.
-        target: What is written, in the same layout.
-        parameters: Factors and offsets of the channels, those of them that there are.
-    """
+    """BatchNorm, and Scale and ReLU where they follow."""
 
     def __init__(
         self,
@@ -186,11 +158,7 @@ class NormGradientCall(KernelCall):
     """The gradients of what a call has computed.
 
     Args:
-        forward: That call.
         source: Its input; None where it is named before each run.
-        dy: The gradient of its output.
-        dx: That of its input; None where it is not wanted.
-        gradients: Those of the factors and of the offsets; None for each that is not wanted.
         behind: The gradient behind the norm, which takes the place of ``dy``; None in place, where
             ``dx`` does. It is written where somebody may look at it.
     """

@@ -39,17 +39,8 @@ def pointwise_call(
 ) -> tuple[KernelCall, Callable[[np.ndarray], None]]:
     """Return a call that normalises, rectifies and convolves pixels; and what takes its weights.
 
-    Args:
-        engine: The engine.
-        op: The convolution.
-        source: The input.
-        target: The output.
-        factors: Factors and offsets of the input's channels; they may change between calls.
-        offsets: One for each channel of the output; they may change too.
-        then: Epilogue of the sums.
-
-    Raises:
-        Declined: Our kernels do not take it.
+    ``factors`` are those of the input's channels, and their offsets; ``offsets`` are those of the
+    output's channels. All may change between calls.
     """
     parts = plan_pointwise(op, source.layout.shape, target.layout.shape, kernel_tuning(engine))
     check_norm_gain(parts)
@@ -79,18 +70,8 @@ def separable_call(
 ) -> KernelCall:
     """Return a call of a depthwise convolution fused with a pointwise convolution.
 
-    Args:
-        engine: The engine.
-        convolutions: Both.
-        source: The input.
-        target: The output.
-        folded: Weights and offsets of both; their ``update`` is set.
-        then: Epilogues of the sums of the first and of the second.
-        other: A blob in the target's layout that is added to the second's sums before; None for
-            none.
-
-    Raises:
-        Declined: Our kernels do not take it.
+    ``update`` of both ``folded`` is set. ``other`` has the target's layout, and is added to the
+    second's sums before ``then``.
     """
     blocks = plan_separable(*convolutions, kernel_tuning(engine))
     x, y = images_in_vectors(source.layout, blocks.strips.width), images_of(target.layout)
@@ -122,16 +103,8 @@ def rows_call(
 ) -> KernelCall | None:
     """Return the product of few rows with a weight; None where there are more, or none can be made.
 
-    Args:
-        engine: The engine.
-        source: The rows. Shape: (rows, K).
-        weight: In a layout that the library chose. Shape: (M, K).
-        bias: Shape: (M,). None for none.
-        target: The results. Shape: (rows, M).
-        then: What follows; None for nothing.
-
-    Raises:
-        Declined: The kernel does not do what follows.
+    The library chose the layout of the weight. Shapes: source (rows, K), weight (M, K), bias (M,),
+    target (rows, M).
     """
     from demitasse.backends.kernels.products import MOST_ROWS, FewRows
 
@@ -155,11 +128,7 @@ def rows_call(
 
 
 def _then(then: ops.Activation | None) -> Then:
-    """Return what becomes of the sums.
-
-    Raises:
-        Declined: The kernel does not do it.
-    """
+    """Return what becomes of the sums."""
     if then is not None and then.function in ("sigmoid", "tanh"):
         return "sigmoid" if then.function == "sigmoid" else "tanh"
     return rectifier_of(then)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,69 +15,10 @@ from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import channel_blocks
-from demitasse.backends.step import Declined, Operand, Operands
-
-if TYPE_CHECKING:
-    from demitasse.backends.kernels.recurrence import Recurrence
+from demitasse.backends.step import Operand, Operands, decline_if
 
 LARGE = 1 << 20
 """Weights of the hidden state from which on the library's products are faster in training."""
-
-
-def steps_call(
-    engine: Engine,
-    op: ops.Recurrent,
-    at: Operands,
-    z: np.ndarray,
-    static: np.ndarray | None,
-    hidden: Callable[[], np.ndarray],
-) -> StepsCall:
-    """Return what computes the steps of a recurrent layer.
-
-    Args:
-        engine: The engine.
-        op: The operation.
-        at: Its blobs.
-        z: The inputs of the gates. Shape: (T, N, G * H).
-        static: What each sequence adds to its inputs in all steps; None for nothing. Shape:
-            (N, G * H).
-        hidden: Returns where the hidden states go. Shape: (T, N, H).
-
-    Raises:
-        Declined: There are no kernels here.
-    """
-    from demitasse.backends.kernels.recurrence import Recurrence
-
-    tuning = kernel_tuning(engine)
-    weight, size = at.params[3 if op.static else 2], op.m
-    blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
-
-    kernel = Recurrence(op.cell, z, tuning, static=static)
-    return StepsCall(engine, op, at, ParamArg(Arg.WEIGHTS, weight, blocks), kernel, hidden)
-
-
-def learned_steps(
-    engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray
-) -> LearnedSteps:
-    """Return the steps of a recurrent layer that gradients are wanted of.
-
-    Args:
-        engine: The engine.
-        op: The operation.
-        weight: That of the hidden state.
-        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
-
-    Raises:
-        Declined: There are no kernels here, or the library multiplies faster.
-    """
-    tuning = kernel_tuning(engine)
-    if math.prod(weight.shape) >= LARGE:
-        message = f"a weight {weight.shape} that is too large for the caches"
-        raise Declined(message)
-    size = op.m
-    blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
-
-    return LearnedSteps(engine, op, weight, blocks, z, tuning)
 
 
 def output_call(engine: Engine, blob: Operand) -> KernelCall:
@@ -93,11 +33,8 @@ class StepsCall(KernelCall):
     """All steps of a recurrent layer.
 
     Args:
-        engine: The engine.
-        op: The operation.
-        at: Its blobs.
-        weight: The weight of the hidden state, as the kernel takes it.
-        kernel: The kernel.
+        z: The inputs of the gates. Shape: (T, N, G * H).
+        static: Each sequence's addition to its inputs in all steps, or None. Shape: (N, G * H).
         hidden: Returns where the hidden states go. Shape: (T, N, H).
     """
 
@@ -106,13 +43,18 @@ class StepsCall(KernelCall):
         engine: Engine,
         op: ops.Recurrent,
         at: Operands,
-        weight: InputArg,
-        kernel: Recurrence,
+        z: np.ndarray,
+        static: np.ndarray | None,
         hidden: Callable[[], np.ndarray],
     ) -> None:
+        from demitasse.backends.kernels.recurrence import Recurrence
+
         self._op, self._at, self._hidden = op, at, hidden
-        self._weight, self._kernel = weight, kernel
-        super().__init__(engine, (weight,), kernel.code, held=kernel.nbytes)
+        tuning = kernel_tuning(engine)
+        blocks = _weight_blocks(engine, op, z, tuning)
+        self._weight = ParamArg(Arg.WEIGHTS, at.params[3 if op.static else 2], blocks)
+        self._kernel = Recurrence(op.cell, z, tuning, static=static)
+        super().__init__(engine, (self._weight,), self._kernel.code, held=self._kernel.nbytes)
 
     def __call__(self) -> None:
         weight, cont = self._weight.array(), self._at.bottom[1].read()
@@ -134,29 +76,25 @@ class StepsCall(KernelCall):
         return carried, carried
 
 
-class LearnedSteps:
-    """All steps of a recurrent layer, and their gradients; see ``steps.sequences.Steps``.
+def _weight_blocks(engine: Engine, op: ops.Recurrent, z: np.ndarray, tuning: Tuning) -> Layout:
+    """Return the layout in which the kernel of steps takes the weight of the hidden state."""
+    return channel_blocks(engine, (z.shape[-1] // op.m, op.m, op.m), tuning.width)
 
-    Args:
-        engine: The engine.
-        op: The operation.
-        weight: That of the hidden state.
-        blocks: The layout in which the kernel of steps takes it.
-        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
-        tuning: The kernels' vectors and threads.
+
+class LearnedSteps:
+    """All steps of a recurrent layer, and their gradients; see ``steps.recurrent.StepwiseRNN``.
+
+    Raises:
+        Declined: No kernel can be compiled, or the library multiplies faster.
     """
 
     calls = ()
 
-    def __init__(
-        self,
-        engine: Engine,
-        op: ops.Recurrent,
-        weight: Operand,
-        blocks: Layout,
-        z: np.ndarray,
-        tuning: Tuning,
-    ) -> None:
+    def __init__(self, engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray) -> None:
+        tuning = kernel_tuning(engine)
+        message = f"a weight {weight.shape} that is too large for the caches"
+        decline_if(math.prod(weight.shape) >= LARGE, message)
+        blocks = _weight_blocks(engine, op, z, tuning)
         from demitasse.backends.kernels.recurrence import Recurrence, SavedStates
 
         self._cell, self._tuning = op.cell, tuning

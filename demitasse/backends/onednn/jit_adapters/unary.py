@@ -17,7 +17,7 @@ from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of, 
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.regions import Bins
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.l2_normalize import L2Normalize
@@ -39,9 +39,7 @@ def elementwise_call(
     """Return a call of a function of every element."""
     from demitasse.backends.kernels.elementwise import MOST, Elementwise
 
-    if len(sources) > MOST:
-        message = f"{len(sources)} arrays; our kernels read up to {MOST}"
-        raise Declined(message)
+    decline_if(len(sources) > MOST, f"{len(sources)} arrays; our kernels read up to {MOST}")
     kernel = Elementwise(function, numbers, targets[0].layout.size, kernel_tuning(engine))
     return KernelCall(engine, (*sources, *targets), kernel.code, kernel)
 
@@ -54,11 +52,7 @@ def map_call(engine: Engine, source: InputArg, target: OutputArg, kernel: Any) -
 def suitable_images(
     layout: Layout, takes: Callable[..., bool], width: int, *numbers: float
 ) -> Images:
-    """Return the images of a layout.
-
-    Raises:
-        Declined: There are none, or ``takes`` refuses the images, the numbers and the width.
-    """
+    """Return the images of a layout."""
     images = images_of(layout)
     if images is None or not takes(images, *numbers, width):
         message = f"channels of {layout.shape} that fill no vectors of {width} here"
@@ -67,11 +61,7 @@ def suitable_images(
 
 
 def first_suitable(layouts: Iterable[Layout], make: Callable[[Layout], K]) -> tuple[Layout, K]:
-    """Return the first layout that a kernel takes, and the kernel.
-
-    Raises:
-        Declined: No layout suits ``make``.
-    """
+    """Return the first layout that a kernel takes, and the kernel."""
     reason = Declined("no layout suits the kernel")
     for layout in dict.fromkeys(layouts):
         try:
@@ -86,11 +76,7 @@ def factors_call(
 ) -> KernelCall:
     """Return a call that multiplies channels with factors, adds offsets and rectifies.
 
-    Args:
-        engine: The engine.
-        source: The input.
-        target: The output, in the same layout or one with the same blocks of channels.
-        values: Factors and offsets, which may change between calls.
+    The target has the source's blocks of channels. Factors and offsets may change between calls.
     """
     from demitasse.backends.kernels.channel_affine import ChannelFactors
 
@@ -125,12 +111,7 @@ def region_call(
 ) -> KernelCall:
     """Return a call that takes the maxima of bins of regions.
 
-    Args:
-        engine: The engine.
-        op: The operation.
-        source: The map.
-        target: The results, in C order.
-        bins: Returns the bins of the present regions.
+    The target is in C order.
     """
     from demitasse.backends.kernels.roi_pooling import RegionMaxima
 
@@ -157,18 +138,14 @@ def rows_kernel(
 ) -> SmallAxisSoftmax:
     """Return the softmax of many short rows.
 
-    Args:
-        engine: The engine.
-        rows: Number of rows, one behind the other, or of each image.
-        length: Elements of a row.
-        images: Number of images, whose planes are classes.
+    Rows lie one behind the other; with ``images``, each image has ``rows`` of them, and its planes
+    are classes.
     """
     from demitasse.backends.kernels.softmax import SmallAxisSoftmax, takes
 
     tuning = kernel_tuning(engine, "few_classes")
-    if not takes(rows, length, tuning.width):
-        message = f"{rows} rows of {length}; our kernel takes many short rows"
-        raise Declined(message)
+    message = f"{rows} rows of {length}; our kernel takes many short rows"
+    decline_if(not takes(rows, length, tuning.width), message)
     return SmallAxisSoftmax(rows, length, tuning, images)
 
 

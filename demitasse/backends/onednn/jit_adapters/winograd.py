@@ -33,14 +33,7 @@ if TYPE_CHECKING:
 
 
 class WinogradKernels(ConvKernels):
-    """Kernels of Winograd's filtering.
-
-    Args:
-        engine: The engine.
-        x: The input's shape, (N, C, *spatial).
-        tiling: How it is tiled.
-        training: Whether filters change between passes.
-    """
+    """Kernels of Winograd's filtering."""
 
     gains_more = True
 
@@ -120,8 +113,6 @@ class TransformedFilters:
     """Filters at the points, which follow a parameter or are given.
 
     Args:
-        engine: The engine.
-        tiling: The convolution, or that which is the gradient of its input.
         kept: Whether the parameter stays what it is for many passes.
     """
 
@@ -161,16 +152,7 @@ class TransformedFilters:
 
 
 class WinogradCall(PackedConvCall):
-    """A convolution over tiles.
-
-    Args:
-        engine: The engine.
-        tiling: The convolution.
-        operands: Its operands.
-        images: The layouts of what is read, and of what is written.
-        filters: The transformed filters.
-        pool: True to pool pairs of rows and columns.
-    """
+    """A convolution over tiles."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ from demitasse.backends.onednn.library.primitive import (
     make_attributes,
 )
 from demitasse.backends.onednn.threads import wanted
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -56,16 +56,14 @@ SLAB = 1 << 20
 
 
 class _OfThread(threading.local):
-    workspaces: list[np.ndarray] | None = None
-    lent: dict[int, np.ndarray] | None = None
-    reorders: dict[tuple[Layout, Layout], Primitive] | None = None
+    def __init__(self) -> None:
+        self.workspaces: list[np.ndarray] = []
+        self.lent: dict[int, np.ndarray] = {}
+        self.reorders: dict[tuple[Layout, Layout], Primitive] = {}
 
 
 class Engine(HostEngine):
     """The library, with a stream to run in; or layouts, copies and kernels of our own alone.
-
-    Args:
-        library: As :func:`load` returns it; None to do without.
 
     Attributes:
         wide: Whether the library uses AVX-512.
@@ -82,12 +80,8 @@ class Engine(HostEngine):
         self.wide = best >= AVX512
         self.tuning = Tuning(width=16 if self.wide else 8 if best >= AVX2 else 0)
         if library is None:  # the other code is numpy's
-            self.tuning = Tuning(
-                vector_width(),
-                always=frozenset(
-                    ("few_inputs", "depthwise", "few_outputs", "grouped", "pointwise")
-                ),
-            )
+            kernels = ("few_inputs", "depthwise", "few_outputs", "grouped", "pointwise")
+            self.tuning = Tuning(vector_width(), always=frozenset(kernels))
         self.stream = Stream(library)
         self.handle = self.stream.engine
         self.attributes = make_attributes(library)
@@ -99,38 +93,37 @@ class Engine(HostEngine):
 
     # -- primitives ------------------------------------------------------------------------------
 
-    def describe(self, function: str, *arguments: Any, general: bool = False) -> Description:
+    def describe(
+        self, function: str, *arguments: Any, attributes: int | None = None, general: bool = False
+    ) -> Description:
         """Ask for a primitive.
 
-        Args:
-            function: What is created, e.g. "convolution_forward".
-            arguments: Of that function of the library, after the engine.
-            general: Take a slow, general one too.
+        ``arguments`` are those of the library's function between the engine and the attributes;
+        ``general`` accepts slow code.
 
         Raises:
             Declined: The library has only a slow, general one, or none.
         """
         if self.library is None:
             return self._layouts_alone(function, arguments)
-        handle = c_void_p()
-        name = f"dnnl_{function}_primitive_desc_create"
-        make: Callable[..., int] = getattr(self.library, name)
-        status = make(ctypes.byref(handle), self.handle, *arguments)
-        if status or not handle.value:
-            message = f"oneDNN's {_words(function)} does not take this: {failure(status)}"
-            raise Declined(message)
-        found = Description(self.library, handle.value)
-        if found.family is CodeFamily.REFERENCE and not general:
-            message = f"oneDNN's {_words(function)} is slow for this: {found.implementation}"
-            raise Declined(message)
+        words = _words(function)
+        make = getattr(self.library, f"dnnl_{function}_primitive_desc_create")
+        attributes = self.attributes if attributes is None else attributes
+        found = self._made(f"oneDNN's {words}", make, self.handle, *arguments, attributes)
+        message = f"oneDNN's {words} is slow for this: {found.implementation}"
+        decline_if(found.family is CodeFamily.REFERENCE and not general, message)
         return found
 
-    def _layouts_alone(self, function: str, arguments: Sequence[Any]) -> Description:
-        """Return the layouts of a convolution, without the library: images have channels last.
+    def _made(self, title: str, make: Callable[..., int], *arguments: Any) -> Description:
+        handle = c_void_p()
+        status = make(ctypes.byref(handle), *arguments)
+        if status or not handle.value:
+            message = f"{title} does not take this: {failure(status)}"
+            raise Declined(message)
+        return Description(self.library, handle.value)
 
-        Raises:
-            Declined: The operation is none that kernels of our own may run.
-        """
+    def _layouts_alone(self, function: str, arguments: Sequence[Any]) -> Description:
+        """Return the layouts of a convolution, without the library: images have channels last."""
         message = f"oneDNN is not here, whose {_words(function)} this needs"
         places = CONVOLUTIONS.get(function)
         if places is None:
@@ -147,22 +140,15 @@ class Engine(HostEngine):
         return Undescribed(layouts, f"no kernel of ours takes this; {message}")
 
     def describe_reorder(self, here: int, there: int) -> Description:
-        """Ask for a copy from one descriptor to another.
-
-        Raises:
-            Declined: The library has none.
-        """
+        """Ask for a copy from one descriptor to another."""
         if self.library is None:
             tuning = replace(self.tuning, threads=wanted())
             return CopyDescription(arrangement_of(here), arrangement_of(there), tuning)
-        handle = c_void_p()
-        status = self.library.dnnl_reorder_primitive_desc_create(
-            ctypes.byref(handle), here, self.handle, there, self.handle, self.attributes
+        make, title = (
+            self.library.dnnl_reorder_primitive_desc_create,
+            "oneDNN's copy between layouts",
         )
-        if status or not handle.value:
-            message = f"oneDNN's copy between layouts does not take this: {failure(status)}"
-            raise Declined(message)
-        return Description(self.library, handle.value)
+        return self._made(title, make, here, self.handle, there, self.handle, self.attributes)
 
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
         """Copy elements from one layout to another of the same shape; padding becomes 0.
@@ -182,10 +168,8 @@ class Engine(HostEngine):
         parts = slabs(self.library, there, SLAB)
         copies = [(part, self._known_copier(self.plain(part.shape), part)) for part in parts]
         read = written = 0
-        with (
-            command_queue.immediate(),
-            Uninterrupted(),
-        ):  # an interrupt would leave half of each array
+        # an interrupt would leave half of each array
+        with command_queue.immediate(), Uninterrupted():
             for part, copy in copies:
                 old = source[read : read + math.prod(part.shape)]
                 _run(copy, _filled(old, part), target[written : written + part.size])
@@ -195,8 +179,6 @@ class Engine(HostEngine):
 
     def _known_copier(self, here: Layout, there: Layout) -> Primitive:
         known = self._own.reorders
-        if known is None:
-            known = self._own.reorders = {}
         primitive = known.get((here, there))
         if primitive is None:
             primitive = known[here, there] = self.copier(here, there)
@@ -264,9 +246,8 @@ class Engine(HostEngine):
     @property
     def nbytes(self) -> int:
         """Bytes of this thread's working memory, that of primitives included."""
-        own = sum(array.nbytes for array in self._own.workspaces or ())
-        own += sum(array.nbytes for array in (self._own.lent or {}).values())
-        return super().nbytes + own + self.stream.nbytes
+        arrays = (*self._own.workspaces, *self._own.lent.values())
+        return super().nbytes + sum(array.nbytes for array in arrays) + self.stream.nbytes
 
     @property
     def grown(self) -> int:
@@ -276,8 +257,6 @@ class Engine(HostEngine):
     def workspaces(self, *sizes: int) -> list[np.ndarray]:
         """Return arrays of at least these sizes, shared by all Steps of a thread."""
         own = self._own.workspaces
-        if own is None:
-            own = self._own.workspaces = []
         for place, size in enumerate(sizes):
             if place == len(own):
                 own.append(aligned(size))
@@ -292,8 +271,6 @@ class Engine(HostEngine):
         Shape: (size,).
         """
         lent = self._own.lent
-        if lent is None:
-            lent = self._own.lent = {}
         found = lent.get(role)
         if found is None or found.shape[0] < size:
             self._grown += found is not None

@@ -1,7 +1,7 @@
 """Memory layouts of a shape: C order, channels last, blocks of channels.
 
 Layouts are chosen by the primitives, never by us; here they are only told apart. Two layouts that
-put every element in the same place are the same object.
+put every element in the same place are the same object. A shape of more than 12 axes is declined.
 
 Without oneDNN's library (``library`` is None), Python keeps the descriptors: numbers of
 :class:`Arrangement`. The kernels' layouts, copies and planning then work as with the library.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from demitasse.backends.arrays import ChannelSlice
 from demitasse.backends.onednn.library.constants import ANY, BLOCKED, FLOAT32, Query
 from demitasse.backends.onednn.library.library import check, create
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 from demitasse.errors import DeviceError
 
 MOST_AXES = 12
@@ -117,11 +117,7 @@ def dims(values: Shape) -> Any:
 
 
 def strided(library: Any, shape: Shape, strides: Shape) -> int:
-    """Return a new memory descriptor of elements that lie at these distances.
-
-    Raises:
-        Declined: The shape has too many axes.
-    """
+    """Return a new memory descriptor of elements that lie at these distances."""
     _check_axes(shape)
     if library is None:
         return _register(Arrangement(shape, shape, strides))
@@ -130,11 +126,7 @@ def strided(library: Any, shape: Shape, strides: Shape) -> int:
 
 
 def plain(library: Any, shape: Shape) -> Layout:
-    """Return the layout in C order.
-
-    Raises:
-        Declined: The shape has too many axes.
-    """
+    """Return the layout in C order."""
     key: Key = (shape, "plain")
     found = _known.get(key)
     if found is None:
@@ -146,11 +138,7 @@ def plain(library: Any, shape: Shape) -> Layout:
 
 
 def part(library: Any, channel_slice: ChannelSlice) -> Layout:
-    """Return the layout of a range of channels; a buffer begins with the first of them.
-
-    Raises:
-        Declined: The shape has too many axes.
-    """
+    """Return the layout of a range of channels; a buffer begins with the first of them."""
     whole = channel_slice.whole
     outer = (whole[0], *whole[2:], whole[1])
     strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer) - 1)]
@@ -177,10 +165,7 @@ def part(library: Any, channel_slice: ChannelSlice) -> Layout:
 def slabs(library: Any, layout: Layout, size: int) -> list[Layout]:
     """Return the layouts of ranges of the first axis that lie one after the other.
 
-    Args:
-        library: The library.
-        layout: That of the whole.
-        size: Elements of a range, about. It has a whole number of the layout's blocks.
+    A range has about ``size`` elements, and a whole number of the layout's blocks.
 
     Returns:
         Those of the ranges in their order; the layout itself where its ranges lie otherwise. Where
@@ -212,11 +197,7 @@ def _leading(library: Any, layout: Layout, rows: int) -> Layout:
 def descriptor_of_part(library: Any, whole: Layout, shape: Shape, first: Shape) -> int:
     """Return a new descriptor of a part of a buffer.
 
-    Args:
-        library: The library, or None.
-        whole: Layout of the whole.
-        shape: Shape of the part.
-        first: Index of the part's first element, for each axis.
+    ``first`` is the index of the part's first element, for each axis.
 
     Raises:
         Declined: The part begins or ends within a block.
@@ -255,11 +236,7 @@ def blocked(library: Any, shape: Shape, axis: int, block: int) -> Layout:
 
 
 def any_layout(library: Any, shape: Shape) -> int:
-    """Return a new memory descriptor that leaves the layout to the primitive.
-
-    Raises:
-        Declined: The shape has too many axes.
-    """
+    """Return a new memory descriptor that leaves the layout to the primitive."""
     _check_axes(shape)
     if library is None:
         return _register(Arrangement(shape, shape, ()))
@@ -309,11 +286,7 @@ def layout_of(library: Any, descriptor: int) -> Layout:
 
 
 def _find_arrangement(library: Any, descriptor: int) -> Arrangement:
-    """Return the arrangement that a memory descriptor describes.
-
-    Raises:
-        Declined: The descriptor is opaque or empty.
-    """
+    """Return the arrangement that a memory descriptor describes."""
     if library is None:
         known = _arrangements.get(descriptor)
         if known is not None and (known.strides or not known.shape):
@@ -321,9 +294,8 @@ def _find_arrangement(library: Any, descriptor: int) -> Arrangement:
         axes = 0
     else:
         axes = _number(library, descriptor, Query.NDIMS) if descriptor else 0
-    if not axes or _number(library, descriptor, Query.FORMAT_KIND) != BLOCKED:
-        message = "an opaque layout; Steps need one of strides and blocks"
-        raise Declined(message)
+    message = "an opaque layout; Steps need one of strides and blocks"
+    decline_if(not axes or _number(library, descriptor, Query.FORMAT_KIND) != BLOCKED, message)
     blocks = _number(library, descriptor, Query.INNER_COUNT)
     return Arrangement(
         _sizes(library, descriptor, Query.DIMS, axes),
@@ -335,9 +307,7 @@ def _find_arrangement(library: Any, descriptor: int) -> Arrangement:
 
 
 def _check_axes(shape: Shape) -> None:
-    if len(shape) > MOST_AXES:
-        message = f"{len(shape)} axes; oneDNN takes {MOST_AXES}"
-        raise Declined(message)
+    decline_if(len(shape) > MOST_AXES, f"{len(shape)} axes; oneDNN takes {MOST_AXES}")
 
 
 def _parts(padded: Shape, strides: Shape, sizes: Shape, owners: Shape) -> list[tuple[int, ...]]:

@@ -23,21 +23,13 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.kernels import language as kernels
-from demitasse.backends.kernels.language.target import (
-    AARCH64,
-    architecture,
-    is_x86,
-    vector_width,
-)
+from demitasse.backends.kernels.language.target import AARCH64, architecture, is_x86, vector_width
 from demitasse.backends.kernels.language.team import runtime_environment
 from demitasse.backends.kernels.team import install
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
 
-NAMES = {
-    "darwin": ("libdnnl.3.dylib", "libdnnl.dylib"),
-    "win32": ("dnnl.dll",),
-}
+NAMES = {"darwin": ("libdnnl.3.dylib", "libdnnl.dylib"), "win32": ("dnnl.dll",)}
 """File name of the library by system."""
 
 UNIX_NAMES = ("libdnnl.so.3", "libdnnl.so.3.6")  # the latter is Debian's, from 3.6 on
@@ -291,75 +283,33 @@ SIGNATURES: dict[str, list[Any]] = {
     "dnnl_primitive_desc_query": [c_void_p, c_int, c_int, c_void_p],
     "dnnl_primitive_execute": [c_void_p, c_void_p, c_int, c_void_p],
     "dnnl_reorder_primitive_desc_create": [_PD, _MD, c_void_p, _MD, c_void_p, c_void_p],
-    "dnnl_convolution_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p,
-    ],
-    "dnnl_convolution_backward_data_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
-    ],
-    "dnnl_convolution_backward_weights_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
-    ],
-    "dnnl_deconvolution_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p,
-    ],
-    "dnnl_deconvolution_backward_data_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
-    ],
-    "dnnl_deconvolution_backward_weights_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
-    ],
-    "dnnl_inner_product_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, c_void_p,
-    ],
-    "dnnl_inner_product_backward_data_primitive_desc_create": [
-        _PD, c_void_p, _MD, _MD, _MD, c_void_p, c_void_p,
-    ],
-    "dnnl_inner_product_backward_weights_primitive_desc_create": [
-        _PD, c_void_p, _MD, _MD, _MD, _MD, c_void_p, c_void_p,
-    ],
-    "dnnl_matmul_primitive_desc_create": [_PD, c_void_p, _MD, _MD, _MD, _MD, c_void_p],
-    "dnnl_pooling_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, *[_DIMS] * 5, c_void_p,
-    ],
-    "dnnl_pooling_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, *[_DIMS] * 5, c_void_p, c_void_p,
-    ],
-    "dnnl_lrn_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, c_int64, c_float, c_float, c_float, c_void_p,
-    ],
-    "dnnl_lrn_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, c_int64, c_float, c_float, c_float,
-        c_void_p, c_void_p,
-    ],
-    "dnnl_eltwise_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, c_float, c_float, c_void_p,
-    ],
-    "dnnl_prelu_forward_primitive_desc_create": [_PD, c_void_p, c_int, _MD, _MD, _MD, c_void_p],
-    "dnnl_prelu_backward_primitive_desc_create": [
-        _PD, c_void_p, _MD, _MD, _MD, _MD, _MD, c_void_p, c_void_p,
-    ],
-    "dnnl_softmax_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, c_int, _MD, _MD, c_int, c_void_p,
-    ],
-    "dnnl_softmax_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, c_int, c_void_p, c_void_p,
-    ],
-    "dnnl_batch_normalization_forward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, c_float, c_uint, c_void_p,
-    ],
-    "dnnl_batch_normalization_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, c_float, c_uint, c_void_p, c_void_p,
-    ],
-    "dnnl_binary_primitive_desc_create": [_PD, c_void_p, c_int, _MD, _MD, _MD, c_void_p],
-    "dnnl_concat_primitive_desc_create": [
-        _PD, c_void_p, _MD, c_int, c_int, POINTER(c_void_p), c_void_p,
-    ],
-    "dnnl_sum_primitive_desc_create": [
-        _PD, c_void_p, _MD, c_int, POINTER(c_float), POINTER(c_void_p), c_void_p,
-    ],
-}  # fmt: skip
-"""Those that return a status."""
+}
+"""Functions that return a status."""
+
+PRIMITIVES: dict[str, list[Any]] = {
+    "convolution_forward": [c_int, c_int, *[_MD] * 4, *[_DIMS] * 4],
+    "convolution_backward_data": [c_int, *[_MD] * 3, *[_DIMS] * 4, c_void_p],
+    "convolution_backward_weights": [c_int, *[_MD] * 4, *[_DIMS] * 4, c_void_p],
+    "deconvolution_forward": [c_int, c_int, *[_MD] * 4, *[_DIMS] * 4],
+    "inner_product_forward": [c_int, *[_MD] * 4],
+    "inner_product_backward_data": [*[_MD] * 3, c_void_p],
+    "inner_product_backward_weights": [*[_MD] * 4, c_void_p],
+    "matmul": [_MD] * 4,
+    "pooling_forward": [c_int, c_int, _MD, _MD, *[_DIMS] * 5],
+    "pooling_backward": [c_int, _MD, _MD, *[_DIMS] * 5, c_void_p],
+    "lrn_forward": [c_int, c_int, _MD, _MD, c_int64, *[c_float] * 3],
+    "lrn_backward": [c_int, *[_MD] * 3, c_int64, *[c_float] * 3, c_void_p],
+    "prelu_forward": [c_int, *[_MD] * 3],
+    "prelu_backward": [*[_MD] * 5, c_void_p],
+    "softmax_forward": [c_int, c_int, _MD, _MD, c_int],
+    "softmax_backward": [c_int, *[_MD] * 3, c_int, c_void_p],
+    "batch_normalization_forward": [c_int, _MD, _MD, c_float, c_uint],
+    "batch_normalization_backward": [c_int, *[_MD] * 3, c_float, c_uint, c_void_p],
+    "binary": [c_int, *[_MD] * 3],
+    "concat": [_MD, c_int, c_int, POINTER(c_void_p)],
+    "sum": [_MD, c_int, POINTER(c_float), POINTER(c_void_p)],
+}
+"""Arguments of the functions that describe a primitive, between the engine and the attributes."""
 
 
 def declare(library: Any) -> None:
@@ -368,7 +318,11 @@ def declare(library: Any) -> None:
     Raises:
         AttributeError: The library lacks one of them.
     """
-    for name, arguments in SIGNATURES.items():
+    primitives = {
+        f"dnnl_{name}_primitive_desc_create": [_PD, c_void_p, *arguments, c_void_p]
+        for name, arguments in PRIMITIVES.items()
+    }
+    for name, arguments in (SIGNATURES | primitives).items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, c_int
     library.dnnl_memory_desc_get_size.argtypes = [_MD]

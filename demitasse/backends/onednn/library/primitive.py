@@ -34,7 +34,7 @@ from demitasse.backends.onednn.library.layout import (
     layout_with_tag,
 )
 from demitasse.backends.onednn.library.library import check, create
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 from demitasse.errors import DeviceError, ErrorCode
 
 if TYPE_CHECKING:
@@ -84,7 +84,6 @@ class Description:
     """A primitive that could be made: its implementation and the layouts it wants.
 
     Args:
-        library: The library.
         handle: oneDNN's primitive descriptor, which belongs to this object from now on.
 
     Attributes:
@@ -103,19 +102,11 @@ class Description:
         self.family = CodeFamily.of(self.implementation)
 
     def layout(self, what: Query) -> Layout:
-        """Return the layout of one of its memories.
-
-        Raises:
-            Declined: It has no such memory, or an opaque layout.
-        """
+        """Return the layout of one of its memories."""
         return layout_of(self._library, self.descriptor(what))
 
     def layouts(self, *what: Query) -> list[Layout]:
-        """Return the layouts of several memories.
-
-        Raises:
-            Declined: One of them is opaque.
-        """
+        """Return the layouts of several memories."""
         return [self.layout(one) for one in what]
 
     def bytes_of(self, what: Query) -> int:
@@ -130,9 +121,7 @@ class Description:
     def primitive(self, stream: Stream, uses: Sequence[tuple[int, int]]) -> Primitive:
         """Return the prepared code.
 
-        Args:
-            stream: Stream that it runs in.
-            uses: Role and memory descriptor of every argument, scratch memory aside.
+        ``uses`` are role and memory descriptor of every argument, scratch memory aside.
 
         Raises:
             Declined: There is no code.
@@ -165,12 +154,7 @@ class CopyDescription(Description):
     """A copy between layouts by a kernel of our own.
 
     Args:
-        source: Places of the elements that are read.
         target: Places of the same elements where they are written; padding becomes 0.
-        tuning: The kernel's vectors and threads.
-
-    Raises:
-        Declined: There are too many loops, or blocks of several sizes.
     """
 
     family, handle = CodeFamily.DIRECT, 0
@@ -239,14 +223,8 @@ def copy_pieces(source: Arrangement, target: Arrangement) -> Iterator[CopyPiece]
 
 
 def _ranges(n: int, begin: int, small: int, large: int) -> Iterator[tuple[int, list[Any]]]:
-    """Yield ranges of indices: the first index, and the counts and steps of the loops.
-
-    Raises:
-        Declined: The blocks do not divide each other.
-    """
-    if large % small:
-        message = f"blocks of {small} and of {large}"
-        raise Declined(message)
+    """Yield ranges of indices: the first index, and the counts and steps of the loops."""
+    decline_if(large % small, f"blocks of {small} and of {large}")
     if whole := n // large:
         yield begin, [(whole, large), (large // small, small), (small, 1)]
     begin, n = begin + whole * large, n % large
@@ -266,9 +244,7 @@ def _place(side: Arrangement, axis: int, index: int) -> int:
 def _checked(source: int | None, target: int, loops: list[CopyLoop]) -> CopyPiece:
     from demitasse.backends.kernels.strided_copy import MOST_LOOPS, join_loops
 
-    if len(join_loops(loops)) > MOST_LOOPS:
-        message = f"a copy of more than {MOST_LOOPS} loops"
-        raise Declined(message)
+    decline_if(len(join_loops(loops)) > MOST_LOOPS, f"a copy of more than {MOST_LOOPS} loops")
     return CopyPiece(source, target, loops)
 
 
@@ -278,8 +254,6 @@ class Primitive:
     The library generates the code at the first run, because many prepared primitives never run.
 
     Args:
-        stream: Where it runs.
-        description: What to make.
         uses: Role and memory descriptor of every argument, scratch memory aside.
     """
 
@@ -380,12 +354,7 @@ class Primitive:
 
 
 class CopyPrimitive(Primitive):
-    """A prepared copy by kernels of our own.
-
-    Args:
-        description: The copy.
-        roles: Roles of what is read and of what is written.
-    """
+    """A prepared copy by kernels of our own."""
 
     scratch = 0
 
@@ -426,8 +395,6 @@ class _Uses:
     """Arguments in the form that the library takes: memory objects, which point at buffers.
 
     Args:
-        stream: Where the primitive runs.
-        roles: The role of every argument.
         memories: Their memory objects, which belong to this from now on.
     """
 
@@ -458,13 +425,9 @@ def make_attributes(
 ) -> int:
     """Return attributes to make primitives with; scratch memory is our own.
 
-    Args:
-        library: The library.
-        keep: What the target's old value is multiplied with before it is added; 0 for none.
-        other: Descriptor of an array that is added; None for none.
-        functions: What the sum then goes through.
-        slopes: By which axes differ the slopes that what is below 0 is then multiplied with, as a
-            mask: 0 for one slope. They are an argument. None for none.
+    Post-operations, in their order: the target's old value times ``keep`` is added, then the array
+    of descriptor ``other``; the ``functions`` follow. An argument has the slopes that multiply
+    negative values; ``slopes`` is the mask of the axes by which they differ, 0 for one slope.
     """
     if library is None:
         return 0
@@ -485,16 +448,9 @@ def make_attributes(
 
 
 @contextmanager
-def lent_attributes(
-    library: Any,
-    *,
-    keep: float = 0.0,
-    other: int | None = None,
-    functions: Sequence[Function] = (),
-    slopes: int | None = None,
-) -> Iterator[int]:
+def lent_attributes(library: Any, **post_ops: Any) -> Iterator[int]:
     """Lend the attributes of :func:`make_attributes`, for primitives that are made at once."""
-    made = make_attributes(library, keep=keep, other=other, functions=functions, slopes=slopes)
+    made = make_attributes(library, **post_ops)
     try:
         yield made
     finally:
@@ -527,16 +483,7 @@ def candidates(engine: Engine, expected: Layout) -> Iterator[Layout]:
 
 
 def in_some_layout(engine: Engine, expected: Layout, prepare: Callable[[Layout], None]) -> None:
-    """Prepare in the first of the candidates in which the library has fast code.
-
-    Args:
-        engine: The engine.
-        expected: The layout that is tried first.
-        prepare: Prepares in a layout; raises Declined where there is none.
-
-    Raises:
-        Declined: There is none in any.
-    """
+    """Prepare in the first of the candidates in which the library has fast code."""
     for layout in candidates(engine, expected):
         with suppress(Declined):
             prepare(layout)
@@ -546,11 +493,7 @@ def in_some_layout(engine: Engine, expected: Layout, prepare: Callable[[Layout],
 
 
 def channel_blocks(engine: Engine, shape: tuple[int, ...], block: int) -> Layout:
-    """Return the layout whose innermost loop is a block of channels.
-
-    Raises:
-        Declined: The library has none for this number of axes.
-    """
+    """Return the layout whose innermost loop is a block of channels."""
     if engine.library is None:
         return blocked(None, shape, 1, block)
     return layout_with_tag(engine.library, shape, _tag(engine, len(shape), block))
@@ -582,9 +525,6 @@ class Stream:
     """A stream of the library on this processor.
 
     Scratch memory belongs to the thread that runs, so nets in different threads do not meet.
-
-    Args:
-        library: As :func:`demitasse.backends.onednn.library.library.load` returns it, or None.
 
     Attributes:
         engine: oneDNN's engine, which stands for the processor.

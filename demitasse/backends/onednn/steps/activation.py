@@ -23,7 +23,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
 from demitasse.backends.onednn.library import primitive
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
+from demitasse.backends.onednn.library.constants import Algorithm, Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import (
@@ -32,11 +32,8 @@ from demitasse.backends.onednn.library.primitive import (
     in_some_layout,
     lent_attributes,
 )
-from demitasse.backends.onednn.step import OnednnStep, op_title
-from demitasse.backends.step import Declined, LayoutUse, Operand, Operands
-
-Fixed = tuple[int, int, np.ndarray]
-"""An argument that is a buffer of our own: its role, its descriptor, the buffer."""
+from demitasse.backends.onednn.step import Fixed, OnednnStep, op_title
+from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_if
 
 RECTIFIER: Sequence[Function] = ((Algorithm.HARDSWISH, math.inf, 0.0), (Algorithm.LINEAR, 1.0, 0.0))
 """Post-operation of a primitive."""
@@ -52,16 +49,7 @@ def rectifying(
 ) -> tuple[Description, list[Fixed]]:
     """Return a primitive with an appended ReLU, and the ReLU's arguments.
 
-    Args:
-        engine: The engine.
-        describe: Returns the primitive with the given attributes.
-        plain: The same primitive without ReLU.
-        axes: How many its result has.
-        other: Descriptor of an array that is added before; None for none.
-        slope: Of what is below 0.
-
-    Raises:
-        Declined: The library has none.
+    The result has ``axes`` axes; ``other`` is added before; ``slope`` is that of negative values.
     """
     with suppress(Declined):
         found, role = sloping(engine, describe, plain, 0, other)
@@ -81,12 +69,7 @@ def sloping(
 ) -> tuple[Description, int]:
     """Return a primitive that multiplies what is below 0 with slopes, and the slopes' role.
 
-    Args:
-        engine: The engine.
-        describe: Returns the primitive with the given attributes.
-        plain: The same primitive without ReLU.
-        mask: By which axes the slopes differ; 0 for one slope.
-        other: Descriptor of an array that is added before; None for none.
+    ``mask`` says by which axes the slopes differ, 0 for one slope; ``other`` is added before.
 
     Raises:
         Declined: The library has none, or runs other code than without slopes.
@@ -113,13 +96,9 @@ def post_ops(then: ops.Activation) -> Sequence[primitive.Function]:
     """Return an activation as a primitive applies it to what it has computed.
 
     Only those are here with which a primitive gives exactly what two give one after the other.
-
-    Raises:
-        Declined: It is not one of them.
     """
-    if then.function != "relu" or any(then.parameters):
-        message = f"{op_title(then)} runs by itself; oneDNN appends ReLU without a slope"
-        raise Declined(message)
+    message = f"{op_title(then)} runs by itself; oneDNN appends ReLU without a slope"
+    decline_if(then.function != "relu" or any(then.parameters), message)
     return RECTIFIER
 
 
@@ -150,17 +129,12 @@ class PReLUStep(OnednnStep[ops.PReLU]):
     def __init__(self, engine: Engine, op: ops.PReLU, at: Operands) -> None:
         super().__init__(engine, op, at)
         axes = len(op.bottom)
-        if op.shared:
-            message = "one slope for all channels; oneDNN takes one for each"
-            raise Declined(message)
-        if axes not in DATA_AXES:
-            message = f"{axes} axes; oneDNN takes 2 to 5"
-            raise Declined(message)
+        decline_if(op.shared, "one slope for all channels; oneDNN takes one for each")
+        decline_if(axes not in DATA_AXES, f"{axes} axes; oneDNN takes 2 to 5")
         # threads of the library's kernel overlap by part of a vector
         self.overlaps = at.in_place and math.prod(op.bottom) == op.bottom[1]
-        if self.overlaps and at.backward:
-            message = "one value for each slope, in place; oneDNN would multiply some of them twice"
-            raise Declined(message)
+        message = "one value for each slope, in place; oneDNN would multiply some of them twice"
+        decline_if(self.overlaps and at.backward, message)
         self.spread = (1, op.bottom[1], *[1] * (axes - 2))
         self.keeps_input = at.in_place and at.backward
         self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
@@ -168,9 +142,8 @@ class PReLUStep(OnednnStep[ops.PReLU]):
     def prepare(self) -> None:
         if self.overlaps:
             row = self.engine.plain((self.op.bottom[1],))
-            sources = [InputArg(Arg.SRC, self.at.bottom[0], row)]
-            sources.append(InputArg(Arg.WEIGHTS, self.at.params[0], row))
-            target = OutputArg(Arg.DST, self.at.top[0], row)
+            source, target = self.in_and_out(row, row)
+            sources = [source, InputArg(Arg.WEIGHTS, self.at.params[0], row)]
             self.forward_calls = [elementwise_call(self.engine, "prelu", (), sources, target)]
             return
         expected = self.expected(self.at.bottom[0], self.op.bottom)
@@ -184,12 +157,7 @@ class PReLUStep(OnednnStep[ops.PReLU]):
 
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(
-            "prelu_forward",
-            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
-            layout.handle,
-            self.engine.any(self.spread),
-            layout.handle,
-            self.engine.attributes,
+            "prelu_forward", self.kind, layout.handle, self.engine.any(self.spread), layout.handle
         )
 
     def _gradient(self, hint: Description, layout: Layout) -> Description:
@@ -202,19 +170,13 @@ class PReLUStep(OnednnStep[ops.PReLU]):
             slopes,
             layout.handle,
             hint.handle,
-            self.engine.attributes,
         )
 
     def _forward(self, found: Description, layout: Layout) -> None:
-        at = self.at
         self.hint, self.layout = found, layout
-        source = InputArg(Arg.SRC, at.bottom[0], layout)
-        arguments = [
-            source,
-            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
-            OutputArg(Arg.DST, at.top[0], layout),
-        ]
-        call = Call(self.engine, found, arguments)
+        source, target = self.in_and_out(layout, layout)
+        slopes = InputArg(Arg.WEIGHTS, self.at.params[0], found.layout(Query.WEIGHTS))
+        call = Call(self.engine, found, [source, slopes, target])
         keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, call]
 

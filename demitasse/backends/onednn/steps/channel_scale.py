@@ -20,7 +20,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import in_some_layout, lent_attributes
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.step import Operand, Operands, decline_if
 
 if TYPE_CHECKING:
     pass
@@ -30,15 +30,8 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
     """y = x * gate + other, in the layout of x.
 
     Args:
-        engine: The engine.
-        op: The operation.
-        at: Its blobs.
         x: The images, (N, C, *spatial).
         gate: A number for each channel of each image.
-        other: What is added, as x; None for nothing.
-
-    Raises:
-        Declined: Gradients are wanted of something that the result overwrites, or of some alone.
     """
 
     def __init__(
@@ -52,12 +45,10 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
         other: Operand | None = None,
     ) -> None:
         super().__init__(engine, op, at)
-        if at.backward and not all(at.propagate_down):
-            message = "some gradients are wanted; our kernel computes those of images and gates"
-            raise Declined(message)
-        if at.backward and at.top[0] is x:
-            message = "a gradient is wanted of gates whose images the result overwrites"
-            raise Declined(message)
+        message = "some gradients are wanted; our kernel computes those of images and gates"
+        decline_if(at.backward and not all(at.propagate_down), message)
+        message = "a gradient is wanted of gates whose images the result overwrites"
+        decline_if(at.backward and at.top[0] is x, message)
         self._x, self._gate, self._other = x, gate, other
 
     def prepare(self) -> None:
@@ -80,7 +71,7 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
         engine, layout = self.engine, x.layout.handle
         with lent_attributes(engine.library, other=layout if other else None) as attributes:
             found = engine.describe(
-                "binary", Algorithm.MUL, layout, gate.layout.handle, layout, attributes
+                "binary", Algorithm.MUL, layout, gate.layout.handle, layout, attributes=attributes
             )
         return Call(engine, found, [x, gate, *([other] if other else []), y])
 
@@ -139,8 +130,7 @@ class ChannelScaleStep(_ChannelScaleStep):
     def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
         shape = at.bottom[0].shape
         gated = (1, math.prod(shape[:2]), math.prod(shape[2:]))
-        if len(at.bottom) == 1 or op.bias or (op.outer, op.dim, op.inner) != gated:
-            message = "factors that are no second bottom's, one for each channel of each image"
-            raise Declined(message)
+        message = "factors that are no second bottom's, one for each channel of each image"
+        decline_if(len(at.bottom) == 1 or op.bias or (op.outer, op.dim, op.inner) != gated, message)
         x, gate = at.bottom
         super().__init__(engine, op, at, x=x, gate=gate)

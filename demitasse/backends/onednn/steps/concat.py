@@ -15,9 +15,9 @@ from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Primitive
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.slice import IMAGES, along, copies_into, part_copy
-from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_if
 
 
 class ConcatStep(OnednnStep[ops.Concat]):
@@ -26,15 +26,12 @@ class ConcatStep(OnednnStep[ops.Concat]):
     Where bottoms may lie in the top, they are joined as they are written.
     """
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
-        if len(at.bottom) == 1:
-            message = "one bottom; oneDNN's Step joins two or more"
-            raise Declined(message)
-        if () in op.bottoms:
-            message = "0 axes; oneDNN takes 1 to 12"
-            raise Declined(message)
+        decline_if(len(at.bottom) == 1, "one bottom; oneDNN's Step joins two or more")
+        decline_if(() in op.bottoms, "0 axes; oneDNN takes 1 to 12")
 
     def prepare(self) -> None:
         at, op, engine = self.at, self.op, self.engine
@@ -56,7 +53,6 @@ class ConcatStep(OnednnStep[ops.Concat]):
             len(layouts),
             op.axis,
             (c_void_p * len(layouts))(*[layout.handle for layout in layouts]),
-            engine.attributes,
             general=True,  # made of reorders, which are good
         )
         y = found.layout(Query.DST)

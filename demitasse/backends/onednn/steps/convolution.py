@@ -32,7 +32,7 @@ from demitasse.backends.onednn.jit_adapters.convolutions import (
     conv_kernels,
     transposed_kernels,
 )
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
+from demitasse.backends.onednn.library.constants import Algorithm, Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.library.primitive import (
@@ -42,10 +42,10 @@ from demitasse.backends.onednn.library.primitive import (
     channel_blocks,
     lent_attributes,
 )
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable, op_title
-from demitasse.backends.onednn.steps.activation import Fixed, rectifying, sloping
+from demitasse.backends.onednn.step import Fixed, OnednnStep, Runnable, op_title
+from demitasse.backends.onednn.steps.activation import rectifying, sloping
 from demitasse.backends.onednn.steps.pooling import PoolStep
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 from demitasse.backends.windows import ConvGeometry
 
 C = TypeVar("C", bound=ops.Conv)
@@ -63,27 +63,21 @@ class WindowStep(OnednnStep[C]):
         window: Strides, dilations and pads, before and after, as a primitive takes them.
     """
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: C, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
         axes = len(op.kernel)
         if not 1 <= axes <= MOST_AXES:
             message = f"{axes} spatial axes; oneDNN takes 1 to {MOST_AXES}"
             raise Declined(message)
-        if len(at.bottom) != 1:
-            message = f"{len(at.bottom)} bottoms; oneDNN's Step takes one"
-            raise Declined(message)
+        decline_if(len(at.bottom) != 1, f"{len(at.bottom)} bottoms; oneDNN's Step takes one")
         g = self.geometry()
         self.image, self.maps = (g.n, g.channels, *g.spatial), (g.n, g.maps, *g.positions)
         shape = (g.maps // g.group, g.channels // g.group, *op.kernel)
         self.w = shape if g.group == 1 else (g.group, *shape)
         gaps = dims(tuple(d - 1 for d in op.dilation))
         self.window = [dims(op.stride), gaps, dims(op.pad), dims(op.after or op.pad)]
-
-    @property
-    def _kind(self) -> Pass:
-        """The kind of the forward primitive."""
-        return Pass.TRAINING if self.at.backward else Pass.INFERENCE
 
     @abstractmethod
     def geometry(self) -> ConvGeometry:
@@ -101,14 +95,7 @@ class WindowStep(OnednnStep[C]):
     ) -> Description:
         """Ask for a primitive of this convolution.
 
-        Args:
-            part: The pass.
-            x: Descriptor of the image.
-            w: Descriptor of the weight.
-            y: Descriptor of the map.
-            bias: The bias, or None; there is none for ``backward_data``.
-            hint: The forward primitive, for gradients.
-            attributes: Of the primitive; None for none.
+        ``hint`` is the forward primitive, for gradients. There is no bias for ``backward_data``.
 
         Raises:
             Declined: The library has no good primitive.
@@ -116,11 +103,11 @@ class WindowStep(OnednnStep[C]):
         offsets = () if part == "backward_data" else (bias.handle if bias else None,)
         return self.engine.describe(
             f"convolution_{part}",
-            *([self._kind] if part == "forward" else []),
+            *([self.kind] if part == "forward" else []),
             Algorithm.CONVOLUTION,
             *(x, w, *offsets, y, *self.window),
             *([hint.handle] if hint else []),
-            self.engine.attributes if attributes is None else attributes,
+            attributes=attributes,
         )
 
 
@@ -223,8 +210,7 @@ class ConvStep(WindowStep[ops.Conv]):
         """Ask for the forward primitive with these layouts of bottom and top."""
         self.images = bottom, top
         x, y = self._sides()
-        weight, attributes = self.engine.any(self.w), self.engine.attributes
-        return self.describe("forward", x, weight, y, self.bias, attributes=attributes)
+        return self.describe("forward", x, self.engine.any(self.w), y, self.bias)
 
     def _sides(self) -> tuple[int, int]:
         """Return descriptors of bottom and top, as they were chosen."""
@@ -251,11 +237,7 @@ class ConvStep(WindowStep[ops.Conv]):
         return layout.size > WASTE * math.prod(self.image)
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
-        """Return the convolution with an activation after it, in the same layouts.
-
-        Raises:
-            Declined: Nothing does it.
-        """
+        """Return the convolution with an activation after it, in the same layouts."""
         return self.fused(target, then)
 
     def fused(
@@ -270,28 +252,18 @@ class ConvStep(WindowStep[ops.Conv]):
     ) -> Runnable:
         """Return the forward pass and what follows, in the same layouts.
 
-        Args:
-            target: The blob to write.
-            then: The activation that comes last, or None.
-            other: A blob of the top's shape that is added before it.
-            slopes: The slopes of a PReLU that comes last in its place, or None.
-            folded: Weights and offsets in place of the parameters'.
-            pool: The pooling whose top is written in place of the convolution's.
-
-        Raises:
-            Declined: Nothing does it.
+        ``other`` is added before the activation. ``slopes`` are those of a PReLU in place of an
+        activation. ``folded`` replaces the parameters. The top of ``pool`` is written in place of
+        the convolution's.
         """
-        if self.kernels.gains_more and other is not None:
-            message = "a sum after kernels of ours, which gain more than fusing the sum would"
-            raise Declined(message)
+        message = "a sum after kernels of ours, which gain more than fusing the sum would"
+        decline_if(self.kernels.gains_more and other is not None, message)
         jit_call = None
         if other is None:
             jit_call = self._jit_call(target, then, slopes=slopes, folded=folded, pool=pool)
         if jit_call is not None:
             return jit_call
-        if pool is not None:
-            message = "pooling after a convolution that our kernels do not run"
-            raise Declined(message)
+        decline_if(pool is not None, "pooling after a convolution that our kernels do not run")
         rectifier = rectifier_of(then)
         if rectifier.limited and then is not None:
             message = f"{op_title(then)} behind the library's convolution, which appends ReLU"
@@ -351,9 +323,8 @@ class ConvStep(WindowStep[ops.Conv]):
         made = self.kernels.forward(operands, pool.op if pool else None)
         if made is None:
             return None
-        if slopes and not self.kernels.takes_slopes:
-            message = "PReLU behind our kernels of few channels, which know ReLU"
-            raise Declined(message)
+        message = "PReLU behind our kernels of few channels, which know ReLU"
+        decline_if(slopes and not self.kernels.takes_slopes, message)
         if folded is not None:
             folded.update = made.update
         return made

@@ -30,7 +30,7 @@ from demitasse.backends.onednn.library.layout import Layout, layout_of
 from demitasse.backends.onednn.library.primitive import BLOCK, CodeFamily, Description
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.convolution import ConvPass, WindowStep
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.windows import ConvGeometry
 
 
@@ -125,7 +125,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         channels = self.engine.plain((self.image[1],))
         return InputArg(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
 
-    _kind = Pass.TRAINING  # what gradients refer to
+    kind = Pass.TRAINING  # what gradients refer to
 
     def _describe(self, part: ConvPass, hint: Description | None = None) -> Description:
         """Ask for a primitive of the convolution, in the layouts that the library prefers."""
@@ -152,12 +152,10 @@ class DeconvStep(WindowStep[ops.Deconv]):
             bias.handle,
             plain.descriptor(Query.DIFF_SRC),
             *self.window,
-            engine.attributes,
         )
         weights = found.layout(Query.WEIGHTS)
-        if found.family is not plain.family or not _lies_like(weights, w, axis):
-            message = f"{found.implementation} in place of {plain.implementation}"
-            raise Declined(message)
+        message = f"{found.implementation} in place of {plain.implementation}"
+        decline_if(found.family is not plain.family or not _lies_like(weights, w, axis), message)
         weight = ParamArg(Arg.WEIGHTS, at.params[0], w)
         weight.descriptor = found.descriptor(Query.WEIGHTS)
         arguments = [
@@ -171,10 +169,8 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def _prepare_bias(self, layout: Layout, images: int) -> None:
         """Add the bias in place, one value for each channel.
 
-        Args:
-            layout: In which the top lies.
-            images: How the library describes it; one block of channels lies like channels last, of
-                which the library has other code.
+        The library's descriptor ``images`` of the top is needed because one block of channels lies
+        like channels last, for which the library has other code.
         """
         shape = (1, self.image[1], *(1 for _ in self.op.kernel))
         bias = self.engine.plain(shape)
@@ -195,8 +191,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
     def _describe_sum(self, images: int, bias: int) -> Description:
         """Ask for the sum of images and one value for each channel."""
-        attributes = self.engine.attributes
-        return self.engine.describe("binary", Algorithm.ADD, images, bias, images, attributes)
+        return self.engine.describe("binary", Algorithm.ADD, images, bias, images)
 
     def prepare_backward(self) -> None:
         if self.at.param_propagate_down[0]:
@@ -261,11 +256,7 @@ def overlaps(op: ops.Deconv) -> bool:
 
 
 class OverlapCall(PackedConvCall):
-    """A deconvolution of one group over two axes, with the channels last.
-
-    Raises:
-        Declined: The library has no product for it.
-    """
+    """A deconvolution of one group over two axes, with the channels last."""
 
     def __init__(
         self, engine: Engine, op: ops.Deconv, operands: ConvOperands, tuning: Tuning
@@ -286,7 +277,6 @@ class OverlapCall(PackedConvCall):
             engine.any((outputs, c)),
             None,
             y.handle,
-            engine.attributes,
         )
         self._weight, self._size = found.layout(Query.WEIGHTS), y.size
         self._packed = aligned(self._weight.size)

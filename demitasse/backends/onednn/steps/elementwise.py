@@ -19,7 +19,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import SaveInput, post_ops
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 ONES = (1.0, 1.0)
 """Factors of a plain sum of two."""
@@ -35,11 +35,7 @@ def summed(
     diff: bool = False,
     rectify: bool = False,
 ) -> Runnable:
-    """Return target = sum of factor * source, all in one layout.
-
-    Raises:
-        Declined: Neither the library nor a kernel does it.
-    """
+    """Return target = sum of factor * source, all in one layout."""
     count, plain = len(sources), all(factor == 1 for factor in factors)
     if rectify and not plain:
         message = f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
@@ -62,7 +58,6 @@ def summed(
         count,
         (c_float * count)(*factors),
         (c_void_p * count)(*[layout.handle] * count),
-        engine.attributes,
         general=True,  # made of reorders, which are good
     )
     return Call(engine, found, [*reads, written])
@@ -100,9 +95,7 @@ def _clip(least: float, most: float) -> Function:
 
 
 def _relu6(slope: float) -> Function:
-    if slope:
-        message = f"slope {slope:g}; our kernels have ReLU6 without one"
-        raise Declined(message)
+    decline_if(slope, f"slope {slope:g}; our kernels have ReLU6 without one")
     return Function("clip", (0.0, 6.0), "inside_slope")
 
 
@@ -155,9 +148,8 @@ class ElementwiseStep(OnednnStep[ops.Activation]):
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.function not in FUNCTIONS:
-            message = f"{op.function}; our kernels are for {', '.join(FUNCTIONS)}"
-            raise Declined(message)
+        message = f"{op.function}; our kernels are for {', '.join(FUNCTIONS)}"
+        decline_if(op.function not in FUNCTIONS, message)
         self.function = FUNCTIONS[op.function](*op.parameters)
         known, wanted = self.function.known, at.backward and at.propagate_down[0]
         self.known = at.top[0] if known == "result" else at.bottom[0]
@@ -168,10 +160,7 @@ class ElementwiseStep(OnednnStep[ops.Activation]):
     def prepare(self) -> None:
         at, engine, function = self.at, self.engine, self.function
         self.layout = layout = _row(engine, at, padded=function.keeps_zero)
-        source, target = (
-            InputArg(Arg.SRC, at.bottom[0], layout),
-            OutputArg(Arg.DST, at.top[0], layout),
-        )
+        source, target = self.in_and_out(layout, layout)
         call = elementwise_call(engine, function.name, function.numbers, [source], target)
         keep = [SaveInput(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
@@ -199,16 +188,13 @@ class CombinationStep(OnednnStep[ops.Eltwise]):
 
     def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.operation == "SUM" or len(at.bottom) > 2:
-            message = f"{op.operation} of {len(at.bottom)}; our kernels have PROD and MAX of two"
-            raise Declined(message)
+        message = f"{op.operation} of {len(at.bottom)}; our kernels have PROD and MAX of two"
+        decline_if(op.operation == "SUM" or len(at.bottom) > 2, message)
         learns = at.backward and any(at.propagate_down)
-        if learns and at.top[0] is at.bottom[1]:
-            message = "gradients in place of the second bottom; our kernels take the first"
-            raise Declined(message)
-        if learns and op.operation == "PROD" and not op.stable:
-            message = "gradients by quotients; our kernels multiply"
-            raise Declined(message)
+        message = "gradients in place of the second bottom; our kernels take the first"
+        decline_if(learns and at.top[0] is at.bottom[1], message)
+        message = "gradients by quotients; our kernels multiply"
+        decline_if(learns and op.operation == "PROD" and not op.stable, message)
         self.marks: Operand | None = None
         if learns and op.operation == "MAX":
             self.marks = at.saved("first wins", op.shape).blob
@@ -263,10 +249,7 @@ class CombinationStep(OnednnStep[ops.Eltwise]):
 def _row(engine: Engine, at: Operands, *, padded: bool) -> Layout:
     """Return a layout whose elements fill a row, that of some bottom where there is a good one.
 
-    Args:
-        engine: The engine.
-        at: The blobs, all of one shape.
-        padded: Whether there may be padding in it, which is 0.
+    Padding, if ``padded`` allows any, is 0.
     """
     shape = at.bottom[0].shape
     for blob in at.bottom:
@@ -285,16 +268,12 @@ class SumStep(OnednnStep[ops.Eltwise]):
 
     def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.operation != "SUM":
-            message = f"{op.operation}; oneDNN's Step is for SUM"
-            raise Declined(message)
+        decline_if(op.operation != "SUM", f"{op.operation}; oneDNN's Step is for SUM")
         memories = {id(blob.data_memory) for blob in (*at.bottom, *at.top)}
         if len(memories) <= len(at.bottom):
             message = "blobs that share a memory; oneDNN adds different ones"
             raise Declined(message)
-        if not op.shape:
-            message = "0 axes; oneDNN takes 1 to 12"
-            raise Declined(message)
+        decline_if(not op.shape, "0 axes; oneDNN takes 1 to 12")
 
     def prepare(self) -> None:
         at = self.at
@@ -316,11 +295,7 @@ class SumStep(OnednnStep[ops.Eltwise]):
         return last if last in found else found[0]
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
-        """Return the sum with an activation after it, in the same layout.
-
-        Raises:
-            Declined: It is no ReLU without a slope, or no kernel adds these blobs.
-        """
+        """Return the sum with an activation after it, in the same layout."""
         post_ops(then)
         at, factors = self.at, self.op.coefficients
         return summed(self.engine, at.bottom, factors, target, self.layout, rectify=True)

@@ -18,16 +18,13 @@ from demitasse.backends.onednn.jit_adapters.unary import factors_call
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import (
-    candidates,
-    lent_attributes,
-)
+from demitasse.backends.onednn.library.primitive import candidates, lent_attributes
 from demitasse.backends.onednn.step import Derived, FusedStep, OnednnStep, Runnable, op_title
 from demitasse.backends.onednn.steps.activation import RECTIFIER, post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.elementwise import ONES
 from demitasse.backends.onednn.steps.pooling import PoolStep
-from demitasse.backends.step import AnyStep, Declined, Operand, Operands
+from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_if
 
 PARTS = {
     "links": "factors and offsets",
@@ -64,11 +61,7 @@ class Epilogue:
     def match(
         cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands, AnyStep | None]]
     ) -> Epilogue:
-        """Return the operations after a convolution as an epilogue.
-
-        Raises:
-            Declined: Other operations, or another order.
-        """
+        """Return the operations after a convolution as an epilogue."""
         left, result, other = list(rest), conv.at.top[0], None
         links: list[Link] = []
         while left and (link := _link(conv.op, *left[0][:2])):
@@ -97,15 +90,10 @@ class Epilogue:
         return cls(links, other, then, slopes, pool, result)
 
     def decline_all_but(self, *parts: str) -> None:
-        """Decline parts that a kernel does not compute.
-
-        Raises:
-            Declined: The epilogue has another part.
-        """
+        """Decline parts that a kernel does not compute."""
         present = [name for name in PARTS if getattr(self, name) not in (None, [])]
-        if others := [PARTS[name] for name in present if name not in parts]:
-            message = f"{' and '.join(others)} behind the convolution; the kernel has none"
-            raise Declined(message)
+        others = [PARTS[name] for name in present if name not in parts]
+        decline_if(others, f"{' and '.join(others)} behind the convolution; the kernel has none")
 
 
 def _link(conv: ops.Conv, op: ops.Op, at: Operands) -> Link | None:
@@ -129,10 +117,6 @@ def _is_sum(op: ops.Op) -> bool:
 
 class FoldedWeights(Derived):
     """Weights and offsets of a convolution, and of what multiplies its channels after it.
-
-    Args:
-        conv: The convolution.
-        links: The operations after it.
 
     Attributes:
         folded: Folded weights; the call that uses them sets ``update``.
@@ -183,11 +167,7 @@ Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 
 
 class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
-    """BatchNorm and Scale, either or both, and ReLU, where no gradient is wanted.
-
-    Raises:
-        Declined: They are others, or oneDNN has no fast code for the sizes.
-    """
+    """BatchNorm and Scale, either or both, and ReLU, where no gradient is wanted."""
 
     def __init__(self, engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands]) -> None:
         shape = at[0].bottom[0].shape
@@ -208,9 +188,8 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
                 OutputArg(Arg.DST, target, self._target_layout(source, expected, target)),
                 (self.factors.factor, self.factors.offset),
             )
-        if self.shape[0] > math.prod(self.shape[2:]) == 1 and len(self.shape) > 2:
-            message = "several images of one pixel; oneDNN takes the first channel's factor for all"
-            raise Declined(message)
+        message = "several images of one pixel; oneDNN takes the first channel's factor for all"
+        decline_if(self.shape[0] > math.prod(self.shape[2:]) == 1 and len(self.shape) > 2, message)
         for layout in candidates(self.engine, expected):
             with suppress(Declined):
                 return self._in(layout, source, target)
@@ -228,7 +207,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         row = engine.plain((1, self.shape[1], *[1] * (len(self.shape) - 2))).handle
         with lent_attributes(engine.library, other=row, functions=RECTIFIER) as attributes:
             found = engine.describe(
-                "binary", Algorithm.MUL, layout.handle, row, layout.handle, attributes
+                "binary", Algorithm.MUL, layout.handle, row, layout.handle, attributes=attributes
             )
         arguments = [InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)]
         factors = self.factors
@@ -262,13 +241,7 @@ class FixedFactors(Derived):
 def links_of(chain: Sequence[ops.Op], at: Sequence[Operands], shape: ops.Shape) -> list[Link]:
     """Return the operations before a rectifier, the last of a chain.
 
-    Args:
-        chain: The operations.
-        at: Their blobs.
-        shape: Of what they multiply, (N, C, *spatial).
-
-    Raises:
-        Declined: Other operations, or the last is no ReLU.
+    Shape of what they multiply: (N, C, *spatial).
     """
     if not isinstance(chain[-1], ops.Activation):
         message = f"{op_title(chain[-1])} last; fixed factors and offsets go before ReLU"

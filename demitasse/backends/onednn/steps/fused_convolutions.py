@@ -20,16 +20,19 @@ from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 from demitasse.backends.onednn.step import OnednnStep, op_title
 from demitasse.backends.onednn.steps.convolution import ConvStep, WindowStep
 from demitasse.backends.onednn.steps.epilogue import Epilogue, FixedFactors, FoldedWeights, links_of
-from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_gradients
+from demitasse.backends.step import (
+    AnyStep,
+    Declined,
+    Operand,
+    Operands,
+    decline_gradients,
+    decline_if,
+)
 from demitasse.backends.windows import ConvGeometry
 
 
 class SeparableStep(OnednnStep[ops.Conv]):
-    """Two convolutions, factors, offsets and ReLU behind each, and a sum behind the second.
-
-    Raises:
-        Declined: They are others, gradients are wanted, or it would not be faster.
-    """
+    """Two convolutions, factors, offsets and ReLU behind each, and a sum behind the second."""
 
     def __init__(
         self,
@@ -84,23 +87,13 @@ class SeparableStep(OnednnStep[ops.Conv]):
 
 
 def _beside(y: Layout) -> Layout:
-    """Return the layout of what is added to outputs in this one.
-
-    Raises:
-        Declined: Another array has none like it.
-    """
-    if y.channel_slice is not None:
-        message = "a sum that is written into a part of a larger array"
-        raise Declined(message)
+    """Return the layout of what is added to outputs in this one."""
+    decline_if(y.channel_slice is not None, "a sum that is written into a part of a larger array")
     return y
 
 
 class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
-    """BatchNorm and Scale, either or both, ReLU, a convolution and what may follow it.
-
-    Raises:
-        Declined: They are others, gradients are wanted, or it would not be faster.
-    """
+    """BatchNorm and Scale, either or both, ReLU, a convolution and what may follow it."""
 
     def __init__(
         self,
@@ -125,19 +118,12 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         factors = FixedFactors(source.shape[1], links)
         weights = FoldedWeights(conv, epilogue.links)
         self.derived = [factors, weights]
-        folded, expected = (
-            weights.folded,
-            self.expected(source),
-        )
+        folded, expected = (weights.folded, self.expected(source))
         call, folded.update = pointwise_call(
             engine,
             conv.op,
             InputArg(Arg.SRC, source, expected),
-            OutputArg(
-                Arg.DST,
-                epilogue.target,
-                self.aliased(epilogue.target, conv.layouts[2]),
-            ),
+            OutputArg(Arg.DST, epilogue.target, self.aliased(epilogue.target, conv.layouts[2])),
             (factors.factor, factors.offset),
             folded.bias,
             rectifier_of(epilogue.then),
@@ -152,19 +138,16 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
         super().__init__(engine, op, at)
         engine.tuning.require("grouped_pointwise")
-        if not at.backward or op.bias:
-            message = "products for groups of pixels are for gradients, without a bias"
-            raise Declined(message)
-        if {*op.kernel, *op.stride} != {1} or any(op.pad):
-            message = "windows of more than a pixel; products take pixels by themselves"
-            raise Declined(message)
+        message = "products for groups of pixels are for gradients, without a bias"
+        decline_if(not at.backward or op.bias, message)
+        message = "windows of more than a pixel; products take pixels by themselves"
+        decline_if({*op.kernel, *op.stride} != {1} or any(op.pad), message)
         c, m = self.image[1] // op.group, self.maps[1] // op.group
-        if op.group == 1 or 1 in (c, m) or not (c % BLOCK or m % BLOCK):
-            message = (
-                f"{op.group} groups of {c} channels to {m}; the library convolves one group, "
-                f"channels by themselves, and whole blocks of {BLOCK}"
-            )
-            raise Declined(message)
+        message = (
+            f"{op.group} groups of {c} channels to {m}; the library convolves one group, "
+            f"channels by themselves, and whole blocks of {BLOCK}"
+        )
+        decline_if(op.group == 1 or 1 in (c, m) or not (c % BLOCK or m % BLOCK), message)
         self._sizes = math.prod(self.image) // self.image[1], c, m
 
     def geometry(self) -> ConvGeometry:
@@ -210,7 +193,7 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
             argument.descriptor = seen
             arguments.append(argument)
         (_, one), (_, two), (_, result) = matrices
-        found = engine.describe("matmul", one, two, None, result, engine.attributes)
+        found = engine.describe("matmul", one, two, None, result)
         return Call(engine, found, arguments)
 
     def _rows(self, channels: int, *, turned: bool = False) -> int:

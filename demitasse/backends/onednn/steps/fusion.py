@@ -17,25 +17,15 @@ from demitasse.backends.onednn.steps.fused_convolutions import NormedConvStep, S
 from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.products import InnerProductStep
 from demitasse.backends.onednn.steps.row_convolution import FullWidthConvStep
-from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
+from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
 
 
 def fuse(
-    engine: Engine,
-    chain: Sequence[ops.Op],
-    at: Sequence[Operands],
-    steps: Sequence[AnyStep | None],
+    engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
 ) -> AnyStep:
     """Return one Step for a chain of operations, ready to run forward.
 
-    Args:
-        engine: The engine.
-        chain: The operations.
-        at: Their blobs.
-        steps: What each would run by itself; None for portable code.
-
-    Raises:
-        Declined: There is none.
+    ``steps`` has None for portable code.
     """
     first, names = steps[0], [op_title(op) for op in chain[1:]]
     if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
@@ -78,16 +68,11 @@ def fuse(
 def _norm(
     engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], names: Sequence[str]
 ) -> AnyStep:
-    """Return one Step for BatchNorm, Scale and ReLU after each other.
-
-    Raises:
-        Declined: There is none.
-    """
+    """Return one Step for BatchNorm, Scale and ReLU after each other."""
     # what the last one writes is what all of them write
     whole = replace(at[0], top=at[-1].top)
-    if whole.backward and whole.top != at[0].top:
-        message = "not in place; the gradient of the last top is not that of the first"
-        raise Declined(message)
+    message = "not in place; the gradient of the last top is not that of the first"
+    decline_if(whole.backward and whole.top != at[0].top, message)
     uses_batch_stats = any(
         isinstance(op, ops.BatchNorm) and not op.use_global_stats for op in chain
     )
@@ -123,14 +108,7 @@ def _check_relu(then: ops.Activation, parts: NormParts) -> None:
     """Decline activations that the primitive of a normalisation cannot append: all but ReLU.
 
     The appended ReLU turns NaN into 0. With batch statistics, the statistics contain the NaN.
-
-    Raises:
-        Declined: It is another activation, or NaN would be lost.
     """
     post_ops(then)
-    if then.function != "relu":
-        message = f"{then.function} after a norm; oneDNN appends ReLU to it"
-        raise Declined(message)
-    if not parts.uses_batch_stats:
-        message = "ReLU after fixed factors; oneDNN's would make 0 of NaN"
-        raise Declined(message)
+    decline_if(then.function != "relu", f"{then.function} after a norm; oneDNN appends ReLU to it")
+    decline_if(not parts.uses_batch_stats, "ReLU after fixed factors; oneDNN's would make 0 of NaN")

@@ -6,14 +6,13 @@ then both directions run in our own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.arguments import Argument, Call, InputArg
 from demitasse.backends.onednn.jit_adapters.calls import IMAGE_AXES, KernelCall
 from demitasse.backends.onednn.jit_adapters.unary import (
     first_suitable,
@@ -21,13 +20,13 @@ from demitasse.backends.onednn.jit_adapters.unary import (
     lrn_kernel,
     map_call,
 )
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
+from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, candidates
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, Derived, OnednnStep
+from demitasse.backends.onednn.step import Derived, OnednnStep
 from demitasse.backends.onednn.steps.epilogue import values
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.l2_normalize import L2Normalize
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
 class LRNStep(OnednnStep[ops.LRN]):
     """One layout for everything, one in which both directions are good."""
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
         self.across = op.region == "ACROSS_CHANNELS"
-        if self.across and op.size == 1:
-            message = "a local_size of 1, on which oneDNN crashes; it takes 3 and more"
-            raise Declined(message)
+        message = "a local_size of 1, on which oneDNN crashes; it takes 3 and more"
+        decline_if(self.across and op.size == 1, message)
         self.numbers = (op.size, op.alpha, op.beta, op.k)
         self.jit_forward: Response | None = None
 
@@ -62,15 +61,14 @@ class LRNStep(OnednnStep[ops.LRN]):
         except Declined as declined:
             message = f"{self.op.region} of {self.op.size} to {self.op.beta:g}: {declined}"
             raise Declined(message) from None
-        self.jit_forward, [bottom], [top] = kernel, self.at.bottom, self.at.top
-        source = InputArg(Arg.SRC, bottom, self.layout)
-        target = OutputArg(Arg.DST, top, self.layout)
-        self.forward_calls = [
-            KernelCall(
-                self.engine, (source, target), kernel.code, kernel.forward,
-                scratch=kernel.scratch_size,
-            )
-        ]  # fmt: skip
+        self.jit_forward, ends = kernel, self.in_and_out(self.layout, self.layout)
+        self.forward_calls = [self._kernel_call(kernel, kernel.forward, ends)]
+
+    def _kernel_call(
+        self, kernel: Response, run: Callable[..., None], arguments: Sequence[Argument]
+    ) -> KernelCall:
+        size = kernel.scratch_size
+        return KernelCall(self.engine, arguments, kernel.code, run, scratch=size)
 
     def _layouts(self) -> Iterator[Layout]:
         """Yield layouts, the best first.
@@ -87,12 +85,11 @@ class LRNStep(OnednnStep[ops.LRN]):
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(
             "lrn_forward",
-            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            self.kind,
             Algorithm.LRN_ACROSS,
             layout.handle,
             layout.handle,
             *self.numbers,
-            self.engine.attributes,
         )
 
     def _gradient(self, hint: Description, layout: Layout) -> Description:
@@ -104,39 +101,24 @@ class LRNStep(OnednnStep[ops.LRN]):
             layout.handle,
             *self.numbers,
             hint.handle,
-            self.engine.attributes,
         )
 
     def _forward(self, found: Description, layout: Layout) -> None:
         self.hint, self.layout = found, layout
-        size = found.bytes_of(Query.WORKSPACE)
-        buffer = aligned(-(-size // 4))
-        self.state = [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)] if size else []
-        self.kept_bytes = buffer.nbytes
-        arguments = [
-            InputArg(Arg.SRC, self.at.bottom[0], layout),
-            OutputArg(Arg.DST, self.at.top[0], layout),
-        ]
-        self.forward_calls = [Call(self.engine, found, arguments, self.state)]
+        self.state, ends = self.workspace_of(found), self.in_and_out(layout, layout)
+        self.forward_calls = [Call(self.engine, found, ends, self.state)]
 
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         if not at.propagate_down[0]:
             return
-        source = InputArg(Arg.SRC, at.bottom[0], layout)
-        dy = InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
-        dx = OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True)
-        if self.jit_forward is None:
+        source, kernel = InputArg(Arg.SRC, at.bottom[0], layout), self.jit_forward
+        arguments = (source, *self.gradients(layout, layout))
+        if kernel is None:
             found = self._gradient(self.hint, layout)
-            self.backward_calls = [Call(self.engine, found, [source, dy, dx], self.state)]
-            return
-        kernel = self.jit_forward
-        self.backward_calls = [
-            KernelCall(
-                self.engine, (source, dy, dx), kernel.code, kernel.backward,
-                scratch=kernel.scratch_size,
-            )
-        ]  # fmt: skip
+            self.backward_calls = [Call(self.engine, found, arguments, self.state)]
+        else:
+            self.backward_calls = [self._kernel_call(kernel, kernel.backward, arguments)]
 
 
 class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
@@ -144,9 +126,7 @@ class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
 
     def __init__(self, engine: Engine, op: ops.L2Normalize, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if at.backward:
-            message = "a gradient is wanted; our kernel of lengths runs forward"
-            raise Declined(message)
+        decline_if(at.backward, "a gradient is wanted; our kernel of lengths runs forward")
         if op.across or len(op.bottom) != IMAGE_AXES:
             what = "a whole item's length" if op.across else f"{len(op.bottom)} axes"
             message = f"{what}; our kernel takes that of each pixel of (N, C, H, W)"
@@ -159,12 +139,8 @@ class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
         layout, kernel = first_suitable(
             (expected, last), lambda layout: lengths_kernel(engine, layout, self.op.eps)
         )
-        source, target = (
-            InputArg(Arg.SRC, at.bottom[0], layout),
-            OutputArg(Arg.DST, at.top[0], layout),
-        )
         self.derived, self.kept_bytes = [_Scales(at.params, kernel)], kernel.scales.nbytes
-        self.forward_calls = [map_call(engine, source, target, kernel)]
+        self.forward_calls = [map_call(engine, *self.in_and_out(layout, layout), kernel)]
 
 
 class _Scales(Derived):

@@ -31,7 +31,7 @@ from demitasse.backends.onednn.jit_adapters.norms import (
     stored_statistics,
 )
 from demitasse.backends.onednn.jit_adapters.unary import first_suitable, map_call
-from demitasse.backends.onednn.library.constants import Arg, Pass, Query
+from demitasse.backends.onednn.library.constants import Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import (
@@ -42,8 +42,8 @@ from demitasse.backends.onednn.library.primitive import (
     channel_blocks,
     in_some_layout,
 )
-from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.onednn.step import Fixed, OnednnStep
+from demitasse.backends.step import Declined, Operands, decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.norm import Normalization as NormKernel
@@ -96,9 +96,8 @@ class NormStep(OnednnStep[O]):
             with suppress(Declined):
                 self._forward_in_kernels(norm_kernel(self.engine, self.parts, layout), layout)
                 return
-        if expected.plain and self.parts.uses_batch_stats:
-            message = "C order; the library adds up thousands of values one by one there"
-            raise Declined(message)
+        message = "C order; the library adds up thousands of values one by one there"
+        decline_if(expected.plain and self.parts.uses_batch_stats, message)
         fast = None if expected.plain else self._fast_layout(expected)
         if fast is not None:
             self._prepare_in(fast)
@@ -119,9 +118,8 @@ class NormStep(OnednnStep[O]):
             found = next((layout for layout in layouts if self._is_fast(parts, layout)), None)
             if found is not None:
                 break
-        if found is not None and parts.relu != self.parts.relu:
-            message = "a ReLU with which the library's code is slow, and without it is not"
-            raise Declined(message)
+        message = "a ReLU with which the library's code is slow, and without it is not"
+        decline_if(found is not None and parts.relu != self.parts.relu, message)
         if found is None and len(self.parts.shape) == IMAGE_AXES:
             block = BLOCK if self.engine.wide else BLOCK // 2
             blocks = channel_blocks(self.engine, self.parts.shape, block)
@@ -166,20 +164,17 @@ class NormStep(OnednnStep[O]):
             self.eps,
             self.parts.flags,
             hint.handle,
-            self.engine.attributes,
         )
 
     def _forward(self, found: Description, layout: Layout) -> None:
-        self.layout = layout
-        self.source = InputArg(Arg.SRC, self.at.bottom[0], layout)
-        self.target = OutputArg(Arg.DST, self.at.top[0], layout)
+        self.layout, (self.source, self.target) = layout, self.in_and_out(layout, layout)
         arguments: list[Argument] = [self.source, *self._factors(), self.target]
-        self.state = self._statistics()
-        size = found.bytes_of(Query.WORKSPACE)
-        if size:
-            buffer = aligned(-(-size // 4))
-            self.state.append((Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer))
-            self.kept_bytes += buffer.nbytes
+        handle = self.channels.handle
+        self.state: list[Fixed] = [
+            (Arg.MEAN, handle, self.mean),
+            (Arg.VARIANCE, handle, self.variance),
+        ]
+        self.state += self.workspace_of(found)
         self.call = Call(self.engine, found, arguments, self.state)
         if self.wants_gradient:
             self.hint = found
@@ -191,8 +186,7 @@ class NormStep(OnednnStep[O]):
     def _forward_in_kernels(self, kernel: NormKernel, layout: Layout) -> None:
         """Let kernels of our own normalise."""
         self.layout, self.mean, self.variance = layout, kernel.mean, kernel.variance
-        self.source = InputArg(Arg.SRC, self.at.bottom[0], layout)
-        self.target = OutputArg(Arg.DST, self.at.top[0], layout)
+        self.source, self.target = self.in_and_out(layout, layout)
         self.jit_forward = NormCall(self.engine, kernel, self.source, self.target, self._factors())
         self.forward_calls = [self.jit_forward]
         self._exchange(layout)
@@ -200,10 +194,6 @@ class NormStep(OnednnStep[O]):
     def _exchange(self, layout: Layout) -> None:
         """Note whether the input is kept by an exchange of buffers."""
         self.swaps = self.in_place and self.wants_gradient and not layout.plain
-
-    def _statistics(self) -> list[tuple[int, int, np.ndarray]]:
-        handle = self.channels.handle
-        return [(Arg.MEAN, handle, self.mean), (Arg.VARIANCE, handle, self.variance)]
 
     def _factors(self) -> list[InputArg]:
         """Return the arguments of scale and shift."""
@@ -409,15 +399,12 @@ class MVNStep(OnednnStep[ops.MVN]):
 
     def __init__(self, engine: Engine, op: ops.MVN, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if op.across or not (op.divides and op.eps > 0):
-            message = "all channels at once, or no eps; our kernel normalises each channel with one"
-            raise Declined(message)
+        message = "all channels at once, or no eps; our kernel normalises each channel with one"
+        decline_if(op.across or not (op.divides and op.eps > 0), message)
 
     def prepare(self) -> None:
         [bottom], engine = self.at.bottom, self.engine
-        if bottom.shape != self.op.shape:
-            message = f"{len(bottom.shape)} axes; our kernel takes 4"
-            raise Declined(message)
+        decline_if(bottom.shape != self.op.shape, f"{len(bottom.shape)} axes; our kernel takes 4")
         found = engine.whole(self.expected(bottom))
         last, blocks = (
             engine.innermost_layout(bottom.shape, 1),
@@ -426,11 +413,7 @@ class MVNStep(OnednnStep[ops.MVN]):
         layout, kernel = first_suitable(
             (found, last, blocks), partial(plane_norm_kernel, engine, self.op.eps)
         )
-        source, target = (
-            InputArg(Arg.SRC, bottom, layout),
-            OutputArg(Arg.DST, self.at.top[0], layout),
-        )
-        self.forward_calls = [map_call(engine, source, target, kernel)]
+        self.forward_calls = [map_call(engine, *self.in_and_out(layout, layout), kernel)]
         self._deviations = kernel.deviations
 
     @property

@@ -11,7 +11,6 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.jit_adapters.unary import (
@@ -21,13 +20,13 @@ from demitasse.backends.onednn.jit_adapters.unary import (
     means_call,
     region_call,
 )
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
+from demitasse.backends.onednn.library.constants import Algorithm, Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.library.primitive import CodeFamily, Description, candidates
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.regions import Bins, bins, bins_between, widened
-from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_if
 
 IMAGE_AXES = (3, 4, 5)
 
@@ -39,12 +38,11 @@ class PoolStep(OnednnStep[ops.Pool]):
         largest: Whether it finds the largest of windows over two axes, and nothing else.
     """
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
-        if op.tops > 1:
-            message = "a second top; oneDNN's Step writes one"
-            raise Declined(message)
+        decline_if(op.tops > 1, "a second top; oneDNN's Step writes one")
         if len(op.bottom) not in IMAGE_AXES:
             message = f"{len(op.kernel)} spatial axes; oneDNN takes 1 to 3"
             raise Declined(message)
@@ -57,7 +55,6 @@ class PoolStep(OnednnStep[ops.Pool]):
         self.window = [
             dims(op.stride), dims(op.kernel), dims(none), dims(op.pad), dims(beyond(op)),
         ]  # fmt: skip
-        self.mask: list[tuple[int, int, np.ndarray]] = []
 
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.op.bottom)
@@ -79,12 +76,11 @@ class PoolStep(OnednnStep[ops.Pool]):
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(
             "pooling_forward",
-            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            self.kind,
             self.algorithm,
             layout.handle,
             self.engine.any(self.op.top),
             *self.window,
-            self.engine.attributes,
         )
 
     def _gradient(self, hint: Description, x: Layout) -> Description:
@@ -96,32 +92,17 @@ class PoolStep(OnednnStep[ops.Pool]):
             hint.descriptor(Query.DST),
             *self.window,
             hint.handle,
-            self.engine.attributes,
         )
 
     def _forward(self, found: Description, x: Layout, y: Layout) -> None:
         self.hint, self.x, self.y = found, x, y
-        size = found.bytes_of(Query.WORKSPACE)
-        if size:
-            buffer = aligned(-(-size // 4))
-            self.mask = [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)]
-            self.kept_bytes = buffer.nbytes
-        arguments = [
-            InputArg(Arg.SRC, self.at.bottom[0], x),
-            OutputArg(Arg.DST, self.at.top[0], y),
-        ]
-        self.forward_calls = [Call(self.engine, found, arguments, self.mask)]
+        self.mask = self.workspace_of(found)
+        self.forward_calls = [Call(self.engine, found, self.in_and_out(x, y), self.mask)]
 
     def prepare_backward(self) -> None:
-        at = self.at
-        if not at.propagate_down[0]:
-            return
-        found = self._gradient(self.hint, self.x)
-        arguments = [
-            InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
-            OutputArg(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
-        ]
-        self.backward_calls = [Call(self.engine, found, arguments, self.mask)]
+        if self.at.propagate_down[0]:
+            found, gradients = self._gradient(self.hint, self.x), self.gradients(self.x, self.y)
+            self.backward_calls = [Call(self.engine, found, gradients, self.mask)]
 
 
 def beyond(op: ops.Pool) -> ops.Shape:
@@ -135,23 +116,17 @@ def algorithm(op: ops.Pool) -> Algorithm:
 
     Caffe's mean counts the part of a window that lies on the image or its pads, but not what lies
     beyond the right pad.
-
-    Raises:
-        Declined: It has no such method, or divides by another number of elements.
     """
     if op.method == "MAX":
         return Algorithm.POOL_MAX
-    if op.method != "AVE":
-        message = f"{op.method}; oneDNN takes MAX and AVE"
-        raise Declined(message)
+    decline_if(op.method != "AVE", f"{op.method}; oneDNN takes MAX and AVE")
     if not op.counts_pads:
         return Algorithm.POOL_AVERAGE
     clipped = any(right > p for right, p in zip(beyond(op), op.after or op.pad, strict=True))
     if not clipped:
         return Algorithm.POOL_AVERAGE_PADDED
-    if any((*op.pad, *(op.after or ()))):
-        message = "AVE with windows that reach beyond the pads, by which oneDNN divides otherwise"
-        raise Declined(message)
+    message = "AVE with windows that reach beyond the pads, by which oneDNN divides otherwise"
+    decline_if(any((*op.pad, *(op.after or ()))), message)
     return Algorithm.POOL_AVERAGE
 
 
@@ -165,8 +140,6 @@ class _LevelWriter(OutputArg):
     """The part of the top that a level is written to.
 
     Args:
-        top: The top.
-        layout: Its layout, C order.
         first: Elements of an image before the level's.
     """
 
@@ -229,9 +202,7 @@ class _RegionStep(OnednnStep[O]):
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if at.backward:
-            message = "a gradient is wanted; our kernels of regions run forward"
-            raise Declined(message)
+        decline_if(at.backward, "a gradient is wanted; our kernels of regions run forward")
 
     def _bins(self) -> Bins:
         """Return the bins of the present regions."""
@@ -249,10 +220,9 @@ class PSROIPoolStep(_RegionStep[ops.PSROIPool]):
     cut = staticmethod(bins_between)
 
     def prepare(self) -> None:
-        at, plain, op = self.at, self.engine.plain, self.op
-        source = InputArg(Arg.SRC, at.bottom[0], plain(op.bottom))
-        target = OutputArg(Arg.DST, at.top[0], plain(op.top))
-        self.forward_calls = [means_call(self.engine, op, source, target, self._bins)]
+        plain, op = self.engine.plain, self.op
+        ends = self.in_and_out(plain(op.bottom), plain(op.top))
+        self.forward_calls = [means_call(self.engine, op, *ends, self._bins)]
 
 
 class ROIPoolStep(_RegionStep[ops.ROIPool]):
@@ -267,10 +237,8 @@ class ROIPoolStep(_RegionStep[ops.ROIPool]):
         self.forward_calls = [call]
 
     def _in(self, layout: Layout) -> KernelCall:
-        at, engine, op = self.at, self.engine, self.op
-        source = InputArg(Arg.SRC, at.bottom[0], layout)
-        target = OutputArg(Arg.DST, at.top[0], engine.plain(op.top))
-        return region_call(engine, op, source, target, self._bins)
+        ends = self.in_and_out(layout, self.engine.plain(self.op.top))
+        return region_call(self.engine, self.op, *ends, self._bins)
 
 
 class InterpolationStep(OnednnStep[ops.Interpolation]):
@@ -282,8 +250,7 @@ class InterpolationStep(OnednnStep[ops.Interpolation]):
     portable_gradient = True
 
     def prepare(self) -> None:
-        at, engine, op = self.at, self.engine, self.op
+        engine, op = self.engine, self.op
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
         kernel = interpolation_kernel(engine, op)
-        source, target = InputArg(Arg.SRC, at.bottom[0], x), OutputArg(Arg.DST, at.top[0], y)
-        self.forward_calls = [map_call(engine, source, target, kernel)]
+        self.forward_calls = [map_call(engine, *self.in_and_out(x, y), kernel)]

@@ -7,6 +7,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import (
     Argument,
+    BufferArg,
     Call,
     GradArg,
     InputArg,
@@ -18,9 +19,9 @@ from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, lent_attributes
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
+from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 FEW = 8
 """Rows below which a packed weight is no faster than one in C order."""
@@ -33,15 +34,8 @@ class Product:
     order.
 
     Args:
-        engine: The engine.
-        rows: How many rows.
-        weight: The blob of W, of this very shape.
-        bias: The blob of b, or None.
         attributes: What happens to the product; by default it overwrites the target.
         alone: Whether the weight may lie in the primitive's layout alone, as nothing learns it.
-
-    Raises:
-        Declined: The library has no good primitive.
     """
 
     def __init__(
@@ -66,34 +60,33 @@ class Product:
             engine.any((m, k)) if rows >= FEW else self.w.handle,
             self._row.handle if self._row else None,
             self.y.handle,
-            engine.attributes if attributes is None else attributes,
+            attributes=attributes,
         )
         self._packed = self._forward.layout(Query.WEIGHTS)
 
-    def forward(self, x: Argument, y: Argument) -> Call:
-        """Return what computes y."""
-        arguments = [x, self._reader(Arg.WEIGHTS, self._weight, self._packed)]
+    def forward(self, x: Matrix, y: Matrix) -> Call:
+        """Return a call that computes y."""
+        weight = self._reader(Arg.WEIGHTS, self._weight, self._packed)
+        arguments = [_argument(InputArg, Arg.SRC, x, self.x), weight]
         if self._row and self._bias:
             arguments.append(InputArg(Arg.BIAS, self._bias, self._row))
-        return Call(self._engine, self._forward, [*arguments, y])
+        arguments.append(_argument(OutputArg, Arg.DST, y, self.y))
+        return Call(self._engine, self._forward, arguments)
 
-    def gradient(self, dy: Argument, dx: Argument) -> Call:
-        """Return what computes the gradient of x.
+    def gradient(self, dy: Matrix, dx: Matrix) -> Call:
+        """Return a call that computes the gradient of x.
 
         The weight is used as it is, in C order: for few rows that is the fastest there is.
         """
-        found = self._engine.describe(
-            "inner_product_backward_data",
-            self.x.handle,
-            self.w.handle,
-            self.y.handle,
-            self._forward.handle,
-            self._engine.attributes,
-        )
-        return Call(self._engine, found, [dy, InputArg(Arg.WEIGHTS, self._weight, self.w), dx])
+        handles = self.x.handle, self.w.handle, self.y.handle
+        found = self._engine.describe("inner_product_backward_data", *handles, self._forward.handle)
+        source = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
+        target = _argument(OutputArg, Arg.DIFF_SRC, dx, self.x, diff=True)
+        weight = InputArg(Arg.WEIGHTS, self._weight, self.w)
+        return Call(self._engine, found, [source, weight, target])
 
-    def gradients(self, x: Argument, dy: Argument, *, bias: bool) -> Call:
-        """Return what adds to the gradients of W and, with ``bias``, of b."""
+    def gradients(self, x: Matrix, dy: Matrix, *, bias: bool) -> Call:
+        """Return a call that adds to the gradients of W and, with ``bias``, of b."""
         row = self._row if bias else None
         found = self._engine.describe(
             "inner_product_backward_weights",
@@ -102,12 +95,28 @@ class Product:
             row.handle if row else None,
             self.y.handle,
             self._forward.handle,
-            self._engine.attributes,
         )
-        arguments = [x, dy, GradArg(Arg.DIFF_WEIGHTS, self._weight, self.w)]
+        source = _argument(InputArg, Arg.SRC, x, self.x)
+        gradient = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
+        arguments = [source, gradient, GradArg(Arg.DIFF_WEIGHTS, self._weight, self.w)]
         if row and self._bias:
             arguments.append(GradArg(Arg.DIFF_BIAS, self._bias, row))
         return Call(self._engine, found, arguments)
+
+
+Matrix = Operand | np.ndarray | BufferArg
+"""Rows of a product: a blob, an array, or an argument whose array changes between calls."""
+
+
+def _argument(
+    kind: type[InputArg | OutputArg], role: Arg, rows: Matrix, layout: Layout, *, diff: bool = False
+) -> Argument:
+    """Return an argument of this role; ``kind`` and ``diff`` are those of a blob's."""
+    if isinstance(rows, BufferArg):
+        return rows
+    if isinstance(rows, np.ndarray):
+        return BufferArg(role, layout, rows)
+    return kind(role, rows, layout, diff=diff)
 
 
 class InnerProductStep(OnednnStep[ops.InnerProduct]):
@@ -118,21 +127,20 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
     learned weight there and back in every step takes as long as a product.
     """
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
-        if op.transpose:
-            message = "a transposed weight; oneDNN's Step takes (num_output, K)"
-            raise Declined(message)
+        decline_if(op.transpose, "a transposed weight; oneDNN's Step takes (num_output, K)")
         plain = engine.plain
         self.x, self.y, self.w = plain((op.rows, op.k)), plain((op.rows, op.m)), (op.m, op.k)
         self.bias = plain((op.m,)) if op.bias else None
 
     def prepare(self) -> None:
         engine = self.engine
-        found = self._describe(engine.any(self.w), engine.attributes)
+        found = self._describe(engine.any(self.w))
         if not self._agree(found):
-            found = self._describe(engine.plain(self.w).handle, engine.attributes)
+            found = self._describe(engine.plain(self.w).handle)
         self.hint, self.weight = found, found.layout(Query.WEIGHTS)
         top = self.at.top[0]
         self.forward_calls = [self._jit_call(top) or self._call(found, top)]
@@ -148,11 +156,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             return False
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
-        """Return the product with an activation after it, with the same layout of the weight.
-
-        Raises:
-            Declined: Neither our kernel nor the library does it.
-        """
+        """Return the product with an activation after it, with the same layout of the weight."""
         jit_call = self._jit_call(target, then)
         if jit_call is not None:
             return jit_call
@@ -161,15 +165,15 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             found = self._describe(self.hint.descriptor(Query.WEIGHTS), lent)
         return self._call(found, target)
 
-    def _describe(self, w: int, attributes: int) -> Description:
+    def _describe(self, w: int, attributes: int | None = None) -> Description:
         return self.engine.describe(
             "inner_product_forward",
-            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            self.kind,
             self.x.handle,
             w,
             self.bias.handle if self.bias else None,
             self.y.handle,
-            attributes,
+            attributes=attributes,
         )
 
     def _jit_call(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
@@ -242,7 +246,6 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             bias.handle if bias else None,
             self.y.handle,
             hint.handle,
-            self.engine.attributes,
         )
 
     def _prepare_data(self) -> None:
@@ -253,11 +256,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             self.hint.descriptor(Query.WEIGHTS),
             self.y.handle,
             self.hint.handle,
-            self.engine.attributes,
         )
-        arguments = [
-            InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
-            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
-            OutputArg(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
-        ]
-        self.backward_calls.append(Call(self.engine, found, arguments))
+        dy, dx = self.gradients(self.x, self.y)
+        weight = InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS))
+        self.backward_calls.append(Call(self.engine, found, [dy, weight, dx]))

@@ -9,30 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.arguments import Argument, BufferArg, Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.recurrent import learned_steps, output_call, steps_call
+from demitasse.backends.onednn.arguments import BufferArg, Call
+from demitasse.backends.onednn.jit_adapters.recurrent import LearnedSteps, StepsCall, output_call
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.primitive import lent_attributes
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
-from demitasse.backends.onednn.steps.products import Product
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.onednn.step import OnednnStep
+from demitasse.backends.onednn.steps.products import Matrix, Product
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 
 class RecurrentStep(OnednnStep[ops.Recurrent]):
     """T steps of N sequences, with G gates for each of H hidden values."""
 
+    needs_bottom = True
     deferrable = replayable = backward_replayable = False
 
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
         t, n = op.steps, op.rows
         weights, bottom = at.params, at.bottom
         wide = weights[0].shape[0]
@@ -40,18 +39,14 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         # the inputs of the gates, which become the open gates
         self.z = _array(t, n, wide)
         self.input = Product(engine, t * n, weights[0], weights[1])
-        z = BufferArg(Arg.DST, self.input.y, self.z)
-        x = InputArg(Arg.SRC, bottom[0], self.input.x)
-        self.to_gates = self.input.forward(x, z)
+        self.to_gates = self.input.forward(bottom[0], self.z)
         self.sequence = sequence(engine, op, weights[self.first_state], self.z)
         self.before = self.sequence.before
         self.forward_calls = [self.to_gates, *self.sequence.calls]
         self.from_static: Call | None = None
         if op.static:
             self.static, self.row = Product(engine, n, weights[2]), _array(n, wide)
-            row = BufferArg(Arg.DST, self.static.y, self.row)
-            argument = InputArg(Arg.SRC, bottom[2], self.static.x)
-            self.from_static = self.static.forward(argument, row)
+            self.from_static = self.static.forward(bottom[2], self.row)
             self.forward_calls.append(self.from_static)
         self.hidden: np.ndarray | None = None
         if op.cell == "RNN":
@@ -64,8 +59,7 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         # the top may be overwritten before the gradient is computed
         self.hidden, self.y = (_array(op.steps, op.rows, op.m) for _ in range(2))
         self.output = Product(self.engine, op.steps * op.rows, *at.params[index : index + 2])
-        hidden = BufferArg(Arg.SRC, self.output.x, self.hidden)
-        self.to_output = self.output.forward(hidden, BufferArg(Arg.DST, self.output.y, self.y))
+        self.to_output = self.output.forward(self.hidden, self.y)
         self.forward_calls.append(self.to_output)
 
     @property
@@ -123,54 +117,38 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         known = self.z if self.hidden is None else self.hidden
         self.kept_bytes += self.dz.nbytes
         self.sequence.prepare_backward(self.dz, known)
-        self.backward_calls = self._from_all_gates()
+        self.backward_calls = [*self._from_all_gates()]
         self.from_row = self._from_static() if op.static else []
         self.from_output = [] if self.hidden is None else self._from_output(self.hidden)
 
-    def _from_all_gates(self) -> list[Runnable]:
+    def _from_all_gates(self) -> list[Call]:
         """Return what runs when the gradients of the gates of all steps are there."""
         at, op, wanted = self.at, self.op, self.at.param_propagate_down
-        dz, x = BufferArg(Arg.DIFF_DST, self.input.y, self.dz), at.bottom[0]
-        calls: list[Runnable] = []
+        [x, *_], calls = at.bottom, []
         if wanted[0]:
-            calls.append(
-                self.input.gradients(InputArg(Arg.SRC, x, self.input.x), dz, bias=wanted[1])
-            )
+            calls.append(self.input.gradients(x, self.dz, bias=wanted[1]))
         if wanted[self.first_state]:
             every = Product(self.engine, op.steps * op.rows, at.params[self.first_state])
-            before = BufferArg(Arg.SRC, every.x, self.before)
-            dz = BufferArg(Arg.DIFF_DST, every.y, self.dz)
-            calls.append(every.gradients(before, dz, bias=False))
+            calls.append(every.gradients(self.before, self.dz, bias=False))
         if at.propagate_down[0]:
-            dz = BufferArg(Arg.DIFF_DST, self.input.y, self.dz)
-            dx = OutputArg(Arg.DIFF_SRC, x, self.input.x, diff=True)
-            calls.append(self.input.gradient(dz, dx))
+            calls.append(self.input.gradient(self.dz, x))
         return calls
 
     def _from_static(self) -> list[Call]:
-        at, product, calls = self.at, self.static, []
+        at, calls = self.at, []
         if at.param_propagate_down[2]:
-            static = InputArg(Arg.SRC, at.bottom[2], product.x)
-            row = BufferArg(Arg.DIFF_DST, product.y, self.row)
-            calls.append(product.gradients(static, row, bias=False))
+            calls.append(self.static.gradients(at.bottom[2], self.row, bias=False))
         if at.propagate_down[2]:
-            row = BufferArg(Arg.DIFF_DST, product.y, self.row)
-            target = OutputArg(Arg.DIFF_SRC, at.bottom[2], product.x, diff=True)
-            calls.append(product.gradient(row, target))
+            calls.append(self.static.gradient(self.row, at.bottom[2]))
         return calls
 
     def _from_output(self, hidden: np.ndarray) -> list[Call]:
         """Return what turns the gradient of the output, in ``dy``, into that of the hidden."""
-        product, wanted = self.output, self.at.param_propagate_down[self.first_state + 1 :]
-        self.dy, calls = _array(*hidden.shape), []
+        wanted, calls = self.at.param_propagate_down[self.first_state + 1 :], []
+        self.dy, self.d_hidden = _array(*hidden.shape), _array(*hidden.shape)
         if wanted[0]:
-            source = BufferArg(Arg.SRC, product.x, hidden)
-            dy = BufferArg(Arg.DIFF_DST, product.y, self.dy)
-            calls.append(product.gradients(source, dy, bias=wanted[1]))
-        self.d_hidden = _array(*hidden.shape)
-        dy = BufferArg(Arg.DIFF_DST, product.y, self.dy)
-        calls.append(product.gradient(dy, BufferArg(Arg.DIFF_SRC, product.x, self.d_hidden)))
-        return calls
+            calls.append(self.output.gradients(hidden, self.dy, bias=wanted[1]))
+        return [*calls, self.output.gradient(self.dy, self.d_hidden)]
 
     def backward(self) -> None:
         at, dz = self.at, self.dz
@@ -199,12 +177,11 @@ def _array(*shape: int) -> np.ndarray:
 class RecurrentForwardStep(OnednnStep[ops.Recurrent]):
     """T steps of N sequences, with G gates for each of H hidden values."""
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(at, NEEDS_BOTTOM)
-        if at.backward:
-            message = "gradients are wanted; this keeps nothing for them"
-            raise Declined(message)
+        decline_if(at.backward, "gradients are wanted; this keeps nothing for them")
         params, bottom, top = at.params, at.bottom, at.top[0]
         many, wide = op.steps * op.rows, params[0].shape[0]
         z, static = self._array(op.steps, op.rows, wide), None
@@ -213,78 +190,36 @@ class RecurrentForwardStep(OnednnStep[ops.Recurrent]):
             static = self._array(op.rows, wide)
             self._add(op.rows, params[2:3], bottom[2], static)
         if op.cell == "LSTM":
-            self.forward_calls.append(steps_call(engine, op, at, z, static, top.buffer))
+            self.forward_calls.append(StepsCall(engine, op, at, z, static, top.buffer))
             return
         hidden = self._array(op.steps, op.rows, op.m)
-        self.forward_calls.append(steps_call(engine, op, at, z, static, lambda: hidden))
+        self.forward_calls.append(StepsCall(engine, op, at, z, static, lambda: hidden))
         self._add(many, params[-2:], hidden, top)
         self.forward_calls.append(output_call(engine, top))
 
-    def _add(
-        self,
-        rows: int,
-        params: tuple[Operand, ...],
-        source: Operand | np.ndarray,
-        target: Operand | np.ndarray,
-    ) -> None:
+    def _add(self, rows: int, params: tuple[Operand, ...], source: Matrix, target: Matrix) -> None:
         """Add a product of rows with a weight, and perhaps a bias."""
         product = Product(self.engine, rows, *params, alone=True)
-        x: Argument = (
-            BufferArg(Arg.SRC, product.x, source)
-            if isinstance(source, np.ndarray)
-            else InputArg(Arg.SRC, source, product.x)
-        )
-        y: Argument = (
-            BufferArg(Arg.DST, product.y, target)
-            if isinstance(target, np.ndarray)
-            else OutputArg(Arg.DST, target, product.y)
-        )
-        self.forward_calls.append(product.forward(x, y))
+        self.forward_calls.append(product.forward(source, target))
 
     def _array(self, *shape: int) -> np.ndarray:
         """Return zeros in memory that primitives like."""
-        array = aligned(int(np.prod(shape))).reshape(shape)
+        array = _array(*shape)
         self.kept_bytes += array.nbytes
         return array
 
 
-class Cell(Protocol):
-    """One sort of cell, for T steps of N sequences with H hidden values."""
-
-    gates: int
-    """Gates of a hidden value."""
-
-    states: int
-    """Arrays of a state; the first is the hidden state."""
-
-    nbytes: int
-    """Bytes it holds."""
-
-    def __init__(self, steps: int, rows: int, size: int) -> None: ...
-
-    def begin(self, states: list[np.ndarray]) -> None:
-        """Begin with these states. Shapes: each (N, H)."""
-
-    def end(self) -> list[np.ndarray]:
-        """Return the states at the end, the hidden one left out."""
-
-    def step(self, t: int, z: np.ndarray, cont: np.ndarray, h: np.ndarray) -> None:
-        """Write the hidden state to ``h``; ``z`` becomes what the gradient needs.
-
-        Shapes: z (N, G * H), cont (N, 1), h (N, H).
-        """
-
-    def begin_back(self) -> None:
-        """Begin with no gradient of the states at the end."""
-
-    def back(self, t: int, z: np.ndarray, cont: np.ndarray, dh: np.ndarray, dz: np.ndarray) -> None:
-        """Write the gradient of the gates' inputs to ``dz``; ``dh`` may be spoiled."""
-
-
 class LstmCell:
-    """Gates input, forget, output and new value; the states are h and c."""
+    """LSTM's cell for T steps of N sequences with H hidden values.
 
-    gates, states = 4, 2
+    The G = 4 gates are input, forget, output and new value; the states are h and c.
+
+    Attributes:
+        states: Number of arrays of a state; the first is the hidden state.
+        nbytes: Bytes of the cell's arrays.
+    """
+
+    states = 2
 
     def __init__(self, steps: int, rows: int, size: int) -> None:
         self.size = size
@@ -294,12 +229,18 @@ class LstmCell:
         self.nbytes = self.cells.nbytes + self.tanh_cell.nbytes
 
     def begin(self, states: list[np.ndarray]) -> None:
+        """Begin with these states. Shapes: each (N, H)."""
         self.cells[0] = states[1]
 
     def end(self) -> list[np.ndarray]:
+        """Return the states at the end, the hidden one left out."""
         return [self.cells[-1]]
 
     def step(self, t: int, z: np.ndarray, cont: np.ndarray, h: np.ndarray) -> None:
+        """Write the hidden state to ``h``; ``z`` becomes what the gradient needs.
+
+        Shapes: z (N, G * H), cont (N, 1), h (N, H).
+        """
         opened, half = z[:, : 3 * self.size], np.float32(0.5)
         # sigmoid by way of tanh, which cannot overflow
         np.multiply(opened, half, out=opened)
@@ -316,9 +257,11 @@ class LstmCell:
         np.multiply(o, tanh_cell, out=h)
 
     def begin_back(self) -> None:
+        """Begin with no gradient of the states at the end."""
         self.dc[...] = 0
 
     def back(self, t: int, z: np.ndarray, cont: np.ndarray, dh: np.ndarray, dz: np.ndarray) -> None:
+        """Write the gradient of the gates' inputs to ``dz``; ``dh`` is overwritten."""
         i, f, o, g = self._parts(z)
         di, df, do, dg = self._parts(dz)
         dc, s, tanh_cell = self.dc, self.scratch, self.tanh_cell[t]
@@ -342,9 +285,9 @@ class LstmCell:
 
 
 class RnnCell:
-    """h = tanh(z); the state is h."""
+    """The cell h = tanh(z), with one gate; the state is h."""
 
-    gates, states, nbytes = 1, 1, 0
+    states, nbytes = 1, 0
 
     def __init__(self, steps: int, rows: int, size: int) -> None:
         del steps, rows, size
@@ -375,62 +318,19 @@ def past_tanh(tanh_cell: np.ndarray, gradient: np.ndarray, out: np.ndarray) -> N
     np.multiply(out, gradient, out=out)
 
 
-CELLS: dict[str, type[Cell]] = {"LSTM": LstmCell, "RNN": RnnCell}
-
-
-class Steps(Protocol):
-    """T steps of N sequences, with G gates for each of H hidden values.
-
-    Attributes:
-        before: The hidden states that steps begin with. Shape: (T, N, H).
-        states: How many arrays a state has; the first is the hidden one.
-        calls: What of the library they run forward.
-        nbytes: Bytes that they hold.
-    """
-
-    before: np.ndarray
-    states: int
-
-    @property
-    def calls(self) -> Sequence[Runnable]: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    @property
-    def code(self) -> str:
-        """Name of the forward code besides the calls."""
-
-    @property
-    def backward_code(self) -> str:
-        """Name of the code that runs backward."""
-
-    def forward(
-        self, states: Sequence[np.ndarray], cont: np.ndarray, hidden: np.ndarray
-    ) -> Sequence[np.ndarray]:
-        """Write the hidden states, and return the states at the end.
-
-        Shapes: states (N, H), cont (T, N, 1), hidden (T, N, H).
-        """
-
-    def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
-        """Take where the gradients of the inputs of the gates go, and what the gates let through.
-
-        Shapes: (T, N, G * H).
-        """
-
-    def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
-        """Compute them from those of the hidden states. Shape: (T, N, H)."""
+CELLS: dict[str, type[LstmCell | RnnCell]] = {"LSTM": LstmCell, "RNN": RnnCell}
 
 
 class StepwiseRNN:
-    """The calls that run step by step.
+    """T steps of N sequences, with G gates for each of H hidden values, run one by one.
 
     Args:
-        engine: The engine.
-        op: The operation.
-        weight: That of the hidden state.
         z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
+
+    Attributes:
+        before: The hidden states that steps begin with. Shape: (T, N, H).
+        states: Number of arrays of a state; the first is the hidden state.
+        calls: Forward calls of the library.
     """
 
     code = backward_code = "numpy"
@@ -449,11 +349,16 @@ class StepwiseRNN:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the arrays."""
         return self.before.nbytes + self._dh.nbytes + self._cell.nbytes
 
     def forward(
         self, states: Sequence[np.ndarray], cont: np.ndarray, hidden: np.ndarray
     ) -> Sequence[np.ndarray]:
+        """Write the hidden states, and return the states at the end.
+
+        Shapes: states (N, H), cont (T, N, 1), hidden (T, N, H).
+        """
         cell, h = self._cell, states[0]
         cell.begin(list(states))
         for t in range(self._steps):
@@ -465,12 +370,16 @@ class StepwiseRNN:
         return [h, *cell.end()]
 
     def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
-        del known  # it is what the inputs have become
+        """Take the gradients' place, and ``known``, the output of the gates.
+
+        Shapes: (T, N, G * H).
+        """
+        del known  # the present contents of the inputs
         self._dz, self._dz_argument = dz, BufferArg(Arg.DIFF_DST, self._product.y)
-        dh = BufferArg(Arg.DIFF_SRC, self._product.x, self._dh)
-        self._from_gates = self._product.gradient(self._dz_argument, dh)
+        self._from_gates = self._product.gradient(self._dz_argument, self._dh)
 
     def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
+        """Compute ``dz`` from the gradients of the hidden states. Shape: dy (T, N, H)."""
         cell, dh, dz = self._cell, self._dh, self._dz
         dh[...] = 0
         cell.begin_back()
@@ -483,15 +392,13 @@ class StepwiseRNN:
                 np.multiply(dh, cont[t], out=dh)
 
 
-def sequence(engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray) -> Steps:
-    """Return the steps of a recurrent layer.
+def sequence(
+    engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray
+) -> StepwiseRNN | LearnedSteps:
+    """Return the steps of a recurrent layer, with the weight of the hidden state.
 
-    Args:
-        engine: The engine.
-        op: The operation.
-        weight: That of the hidden state.
-        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
+    The inputs ``z`` of the gates become what gradients need. Shape: z (T, N, G * H).
     """
     with suppress(Declined):
-        return learned_steps(engine, op, weight, z)
+        return LearnedSteps(engine, op, weight, z)
     return StepwiseRNN(engine, op, weight, z)

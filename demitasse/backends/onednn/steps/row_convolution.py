@@ -24,9 +24,10 @@ from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.steps.activation import Fixed, post_ops, rectifying
+from demitasse.backends.onednn.step import Fixed
+from demitasse.backends.onednn.steps.activation import post_ops, rectifying
 from demitasse.backends.onednn.steps.convolution import WindowStep
-from demitasse.backends.step import Declined, Memory, Operand, Operands
+from demitasse.backends.step import Memory, Operand, Operands, decline_if
 from demitasse.backends.windows import ConvGeometry
 
 FEWEST = 16
@@ -34,13 +35,7 @@ FEWEST = 16
 
 
 class _TransposedFilters(ParamArg):
-    """Filters with columns as channels.
-
-    Args:
-        blob: The filters.
-        here: How they lie in C order, seen so.
-        layout: The layout the primitive was made for.
-    """
+    """Filters with columns as channels."""
 
     __slots__ = ("_here",)
 
@@ -56,13 +51,7 @@ class _TransposedFilters(ParamArg):
 
 
 class _TransposedGradient(GradArg):
-    """The gradient of such filters: what the primitive writes is turned back.
-
-    Args:
-        blob: The filters.
-        here: How they lie in C order, seen so.
-        layout: The layout the primitive was made for.
-    """
+    """The gradient of such filters: what the primitive writes is turned back."""
 
     __slots__ = ("_here",)
 
@@ -96,19 +85,14 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
         super().__init__(engine, op, at)
         engine.tuning.require("row_convolution")
         wanted = at.param_propagate_down
-        if op.bias and at.backward and wanted[1] and not wanted[0]:
-            message = "a bias that is learned without its weight; both are one primitive's"
-            raise Declined(message)
-        if op.after:
-            message = "other pads after the axes than before; rows have the same"
-            raise Declined(message)
-        if len(op.kernel) != 2 or self.image[1] != 1 or self.image[3] < FEWEST:
-            message = f"images of one channel and {FEWEST} columns or more are taken by their rows"
-            raise Declined(message)
+        message = "a bias that is learned without its weight; both are one primitive's"
+        decline_if(op.bias and at.backward and wanted[1] and not wanted[0], message)
+        decline_if(op.after, "other pads after the axes than before; rows have the same")
+        message = f"images of one channel and {FEWEST} columns or more are taken by their rows"
+        decline_if(len(op.kernel) != 2 or self.image[1] != 1 or self.image[3] < FEWEST, message)
         n, _, rows, columns = self.image
-        if (op.kernel[1], op.pad[1], op.dilation[1]) != (columns, 0, 1):
-            message = "filters that are not as wide as the image; those are taken by its rows"
-            raise Declined(message)
+        message = "filters that are not as wide as the image; those are taken by its rows"
+        decline_if((op.kernel[1], op.pad[1], op.dilation[1]) != (columns, 0, 1), message)
         self.bias = engine.plain((self.maps[1],)) if op.bias else None
         self._x = engine.innermost((n, columns, 1, rows), 1)
         self._y = engine.innermost((n, self.maps[1], 1, self.maps[2]), 1)
@@ -126,11 +110,7 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
         self.forward_calls = [self._call(self.hint, self.at.top[0], [])]
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Call:
-        """Return the convolution with an activation after it.
-
-        Raises:
-            Declined: Nothing does it.
-        """
+        """Return the convolution with an activation after it."""
         post_ops(then)
         found, fixed = rectifying(self.engine, self._describe, self.hint, len(self.maps))
         return self._call(found, target, fixed)

@@ -8,25 +8,24 @@ from ctypes import c_void_p
 from itertools import pairwise
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import BlobArg, Call, InputArg, OutputArg
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, descriptor_of_part, release
 from demitasse.backends.onednn.library.primitive import in_some_layout
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.elementwise import summed
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place, share
+from demitasse.backends.step import Operand, Operands, decline_if, share
 
 
 class SliceStep(OnednnStep[ops.Slice]):
     """Channels last where the bottom is not in C order."""
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.Slice, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(at, NEEDS_BOTTOM)
-        if len(at.top) == 1:
-            message = "one top, which shares the bottom's memory"
-            raise Declined(message)
+        decline_if(len(at.top) == 1, "one top, which shares the bottom's memory")
 
     def prepare(self) -> None:
         [bottom], op, engine = self.at.bottom, self.op, self.engine
@@ -64,7 +63,6 @@ class SliceStep(OnednnStep[ops.Slice]):
             len(parts),
             self.op.axis,
             (c_void_p * len(parts))(*[layout.handle for layout in parts]),
-            engine.attributes,
             general=True,  # made of reorders, which are good
         )
         pairs = enumerate(zip(at.top, parts, strict=True))
@@ -76,11 +74,9 @@ class SliceStep(OnednnStep[ops.Slice]):
 class CropStep(OnednnStep[ops.Crop]):
     """The top has its channels last, unless the bottom is in C order."""
 
-    portable_gradient = True
+    needs_bottom = True
 
-    def __init__(self, engine: Engine, op: ops.Crop, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        decline_in_place(at, NEEDS_BOTTOM)
+    portable_gradient = True
 
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.op.bottom)
@@ -90,12 +86,8 @@ class CropStep(OnednnStep[ops.Crop]):
             in_some_layout(self.engine, expected, self._prepare_in)
 
     def _prepare_in(self, layout: Layout) -> None:
-        engine, op, [top] = self.engine, self.op, self.at.top
-        there = like(engine, layout, op.top)
-        source, target = (
-            InputArg(Arg.SRC, self.at.bottom[0], layout),
-            OutputArg(Arg.DST, top, there),
-        )
+        engine, op = self.engine, self.op
+        source, target = self.in_and_out(layout, like(engine, layout, op.top))
         self.forward_calls = [part_copy(engine, source, op.first, target)]
 
 
@@ -106,9 +98,7 @@ class SplitStep(OnednnStep[ops.Split]):
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if not op.shape:
-            message = "0 axes; oneDNN takes 1 to 12"
-            raise Declined(message)
+        decline_if(not op.shape, "0 axes; oneDNN takes 1 to 12")
 
     @property
     def code(self) -> str:
@@ -142,14 +132,17 @@ def along(axis: int, first: int, axes: int) -> list[int]:
     return [first if place == axis else 0 for place in range(axes)]
 
 
+def reordering(engine: Engine, source: InputArg, target: OutputArg) -> Call:
+    """Return the copy between the descriptors of two arguments."""
+    found = engine.describe_reorder(source.descriptor, target.descriptor)
+    return Call(engine, found, [source, target])
+
+
 def part_copy(engine: Engine, source: InputArg, first: Sequence[int], target: OutputArg) -> Call:
     """Return the copy of a part.
 
-    Args:
-        engine: The engine.
-        source: What it is a part of.
-        first: Where it begins, along each axis.
-        target: What is written; its shape says how large the part is.
+    The target's shape is that of the part; ``first`` is its beginning in the source, along each
+    axis.
 
     Raises:
         Declined: Blocks of channels do not end where it begins.
@@ -158,8 +151,7 @@ def part_copy(engine: Engine, source: InputArg, first: Sequence[int], target: Ou
     part = descriptor_of_part(library, source.layout, shape, tuple(first))
     try:
         source.descriptor = part
-        found = engine.describe_reorder(part, target.layout.handle)
-        return Call(engine, found, [source, target])
+        return reordering(engine, source, target)
     finally:
         release(library, part)
 
@@ -186,8 +178,7 @@ def copies_into(
         try:
             written = OutputArg(Arg.DST, target, whole, diff=diff)
             written.descriptor = part
-            found = engine.describe_reorder(source.descriptor, part)
-            calls.append(Call(engine, found, [source, written]))
+            calls.append(reordering(engine, source, written))
         finally:
             release(engine.library, part)
         first += shape[axis]
@@ -197,17 +188,13 @@ def copies_into(
 class PermuteStep(OnednnStep[ops.Permute]):
     """The bottom in the layout it is in; the top in C order."""
 
-    def __init__(self, engine: Engine, op: ops.Permute, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        decline_in_place(at, NEEDS_BOTTOM)
+    needs_bottom = True
 
     def prepare(self) -> None:
-        [bottom] = self.at.bottom
-        self.layout = self.expected(bottom, self.op.bottom)
-        source = InputArg(Arg.SRC, bottom, self.layout)
-        target = OutputArg(Arg.DST, self.at.top[0], self.engine.plain(self.op.top))
+        self.layout = self.expected(self.at.bottom[0], self.op.bottom)
+        source, target = self.in_and_out(self.layout, self.engine.plain(self.op.top))
         target.descriptor = self._transposed()
-        self.forward_calls = [self._copy(source, target)]
+        self.forward_calls = [reordering(self.engine, source, target)]
 
     def prepare_backward(self) -> None:
         if not self.at.propagate_down[0]:
@@ -215,7 +202,7 @@ class PermuteStep(OnednnStep[ops.Permute]):
         source = InputArg(Arg.SRC, self.at.top[0], self.engine.plain(self.op.top), diff=True)
         source.descriptor = self._transposed()
         target = OutputArg(Arg.DST, self.at.bottom[0], self.layout, diff=True)
-        self.backward_calls = [self._copy(source, target)]
+        self.backward_calls = [reordering(self.engine, source, target)]
 
     def _transposed(self) -> int:
         """Return the descriptor of the top's memory as one of the bottom's shape."""
@@ -224,17 +211,11 @@ class PermuteStep(OnednnStep[ops.Permute]):
         turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
         return self.engine.strided(op.bottom, turned)
 
-    def _copy(self, source: BlobArg, target: BlobArg) -> Call:
-        found = self.engine.describe_reorder(source.descriptor, target.descriptor)
-        return Call(self.engine, found, [source, target])
-
 
 class ShuffleStep(OnednnStep[ops.Shuffle]):
     """The top in the layout of the bottom: in C order, or with the channels last."""
 
-    def __init__(self, engine: Engine, op: ops.Shuffle, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        decline_in_place(at, NEEDS_BOTTOM)
+    needs_bottom = True
 
     def prepare(self) -> None:
         [bottom], shape = self.at.bottom, self.op.shape
@@ -261,5 +242,4 @@ class ShuffleStep(OnednnStep[ops.Shuffle]):
         source.descriptor = self.engine.strided(table, read)
         target = OutputArg(Arg.DST, to, self.layout, diff=diff)
         target.descriptor = self.engine.strided(table, written)
-        found = self.engine.describe_reorder(source.descriptor, target.descriptor)
-        return Call(self.engine, found, [source, target])
+        return reordering(self.engine, source, target)

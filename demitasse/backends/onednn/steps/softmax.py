@@ -16,10 +16,10 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
+from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.ops import loss_divisor
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.softmax import NanRows, SmallAxisSoftmax
@@ -45,9 +45,6 @@ def describe_softmax(
 
     C order, as the layers around a classifier are; or the axis innermost, where the library has no
     good code to go along it in strides.
-
-    Raises:
-        Declined: None is good.
     """
 
     def describe_in(layout: Layout) -> tuple[Description, Layout]:
@@ -58,7 +55,6 @@ def describe_softmax(
             layout.handle,
             layout.handle,
             axis,
-            engine.attributes,
         )
         return found, layout
 
@@ -68,11 +64,7 @@ def describe_softmax(
 
 
 def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisSoftmax:
-    """Return the kernel for many short rows in C order, which keeps NaN.
-
-    Raises:
-        Declined: Others, or no kernels can be compiled.
-    """
+    """Return the kernel for many short rows in C order, which keeps NaN."""
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     if inner == 1:
         return rows_kernel(engine, outer, shape[axis])
@@ -104,9 +96,10 @@ class _MarkedCall(Call):
 class SoftmaxStep(OnednnStep[ops.Softmax]):
     """Softmax along one axis."""
 
+    needs_bottom = True
+
     def __init__(self, engine: Engine, op: ops.Softmax, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
         self._marks = False
 
     backward_replayable = False
@@ -127,28 +120,22 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         few: SmallAxisSoftmax | None = None
         with suppress(Declined):
             few = self._few_classes()
-        source, target = (
-            InputArg(Arg.SRC, at.bottom[0], self.layout),
-            OutputArg(Arg.DST, at.top[0], self.layout),
-        )
+        ends = self.in_and_out(self.layout, self.layout)
         if few is not None:
             self._marks = True
-            self.forward_calls = [map_call(self.engine, source, target, few)]
+            self.forward_calls = [map_call(self.engine, *ends, few)]
             return
         lost = self._lost_rows()
         self._marks = lost is not None
         if lost is None:
-            self.forward_calls = [Call(self.engine, self.hint, (source, target))]
+            self.forward_calls = [Call(self.engine, self.hint, ends)]
         else:
-            self.forward_calls = [_MarkedCall(self.engine, self.hint, (source, target), lost)]
+            self.forward_calls = [_MarkedCall(self.engine, self.hint, ends, lost)]
 
     def _few_classes(self) -> SmallAxisSoftmax | None:
         """Return the kernel for many short rows, and change to its layout; perhaps None.
 
         Without gradients that is the bottom's, if classes lie side by side in it, or C order.
-
-        Raises:
-            Declined: Others, or no kernels can be compiled.
         """
         at, shape, axis, engine = self.at, self.op.bottom, self.op.axis, self.engine
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -195,14 +182,9 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
             layout.handle,
             self.op.axis,
             self.hint.handle,
-            self.engine.attributes,
         )
-        arguments = [
-            InputArg(Arg.DST, at.top[0], layout),
-            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True),
-        ]
-        return Call(self.engine, found, arguments)
+        y = InputArg(Arg.DST, at.top[0], layout)
+        return Call(self.engine, found, [y, *self.gradients(layout, layout)])
 
     @property
     def backward_code(self) -> str:
@@ -231,9 +213,7 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
 
     def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:
         super().__init__(engine, op, at)
-        if any(at.propagate_down[1:]):
-            message = "a gradient of the labels, which have none"
-            raise Declined(message)
+        decline_if(any(at.propagate_down[1:]), "a gradient of the labels, which have none")
         axis = op.axis
         self.classes = op.bottom[axis]
         self.outer, self.inner = math.prod(op.bottom[:axis]), math.prod(op.bottom[axis + 1 :])
