@@ -83,9 +83,7 @@ class TrainingLoop:
         if iterations > 0 and (run.param.snapshot or run.monitor.keeps_best):
             self._checkpointer.lock_prefix()
         run.report.start(run.net, solver.iter)
-        while solver.iter < last:
-            if not self._step():
-                break
+        while solver.iter < last and self._step():
             request = run.team.agree_on_request(self._requests.next())
             if request == "snapshot" or should_snapshot(run.param, solver.iter):
                 self.write_snapshot()
@@ -152,9 +150,6 @@ class TrainingLoop:
     def _queue_update(self, *, cleared: bool) -> None:
         """Queue the passes and the update, and read the loss afterwards.
 
-        Args:
-            cleared: Whether the gradients are cleared already.
-
         If the loss is NaN or infinite, the device has changed nothing. The update is then made
         after all, unless such a loss ends the run.
         """
@@ -217,17 +212,10 @@ class TrainingLoop:
 
 
 def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
-    """Return the learning rate of an update, and the step of its policy.
+    """Return the learning rate of an update, and the step of its policy after ``step``.
 
-    New steps are logged, and the rate if it is displayed.
-
-    Args:
-        run: The run; policy ``plateau`` reads its losses or the results of its tests.
-        iteration: Number of updates made so far.
-        step: Step of the update before.
-
-    Raises:
-        ConfigError: The policy lacks a field, or has ended.
+    New steps are logged, and the rate if it is displayed. Policy ``plateau`` reads the losses of
+    the run or the results of its tests.
     """
     before = step
     if run.param.lr_policy == "plateau":
@@ -243,14 +231,8 @@ def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
 def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None:
     """Run ``iter_size`` batches forward and backward, and check and display the loss.
 
-    Args:
-        run: The run; its net gets the gradients, its report the loss.
-        iteration: Number of updates made so far.
-        rate: Learning rate of the last update, for messages.
-
-    Raises:
-        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
-        DataError: The loss is NaN because a label is no class.
+    ``rate`` is the learning rate of the last update, for messages. A loss that is NaN because a
+    label is no class raises a DataError.
     """
     display = should_display(run.param, iteration)
     run.net.debug_info = display and run.param.debug_info
@@ -262,11 +244,7 @@ def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None
 
 
 def record_loss(run: TrainingContext, loss: float, iteration: int, rate: float) -> None:
-    """Add the loss of an iteration to the report, and check that it is finite.
-
-    Raises:
-        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
-    """
+    """Add the loss of an iteration to the report, and check that it is finite (NetError)."""
     run.report.losses.append(loss)
     run.nonfinite.check_loss(loss, run, iteration, rate)
 

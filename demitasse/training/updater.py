@@ -36,18 +36,12 @@ ALIGNMENT = 16
 
 
 class History:
-    """One or two history arrays for each parameter; arrays of one kind share one memory.
+    """One or two history arrays (``kinds``) for each parameter, one memory for each kind.
 
     The order is that of Caffe's solver states: the first kind for every parameter, then the second.
 
-    Args:
-        params: The parameters; history arrays have their shapes.
-        kinds: Number of arrays of each parameter.
-        dtype: Type of the arrays.
-        device: Device of the arrays.
-
     Attributes:
-        shapes: The parameters' shapes.
+        shapes: The parameters' shapes, which are those of the arrays.
         nonzero: For each parameter, whether its history may be other than zero.
         layouts: For each parameter, the private layout of its arrays; None for C order.
     """
@@ -159,17 +153,12 @@ class Updater:
     def apply(
         self, param: SolverParameter, rate: float, iteration: int, guard: Array | None = None
     ) -> None:
-        """Make one update from the gradients of the net.
+        """Make one update from the gradients of the net, after ``iteration`` updates.
 
         Clipping uses the raw gradients, before they are divided by ``iter_size``. Afterwards the
-        gradients contain the values that were subtracted from the weights.
-
-        Args:
-            param: The solver's fields.
-            rate: The learning rate.
-            iteration: Number of updates made so far.
-            guard: A 0-d array on a device that queues its work: if it is NaN or infinite, nothing
-                changes. None always updates.
+        gradients contain the values that were subtracted from the weights. ``guard`` is a 0-d array
+        on a device that queues its work: if it is NaN or infinite, nothing changes. None always
+        updates.
         """
         net = self.net
         self.history.to(net.device)
@@ -193,8 +182,7 @@ class Updater:
     ) -> PreparedUpdate:
         """Return the update for a recording; its numbers are written before each replay.
 
-        Raises:
-            NotRecorded: The rule computes a rate for each parameter on the device.
+        NotRecorded is raised if the rule computes a rate for each parameter on the device.
         """
         kernels = self.net.device.backend.updates
         if self.rule.trusts or not isinstance(kernels, QueuedUpdateKernels):
@@ -211,11 +199,6 @@ class Updater:
             if not record.frozen and (record.lr_mult or (coasts and nonzero[index]))
         )
 
-    def _factors(self, index: int) -> tuple[float, float, int]:
-        """Return multipliers of rate and decay, and the number of axes longer than 1."""
-        record = self._records[index]
-        return record.lr_mult, record.decay_mult, self._long_axes[index]
-
     def updates(
         self,
         param: SolverParameter,
@@ -226,14 +209,8 @@ class Updater:
     ) -> list[Update]:
         """Return the coefficients of an iteration for each parameter that changes.
 
-        The list is the one of the call before where that had the same numbers.
-
-        Args:
-            param: The solver's fields.
-            rate: The learning rate.
-            iteration: Number of updates made so far.
-            scale: Factor of raw gradients.
-            guard: As for ``apply``.
+        ``scale`` is the factor of raw gradients. The list is the one of the call before where that
+        had the same numbers.
         """
         numbers = update_rules.numbers(param, self.rule, rate, iteration)
         moved = self.moved()
@@ -246,7 +223,8 @@ class Updater:
         by_factors: dict[tuple[float, float, int], Update] = {}
         updates = []
         for index in moved:
-            factors = self._factors(index)
+            record = self._records[index]
+            factors = record.lr_mult, record.decay_mult, self._long_axes[index]
             if factors not in by_factors:
                 by_factors[factors] = update_rules.scaled(common, *factors, scale)
             updates.append(by_factors[factors])
@@ -275,14 +253,7 @@ class Updater:
         return pieces
 
     def _piece(self, update: Update, index: int, blob: Blob, own: Sequence[Array]) -> Piece:
-        """Return the arrays of a parameter's update: values, gradient and history.
-
-        Args:
-            update: Coefficients of the update.
-            index: Index of the parameter.
-            blob: The parameter.
-            own: Its history, in C order.
-        """
+        """Return the arrays of a parameter's update; ``own`` is its history, in C order."""
         data, diff = blob.data_memory, blob.diff_memory
         layout = _common_layout(blob, padded=self.rule.zero_stays)
         self.history.set_layout(index, layout)
@@ -290,10 +261,7 @@ class Updater:
             own = self.history.parts(index)
             arrays = data.mutable_private_data(layout), diff.mutable_private_data(layout)
         else:
-            arrays = (
-                self._flat(data.mutable_gpu_data(), blob.count),
-                self._flat(diff.mutable_gpu_data(), blob.count),
-            )
+            arrays = _flat(data.mutable_gpu_data(), blob), _flat(diff.mutable_gpu_data(), blob)
         return Piece(update, *arrays, own, blob.count)
 
     def _clip_scale(self, param: SolverParameter) -> float | Array:
@@ -303,7 +271,7 @@ class Updater:
             return 1.0
         backend = self.net.device.backend
         diffs = [
-            self._flat(blob.diff_memory.gpu_data(), blob.count)
+            _flat(blob.diff_memory.gpu_data(), blob)
             for blob, record in zip(self.net.learnable_params, self._records, strict=True)
             if not (blob.diff_memory.cleared or record.frozen)
         ]
@@ -324,8 +292,9 @@ class Updater:
         )  # fmt: skip
         return limit / norm
 
-    def _flat(self, array: Array, count: int) -> Array:
-        return array if array.shape[0] == count else array[:count]
+
+def _flat(array: Array, blob: Blob) -> Array:
+    return array if array.shape[0] == blob.count else array[: blob.count]
 
 
 def _common_layout(blob: Blob, *, padded: bool) -> PrivateLayout | None:
