@@ -518,7 +518,7 @@ def _cases(table: Table) -> dict[str, list[LayerCase]]:
     cases: dict[str, list[LayerCase]] = {name: [] for name in table}
     for name, some in table.items():
         for number, (fields, bottoms, *options) in enumerate(some):
-            check = dict(*options)
+            check: dict[str, Any] = dict(*options)
             phase, passes = check.pop("phase", "TRAIN"), check.pop("passes", 0)
             values = tuple(np.asarray(value, np.float64) for value in bottoms)
             cases[name].append(LayerCase(name, number, fields, values, phase, passes, check))

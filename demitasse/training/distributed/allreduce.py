@@ -193,5 +193,6 @@ def _largest(values: np.ndarray) -> float:
 def _scaled(values: np.ndarray, power: int) -> np.ndarray:
     """Return values times a power of two, which may be outside the range of float32."""
     if -126 <= power <= 127:
-        return np.multiply(values, values.dtype.type(2.0**power))
-    return np.ldexp(values, power)
+        scaled: np.ndarray = values * values.dtype.type(2.0**power)
+        return scaled
+    return np.asarray(np.ldexp(values, power))

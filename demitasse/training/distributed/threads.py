@@ -84,7 +84,8 @@ class ThreadCommunicator:
         self.local_rank, self.timeout = rank, exchange.timeout
 
     def allgather_bytes(self, note: bytes) -> list[bytes]:
-        return self._all(note, list)
+        notes: list[bytes] = self._all(note, list)
+        return notes
 
     def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
         first: Value = self._all(value, lambda values: copy.deepcopy(values[0]), timeout_factor)
@@ -119,7 +120,7 @@ class ThreadCommunicator:
         self._exchange.barrier.abort()
 
     def _copies(self, value: np.ndarray) -> list[np.ndarray]:
-        return self._all(value, lambda values: [np.array(value) for value in values])
+        return list(self._all(value, lambda values: [np.array(one) for one in values]))
 
     def _all(
         self, value: object, read: Callable[[Sequence[Any]], Any], timeout_factor: float = 1.0
