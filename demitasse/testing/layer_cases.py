@@ -59,6 +59,7 @@ IMAGE, ROWS = apart(2, 4, 4, 3), apart(3, 4)
 FLAT = apart(2, 3, 4)
 CONT = np.array([[0.0, 0], [1, 1], [1, 0]])  # every sequence starts in the first step
 STEPS = apart(3, 2, 4)
+RECURRENT = f"recurrent_param {{ num_output: 3 {WB} }}"
 SCORES, CLASSES = apart(3, 4, 2), np.array([[0, 3], [1, 1], [2, 0.0]])
 SCORES_2D, LABELS = apart(3, 4), np.array([3.0, 0, 2])
 TARGETS = (RNG.random((3, 4)) * 0.8 + 0.1).round(3)
@@ -105,6 +106,13 @@ def rows(field: str, bottoms: Sequence[Any], *options: str) -> list[tuple[str, S
     return [(f"{field} {{ {option} }}", bottoms) for option in options]
 
 
+def with_in_place(
+    field: str, bottoms: Sequence[Any], *options: str
+) -> list[tuple[str, Sequence[Any]]]:
+    """Return the rows of each option with another top, and then in place."""
+    return [*rows(field, bottoms, *options), *rows(f"{IN_PLACE} {field}", bottoms, *options)]
+
+
 # type -> (prototxt, bottoms[, phase, passes and options of check_gradients])
 SOFTMAX_LOSSES = [
     (f"softmax_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}", [scores, labels])
@@ -118,26 +126,25 @@ SOFTMAX_LOSSES = [
      "class_weighting: 1 class_weighting: 0.2 }", [SCORES, CLASSES]),
 ]  # fmt: skip
 
+CONVOLUTIONS = [
+    *rows("convolution_param", [IMAGE], *WINDOWS),
+    *rows("convolution_param", [VOLUME], *VOLUME_WINDOWS),
+]
+
 GRADIENT_TABLE: Table = {
-    "Convolution": [
-        *((f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS),
-        *((f"convolution_param {{ {w} }}", [VOLUME]) for w in VOLUME_WINDOWS),
-    ],
-    "Deconvolution": [
-        *((f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS),
-        *((f"convolution_param {{ {w} }}", [VOLUME]) for w in VOLUME_WINDOWS),
-    ],
-    "ConvolutionDepthwise": [
-        (f"convolution_param {{ num_output: 4 kernel_size: 3 {WB} }}", [IMAGE])
-    ],
-    "DepthwiseConvolution": [
-        (f"convolution_param {{ num_output: 8 group: 4 kernel_size: 3 {WB} }}", [IMAGE])
-    ],
-    "NdConvolution": [
-        (f"convolution_param {{ num_output: 2 kernel_shape {{ dim: 2 dim: 3 dim: 1 }} {WB} }}",
-         [VOLUME])
-    ],
-    "NdPooling": [("pooling_param { kernel_shape { dim: 1 dim: 2 dim: 2 } }", [VOLUME])],
+    "Convolution": CONVOLUTIONS,
+    "Deconvolution": CONVOLUTIONS,
+    "ConvolutionDepthwise": rows(
+        "convolution_param", [IMAGE], f"num_output: 4 kernel_size: 3 {WB}"
+    ),
+    "DepthwiseConvolution": rows(
+        "convolution_param", [IMAGE], f"num_output: 8 group: 4 kernel_size: 3 {WB}"
+    ),
+    "NdConvolution": rows(
+        "convolution_param", [VOLUME],
+        f"num_output: 2 kernel_shape {{ dim: 2 dim: 3 dim: 1 }} {WB}",
+    ),
+    "NdPooling": rows("pooling_param", [VOLUME], "kernel_shape { dim: 1 dim: 2 dim: 2 }"),
     "Im2col": [
         *rows(
             "convolution_param", [IMAGE],
@@ -207,42 +214,23 @@ GRADIENT_TABLE: Table = {
     ],
     "AbsVal": [("", [ROWS])],
     "BNLL": [("", [ROWS]), (IN_PLACE, [ROWS])],
-    "Clip": [
-        (f"{place} clip_param {{ min: -0.81 max: 0.49 }}", [ROWS]) for place in ("", IN_PLACE)
-    ],
+    "Clip": with_in_place("clip_param", [ROWS], "min: -0.81 max: 0.49"),
     "Dropout": [
         (f"{place} dropout_param {{ dropout_ratio: 0.3 {fields} }}", [ROWS], {"phase": phase})
         for place in ("", IN_PLACE)
         for phase in ("TRAIN", "TEST")
         for fields in ("", "scale_train: false", "sample_weights_test: true")
     ],
-    "ELU": [
-        (f"{place} elu_param {{ alpha: {alpha} }}", [ROWS])
-        for place in ("", IN_PLACE)
-        for alpha in (0.4, 0, -0.4)
-    ],
-    "Exp": [
-        (f"{place} exp_param {{ {fields} }}", [ROWS])
-        for place in ("", IN_PLACE)
-        for fields in ("", "base: 2 scale: -0.5 shift: 0.3")
-    ],
+    "ELU": with_in_place("elu_param", [ROWS], "alpha: 0.4", "alpha: 0", "alpha: -0.4"),
+    "Exp": with_in_place("exp_param", [ROWS], "", "base: 2 scale: -0.5 shift: 0.3"),
     "GELU": [("", [ROWS]), (IN_PLACE, [ROWS])],
     "HardSwish": [("", [2.2 * ROWS]), (IN_PLACE, [2.2 * ROWS])],
-    "Log": [
-        (f"{place} log_param {{ {fields} }}", [ROWS])
-        for place in ("", IN_PLACE)
-        for fields in ("shift: 3", "base: 10 scale: -0.5 shift: 2")
-    ],
-    "Power": [
-        (f"{place} power_param {{ {fields} }}", [ROWS])
-        for place in ("", IN_PLACE)
-        for fields in ("power: 3 scale: 0.5 shift: 2", "power: -0.5 shift: 3", "power: 0", "")
-    ],
-    "PReLU": [
-        (f"{place} prelu_param {{ {fields} }}", [FLAT])
-        for place in ("", IN_PLACE)
-        for fields in ("filler { value: 0.6 }", "channel_shared: true")
-    ],
+    "Log": with_in_place("log_param", [ROWS], "shift: 3", "base: 10 scale: -0.5 shift: 2"),
+    "Power": with_in_place(
+        "power_param", [ROWS], "power: 3 scale: 0.5 shift: 2", "power: -0.5 shift: 3", "power: 0",
+        "",
+    ),
+    "PReLU": with_in_place("prelu_param", [FLAT], "filler { value: 0.6 }", "channel_shared: true"),
     "ReLU": [
         ("relu_param { negative_slope: 0.3 }", [ROWS]),
         (f"{IN_PLACE} relu_param {{ negative_slope: -0.3 }}", [ROWS]),
@@ -272,11 +260,11 @@ GRADIENT_TABLE: Table = {
         (f"bn_param {{ {filler('slope', 'bias')} frozen: true }}", [IMAGE],
          {"check_params": False}),
     ],
-    "LRN": [
-        ("lrn_param { local_size: 3 alpha: 2 beta: 0.6 k: 1.5 }", [IMAGE]),
-        ("lrn_param { local_size: 3 alpha: 2 beta: 0.6 norm_region: WITHIN_CHANNEL }", [IMAGE]),
-        ("lrn_param { norm_region: ACROSS_CHANNELS }", [IMAGE]),
-    ],
+    "LRN": rows(
+        "lrn_param", [IMAGE], "local_size: 3 alpha: 2 beta: 0.6 k: 1.5",
+        "local_size: 3 alpha: 2 beta: 0.6 norm_region: WITHIN_CHANNEL",
+        "norm_region: ACROSS_CHANNELS",
+    ),
     "MVN": [
         ("", [IMAGE]),
         ("mvn_param { across_channels: true }", [IMAGE]),
@@ -287,18 +275,14 @@ GRADIENT_TABLE: Table = {
         for fields in ("", "across_spatial: false", "channel_shared: false",
                        "across_spatial: false channel_shared: false")
     ],
-    "Softmax": [
-        (f"{place} softmax_param {{ axis: {axis} }}", [FLAT])
-        for place in ("", IN_PLACE)
-        for axis in (1, 0, -1)
-    ],
+    "Softmax": with_in_place("softmax_param", [FLAT], "axis: 1", "axis: 0", "axis: -1"),
     "Axpy": [("", [apart(2, 4), IMAGE, apart(2, 4, 4, 3)])],
     "Bias": [
-        (f"{place} bias_param {{ axis: {axis} num_axes: {n} {FILLER} }}", [FLAT])
-        for place in ("", IN_PLACE)
-        for axis, n in ((1, 1), (0, -1), (-1, 1), (1, 0))
-    ]
-    + [("bias_param { axis: 0 }", [FLAT, apart(2, 3)])],
+        *with_in_place("bias_param", [FLAT], *(
+            f"axis: {axis} num_axes: {n} {FILLER}" for axis, n in ((1, 1), (0, -1), (-1, 1), (1, 0))
+        )),
+        ("bias_param { axis: 0 }", [FLAT, apart(2, 3)]),
+    ],
     "Eltwise": [
         (f"{place} eltwise_param {{ {fields} }}", list(apart(n, 3, 4)))
         for n in (2, 3)
@@ -316,15 +300,9 @@ GRADIENT_TABLE: Table = {
         for fields in ("", "axis: 2", "axis: -1 transpose: true", "axis: 0", "bias_term: false",
                        "transpose: true bias_term: false")
     ],
-    "LSTM": [
-        (f"recurrent_param {{ num_output: 3 {WB} }}", [STEPS, CONT]),
-        (f"recurrent_param {{ num_output: 3 {WB} }}", [STEPS, CONT, apart(2, 5)]),
-    ],
+    "LSTM": [(RECURRENT, [STEPS, CONT]), (RECURRENT, [STEPS, CONT, apart(2, 5)])],
     "LSTMUnit": [("", [apart(1, 3, 2), apart(1, 3, 8), [[0.0, 1, 1]]])],
-    "RNN": [
-        (f"recurrent_param {{ num_output: 3 {WB} }}", [STEPS, CONT]),
-        (f"recurrent_param {{ num_output: 3 {WB} }}", [STEPS, CONT, apart(2, 5)]),
-    ],
+    "RNN": [(RECURRENT, [STEPS, CONT]), (RECURRENT, [STEPS, CONT, apart(2, 5)])],
     "Reduction": [
         (f"reduction_param {{ operation: {operation} axis: {axis} coeff: -0.4 }}", [FLAT])
         for operation in ("SUM", "ASUM", "SUMSQ", "MEAN")
@@ -537,23 +515,14 @@ OTHERS_TABLE: Table = {
 
 
 def _cases(table: Table) -> dict[str, list[LayerCase]]:
-    return {
-        name: [_case(name, number, *row) for number, row in enumerate(rows)]
-        for name, rows in table.items()
-    }
-
-
-def _case(
-    name: str,
-    number: int,
-    fields: str,
-    bottoms: Sequence[Any],
-    options: Mapping[str, Any] | None = None,
-) -> LayerCase:
-    check = dict(options or {})
-    phase, passes = check.pop("phase", "TRAIN"), check.pop("passes", 0)
-    values = tuple(np.asarray(value, np.float64) for value in bottoms)
-    return LayerCase(name, number, fields, values, phase, passes, check)
+    cases: dict[str, list[LayerCase]] = {name: [] for name in table}
+    for name, some in table.items():
+        for number, (fields, bottoms, *options) in enumerate(some):
+            check: dict[str, Any] = dict(*options)
+            phase, passes = check.pop("phase", "TRAIN"), check.pop("passes", 0)
+            values = tuple(np.asarray(value, np.float64) for value in bottoms)
+            cases[name].append(LayerCase(name, number, fields, values, phase, passes, check))
+    return cases
 
 
 CASES = _cases(GRADIENT_TABLE)  # layer type with a gradient -> its cases, one for every option

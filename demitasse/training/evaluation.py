@@ -11,9 +11,8 @@ precision: SSD (weiliu89/caffe), ``Solver::TestDetection`` there, and ``ComputeA
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -86,11 +85,7 @@ class Epoch:
             layer.begin_epoch()
 
     def last_batch(self) -> tuple[int, bool]:
-        """Return the number of records of the last batch, and whether it ended the epoch.
-
-        Raises:
-            ConfigError: Data layers of the net have read unequal numbers of records.
-        """
+        """Return the number of records of the last batch, and whether it ended the epoch."""
         batches = {(layer.batch_records, layer.epoch_ended) for layer in self._sources}
         if len(batches) != 1:
             counts = ", ".join(f"{layer.name!r} {layer.batch_records}" for layer in self._sources)
@@ -122,18 +117,9 @@ class LocalEvaluator:
         With 0 batches the run is a whole epoch: every record once, and the weight of a batch is the
         number of its records. ``read`` is called after each batch with its weight, and reads a
         result from the net.
-
-        Raises:
-            ConfigError: A whole epoch is asked of a net that has none.
         """
-        if batches == 0:
-            runs = Epoch(net).batches()
-        else:
-            runs = ((1, net.forward()) for _ in range(batches))
-        while self._should_continue():
-            batch = next(runs, None)
-            if batch is None:
-                return
+        runs = ((1, net.forward()) for _ in range(batches)) if batches else Epoch(net).batches()
+        while self._should_continue() and (batch := next(runs, None)) is not None:
             weight, loss = batch
             yield weight, loss, read(weight)
 
@@ -144,11 +130,9 @@ class DistributedEvaluator:
     In each round every process runs one batch. Results are gathered after the round, and come in
     the order of the batches: their sums have the bits of a single process.
 
-    Args:
-        team: The processes.
-        next_request: Returns the next request to this process; the processes agree on one.
-        should_continue: Called with the number of batches done and the request of any process,
-            before the first batch and after each round; False ends the test.
+    ``next_request`` returns the next request to this process; the processes agree on one.
+    ``should_continue`` is called with the number of batches done and that request, before the first
+    batch and after each round; False ends the test.
     """
 
     distributed = True
@@ -175,10 +159,30 @@ class DistributedEvaluator:
             epoch.begin()
         done, ended = 0, False
         request: str | None = None
+
+        def run_round() -> tuple[str | None, dict[int, Batch[Result]], int, bool]:
+            """Run this process's batches of a round, and skip those of the other processes.
+
+            Returned are the request to this process, its batches by number, the number of batches
+            of all processes after this round, and whether the round contains the last batch.
+            """
+            results: dict[int, Batch[Result]] = {}
+            number, last = done, False
+            while not last and number < done + self._team.size:
+                if self._has_turn(sources):
+                    loss = net.forward()
+                    weight = 1 if epoch is None else epoch.last_batch()[0]
+                    results[number] = (weight, loss, read(weight))
+                else:
+                    for layer in sources:
+                        layer.skip()
+                number += 1
+                last = number == batches if epoch is None else epoch.ended
+            return self._next_request(), results, number, last
+
         while self._should_continue(done, request) and not ended:
             start = done
-            work = partial(self._round, net, sources, start, batches, epoch, read)
-            requests, parts, counts, ends = zip(*self._team.allgather(work), strict=True)
+            requests, parts, counts, ends = zip(*self._team.allgather(run_round), strict=True)
             done, ended, request = counts[0], ends[0], first_request(requests)
             results = {number: batch for part in parts for number, batch in part.items()}
             if sorted(results) != list(range(start, done)) or set(counts) != {done}:
@@ -190,39 +194,15 @@ class DistributedEvaluator:
             for number in range(start, done):
                 yield results[number]
 
-    def _round(
-        self,
-        net: Net,
-        sources: list[PrefetchingDataLayer],
-        done: int,
-        batches: int,
-        epoch: Epoch | None,
-        read: Callable[[int], Result],
-    ) -> tuple[str | None, dict[int, Batch[Result]], int, bool]:
-        """Run this process's batches of a round, and skip those of the other processes.
-
-        Returned are the request to this process, its batches by number, the number of batches of
-        all processes after this round, and whether the round contains the last batch.
-        """
-        results: dict[int, Batch[Result]] = {}
-        ended, start = False, done
-        while not ended and done < start + self._team.size:
-            turns = {layer.has_turn() for layer in sources}
-            if len(turns) != 1:
-                message = "data layers of one net are at different batches: " + ", ".join(
-                    f"{layer.name!r} at record {layer.state()}" for layer in sources
-                )
-                raise DataError(message, code=ErrorCode.INCOMPATIBLE)
-            if turns == {True}:
-                loss = net.forward()
-                weight = 1 if epoch is None else epoch.last_batch()[0]
-                results[done] = (weight, loss, read(weight))
-            else:
-                for layer in sources:
-                    layer.skip()
-            done += 1
-            ended = done == batches if epoch is None else epoch.ended
-        return self._next_request(), results, done, ended
+    def _has_turn(self, sources: Sequence[PrefetchingDataLayer]) -> bool:
+        """Return whether this process runs the next batch of the data layers."""
+        turns = {layer.has_turn() for layer in sources}
+        if len(turns) != 1:
+            message = "data layers of one net are at different batches: " + ", ".join(
+                f"{layer.name!r} at record {layer.state()}" for layer in sources
+            )
+            raise DataError(message, code=ErrorCode.INCOMPATIBLE)
+        return turns == {True}
 
 
 BatchRunner = LocalEvaluator | DistributedEvaluator
@@ -231,8 +211,7 @@ BatchRunner = LocalEvaluator | DistributedEvaluator
 def reason_not_shareable(net: Net) -> str:
     """Return why the batches of a net cannot be shared out among processes; "" if they can."""
     for layer in net.layers:
-        reason = _layer_reason(layer)
-        if reason:
+        if reason := _layer_reason(layer):
             return f"layer {layer.name!r} ({layer.type}) {reason}"
     sources = _data_layers(net)
     places = {(layer.batch_size, tuple(layer.state().items())) for layer in sources}
@@ -302,61 +281,46 @@ def mean_outputs(
 def _mean_outputs(
     net: Net, batches: int, runner: BatchRunner
 ) -> tuple[dict[str, np.ndarray], float]:
-    sums = _WeightedSums(net, whole_epoch=batches == 0, on_host=runner.distributed)
-    for weight, loss, outputs in runner.run(net, batches, sums.read_outputs):
-        sums.add(weight, loss, outputs)
-    return sums.means()
+    """Add outputs up on the net's device or, for several processes, with the same bits on the host.
 
+    Means have the net's dtype.
+    """
+    backend = net.device.backend
+    widest = backend.dtype("float64" if backend.has_float64 else "float32")
+    names, sums = list(net.outputs), dict[str, Array]()
+    losses, weights = 0.0, 0
 
-class _WeightedSums:
-    """Weighted sums of a net's outputs, on its device or, with the same bits, on the host."""
-
-    def __init__(self, net: Net, *, whole_epoch: bool, on_host: bool) -> None:
-        self._net, self._whole_epoch, self._on_host = net, whole_epoch, on_host
-        self._sums: dict[str, Array] = {}
-        self._outputs = list(net.outputs)
-        self._loss, self._weight = 0.0, 0
-
-    def read_outputs(self, weight: int) -> dict[str, Array]:
-        """Return the present outputs of the net times a weight."""
-        backend = self._net.device.backend
-        widest = backend.dtype("float64" if backend.has_float64 else "float32")
+    def read(weight: int) -> dict[str, Array]:
         with backend.enter():
             outputs = {
-                name: backend.xp.astype(self._net.blob_by_name(name).read(), widest) * weight
-                for name in self._outputs  # copies, with any dtype
+                name: backend.xp.astype(net.blob_by_name(name).read(), widest) * weight
+                for name in names  # copies, with any dtype
             }
-        if self._on_host:
+        if runner.distributed:
             return {name: np.asarray(backend.to_host(part)) for name, part in outputs.items()}
         return outputs
 
-    def add(self, weight: int, loss: float, outputs: Mapping[str, Array]) -> None:
-        """Add the outputs of a batch."""
-        self._loss += weight * loss
-        self._weight += weight
-        with self._net.device.backend.enter():
-            for name in list(self._outputs):
-                output, total = outputs[name], self._sums.get(name)
+    for weight, loss, outputs in runner.run(net, batches, read):
+        losses, weights = losses + weight * loss, weights + weight
+        with backend.enter():
+            for name in list(names):
+                output, total = outputs[name], sums.get(name)
                 if total is None or total.shape == output.shape:
-                    self._sums[name] = output if total is None else total + output
+                    sums[name] = output if total is None else total + output
                     continue
                 message = f"output {name!r} changed from {total.shape} to {output.shape}"
-                if not self._whole_epoch:
+                if batches:
                     details = {"output": name, "expected": total.shape, "got": output.shape}
                     raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, **details)
                 log.warning("%s between batches, so it has no mean.", message.capitalize())
-                self._outputs.remove(name)
-                del self._sums[name]
-
-    def means(self) -> tuple[dict[str, np.ndarray], float]:
-        """Return the mean of each output, in the net's dtype, and of the loss."""
-        weight = self._weight or 1
-        to_host = np.asarray if self._on_host else self._net.device.backend.to_host
-        means = {
-            name: np.asarray(to_host(total) / weight).astype(self._net.dtype)
-            for name, total in self._sums.items()
-        }
-        return means, self._loss / weight
+                names.remove(name)
+                del sums[name]
+    to_host = np.asarray if runner.distributed else backend.to_host
+    weights = weights or 1
+    means = {
+        name: np.asarray(to_host(total / weights)).astype(net.dtype) for name, total in sums.items()
+    }
+    return means, losses / weights
 
 
 # -- mean average precision --------------------------------------------------------------------
@@ -431,12 +395,10 @@ class DetectionCounts:
 def mean_average_precision(
     net: Net, batches: int, version: str, runner: BatchRunner, *, per_class: bool = False
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Run batches through a net; return the mean average precision of every output, and the loss.
+    """Return the mean average precision of every output, and the mean loss, of a run of batches.
 
     ``version`` is one of ``AP_VERSIONS``. With ``per_class`` the precision of each class is logged.
-
-    Raises:
-        ConfigError: Another layer than DetectionEvaluate writes an output, or there is none.
+    Another output than that of DetectionEvaluate raises a ConfigError.
     """
     _check_outputs(net)
     counts = {name: DetectionCounts() for name in net.outputs}

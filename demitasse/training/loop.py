@@ -85,9 +85,7 @@ class TrainingLoop:
         if iterations > 0 and (run.param.snapshot or run.monitor.keeps_best):
             self._checkpointer.lock_prefix()
         run.report.start(run.net, solver.iter)
-        while solver.iter < last:
-            if not self._step():
-                break
+        while solver.iter < last and self._step():
             request = run.team.agree_on_request(self._requests.next())
             if request == "snapshot" or should_snapshot(run.param, solver.iter):
                 self.write_snapshot()
@@ -237,7 +235,7 @@ class TrainingLoop:
 
 
 def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
-    """Return the learning rate of an update, and the step of its policy.
+    """Return the learning rate of an update, and the step of its policy after ``step``.
 
     Args:
         run: The run; policy ``plateau`` reads its losses or the results of its tests.
@@ -271,14 +269,8 @@ def log_rate(run: TrainingContext, iteration: int, rate: float, step: int, befor
 def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None:
     """Run ``iter_size`` batches forward and backward, and check and display the loss.
 
-    Args:
-        run: The run; its net gets the gradients, its report the loss.
-        iteration: Number of updates made so far.
-        rate: Learning rate of the last update, for messages.
-
-    Raises:
-        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
-        DataError: The loss is NaN because a label is no class.
+    ``rate`` is the learning rate of the last update, for messages. A loss that is NaN because a
+    label is no class raises a DataError.
     """
     run.net.debug_info = should_display(run.param, iteration) and run.param.debug_info
     loss = run.team.forward_backward(run.net, run.param.iter_size)
@@ -294,11 +286,7 @@ def display(run: TrainingContext, iteration: int) -> None:
 
 
 def record_loss(run: TrainingContext, loss: float, iteration: int, rate: float) -> None:
-    """Add the loss of an iteration to the report, and check that it is finite.
-
-    Raises:
-        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
-    """
+    """Add the loss of an iteration to the report, and check that it is finite (NetError)."""
     run.report.losses.append(loss)
     run.nonfinite.check_loss(loss, run, iteration, rate)
 

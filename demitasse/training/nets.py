@@ -40,12 +40,8 @@ def make_nets(
     """Make the training net and the test nets, which share its weights; load ``weights``.
 
     Named files are also searched in ``base``, the folder of the solver's file. ``options`` are
-    further arguments for all nets, ``keep`` names blobs of the training net.
-
-    Raises:
-        ConfigError: There is no training net, or more than one; the numbers of test nets,
-            ``test_iter`` and ``test_state`` differ; ``test_interval`` is missing; or a net without
-            a whole epoch has ``test_iter: 0``.
+    further arguments for all nets, ``keep`` names blobs of the training net. Fields that do not fit
+    together raise a ConfigError.
     """
     given = [name for name in TRAIN_FIELDS if param.HasField(name)]
     if len(given) != 1:
@@ -110,14 +106,10 @@ def merged_state(phase: str, net: NetState, own: NetState) -> NetState:
 
 
 def check_test_nets(param: SolverParameter) -> list[Source]:
-    """Return the sources of the test nets, in the order of ``test_iter``.
+    """Return the sources of the test nets, in the order of ``test_iter``; check their numbers.
 
     The nets of ``test_net_param`` come first, then those of ``test_net``; every further
     ``test_iter`` is one more net made from ``net_param`` or ``net``.
-
-    Raises:
-        ConfigError: The numbers of test nets, ``test_iter`` and ``test_state`` differ, or
-            ``test_interval`` is missing; names the field.
     """
 
     def fault(code: ErrorCode, field: str, got: int, text: str, **details: Any) -> ConfigError:

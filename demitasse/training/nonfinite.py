@@ -35,12 +35,9 @@ class NonfiniteCheck:
         self._warned = False
 
     def check_loss(self, loss: float, run: TrainingContext, iteration: int, rate: float) -> None:
-        """Check the loss of an iteration, the same in all processes of a run.
+        """Check the loss of an iteration, the same in all processes of a run (NetError).
 
         The message names the first value of the run's nets that is not finite, and the last rate.
-
-        Raises:
-            NetError: The loss is NaN or infinite, and the action is "raise".
         """
         if math.isfinite(loss) or (self._warned and not self.raises):
             return
@@ -55,12 +52,9 @@ class NonfiniteCheck:
         self._warned = True
 
     def check_weights(self, net: Net, iteration: int) -> None:
-        """Check the weights before they are written: the loss may be finite all the same.
+        """Check the weights before they are written (NetError).
 
-        MAX pooling, for example, may drop NaN.
-
-        Raises:
-            NetError: Weights are NaN or infinite, and the action is "raise".
+        The loss may be finite all the same: MAX pooling, for example, may drop NaN.
         """
         first = next(_nonfinite_blobs(net, tops=False), None)
         if first is None:

@@ -82,10 +82,8 @@ def run_metadata(param: SolverParameter, net: Net, world_size: int) -> dict[str,
 class TrainReport:
     """The last losses, the speed, and the log of training and tests.
 
-    Args:
-        window: Number of iterations that the displayed loss is averaged over.
-        loggers: Receive the numbers, too; None for no loggers.
-        passes: Passes of the net in one iteration, on all ranks.
+    The displayed loss is averaged over ``window`` iterations. An iteration has ``passes`` passes of
+    the net, on all ranks.
     """
 
     def __init__(self, window: int, loggers: LoggerGroup | None = None, passes: int = 1) -> None:

@@ -38,13 +38,10 @@ def read_fields(
 
 
 def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
-    """Check the values of fields before any net is made.
+    """Check the values of fields before any net is made; a ConfigError names the field.
 
     A missing ``lr_policy`` raises only when the first update needs it, as in Caffe: a solver may be
     made for its nets alone.
-
-    Raises:
-        ConfigError: Names the field and its possible values.
     """
     for name, value in nonfinite_fields(param):
         message = f"got {name} {value}, expected a finite number"
@@ -88,11 +85,7 @@ def _line(file: Path, field: str) -> int | None:
 def check_options(
     param: SolverParameter, keep_last: int | None, early: EarlyStopping | None, world_size: int
 ) -> None:
-    """Check the arguments of a solver, alone and together with its fields.
-
-    Raises:
-        ConfigError: Names the argument.
-    """
+    """Check the arguments of a solver, alone and with its fields (ConfigError)."""
     if keep_last is not None:
         _at_least(1, "keep_last", keep_last)
     if early is not None and not param.test_interval:

@@ -36,12 +36,6 @@ class History:
 
     The order is that of Caffe's solver states: the first kind for every parameter, then the second.
 
-    Args:
-        params: The parameters; history arrays have their shapes.
-        kinds: Number of arrays of each parameter.
-        dtype: Type of the arrays.
-        device: Device of the arrays.
-
     Attributes:
         shapes: The parameters' shapes.
         memories: The memories of the arrays, in their order.
@@ -182,8 +176,7 @@ class Updater:
     ) -> PreparedUpdate:
         """Return the update for a recording; its numbers are written before each replay.
 
-        Raises:
-            NotRecorded: The rule computes a rate for each parameter on the device.
+        NotRecorded is raised if the rule computes a rate for each parameter on the device.
         """
         kernels = self.net.device.backend.updates
         if self.rule.trusts or not isinstance(kernels, QueuedUpdateKernels):
@@ -204,22 +197,13 @@ class Updater:
         """Return the multipliers of rate and decay of each parameter."""
         return tuple((record.lr_mult, record.decay_mult) for record in self._records)
 
-    def _factors(self, index: int) -> tuple[float, float, int]:
-        """Return multipliers of rate and decay, and the number of axes longer than 1."""
-        record = self._records[index]
-        return record.lr_mult, record.decay_mult, self._long_axes[index]
-
     def updates(
         self, numbers: Update, scale: float | Array = 1.0, guard: Array | None = None
     ) -> list[Update]:
         """Return the coefficients of an iteration for each parameter that changes.
 
-        The list is the one of the call before where that had the same numbers.
-
-        Args:
-            numbers: Coefficients of the iteration.
-            scale: Factor of raw gradients.
-            guard: As for ``apply``.
+        ``scale`` is the factor of raw gradients. The list is the one of the call before where that
+        had the same numbers.
         """
         moved, multipliers = self.moved(), self.multipliers()
         key = (numbers, moved, multipliers, scale)
@@ -230,7 +214,8 @@ class Updater:
         by_factors: dict[tuple[float, float, int], Update] = {}
         updates = []
         for index in moved:
-            factors = self._factors(index)
+            record = self._records[index]
+            factors = record.lr_mult, record.decay_mult, self._long_axes[index]
             if factors not in by_factors:
                 by_factors[factors] = update_rules.scaled(common, *factors, scale)
             updates.append(by_factors[factors])
@@ -257,13 +242,7 @@ class Updater:
         return pieces
 
     def _piece(self, update: Update, index: int, blob: Blob) -> Piece:
-        """Return the arrays of a parameter's update: values, gradient and history.
-
-        Args:
-            update: Coefficients of the update.
-            index: Index of the parameter.
-            blob: The parameter.
-        """
+        """Return the arrays of a parameter's update: values, gradient and history."""
         data, diff = blob.data_memory, blob.diff_memory
         layout = _common_layout(blob, padded=self.rule.zero_stays)
         self.history.set_layout(index, layout)
@@ -271,10 +250,7 @@ class Updater:
             own: Sequence[Array] = self.history.parts(index)
             arrays = data.mutable_private_data(layout), diff.mutable_private_data(layout)
         else:
-            arrays = (
-                self._flat(data.mutable_gpu_data(), blob.count),
-                self._flat(diff.mutable_gpu_data(), blob.count),
-            )
+            arrays = _flat(data.mutable_gpu_data(), blob), _flat(diff.mutable_gpu_data(), blob)
             own = [memory.mutable_gpu_data() for memory in self.history.of(index)]
         return Piece(update, *arrays, own, blob.count)
 
@@ -285,7 +261,7 @@ class Updater:
             return 1.0
         backend = self.net.device.backend
         diffs = [
-            self._flat(blob.diff_memory.gpu_data(), blob.count)
+            _flat(blob.diff_memory.gpu_data(), blob)
             for blob, record in zip(self.net.learnable_params, self._records, strict=True)
             if not (blob.diff_memory.cleared or record.frozen)
         ]
@@ -306,8 +282,9 @@ class Updater:
         )  # fmt: skip
         return limit / norm
 
-    def _flat(self, array: Array, count: int) -> Array:
-        return array if array.shape[0] == count else array[:count]
+
+def _flat(array: Array, blob: Blob) -> Array:
+    return array if array.shape[0] == blob.count else array[: blob.count]
 
 
 def _common_layout(blob: Blob, *, padded: bool) -> PrivateLayout | None:

@@ -17,7 +17,6 @@ from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
 from demitasse.examples.digits import prepare
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.testing.conformance.runs import STATEFUL_NET
 from demitasse.training import evaluation
 
 NET = """
@@ -25,6 +24,23 @@ layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } }
 layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
   inner_product_param { num_output: 4 weight_filler { type: "gaussian" } } }
 """
+
+STATEFUL_NET = """
+layer { name: "data" type: "Input" top: "data" input_param {
+  shape { dim: 4 dim: 1 dim: 9 dim: 9 } } }
+layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 4 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
+  num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
+layer { name: "relu" type: "ReLU" bottom: "bn" top: "bn" }
+layer { name: "pool" type: "Pooling" bottom: "bn" top: "pool" pooling_param {
+  kernel_size: 3 stride: 2 } }
+layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
+  num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+"""A net with running averages, random numbers and a loss, of a batch of four."""
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ FAULTS = {
     ),
     "arrays that are the host's": (
         "def asarray(self, host):\n        return mine.asarray(host)",
-        "test_device_arrays_are_copies",
+        "test_arrays_of_host_and_device_are_copies",
     ),
     "random words of its own": (
         "def random_bits(self, seed, stream, passes, count, first=0):\n"

@@ -60,6 +60,12 @@ def downloaded(backend: Backend, side: Array, dtype: str = "float32") -> Any:
     return host.tolist()
 
 
+def added_up(backend: Backend, rows: np.ndarray, places: np.ndarray, size: int) -> Array:
+    """Return a device array of ``size`` rows with the sum of the rows for each place."""
+    with backend.enter():
+        return backend.scatter_add(backend.asarray(rows), backend.asarray(places), size)
+
+
 class Side:
     """The device side of a memory, a one-dimensional array."""
 
@@ -133,36 +139,23 @@ def test_host_memory_is_zero_writable_and_in_one_piece(backend, kind):
 
 def test_what_goes_up_comes_down(backend, kind):
     values = np.array([3, -1, 0, 2, 100], kind)
+    values.flags.writeable = False
 
     side = uploaded(backend, values)
 
     assert downloaded(backend, side, kind) == values.tolist()
 
 
-def test_every_value_goes_up(backend):
+def test_every_value_goes_up_and_stays_when_the_host_side_is_overwritten(backend):
     values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45], np.float32)
+    given = values.copy()
 
-    side = uploaded(backend, values)
+    side = uploaded(backend, given)
+    given[...] = 9
     host = np.zeros(5, np.float32)
     backend.download(side, host)
 
     assert host.tobytes() == values.tobytes()
-
-
-def test_the_host_side_may_be_overwritten_when_the_upload_is_waited_for(backend):
-    values = np.arange(5, dtype=np.float32)
-    side = uploaded(backend, values)
-
-    values[...] = 9
-
-    assert downloaded(backend, side) == [0, 1, 2, 3, 4]
-
-
-def test_host_arrays_that_refuse_writes_go_up(backend):
-    values = np.arange(5, dtype=np.float32)
-    values.flags.writeable = False
-
-    assert downloaded(backend, uploaded(backend, values)) == [0, 1, 2, 3, 4]
 
 
 # -- views -----------------------------------------------------------------------------------------
@@ -188,49 +181,34 @@ def test_views_of_the_beginning_write_there_alone(backend, shape, count):
     assert side.values() == [1] * count + [7] * (6 - count)
 
 
-def test_views_see_what_is_written_later(backend):
+def test_views_compute_in_place_and_see_what_is_written_later(backend):
     side = Side(backend, np.zeros(6, np.float32))
-    view = side.view((2, 3), 6)
-
-    side.view((6,), 6)[...] = backend.asarray(np.arange(6, dtype=np.float32))
-
-    assert backend.to_host(view[...]).tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-def test_views_compute_in_place(backend):
-    side = Side(backend, np.arange(6, dtype=np.float32))
     view = side.view((2, 3), 6)
     other = backend.asarray(np.array([[1, 1, 1], [2, 2, 2]], np.float32))
 
+    side.view((6,), 6)[...] = backend.asarray(np.arange(6, dtype=np.float32))
+    seen = backend.to_host(view[...]).tolist()
     with backend.enter():
         view += other
         view *= 2.0
         view -= other
 
+    assert seen == [[0, 1, 2], [3, 4, 5]]
     assert side.values() == [1, 3, 5, 8, 10, 12]
 
 
-def test_slices_are_assigned_to(backend):
+def test_slices_are_assigned_to_and_parts_are_views_of_the_whole(backend):
     side = Side(backend, np.zeros(12, np.float32))
     view = side.view((3, 4), 12)
 
     with backend.enter():
         view[1:, ::2] = backend.asarray(np.array([[1, 2], [3, 4]], np.float32))
         view[0, ...] = -1.0
-
-    assert side.values() == [-1] * 4 + [1, 0, 2, 0, 3, 0, 4, 0]
-
-
-def test_parts_are_views_of_the_whole(backend):
-    side = Side(backend, np.zeros(6, np.float32))
-
-    with backend.enter():
-        part = side.view((6,), 6)[2:5]
-        part[...] = 3.0
-        part[1:] += 1.0
+        part = side.view((12,), 12)[2:5]
+        part[1:] += 4.0
 
     assert tuple(part.shape) == (3,)
-    assert side.values() == [0, 0, 3, 4, 4, 0]
+    assert side.values() == [-1] * 3 + [3, 5, 0, 2, 0, 3, 0, 4, 0]
 
 
 def test_values_are_put_and_added_at_slices_of_new_arrays(backend):
@@ -282,22 +260,14 @@ def test_host_arrays_of_any_kind_become_device_arrays(backend, name):
     assert back.tolist() == given.tolist()
 
 
-def test_device_arrays_are_copies(backend):
+def test_arrays_of_host_and_device_are_copies(backend):
     given = np.arange(4, dtype=np.float32)
-    there = backend.asarray(given)
+    side, there = uploaded(backend, given), backend.asarray(given)
+    back = backend.to_host(backend.view(side, (2, 2), 4))
 
-    given[...] = 9
+    given[...], back[...] = 9, 9
 
     assert backend.to_host(there).tolist() == [0, 1, 2, 3]
-
-
-def test_host_arrays_are_copies(backend):
-    side = uploaded(backend, np.arange(4, dtype=np.float32))
-    there = backend.view(side, (2, 2), 4)
-    back = backend.to_host(there)
-
-    back[...] = 9
-
     assert downloaded(backend, side) == [0, 1, 2, 3]
 
 
@@ -310,16 +280,6 @@ def test_results_of_the_namespace_come_down(backend):
 
     assert float(backend.to_host(total)) == 15
     assert backend.to_host(turned).tolist() == [[3, 0], [4, 1], [5, 2]]
-
-
-def test_arrays_are_made_on_the_device(device):
-    backend = device.backend
-
-    made = backend.xp.zeros((2, 2), dtype=backend.dtype("float32"), device=backend.array_device)
-    with backend.enter():
-        total = made + backend.asarray(np.ones((2, 2), np.float32))
-
-    assert backend.to_host(total).tolist() == [[1, 1], [1, 1]]
 
 
 def test_scattered_values_land_at_their_places(backend, kind):
@@ -345,24 +305,23 @@ def test_of_values_for_one_place_one_stands(backend):
     assert [int(value) % 3 for value in backend.to_host(found)] == [0, 1, 2]
 
 
-def test_rows_are_added_up_at_their_places(backend, kind):
-    rows = np.array([[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]], kind)
+@pytest.mark.parametrize(
+    ("rows", "places", "want"),
+    [
+        (
+            [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]],
+            [3, 0, 3, 1, 3],
+            [[3, 4], [7, 8], [0, 0], [15, 18], [0, 0]],
+        ),
+        (np.zeros((0, 2)), [], [[0, 0]] * 3),
+    ],
+    ids=["several", "none"],
+)
+def test_rows_are_added_up_at_their_places(backend, kind, rows, places, want):
+    found = added_up(backend, np.array(rows, kind), np.array(places, np.int64), len(want))
 
-    with backend.enter():
-        found = backend.scatter_add(
-            backend.asarray(rows), backend.asarray(np.array([3, 0, 3, 1, 3])), 5
-        )
-
-    assert backend.to_host(found).tolist() == [[3, 4], [7, 8], [0, 0], [15, 18], [0, 0]]
+    assert backend.to_host(found).tolist() == want
     assert found.dtype == backend.dtype(kind)
-
-
-def test_no_rows_add_up_to_nothing(backend):
-    with backend.enter():
-        rows = backend.asarray(np.zeros((0, 2), np.float32))
-        found = backend.scatter_add(rows, backend.asarray(np.zeros(0, np.int64)), 3)
-
-    assert backend.to_host(found).tolist() == [[0, 0]] * 3
 
 
 def test_many_rows_are_added_up(backend):
@@ -372,8 +331,7 @@ def test_many_rows_are_added_up(backend):
     want = np.zeros((size, width), np.float32)
     np.add.at(want, places, rows)
 
-    with backend.enter():
-        found = backend.scatter_add(backend.asarray(rows), backend.asarray(places), size)
+    found = added_up(backend, rows, places, size)
 
     np.testing.assert_array_equal(backend.to_host(found), want)
 
@@ -381,14 +339,10 @@ def test_many_rows_are_added_up(backend):
 def test_what_is_infinite_at_one_place_stays_there(backend):
     rows = np.array([[1], [np.inf], [2], [-np.inf], [4], [np.nan]], np.float32)
 
-    with backend.enter():
-        found = backend.scatter_add(
-            backend.asarray(rows), backend.asarray(np.array([0, 1, 0, 2, 3, 4])), 6
-        )
+    found = added_up(backend, rows, np.array([0, 1, 0, 2, 3, 4]), 6)
 
-    np.testing.assert_array_equal(
-        backend.to_host(found), [[3], [np.inf], [-np.inf], [4], [np.nan], [0]]
-    )
+    want = [[3], [np.inf], [-np.inf], [4], [np.nan], [0]]
+    np.testing.assert_array_equal(backend.to_host(found), want)
 
 
 # -- work ------------------------------------------------------------------------------------------

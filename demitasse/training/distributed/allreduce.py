@@ -194,6 +194,5 @@ def _scaled(values: np.ndarray, power: int) -> np.ndarray:
     """Return values times a power of two, which may be outside the range of float32."""
     if -126 <= power <= 127:
         scaled: np.ndarray = values * values.dtype.type(2.0**power)
-    else:
-        scaled = np.ldexp(values, power)
-    return scaled
+        return scaled
+    return np.asarray(np.ldexp(values, power))

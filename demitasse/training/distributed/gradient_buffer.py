@@ -52,10 +52,7 @@ class ReductionMemory:
         return memory.cpu_data() if self.device is None else memory.gpu_data()
 
     def modify(self, memory: SyncedMemory, *, discard: bool = False) -> Array:
-        """Return this side of a memory for writing, up to date unless ``discard``.
-
-        It is the newest side then.
-        """
+        """Return this side of a memory for writing, up to date unless ``discard``, as newest."""
         if self.device is None:
             return memory.mutable_cpu_data(discard=discard)
         return memory.mutable_gpu_data(discard=discard)

@@ -110,20 +110,13 @@ class Shards:
 
     The number of shards stays the same for the whole life of a run. Shard r of S reads records r,
     r + S, ..., and has a gradient of its own; process p of n hosts shards p, p + n, ... The number
-    of processes may change between runs, and no bit of the result depends on it.
-
-    Attributes:
-        count: Number of shards of the run.
-        rank: Number of this process.
-        size: Number of processes.
-
-    Raises:
-        ConfigError: There are more processes than shards.
+    of processes may change between runs, and no bit of the result depends on it. More processes
+    than shards raise a ConfigError.
     """
 
-    count: int = 1
-    rank: int = 0
-    size: int = 1
+    count: int = 1  # of the run
+    rank: int = 0  # of this process
+    size: int = 1  # number of processes
 
     def __post_init__(self) -> None:
         if self.count < self.size:
@@ -171,11 +164,8 @@ class WaitTimes:
         """Return the time that was added to earlier totals."""
         if not before.synchronizing:
             return self
-        pairs = (
-            zip(self.synchronizing, before.synchronizing, strict=True),
-            zip(self.reducing, before.reducing, strict=True),
-        )
-        return WaitTimes(*(tuple(now - then for now, then in pair) for pair in pairs))
+        waited = np.subtract(self.synchronizing, before.synchronizing)
+        return WaitTimes(tuple(waited), tuple(np.subtract(self.reducing, before.reducing)))
 
     @property
     def slowest(self) -> int:
@@ -184,20 +174,12 @@ class WaitTimes:
 
 
 class SingleProcess:
-    """The group of one process with one shard.
+    """The group of one process with one shard."""
 
-    Attributes:
-        is_single: Whether the run is one process with one shard.
-        rank: Number of this process.
-        size: Number of processes.
-        other_nets: Nets of the further shards of this process.
-        wait_times: Waiting of all processes, up to the iteration before this one.
-    """
-
-    is_single = True
-    rank, size = 0, 1
-    other_nets: Sequence[Net] = ()
-    wait_times = WaitTimes()
+    is_single = True  # the run is one process with one shard
+    rank, size = 0, 1  # of the processes
+    other_nets: Sequence[Net] = ()  # nets of the further shards of this process
+    wait_times = WaitTimes()  # of all processes, up to the iteration before this one
 
     def forward_backward(self, net: Net, batches: int) -> float:
         """Run batches forward and backward, and return the mean loss.
@@ -226,18 +208,9 @@ class SingleProcess:
 class DistributedGroup:
     """Processes that train together, each with its shards.
 
-    The nets of one process share weights, and have running averages of their own. See ``Solver``
-    for ``allreduce`` and ``overlap``.
-
-    Args:
-        nets: Nets of this process's shards, in their order; the first is the net of the run.
-        communicator: The processes.
-        shards: The shards that each process hosts.
-        allreduce: How gradients are summed.
-        overlap: Whether gradients are exchanged while backward computes earlier ones.
-
-    Raises:
-        ConfigError: Gradients cannot overlap with backward here.
+    The nets of one process share weights, and have running averages of their own. ``nets`` are in
+    the order of this process's shards; the first is the net of the run. See ``Solver`` for
+    ``allreduce`` and ``overlap``, which raises a ConfigError where gradients cannot overlap.
     """
 
     is_single = False
@@ -285,24 +258,21 @@ class DistributedGroup:
         """Return the function that replaces the first array by the mean over all shards."""
         if allreduce is None:
             allreduce = "deterministic" if self._memory.device is None else "fast"
-        match allreduce:
-            case "deterministic":
-                xp = self._memory.xp
-                return partial(deterministic_mean, self._arrays, self._shards, xp=xp)
-            case "fp16":
-                return partial(fp16_mean, self._arrays, self._shards)
-        return partial(fast_mean, self._arrays, self._shards)
+        if allreduce == "deterministic":
+            return partial(deterministic_mean, self._arrays, self._shards, xp=self._memory.xp)
+        return partial(fp16_mean if allreduce == "fp16" else fast_mean, self._arrays, self._shards)
 
     def _check_overlap(self) -> None:
         """Check that gradients can travel by host memory during a pass."""
-        device, reason = self._nets[0].device, ""
+        device = self._nets[0].device
         if device.backend.queues:
             reason = f"{device} queues a pass as a whole, and gradients travel by host memory"
         elif not self._communicator.in_threads:
             reason = f"{self._communicator.name} does not support calls from several threads"
-        if reason:
-            message = f"gradients cannot be exchanged during the backward pass: {reason}"
-            raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="overlap")
+        else:
+            return
+        message = f"gradients cannot be exchanged during the backward pass: {reason}"
+        raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="overlap")
 
     def forward_backward(self, net: Net, batches: int) -> float:
         losses = []
@@ -423,9 +393,7 @@ def make_worker_group(
 ) -> WorkerGroup:
     """Return the workers that train a net of this process's first shard; others get clones.
 
-    Raises:
-        ConfigError: A layer of the net reads the same data in every shard.
-        ParallelError: The other processes do not begin.
+    A layer that would read the same data in every shard raises a ConfigError.
     """
     if shards.count == 1:
         return SingleProcess()

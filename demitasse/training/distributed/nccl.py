@@ -22,10 +22,8 @@ def connect_devices(communicator: Communicator, device: Device) -> DeviceCollect
     All processes call this. There is no group if a process trains on the host, lacks the library or
     shares a GPU with another process: all arrays then travel through host memory.
     """
-    connector = device.backend.connector
-    missing = "" if connector is None else connector.missing()
-    place = ""
-    if connector is not None and not missing:
+    connector, missing, place = device.backend.connector, "", ""
+    if connector is not None and not (missing := connector.missing()):
         place = f"{socket.gethostname()} {connector.place()}"
     places = communicator.allgather_bytes(place.encode()[-200:])
     if connector is None:

@@ -60,13 +60,10 @@ def buckets(net: Net, least: int | None = None) -> list[Bucket]:
 
 
 class GradientOverlap:
-    """Exchanges gradients during the last backward pass of an iteration.
+    """Exchanges gradients during the last backward pass of an iteration, that of ``net``.
 
-    Args:
-        net: The net whose pass is the last.
-        buffers: Gradients of all nets of this process.
-        mean: Averages one bucket after the other, in one thread.
-        group: Devices that exchange on side streams; None exchanges in host memory.
+    ``mean`` averages one bucket after the other, in one thread. The devices of ``group`` exchange
+    on side streams; None exchanges in host memory.
     """
 
     def __init__(

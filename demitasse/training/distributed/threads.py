@@ -84,8 +84,8 @@ class ThreadCommunicator:
         self.local_rank, self.timeout = rank, exchange.timeout
 
     def allgather_bytes(self, note: bytes) -> list[bytes]:
-        notes = self._all(note, list)
-        return [bytes(note) for note in notes if isinstance(note, bytes)]
+        notes: list[bytes] = self._all(note, list)
+        return notes
 
     def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
         first: Value = self._all(value, lambda values: copy.deepcopy(values[0]), timeout_factor)
@@ -99,10 +99,9 @@ class ThreadCommunicator:
         self._all(array, copy_first)
 
     def alltoall(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
-        def copy_own(values: Sequence[object]) -> list[np.ndarray]:
-            return [np.array(parts[self.rank]) for parts in values if isinstance(parts, list)]
-
-        received: list[np.ndarray] = self._all(list(parts), copy_own)
+        received: list[np.ndarray] = self._all(
+            parts, lambda values: [np.array(theirs[self.rank]) for theirs in values]
+        )
         got = [array.size for array in received]
         if got != list(sizes):
             message = f"process {self.rank} got arrays of {got} elements, expected {list(sizes)}"
@@ -110,15 +109,18 @@ class ThreadCommunicator:
         return received
 
     def allgather(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
-        for rank, array in enumerate(self._all(part, _copies)):
+        for rank, array in enumerate(self._copies(part)):
             whole[bounds[rank] : bounds[rank + 1]] = array
 
     def allreduce(self, array: np.ndarray) -> None:
-        array[...] = np.sum(self._all(array, _copies), axis=0)
+        array[...] = np.sum(self._copies(array), axis=0)
 
     def abort(self, code: int) -> None:
         del code
         self._exchange.barrier.abort()
+
+    def _copies(self, value: np.ndarray) -> list[np.ndarray]:
+        return list(self._all(value, lambda values: [np.array(one) for one in values]))
 
     def _all(
         self, value: object, read: Callable[[Sequence[Any]], Any], timeout_factor: float = 1.0
@@ -136,10 +138,6 @@ class ThreadCommunicator:
             message = f"process {', '.join(map(str, late)) or 'unknown'} did not arrive in time"
             raise ParallelError(message, code=ErrorCode.TIMEOUT, late=late) from None
         return result
-
-
-def _copies(values: Sequence[object]) -> list[np.ndarray]:
-    return [np.array(value) for value in values]
 
 
 __getattr__ = deprecated_names(__name__, {"together": "run_in_threads"})

@@ -55,21 +55,17 @@ class Logger(Protocol):
 
 
 class LoggerGroup:
-    """Calls several loggers.
+    """Calls several loggers, whose list may grow at any time.
 
     The first failure of a logger is reported. A logger that fails again and again is not called any
-    more.
-
-    Args:
-        loggers: The loggers; the list may grow at any time.
-        metadata: Returns the facts of the event ``begin``.
+    more. ``metadata`` returns the facts of the event ``begin``.
     """
 
     def __init__(self, loggers: Sequence[Logger], metadata: Callable[[], Facts]) -> None:
         self._loggers, self._metadata = loggers, metadata
         self._begun: set[int] = set()
-        self._failures: Counter[int] = Counter()
         self._reported: set[int] = set()
+        self._failures: Counter[int] = Counter()
 
     def begin(self) -> None:
         """Send ``begin`` before the next call: the run resumes from another place."""

@@ -10,8 +10,10 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from textwrap import indent
+from typing import Any
 
 from demitasse.core.extras import missing_extra
 from demitasse.core.log import json_ready
@@ -27,6 +29,15 @@ NOT_IN_NAMES = re.compile(r"[^\w\-. /]")
 LONGEST_TAG = 500  # characters of a value of MLflow's tags
 
 
+def _client(module: str, service: str, extra: str) -> Any:
+    """Return a module of a service's client; raise a ConfigError if it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError:
+        purpose = f"logging to {service}"
+        raise missing_extra(ConfigError, purpose, "its client", extra) from None
+
+
 class TensorBoard:
     """Writes event files for TensorBoard, with tensorboardX; a run that resumes adds a file.
 
@@ -34,14 +45,10 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str) -> None:
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError:
-            what = "logging to TensorBoard"
-            raise missing_extra(ConfigError, what, "its client", "tensorboard") from None
+        client = _client("tensorboardX", "TensorBoard", "tensorboard")
         self._folder = folder
         try:
-            self._writer = SummaryWriter(folder, max_queue=QUEUE)
+            self._writer = client.SummaryWriter(folder, max_queue=QUEUE)
         except OSError as error:
             if error.filename is not None:
                 raise
@@ -99,13 +106,8 @@ class WeightsAndBiases:
     """Sends numbers to Weights & Biases; its client reads its settings from ``WANDB_...``."""
 
     def __init__(self, project: str) -> None:
-        try:
-            import wandb
-        except ImportError:
-            what = "logging to Weights & Biases"
-            raise missing_extra(ConfigError, what, "its client", "wandb") from None
-        self._project, self._client = project, wandb
-        self._run = wandb.init(project=project)
+        self._project, self._client = project, _client("wandb", "Weights & Biases", "wandb")
+        self._run = self._client.init(project=project)
         # The service's own step cannot go back, as that of a run does that resumes.
         self._run.define_metric("iteration")
         self._run.define_metric("*", step_metric="iteration")
@@ -138,14 +140,9 @@ class MlflowRun:
     """Sends numbers with MLflow's client to the server of ``MLFLOW_TRACKING_URI``."""
 
     def __init__(self, experiment: str) -> None:
-        try:
-            from mlflow.entities import Metric
-            from mlflow.tracking import MlflowClient
-        except ImportError:
-            what = "logging to MLflow"
-            raise missing_extra(ConfigError, what, "its client", "mlflow") from None
-        self._experiment, self._metric = experiment, Metric
-        self._client = MlflowClient()
+        self._experiment = experiment
+        self._metric = _client("mlflow.entities", "MLflow", "mlflow").Metric
+        self._client = _client("mlflow.tracking", "MLflow", "mlflow").MlflowClient()
         known = self._client.get_experiment_by_name(experiment)
         number = known.experiment_id if known else self._client.create_experiment(experiment)
         self._run = self._client.create_run(number).info.run_id

@@ -30,14 +30,14 @@ def counted(monkeypatch):
     from demitasse.training import evaluation
 
     counts = {}
-    run = evaluation.DistributedEvaluator._round
+    has_turn = evaluation.DistributedEvaluator._has_turn
 
-    def counting(self, *given):
-        done = run(self, *given)
-        counts[self._team.rank] = counts.get(self._team.rank, 0) + len(done[1])
-        return done
+    def counting(self, sources):
+        turn = has_turn(self, sources)
+        counts[self._team.rank] = counts.get(self._team.rank, 0) + turn
+        return turn
 
-    monkeypatch.setattr(evaluation.DistributedEvaluator, "_round", counting)
+    monkeypatch.setattr(evaluation.DistributedEvaluator, "_has_turn", counting)
     return counts
 
 
