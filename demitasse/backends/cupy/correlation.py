@@ -6,8 +6,6 @@ becomes rows (M, N * positions); the groups are blocks of either, so that one ba
 them all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from contextlib import suppress

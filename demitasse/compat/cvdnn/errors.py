@@ -1,7 +1,5 @@
 """``cv2.error``: the exception of this package, and the conversion of other errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

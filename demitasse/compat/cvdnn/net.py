@@ -4,8 +4,6 @@ Source: OpenCV 4, ``modules/dnn/src/net.cpp``, ``net_impl.cpp``, ``dnn_read.cpp`
 ``caffe/caffe_importer.cpp``.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

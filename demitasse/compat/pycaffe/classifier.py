@@ -3,8 +3,6 @@
 Source: Caffe, ``python/caffe/classifier.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

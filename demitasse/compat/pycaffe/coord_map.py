@@ -6,8 +6,6 @@ A map is ``coordinate -> scale * coordinate + shift``, in pixels, for the spatia
 Source: Caffe, ``python/caffe/coord_map.py``.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 

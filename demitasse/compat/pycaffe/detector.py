@@ -3,8 +3,6 @@
 Source: Caffe, ``python/caffe/detector.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path

@@ -6,8 +6,6 @@ installed, they are used instead.
 Source: Caffe, ``python/caffe/draw.py``.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from importlib import import_module

@@ -9,8 +9,6 @@ Source: scikit-image before 0.15, ``transform.resize`` with ``mode="constant"``;
 ``ndimage.zoom``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import comb, factorial
 

@@ -6,8 +6,6 @@ preprocessing.
 Source: Caffe, ``python/caffe/io.py``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module

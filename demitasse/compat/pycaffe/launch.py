@@ -4,8 +4,6 @@ Python code runs in this process. Other programs replace this process (``exec``)
 find ``caffe`` by PYTHONPATH, and kernels of notebooks by JUPYTER_PATH.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import shutil

@@ -1,7 +1,5 @@
 """CUDA graphs: work queued on a stream is captured, and launched as one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Convolution and Deconvolution."""
 
-from __future__ import annotations
-
 import logging
 import math
 from abc import abstractmethod

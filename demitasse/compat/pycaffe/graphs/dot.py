@@ -3,8 +3,6 @@
 The classes have the names and methods of pydot that scripts for nets use.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

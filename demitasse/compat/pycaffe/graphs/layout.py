@@ -9,8 +9,6 @@ Source: Sugiyama, Tagawa, Toda, "Methods for visual understanding of hierarchica
 structures", 1981.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Render graphs as SVG or, with Pillow, as pixels."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
