@@ -22,7 +22,7 @@ from demitasse.compat.cvdnn.flops import layer_flops
 from demitasse.compat.cvdnn.images import ScalarLike, as_scalar
 from demitasse.compat.cvdnn.importer import INPUTS, BuiltNet, ImportedNet, LayerId, Shape, Weights
 from demitasse.compat.cvdnn.targets import BACKENDS, device_of, name_of
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.core.device import Device
 from demitasse.core.paths import is_file
 from demitasse.errors import ErrorCode, WeightsError
@@ -417,8 +417,7 @@ class Net:
 
     def dumpToFile(self, path: str) -> None:
         """Write the result of ``dump`` to a file."""
-        with atomic_write(path) as file:
-            file.write(self.dump().encode())
+        write_bytes(path, self.dump().encode())
 
     def __repr__(self) -> str:
         return f"cvdnn.Net({len(self._imported.layers)} layers)"

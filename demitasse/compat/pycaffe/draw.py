@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from demitasse.compat.pycaffe.graphs import dot
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.io.proto import (
     ConvolutionParameter,
     LayerParameter,
@@ -213,5 +213,4 @@ def draw_net_to_file(
 ) -> None:
     """Draw a net into a file; the file's extension says how. See ``draw_net``."""
     content = draw_net(caffe_net, rankdir, Path(filename).suffix[1:], phase, display_lrm)
-    with atomic_write(filename) as file:
-        file.write(content)
+    write_bytes(filename, content)

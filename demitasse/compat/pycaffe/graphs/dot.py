@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from demitasse.compat.pycaffe.graphs.render import FORMATS, Drawing, drawing, to_pixels, to_svg
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.errors import ConfigError, ErrorCode
 
 TEXT = ("raw", "dot", "gv", "canon")
@@ -156,8 +156,7 @@ class Dot(_Element):
     ) -> bool:
         """Draw the graph into a file; see ``create``."""
         content = self.create(prog, format, encoding)
-        with atomic_write(path) as file:
-            file.write(content)
+        write_bytes(path, content)
         return True
 
     def __getattr__(self, name: str) -> Callable[..., bytes | bool]:

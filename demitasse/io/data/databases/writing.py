@@ -151,8 +151,7 @@ def resumable_database(
         mode: Mode = "write" if begun else "new"
         with closing(open_db(folder / "database", backend, mode)) as database:
             if not begun:  # resumable from here on
-                with atomic.atomic_write(folder / SETTINGS) as file:
-                    file.write(json.dumps(settings).encode())
+                atomic.write_bytes(folder / SETTINGS, json.dumps(settings).encode())
             yield database
         _need_room(path, overwrite=overwrite)  # files may have come meanwhile
         atomic.put_in_place(folder / "database", path)
