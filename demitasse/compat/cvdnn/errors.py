@@ -7,13 +7,7 @@ from demitasse.errors import DemitasseError, ErrorCode
 
 
 class error(DemitasseError):
-    """Raised in place of ``cv2.error``.
-
-    Attributes:
-        func: OpenCV's name of the function that failed.
-        err: The fault, and what to do about it.
-        msg: Function and fault, like ``str`` of the exception.
-    """
+    """Raised in place of ``cv2.error``: ``func`` failed, ``err`` is the fault, ``msg`` has both."""
 
     def __init__(
         self, message: str, func: str = "", *, code: ErrorCode | None = None, **details: object

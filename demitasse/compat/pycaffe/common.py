@@ -26,7 +26,6 @@ TRAIN, TEST = Phase.TRAIN, Phase.TEST
 _gpu = {"id": 0}
 _phase: list[Phase] = []
 
-
 _lock = threading.Lock()
 
 _started_log: list[bool] = []

@@ -36,10 +36,7 @@ class AxisMismatchException(Exception):
 
 
 def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the window geometry of a layer.
-
-    Args:
-        fn: A layer of type Convolution, Deconvolution, Pooling or Im2col.
+    """Return the window geometry of a Convolution, Deconvolution, Pooling or Im2col layer.
 
     Returns:
         The axis before the spatial ones; then stride, window and padding in pixels, each of shape

@@ -129,12 +129,9 @@ def get_pydot_graph(
 ) -> dot.Dot:
     """Return the graph of a net, after an upgrade of layers in old formats.
 
-    Args:
-        caffe_net: The net.
-        rankdir: TB, BT, LR or RL: from top to bottom, ...
-        label_edges: Label edges with channels and batch sizes.
-        phase: TRAIN or TEST for the layers of that phase; None for all.
-        display_lrm: Include the factors of the learning rate.
+    ``rankdir`` is TB, BT, LR or RL: from top to bottom, ... ``phase`` is TRAIN or TEST for the
+    layers of that phase, or None for all. ``label_edges`` adds channels and batch sizes,
+    ``display_lrm`` the factors of the learning rate.
 
     Raises:
         ValueError: A layer has both ``include`` and ``exclude``.

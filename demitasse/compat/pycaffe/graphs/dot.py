@@ -76,13 +76,7 @@ class Edge(_Element):
 
 
 class Dot(_Element):
-    """A graph. ``create_png()``, ``write_svg(path)`` and so on exist for every format.
-
-    Args:
-        graph_name: Name of the graph.
-        graph_type: ``digraph``; arrows are drawn in any case.
-        attributes: Such as ``rankdir``.
-    """
+    """A graph. ``create_png()``, ``write_svg(path)`` and so on exist for every format."""
 
     def __init__(
         self, graph_name: str = "G", graph_type: str = "digraph", **attributes: str
@@ -132,10 +126,7 @@ class Dot(_Element):
     def create(self, prog: object = None, format: str = "ps", encoding: str | None = None) -> bytes:
         """Return the contents of a file with the graph, without Graphviz's program ``prog``.
 
-        Args:
-            prog: Ignored.
-            format: ``svg``, a format of pixels such as ``png``, or ``dot`` for the graph's text.
-            encoding: Encoding of the text; defaults to UTF-8.
+        ``format`` is ``svg``, a format of pixels such as ``png``, or ``dot`` for the graph's text.
 
         Raises:
             ConfigError: The format is unknown, or needs Pillow, which is not installed.

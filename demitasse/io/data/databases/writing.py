@@ -57,11 +57,7 @@ def write_annotations(
 ) -> int:
     """Write images with objects as a database; ``records`` are arguments of ``annotated_datum``.
 
-    Other arguments, keys, result and errors are as of ``write_database``.
-
-    Raises:
-        ShapeError: See ``annotated_datum``.
-        DataError: See ``annotated_datum``.
+    Other arguments, keys and result are as of ``write_database``; errors are those of both.
     """
     numbered = ((b"%08d" % i, annotated_datum(*record)) for i, record in enumerate(records))
     return write_records(path, numbered, overwrite=overwrite, backend=backend)
