@@ -13,7 +13,7 @@ from typing import Any
 
 from demitasse.benchmark.measure import Result
 from demitasse.benchmark.peers import PEERS
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.core.extras import missing_extra
 from demitasse.core.paths import check_exists, read_bytes
 from demitasse.errors import DataError, DemitasseError, ErrorCode
@@ -198,8 +198,7 @@ def write_results(
         "datetime": datetime.now(UTC).isoformat(),
         "version": version,
     }
-    with atomic_write(path) as file:
-        file.write(json.dumps(found, indent=1, default=str).encode())
+    write_bytes(path, json.dumps(found, indent=1, default=str).encode())
 
 
 def _entry(result: Result) -> dict[str, Any]:

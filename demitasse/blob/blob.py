@@ -26,9 +26,7 @@ from demitasse.memory import Head, SyncedMemory
 
 PART = 1 << 20  # elements copied at a time from values that may be in a file
 
-
 Values = np.ndarray | StoredArray  # numbers in memory or in a file
-
 
 _numbers = itertools.count(1)
 

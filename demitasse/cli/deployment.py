@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from demitasse.cli.card_builder import CardRequest, build_card
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import atomic_write, write_bytes
 from demitasse.core.log import get_logger
 from demitasse.core.paths import check_exists, is_file, resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
@@ -82,8 +82,7 @@ def deploy(
         kept = tuple(stored[one] for one in card.weights)
         placed = replace(card, net=folder / DEPLOY, weights=kept, preprocess=how)
         names = None if labels is None else stored[labels]
-        with atomic_write(folder / CARD) as opened:
-            opened.write(format_card(placed, folder, names).encode())
+        write_bytes(folder / CARD, format_card(placed, folder, names).encode())
         return Deployed([folder / DEPLOY, folder / CARD, *copied], notes, has_card=True)
 
     return write

@@ -207,7 +207,7 @@ class ImageWriter:
         self._write(image, answer.mask[None].astype(np.uint8))
 
     def _write(self, image: ImageInput, pixels: np.ndarray) -> None:
-        from demitasse.core.atomic import atomic_write
+        from demitasse.core.atomic import write_bytes
         from demitasse.io.data.images.codecs import encode_image
 
         frame = "" if image.frame is None else f"-{image.frame:06d}"
@@ -218,5 +218,4 @@ class ImageWriter:
             number += 1
         self._written.add(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(encode_image(pixels, "png"))
+        write_bytes(path, encode_image(pixels, "png"))

@@ -6,8 +6,6 @@ modules of ``demitasse.compat.pycaffe``; modules that only a fork of Caffe has a
 fork's folder.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import threading

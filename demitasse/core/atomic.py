@@ -91,6 +91,12 @@ def atomic_write(path: str | os.PathLike[str], hashed: _Hash | None = None) -> I
     _sync_folder(target.parent)
 
 
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Replace a file by a new one with this content; errors are those of ``atomic_write``."""
+    with atomic_write(path) as file:
+        file.write(content)
+
+
 @contextmanager
 def partial_folder(path: Path) -> Iterator[Path]:
     """Make a private folder beside ``path``, locked during the block and deleted afterwards."""

@@ -47,7 +47,6 @@ class Slot:
         expected: Elements of the largest memory of the slot. Arrays outside the host are allocated
             for that size at once: one that grew during a pass would stay until the next pass.
         sizes: Largest requested number of elements of each kind.
-        order: Pending work on the arrays.
         outgrown: True if a larger array has replaced one that some memory still uses.
     """
 
@@ -89,7 +88,6 @@ class Assignment:
     """The slot that a memory uses instead of buffers of its own.
 
     Attributes:
-        name: Name of the blob, for messages.
         concat_slot: Place of the private side in the top of a Concat, or that whole top.
         parent_slot: The slot of the top of the Concat; None for the top itself.
     """

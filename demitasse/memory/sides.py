@@ -71,7 +71,6 @@ class HostSide:
     Attributes:
         borrowed: True for an array of a caller, who may read it at any time.
         dropped: True once an array was dropped because nothing seemed to need it.
-        order: Pending work on the array.
         layout: None: an array on the host is in C order.
     """
 
@@ -116,7 +115,6 @@ class DeviceSide:
     Attributes:
         layout: The private layout of the array; None for C order.
         storage: Storage of numbers: "float" as on the host, or 16 bits.
-        order: Pending work on the array.
         views: Arrays by private layout, all of the buffer of the first.
     """
 

@@ -60,12 +60,6 @@ class SyncedMemory:
     *private* side is then the device side; other code reads the host side, which a reorder brings
     up to date.
 
-    Args:
-        size: Number of elements.
-        dtype: "float32", "float64", "int32", ...
-        device: Device of the device side.
-        label: Name in messages.
-
     Attributes:
         version: Grows with every write; the key of values derived from the contents.
         serial: Identity among all memories of the process, past ones included.

@@ -96,7 +96,6 @@ class Transfers:
 
 transfers = Transfers()
 
-
 TransferMode = Literal["allow", "warn", "raise"]
 MODES = ("allow", "warn", "raise")
 OLD_MODES: dict[str, TransferMode] = {"log": "warn", "error": "raise"}

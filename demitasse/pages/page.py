@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.core.text import escaped
 from demitasse.pages.charts import Chart
 from demitasse.version import __version__
@@ -96,8 +96,7 @@ class Page:
 
     def write(self, path: Path) -> None:
         """Write the page."""
-        with atomic_write(path) as file:
-            file.write(self.html().encode())
+        write_bytes(path, self.html().encode())
 
 
 def _figure(svg: str, about: str, kind: str = "") -> str:

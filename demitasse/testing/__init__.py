@@ -7,10 +7,10 @@ Example::
     check_gradients('type: "TanH"', [[0.5, -1.0, 2.0]])
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from demitasse.core.deprecated import warn_once
+from demitasse.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from demitasse.testing.compare_models import ModelComparison, compare_model, compare_weights
@@ -33,17 +33,17 @@ __all__ = [
     "compare_training", "compare_weights", "make_layer", "open_reference", "random_inputs",
 ]  # fmt: skip
 
-_MODULES = {
-    "compare_models": ["ModelComparison", "compare_model", "compare_weights"],
-    "comparison": [
-        "Comparison", "Row", "TrainingStep", "compare", "compare_training", "random_inputs"
-    ],
-    "error_stats": ["Difference", "ErrorStats"],
-    "gradients": ["GradientError", "check_gradients"],
-    "reference": ["open_reference"],
-    "single_layer": ["SingleLayer", "make_layer"],
-}  # fmt: skip
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_find = lazy_names(
+    __name__,
+    {
+        ".compare_models": "ModelComparison compare_model compare_weights",
+        ".comparison": "Comparison Row TrainingStep compare compare_training random_inputs",
+        ".error_stats": "Difference ErrorStats",
+        ".gradients": "GradientError check_gradients",
+        ".reference": "open_reference",
+        ".single_layer": "SingleLayer make_layer",
+    },
+)
 _OLD_NAMES = {"Gap": "ErrorStats", "open_other": "open_reference"}
 
 
@@ -51,13 +51,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name in _OLD_NAMES:
         warn_once(f"demitasse.testing.{name}", f"demitasse.testing.{_OLD_NAMES[name]}")
-        return __getattr__(_OLD_NAMES[name])
-    if name not in _MODULE_OF:
-        message = f"module 'demitasse.testing' has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(import_module(f"demitasse.testing.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    return _find(_OLD_NAMES.get(name, name))
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,6 @@ Importing this package loads neither cupy nor a CUDA driver; ``CupyBackend.devic
 answers with an empty list where either is missing.
 """
 
-from __future__ import annotations
-
 from demitasse.backends.cupy.backend import CupyBackend
 
 __all__ = ["CupyBackend"]

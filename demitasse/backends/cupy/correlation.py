@@ -6,8 +6,6 @@ becomes rows (M, N * positions); the groups are blocks of either, so that one ba
 them all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -42,14 +40,8 @@ def two_axes(g: ConvGeometry) -> tuple[int, ...] | None:
     return tuple(n for field, neutral in fields for n in ((neutral,) * missing + field))
 
 
-def any_axes(g: ConvGeometry) -> np.ndarray:
-    """Return size, kernel, stride, pad, dilation and positions. Shape: (6, axes), int32."""
-    w = g.window
-    return np.array((g.spatial, w.kernel, w.stride, w.pad, w.dilation, g.positions), np.int32)
-
-
 class Chunk:
-    """The kernels and products for some samples at once; ``axes`` is ``any_axes`` on the device."""
+    """The kernels and products for some samples at once; ``axes`` are the rows of ``Correlation``."""
 
     def __init__(
         self, engine: Engine, geometry: ConvGeometry, dtype: str, samples: int, axes: Array
@@ -170,7 +162,9 @@ class Correlation:
         most = max(1, engine.column_budget // sample)
         number = max(1, -(-g.n // most))
         self.step = max(1, -(-g.n // number))
-        self._axes = engine.asarray(any_axes(g))
+        w = g.window
+        rows = (g.spatial, w.kernel, w.stride, w.pad, w.dilation, g.positions)
+        self._axes = engine.asarray(np.array(rows, np.int32))  # (6, axes)
         self._chunks: dict[int, Chunk] = {}
         self.direct = g.window.is_pointwise and g.group == 1
         """True if products with the weight read and write images themselves, without columns."""
@@ -345,18 +339,15 @@ class LibraryCorrelation:
 
     @property
     def map_code(self) -> str:
-        """Name of the code that computes the map."""
         found = self._prepared.get("maps")
         return self._own.map_code if found is None else found.code
 
     @property
     def image_code(self) -> str:
-        """Name of the code that computes the image."""
         found = self._prepared.get("image")
         return self._own.image_code if found is None else found.code
 
     def backward_code(self, results: Collection[Result]) -> str:
-        """Return what computes these products."""
         codes = dict[str, None]()
         for result in results:
             found = self._prepared.get(result)
@@ -364,7 +355,6 @@ class LibraryCorrelation:
         return ", ".join(codes) or "none"
 
     def forward(self, image: Array, weight: Array, bias: Array | None, maps: Array) -> None:
-        """Compute the map of an image."""
         if "maps" not in self._prepared:
             self._own.forward(image, weight, bias, maps)
             return
@@ -383,7 +373,6 @@ class LibraryCorrelation:
         total: Array | None = None,
         spread: Array | None = None,
     ) -> None:
-        """Compute the products that begin with a map, as ``Correlation.backward`` does."""
         if total is not None and "weight" in self._prepared:
             workspace, fresh = self._scratch("weight")
             self._prepared["weight"].run(image, fresh, maps, None, workspace)

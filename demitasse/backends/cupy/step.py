@@ -115,7 +115,6 @@ DTYPES = ("float32", "float64")
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
-
 NEEDS_BOTTOM = "the kernels still read the bottom while they write the top"
 """Reason for declining in-place layers."""
 

@@ -15,7 +15,7 @@ from demitasse.cli.command import Command, LazyGroup
 from demitasse.cli.commands import CAFFE_TOOLS
 from demitasse.cli.errors import FAILED, echo, print_stderr
 from demitasse.cli.options import FOLDER
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.core.paths import real_path
 
 BREW = ("train", "test", "time", "device_query")
@@ -116,8 +116,7 @@ def write_shims(folder: Path) -> list[Path]:
         place.mkdir(parents=True, exist_ok=True)
         script = f'#!/bin/sh\nexec {python} -P -m demitasse.tools.{name} "$@"\n'
         for file in (place / name, place / f"{name}.bin"):
-            with atomic_write(file) as out:
-                out.write(script.encode())
+            write_bytes(file, script.encode())
             file.chmod(0o755)
             written.append(file)
     return written

@@ -18,7 +18,7 @@ import click
 from demitasse.cli.command import Command
 from demitasse.cli.errors import echo, fail, input_errors
 from demitasse.cli.options import FILE, FLOAT, device_option, option, option_group, switch
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import atomic_write, write_bytes
 from demitasse.errors import ConfigError, DataError, ErrorCode
 
 if TYPE_CHECKING:
@@ -211,8 +211,7 @@ def _write_csv(out: Path, found: Sequence[Detection]) -> None:
     for one in found:
         scores = one["prediction"].ravel().tolist()
         writer.writerow([one["filename"], *one["window"], *scores])
-    with atomic_write(out) as file:
-        file.write(text.getvalue().encode("utf-8", "surrogateescape"))
+    write_bytes(out, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 PANDAS_FORMAT = "0.15.2"
@@ -250,8 +249,7 @@ def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
         for number, (names, values) in enumerate(blocks):
             _add_axis(table, f"block{number}_items", names)
             _add_array(table, f"block{number}_values", values)
-    with atomic_write(out) as opened:
-        opened.write(content.getvalue())
+    write_bytes(out, content.getvalue())
 
 
 def _set_attributes(node: Any, **texts: str) -> None:

@@ -41,7 +41,7 @@ def resize_and_crop_images_command(
     The shorter side is resized to --output_side_length, and the longer side is cropped. Unreadable
     images are skipped with a warning.
     """
-    from demitasse.core.atomic import atomic_write
+    from demitasse.core.atomic import write_bytes
     from demitasse.core.extras import lacks_extra
     from demitasse.core.log import get_logger
     from demitasse.core.paths import read_text
@@ -67,8 +67,7 @@ def resize_and_crop_images_command(
             return error
         target = output_folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(target) as file:
-            file.write(content)
+        write_bytes(target, content)
         return None
 
     faults = [fault for fault in map_ahead(write, names, num_clients or THREADS) if fault]
@@ -109,7 +108,7 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
 
     LISTFILE is that of convert_annoset; STEM is an image's name without folder and extension.
     """
-    from demitasse.core.atomic import atomic_write
+    from demitasse.core.atomic import write_bytes
     from demitasse.core.paths import read_text
     from demitasse.io.data.images.codecs import read_image
     from demitasse.io.data.imageset import read_lines
@@ -132,6 +131,5 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
 
     sizes = map_ahead(size, names, THREADS)
     lines = [f"{stem} {size}\n" for stem, size in zip(stems, sizes, strict=True)]
-    with atomic_write(out) as file:
-        file.write("".join(lines).encode("utf-8", "surrogateescape"))
+    write_bytes(out, "".join(lines).encode("utf-8", "surrogateescape"))
     echo(f"{out}: sizes of {len(lines)} images")

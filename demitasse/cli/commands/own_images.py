@@ -120,7 +120,7 @@ def new_command(
     fine-tuning: its layers have the names of the published weights of SqueezeNet 1.1, except for
     the last layer.
     """
-    from demitasse.core.atomic import atomic_write
+    from demitasse.core.atomic import write_bytes
     from demitasse.examples.nets import NETS, StartData, default_net, net_files
     from demitasse.io.data.dataset import read_dataset
 
@@ -146,8 +146,7 @@ def new_command(
     _need_new([out / file for file in texts], overwrite=overwrite)
     out.mkdir(parents=True, exist_ok=True)
     for file, text in texts.items():
-        with atomic_write(out / file) as opened:
-            opened.write(text.encode("utf-8", "surrogateescape"))
+        write_bytes(out / file, text.encode("utf-8", "surrogateescape"))
     echo(f"Wrote {' and '.join(str(out / file) for file in texts)}: {chosen}, "
          f"{start.classes} classes, images of {'x'.join(map(str, start.shape))}")  # fmt: skip
     weights = " --weights squeezenet_v1.1.caffemodel" if chosen == "squeezenet" else ""

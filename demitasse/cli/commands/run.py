@@ -317,7 +317,7 @@ def card_command(
     """
     from demitasse.cli.card_builder import CardRequest, build_card
     from demitasse.cli.deployment import ready_files
-    from demitasse.core.atomic import atomic_write
+    from demitasse.core.atomic import write_bytes
     from demitasse.inference.cards.card_file import CARD, ONNX, format_card
     from demitasse.inference.cards.model_files import ModelFiles
     from demitasse.inference.cards.predictor import Predictor
@@ -344,6 +344,5 @@ def card_command(
         Predictor(card, device="numpy").net.close()
         card = replace(card, net=net, weights=weights)
         text = format_card(card, path.parent, label_file)
-    with atomic_write(path) as file:
-        file.write(text.encode())
+    write_bytes(path, text.encode())
     echo(f"Wrote {path}: demitasse run {path} IMAGE...")

@@ -60,15 +60,14 @@ def _write_csv(path: Path, rows: list[Row], delimiter: str) -> None:
     import csv
     import io
 
-    from demitasse.core.atomic import atomic_write
+    from demitasse.core.atomic import write_bytes
 
     columns = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(columns), delimiter=delimiter)
     writer.writeheader()
     writer.writerows(rows)
-    with atomic_write(path) as file:
-        file.write(text.getvalue().encode())
+    write_bytes(path, text.getvalue().encode())
 
 
 @click.command(cls=Command)
@@ -80,11 +79,10 @@ def extract_seconds_command(log: Path, out: Path) -> None:
     OUT has a line for each line of the log that names an iteration: seconds since the run started.
     """
     from demitasse.cli.training_log import seconds_of_iterations
-    from demitasse.core.atomic import atomic_write
+    from demitasse.core.atomic import write_bytes
 
     lines = [f"{seconds:f}\n" for seconds in seconds_of_iterations(log)]
-    with atomic_write(out) as file:
-        file.write("".join(lines).encode())
+    write_bytes(out, "".join(lines).encode())
 
 
 @click.command(cls=Command)

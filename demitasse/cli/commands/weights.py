@@ -98,7 +98,7 @@ def import_state_dict(
     Without --map, modules are matched by order and shape, printed, and used after confirmation.
     If something does not fit, nothing is written.
     """
-    from demitasse.core.atomic import atomic_write
+    from demitasse.core.atomic import write_bytes
     from demitasse.io.weights.state_dict import map_text, pairs_for, read_state_dict, to_parameters
     from demitasse.net import Net
 
@@ -112,8 +112,7 @@ def import_state_dict(
     for module in unread:
         echo(f"note: no layer uses module {module!r}")
     if save_map is not None:
-        with atomic_write(save_map) as opened:
-            opened.write(map_text(pairs).encode())
+        write_bytes(save_map, map_text(pairs).encode())
     if names is None and not yes:
         click.confirm("Matched by order and shape. Is that right?", abort=True)
     for name, blobs in weights.items():

@@ -3,8 +3,6 @@
 Source: OpenCV 4, ``modules/dnn/src/nms.cpp``, ``detection_output_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

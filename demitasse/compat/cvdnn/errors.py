@@ -1,7 +1,5 @@
 """``cv2.error``: the exception of this package, and the conversion of other errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,13 +7,7 @@ from demitasse.errors import DemitasseError, ErrorCode
 
 
 class error(DemitasseError):
-    """Raised in place of ``cv2.error``.
-
-    Attributes:
-        func: OpenCV's name of the function that failed.
-        err: The fault, and what to do about it.
-        msg: Function and fault, like ``str`` of the exception.
-    """
+    """Raised in place of ``cv2.error``: ``func`` failed, ``err`` is the fault, ``msg`` has both."""
 
     def __init__(
         self, message: str, func: str = "", *, code: ErrorCode | None = None, **details: object

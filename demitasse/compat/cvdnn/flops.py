@@ -6,8 +6,6 @@ channels, in single precision. Other layer types count 0.
 Source: OpenCV 4, ``getFLOPS`` of the layers in ``modules/dnn/src/layers``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

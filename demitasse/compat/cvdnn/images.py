@@ -6,8 +6,6 @@ OpenCV's default, uint8 images to identical values.
 Source: OpenCV 4, ``modules/dnn/src/dnn_utils.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ Source: OpenCV 4, ``modules/dnn/src/caffe/caffe_importer.cpp``, ``lrn_layer.cpp`
 ``prior_box_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

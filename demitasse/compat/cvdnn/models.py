@@ -3,8 +3,6 @@
 Source: OpenCV 4, ``modules/dnn/src/model.cpp``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Self

@@ -4,8 +4,6 @@ Source: OpenCV 4, ``modules/dnn/src/net.cpp``, ``net_impl.cpp``, ``dnn_read.cpp`
 ``caffe/caffe_importer.cpp``.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +22,7 @@ from demitasse.compat.cvdnn.flops import layer_flops
 from demitasse.compat.cvdnn.images import ScalarLike, as_scalar
 from demitasse.compat.cvdnn.importer import INPUTS, BuiltNet, ImportedNet, LayerId, Shape, Weights
 from demitasse.compat.cvdnn.targets import BACKENDS, device_of, name_of
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.core.device import Device
 from demitasse.core.paths import is_file
 from demitasse.errors import ErrorCode, WeightsError
@@ -57,131 +55,6 @@ class Layer:
         return list(self.tops).index(outputName) if outputName in self.tops else -1
 
 
-class Session:
-    """An imported net, the engine's net once it is built, and the inputs.
-
-    Attributes:
-        built: The engine's net; None until the shapes of all inputs are known.
-        inputs: The inputs that were set, by name.
-        timings: Times of the last pass and of its layers, in nanoseconds.
-    """
-
-    def __init__(self, imported: ImportedNet) -> None:
-        self.imported = imported
-        self.built: BuiltNet | None = None
-        self._device: Device | None = None
-        self.inputs: dict[str, np.ndarray] = {}
-        self.timings: tuple[int, list[float]] = (0, [])
-
-    def build(self, shapes: Mapping[str, Shape]) -> None:
-        """Build the engine's net, unless it exists or the shape of an input is unknown."""
-        if self.built is None:
-            self.built = self.imported.build(shapes, self._device)
-
-    def ready(self) -> BuiltNet:
-        """Return the engine's net, built with the shapes of the inputs if necessary."""
-        self.build({name: values.shape for name, values in self.inputs.items()})
-        if self.built is None:
-            message = (
-                f"the file declares no shapes of inputs {', '.join(self.imported.inputs)}; "
-                "call setInput for each"
-            )
-            raise error(message, code=ErrorCode.MISSING, blob=self.imported.inputs[0])
-        return self.built
-
-    def move(self, device: Device) -> None:
-        """Move the net to another device."""
-        self._device = device
-        if self.built is not None:
-            self.built.net.to(device)
-
-    def last(self) -> str:
-        """Return the name of the last layer."""
-        if not self.imported.layers:
-            message = "the net is empty; read one with readNetFromCaffe"
-            raise error(message, code=ErrorCode.BAD_STATE)
-        return self.imported.names[-1]
-
-    def outputs(self, names: list[str]) -> list[list[np.ndarray]]:
-        """Run the net up to each of the layers; return copies of their outputs.
-
-        Each output is copied before a layer that runs in place overwrites it.
-        """
-        numbers = [self.imported.number(name) for name in names]
-        if 0 in numbers:
-            message = f"layer {INPUTS!r} is the inputs; name another layer"
-            raise error(message, code=ErrorCode.INVALID, layer=INPUTS)
-        built = self.ready()
-        if built.untrained:
-            message = (
-                f"layers {', '.join(built.untrained)} have parameters and no weights were given; "
-                "pass the caffemodel to readNetFromCaffe"
-            )
-            raise error(message, code=ErrorCode.MISSING, layer=built.untrained[0])
-        missing = [name for name in self.imported.inputs if name not in self.inputs]
-        if missing:
-            message = f"inputs {', '.join(missing)} are missing; call setInput for each"
-            raise error(message, code=ErrorCode.MISSING, blob=missing[0])
-        for name, values in self.inputs.items():
-            built.net.set_input(name, values)
-        results: dict[int, list[np.ndarray]] = {}
-        start = 0
-        with self._timed(built):
-            for number in sorted(set(numbers)):
-                index = built.indices[number]
-                if index >= start:  # parts of one Convolution are computed together
-                    built.net.forward(start, index)
-                results[number] = self._tops(built, number)
-                start = index + 1
-        return [results[number] for number in numbers]
-
-    def _tops(self, built: BuiltNet, number: int) -> list[np.ndarray]:
-        tops = [built.net.blobs[name].cpu_data().copy() for name in built.tops(number)]
-        layer = built.layer(number)
-        if not tops:
-            message = f"layer {layer.name!r} ({layer.param.type}) has no outputs"
-            raise error(message, code=ErrorCode.MISSING, layer=layer.name)
-        if layer.param.type == "DetectionOutput":
-            images = built.net.blobs[built.bottoms(number)[0]].shape[0]
-            keep = layer.param.detection_output_param.keep_top_k
-            return [padded_detections(tops[0], images, keep)]
-        return tops
-
-    @contextmanager
-    def _timed(self, built: BuiltNet) -> Iterator[None]:
-        """Measure the time of the layers, except on devices that would have to synchronize."""
-        net = built.net
-        watch = Stopwatch(net.plan, net.synchronize) if net.device.shares_host else None
-        begin = perf_counter_ns()
-        with watch or nullcontext():
-            yield
-        total = perf_counter_ns() - begin
-        seconds = [0.0 if watch is None else watch.forward[i] for i in built.indices[1:]]
-        self.timings = (total, [1e9 * s for s in seconds])
-
-    def shapes(self, inputs: Sequence[Shape]) -> list[tuple[list[Shape], list[Shape]]]:
-        """Return the shapes of bottoms and tops of each layer, without a forward pass."""
-        names = self.imported.inputs
-        if len(inputs) != len(names):
-            message = f"got {len(inputs)} shapes, expected those of inputs {', '.join(names)}"
-            raise error(
-                message, code=ErrorCode.COUNT_MISMATCH, got=len(inputs), expected=len(names)
-            )
-        by_name = dict(zip(names, inputs, strict=True))
-        self.build(by_name)
-        built = self.ready()
-        blobs = built.net.blobs
-        for name, shape in by_name.items():
-            blobs[name].reshape(shape)
-        built.net.reshape()
-        pairs = [(list(inputs), list(inputs))]
-        for number in range(1, len(built.indices)):
-            sides = (built.bottoms(number), built.tops(number))
-            read, made = ([blobs[name].shape for name in side] for side in sides)
-            pairs.append((read, made))
-        return pairs
-
-
 class Net:
     """A net as ``readNetFromCaffe`` returns it; ``Net()`` is empty.
 
@@ -193,7 +66,11 @@ class Net:
         self._begin(ImportedNet(NetParameter(), None, "an empty net"))
 
     def _begin(self, imported: ImportedNet) -> None:
-        self._imported, self._session = imported, Session(imported)
+        self._imported = imported
+        self._built: BuiltNet | None = None  # the engine's net, once all shapes of inputs are known
+        self._device: Device | None = None
+        self._inputs: dict[str, np.ndarray] = {}
+        self._timings: tuple[int, list[float]] = (0, [])  # of the last pass, in nanoseconds
 
     # -- structure ------------------------------------------------------------------------------
 
@@ -235,7 +112,7 @@ class Net:
         if number == 0:
             return Layer(INPUTS, "", (), self._imported.inputs)
         layer = self._imported.layers[number - 1]
-        built = self._session.built
+        built = self._built
         blobs = () if built is None else built.layer(number).blobs
         copies = tuple(blob.cpu_data().copy() for blob in blobs)
         return Layer(layer.name, layer.type, copies, layer.tops)
@@ -260,7 +137,7 @@ class Net:
         if values.shape != shape:
             message = f"parameter {numParam} of layer {info.name!r} is {shape}, got {values.shape}"
             raise error(message, code=ErrorCode.SHAPE_MISMATCH, layer=info.name, param=numParam)
-        params = self._session.ready().layer(self._imported.number(layer)).blobs
+        params = self._ready().layer(self._imported.number(layer)).blobs
         params[numParam].mutable_cpu_data()[...] = values
 
     def _image_size(self) -> tuple[int, int]:
@@ -299,7 +176,7 @@ class Net:
             what = f"{blob.dtype} {blob.shape}" if isinstance(blob, np.ndarray) else type(blob)
             message = f"input {key!r} must be an array of numbers, not empty; it is {what}"
             raise error(message, code=ErrorCode.INVALID, blob=key)
-        self._session.inputs[key] = _scaled(blob, float(scalefactor), mean)
+        self._inputs[key] = _scaled(blob, float(scalefactor), mean)
 
     @overload
     def forward(self, outputName: str | None = None) -> np.ndarray: ...
@@ -319,15 +196,116 @@ class Net:
         Raises:
             error: The net is empty, an input is missing, or a layer does not exist.
         """
-        session = self._session
         if outputName is None or isinstance(outputName, str):
-            return session.outputs([outputName or session.last()])[0][0]
-        return tuple(tops[0] for tops in session.outputs(list(outputName) or [session.last()]))
+            return self._run([outputName or self._last()])[0][0]
+        return tuple(tops[0] for tops in self._run(list(outputName) or [self._last()]))
 
     @failing_as("forwardAndRetrieve")
     def forwardAndRetrieve(self, outBlobNames: Names) -> tuple[tuple[np.ndarray, ...], ...]:
         """Run the net and return all outputs of the layers; errors are those of ``forward``."""
-        return tuple(map(tuple, self._session.outputs(list(outBlobNames))))
+        return tuple(map(tuple, self._run(list(outBlobNames))))
+
+    def _build(self, shapes: Mapping[str, Shape]) -> None:
+        """Build the engine's net, unless it exists or the shape of an input is unknown."""
+        if self._built is None:
+            self._built = self._imported.build(shapes, self._device)
+
+    def _ready(self) -> BuiltNet:
+        """Return the engine's net, built with the shapes of the inputs if necessary."""
+        self._build({name: values.shape for name, values in self._inputs.items()})
+        if self._built is None:
+            message = (
+                f"the file declares no shapes of inputs {', '.join(self._imported.inputs)}; "
+                "call setInput for each"
+            )
+            raise error(message, code=ErrorCode.MISSING, blob=self._imported.inputs[0])
+        return self._built
+
+    def _last(self) -> str:
+        """Return the name of the last layer."""
+        if not self._imported.layers:
+            message = "the net is empty; read one with readNetFromCaffe"
+            raise error(message, code=ErrorCode.BAD_STATE)
+        return self._imported.names[-1]
+
+    def _run(self, names: list[str]) -> list[list[np.ndarray]]:
+        """Run the net up to each of the layers; return copies of their outputs.
+
+        Each output is copied before a layer that runs in place overwrites it.
+        """
+        numbers = [self._imported.number(name) for name in names]
+        if 0 in numbers:
+            message = f"layer {INPUTS!r} is the inputs; name another layer"
+            raise error(message, code=ErrorCode.INVALID, layer=INPUTS)
+        built = self._ready()
+        if built.untrained:
+            message = (
+                f"layers {', '.join(built.untrained)} have parameters and no weights were given; "
+                "pass the caffemodel to readNetFromCaffe"
+            )
+            raise error(message, code=ErrorCode.MISSING, layer=built.untrained[0])
+        missing = [name for name in self._imported.inputs if name not in self._inputs]
+        if missing:
+            message = f"inputs {', '.join(missing)} are missing; call setInput for each"
+            raise error(message, code=ErrorCode.MISSING, blob=missing[0])
+        for name, values in self._inputs.items():
+            built.net.set_input(name, values)
+        results: dict[int, list[np.ndarray]] = {}
+        start = 0
+        with self._timed(built):
+            for number in sorted(set(numbers)):
+                index = built.indices[number]
+                if index >= start:  # parts of one Convolution are computed together
+                    built.net.forward(start, index)
+                results[number] = self._tops(built, number)
+                start = index + 1
+        return [results[number] for number in numbers]
+
+    def _tops(self, built: BuiltNet, number: int) -> list[np.ndarray]:
+        tops = [built.net.blobs[name].cpu_data().copy() for name in built.tops(number)]
+        layer = built.layer(number)
+        if not tops:
+            message = f"layer {layer.name!r} ({layer.param.type}) has no outputs"
+            raise error(message, code=ErrorCode.MISSING, layer=layer.name)
+        if layer.param.type == "DetectionOutput":
+            images = built.net.blobs[built.bottoms(number)[0]].shape[0]
+            keep = layer.param.detection_output_param.keep_top_k
+            return [padded_detections(tops[0], images, keep)]
+        return tops
+
+    @contextmanager
+    def _timed(self, built: BuiltNet) -> Iterator[None]:
+        """Measure the time of the layers, except on devices that would have to synchronize."""
+        net = built.net
+        watch = Stopwatch(net.plan, net.synchronize) if net.device.shares_host else None
+        begin = perf_counter_ns()
+        with watch or nullcontext():
+            yield
+        total = perf_counter_ns() - begin
+        seconds = [0.0 if watch is None else watch.forward[i] for i in built.indices[1:]]
+        self._timings = (total, [1e9 * s for s in seconds])
+
+    def _shapes(self, inputs: Sequence[Shape]) -> list[tuple[list[Shape], list[Shape]]]:
+        """Return the shapes of bottoms and tops of each layer, without a forward pass."""
+        names = self._imported.inputs
+        if len(inputs) != len(names):
+            message = f"got {len(inputs)} shapes, expected those of inputs {', '.join(names)}"
+            raise error(
+                message, code=ErrorCode.COUNT_MISMATCH, got=len(inputs), expected=len(names)
+            )
+        by_name = dict(zip(names, inputs, strict=True))
+        self._build(by_name)
+        built = self._ready()
+        blobs = built.net.blobs
+        for name, shape in by_name.items():
+            blobs[name].reshape(shape)
+        built.net.reshape()
+        pairs = [(list(inputs), list(inputs))]
+        for number in range(1, len(built.indices)):
+            sides = (built.bottoms(number), built.tops(number))
+            read, made = ([blobs[name].shape for name in side] for side in sides)
+            pairs.append((read, made))
+        return pairs
 
     # -- device ---------------------------------------------------------------------------------
 
@@ -339,7 +317,9 @@ class Net:
     @failing_as("setPreferableTarget")
     def setPreferableTarget(self, targetId: int) -> None:
         """Run on the GPU for the CUDA targets, else on the CPU; unknown numbers are an error."""
-        self._session.move(device_of(targetId))
+        self._device = device_of(targetId)
+        if self._built is not None:
+            self._built.net.to(self._device)
 
     def enableFusion(self, fusion: bool) -> None:
         """Do nothing: fusion does not change results."""
@@ -356,7 +336,7 @@ class Net:
 
         Shapes: timings (layers,), float64.
         """
-        total, layers = self._session.timings
+        total, layers = self._timings
         return total, np.array(layers, np.float64)
 
     @failing_as("getLayersShapes")
@@ -367,7 +347,7 @@ class Net:
 
         Shapes of the input, or of each input, that do not fit the net are an ``error``.
         """
-        pairs = self._session.shapes(_shape_list(netInputShapes))
+        pairs = self._shapes(_shape_list(netInputShapes))
         arrays = [
             tuple(tuple(np.array(shape, np.int32) for shape in pair[side]) for pair in pairs)
             for side in (0, 1)
@@ -385,14 +365,14 @@ class Net:
             error: The layer does not exist, or the shapes do not fit the net.
         """
         numbers, pairs = self._shapes_for(where)
-        built = self._session.ready()
+        built = self._ready()
         return sum(layer_flops(built.layer(n), *pairs[n]) for n in numbers if n)
 
     @failing_as("getMemoryConsumption")
     def getMemoryConsumption(self, *where: Shapes | int) -> tuple[int, int]:
         """Return the bytes of the parameters and of the outputs of layers; see ``getFLOPS``."""
         numbers, pairs = self._shapes_for(where)
-        built = self._session.ready()
+        built = self._ready()
         weights = sum(blob.count for n in numbers if n for blob in built.layer(n).blobs)
         values = sum(prod(shape) for n in numbers for shape in pairs[n][1])
         return 4 * weights, 4 * values
@@ -403,9 +383,9 @@ class Net:
         """Return layer numbers and all shapes for ``(shapes)`` or ``(layerId, shapes)``."""
         match where:
             case [int(layer), shapes] if not isinstance(shapes, int):
-                return [self._imported.number(layer)], self._session.shapes(_shape_list(shapes))
+                return [self._imported.number(layer)], self._shapes(_shape_list(shapes))
             case [shapes] if not isinstance(shapes, int):
-                pairs = self._session.shapes(_shape_list(shapes))
+                pairs = self._shapes(_shape_list(shapes))
                 return list(range(len(pairs))), pairs
         message = f"got {where}, expected shapes of inputs, optionally after a layer's number"
         raise error(message, code=ErrorCode.INVALID)
@@ -419,8 +399,7 @@ class Net:
 
     def dumpToFile(self, path: str) -> None:
         """Write the result of ``dump`` to a file."""
-        with atomic_write(path) as file:
-            file.write(self.dump().encode())
+        write_bytes(path, self.dump().encode())
 
     def __repr__(self) -> str:
         return f"cvdnn.Net({len(self._imported.layers)} layers)"
@@ -484,7 +463,7 @@ def readNetFromCaffe(prototxt: Source, caffeModel: Source = "") -> Net:
             weights = parsed(encoded, NetParameter, "caffeModel buffer", WeightsError)
     net = Net()
     net._begin(ImportedNet(message, weights, source))
-    net._session.build({})
+    net._build({})
     return net
 
 

@@ -4,8 +4,6 @@ The target alone selects the device. A target that is not present is replaced by
 warning, like in OpenCV.
 """
 
-from __future__ import annotations
-
 from demitasse.compat.cvdnn import constants
 from demitasse.compat.cvdnn.errors import error, failing_as
 from demitasse.core.device import Device, available_devices, current_device

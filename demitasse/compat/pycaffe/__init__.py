@@ -12,6 +12,8 @@ Source: Caffe, ``python/caffe/__init__.py`` and ``python/caffe/_caffe.cpp``.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from demitasse.core.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     # ruff: noqa: F401, F403 - names that ``__getattr__`` imports
     from demitasse.compat.caffe_import_hook import *
@@ -33,34 +35,30 @@ _MODULES = (
 )  # fmt: skip
 _SOURCES = {
     "demitasse.compat.caffe_import_hook": "install",
-    "demitasse.layers.user_layer": "Layer",  # UserLayer
-    f"{__name__}.classifier": "Classifier",
-    f"{__name__}.detector": "Detector",
-    f"{__name__}.common": "TEST TRAIN Timer init_log layer_type_list log set_device set_mode_cpu "
+    ".classifier": "Classifier",
+    ".detector": "Detector",
+    ".common": "TEST TRAIN Timer init_log layer_type_list log set_device set_mode_cpu "
     "set_mode_gpu set_phase_test set_phase_train set_random_seed",
-    f"{__name__}.net": "Net",
-    f"{__name__}.net_spec": "NetSpec layers params to_proto",
-    f"{__name__}.solver": "NCCL AdaDeltaSolver AdaGradSolver AdamSolver NesterovSolver "
+    ".net": "Net",
+    ".net_spec": "NetSpec layers params to_proto",
+    ".solver": "NCCL AdaDeltaSolver AdaGradSolver AdamSolver NesterovSolver "
     "RMSPropSolver SGDSolver get_solver has_nccl set_multiprocess set_solver_count "
     "set_solver_rank solver_count solver_rank",
 }
-_HOME = {name: module for module, names in _SOURCES.items() for name in names.split()}
+_find = lazy_names(__name__, _SOURCES)
 
-__all__ = ["__version__"]
+__all__ = ["Layer", "__version__"]
 __all__ += list(_MODULES)
-__all__ += list(_HOME)
+__all__ += [name for names in _SOURCES.values() for name in names.split()]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name in {*_MODULES, "_caffe"}:
         return import_module(f"{__name__}.{name}")
-    if name not in _HOME:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(import_module(_HOME[name]), "UserLayer" if name == "Layer" else name)
-    globals()[name] = value
-    return value
+    if name == "Layer":
+        return import_module("demitasse.layers.user_layer").UserLayer
+    return _find(name)
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,6 @@
 Source: Caffe, ``python/caffe/classifier.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,8 +16,6 @@ class Classifier(Net):
     """A net in phase TEST that preprocesses images and averages over several crops.
 
     Args:
-        model_file: The net's prototxt.
-        pretrained_file: The net's weights.
         image_dims: Height and width of images before the crop, in pixels; defaults to the size of
             the net's input.
         mean: Subtracted from images, see ``io.Transformer.set_mean``.
@@ -28,9 +24,7 @@ class Classifier(Net):
         channel_swap: Order of channels: (2, 1, 0) for nets trained on BGR.
 
     Attributes:
-        transformer: Preprocesses images for the net.
         crop_dims: Height and width of the net's input, in pixels.
-        image_dims: Height and width of images before the crop.
 
     Raises:
         PrototxtError: The net's file cannot be read.

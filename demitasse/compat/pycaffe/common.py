@@ -8,8 +8,6 @@ Source: Caffe, ``python/caffe/_caffe.cpp``, ``src/caffe/util/benchmark.cpp``; gl
 ``src/logging.cc``.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -27,7 +25,6 @@ TRAIN, TEST = Phase.TRAIN, Phase.TEST
 
 _gpu = {"id": 0}
 _phase: list[Phase] = []
-
 
 _lock = threading.Lock()
 

@@ -6,8 +6,6 @@ A map is ``coordinate -> scale * coordinate + shift``, in pixels, for the spatia
 Source: Caffe, ``python/caffe/coord_map.py``.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 
@@ -38,10 +36,7 @@ class AxisMismatchException(Exception):
 
 
 def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the window geometry of a layer.
-
-    Args:
-        fn: A layer of type Convolution, Deconvolution, Pooling or Im2col.
+    """Return the window geometry of a Convolution, Deconvolution, Pooling or Im2col layer.
 
     Returns:
         The axis before the spatial ones; then stride, window and padding in pixels, each of shape

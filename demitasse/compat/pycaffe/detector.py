@@ -3,8 +3,6 @@
 Source: Caffe, ``python/caffe/detector.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -39,7 +37,6 @@ class Detector(Net):
             window, in pixels of the input; None for no border.
 
     Attributes:
-        transformer: Preprocesses images for the net.
         crop_dims: Shape of the net's input as an image: (H, W, C).
         crop_mean: Value of pixels beyond an image's edges, for a border.
     """

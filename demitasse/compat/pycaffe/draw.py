@@ -6,8 +6,6 @@ installed, they are used instead.
 Source: Caffe, ``python/caffe/draw.py``.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from importlib import import_module
@@ -16,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from demitasse.compat.pycaffe.graphs import dot
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.io.proto import (
     ConvolutionParameter,
     LayerParameter,
@@ -131,12 +129,9 @@ def get_pydot_graph(
 ) -> dot.Dot:
     """Return the graph of a net, after an upgrade of layers in old formats.
 
-    Args:
-        caffe_net: The net.
-        rankdir: TB, BT, LR or RL: from top to bottom, ...
-        label_edges: Label edges with channels and batch sizes.
-        phase: TRAIN or TEST for the layers of that phase; None for all.
-        display_lrm: Include the factors of the learning rate.
+    ``rankdir`` is TB, BT, LR or RL: from top to bottom, ... ``phase`` is TRAIN or TEST for the
+    layers of that phase, or None for all. ``label_edges`` adds channels and batch sizes,
+    ``display_lrm`` the factors of the learning rate.
 
     Raises:
         ValueError: A layer has both ``include`` and ``exclude``.
@@ -215,5 +210,4 @@ def draw_net_to_file(
 ) -> None:
     """Draw a net into a file; the file's extension says how. See ``draw_net``."""
     content = draw_net(caffe_net, rankdir, Path(filename).suffix[1:], phase, display_lrm)
-    with atomic_write(filename) as file:
-        file.write(content)
+    write_bytes(filename, content)

@@ -9,8 +9,6 @@ Source: scikit-image before 0.15, ``transform.resize`` with ``mode="constant"``;
 ``ndimage.zoom``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import comb, factorial
 
@@ -27,18 +25,12 @@ def resize_squares(
     image: np.ndarray, height: int, width: int, order: int, *, mode: str = "constant",
     cval: float = 0.0, clip: bool = True,
 ) -> np.ndarray:  # fmt: skip
-    """Resize like scikit-image before 0.15.
+    """Resize an image (H, W, C), float64, like scikit-image before 0.15.
 
-    Args:
-        image: Pixels, float64. Shape: (H, W, C).
-        height: New height in pixels.
-        width: New width in pixels.
-        order: Order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5.
-        mode: Extension beyond the edges: ``"constant"``, the value ``cval``; ``"edge"``, the
-            outermost pixels; ``"symmetric"`` and ``"reflect"``, the mirror image with and without
-            the outermost pixels; ``"wrap"``, the opposite side.
-        cval: Value of the mode ``"constant"``.
-        clip: Clip results to the range of the image.
+    ``order`` is the order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5. ``mode``
+    extends beyond the edges: ``"constant"``, the value ``cval``; ``"edge"``, the outermost pixels;
+    ``"symmetric"`` and ``"reflect"``, the mirror image with and without the outermost pixels;
+    ``"wrap"``, the opposite side. ``clip`` clips results to the range of the image.
 
     Raises:
         ValueError: The order or the mode is unknown.

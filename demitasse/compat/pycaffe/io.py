@@ -6,8 +6,6 @@ preprocessing.
 Source: Caffe, ``python/caffe/io.py``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -95,11 +93,7 @@ def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
 
 
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Datum:
-    """Return the record of an image: uint8 is stored as bytes, other types as float32.
-
-    Args:
-        arr: Pixels. Shape: (C, H, W).
-        label: Class of the image.
+    """Return the record of an image (C, H, W): uint8 is stored as bytes, other types as float32.
 
     Raises:
         ValueError: The array does not have three axes.
@@ -143,13 +137,6 @@ class Transformer:
 
     Args:
         inputs: Shape of each input: ``{"data": net.blobs["data"].data.shape}``; (N, C, H, W).
-
-    Attributes:
-        transpose: Order of an image's axes, by input.
-        channel_swap: Order of the channels, by input.
-        raw_scale: Factor before the subtraction of the mean, by input.
-        mean: Mean, by input.
-        input_scale: Factor after the subtraction of the mean, by input.
     """
 
     def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
@@ -233,12 +220,9 @@ class Transformer:
         self.raw_scale[in_] = scale
 
     def set_mean(self, in_: str, mean: np.ndarray) -> None:
-        """Set the mean; a mean image of another size is resized.
+        """Set the mean in order and scale of the input; a mean image of another size is resized.
 
-        Args:
-            in_: Name of the input.
-            mean: Mean in the order and scale of the net's input. Shape: (C,), or (C, H', W'),
-                or (H, W) for one channel.
+        Shapes: (C,), or (C, H', W'), or (H, W) for one channel.
 
         Raises:
             ValueError: The number of channels or axes differs.
@@ -314,18 +298,11 @@ def _pixels(content: bytes) -> np.ndarray:
 
 
 def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.ndarray:
-    """Resize an image.
+    """Resize an image (H, W, C) of any type to float32; sizes are in pixels.
 
     As in Caffe, pixels of images with one or three channels are squares, and the image is extended
-    with its smallest value; with other numbers of channels pixels are points.
-
-    Args:
-        im: Pixels, of any type. Shape: (H, W, C).
-        new_dims: New height and width, in pixels.
-        interp_order: Order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5.
-
-    Returns:
-        float32. Shape: (height, width, C).
+    with its smallest value; with other numbers of channels pixels are points. ``interp_order`` is
+    the order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5.
 
     Raises:
         ValueError: The array does not have three axes, or a size or the order is invalid.

@@ -4,15 +4,12 @@ Python code runs in this process. Other programs replace this process (``exec``)
 find ``caffe`` by PYTHONPATH, and kernels of notebooks by JUPYTER_PATH.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from demitasse import __version__
 from demitasse.compat.caffe_import_hook import install
@@ -72,7 +69,12 @@ def _run_file(name: str, rest: list[str]) -> None:
         _prepare(rest, argv0=file, folder=str(folder if folder.is_dir() else folder.parent))
         runpy.run_path(file, run_name="__main__")
     else:
-        _exec(file, rest)
+        _set_child_paths()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if os.name == "posix":
+            os.execv(file, [file, *rest])  # replaces this process
+        raise SystemExit(subprocess.call([file, *rest]))
 
 
 def _prepare(rest: list[str], argv0: str, folder: str) -> None:
@@ -110,13 +112,3 @@ def _is_python(file: Path, by_path: bool) -> bool:
     if by_path:
         return b"python" in first
     return interpreter.parent == Path(sys.executable).parent
-
-
-def _exec(file: str, rest: list[str]) -> NoReturn:
-    """Replace this process by a program; on Windows, run the program and wait."""
-    _set_child_paths()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.name == "posix":
-        os.execv(file, [file, *rest])
-    raise SystemExit(subprocess.call([file, *rest]))

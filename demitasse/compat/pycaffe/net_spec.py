@@ -184,11 +184,7 @@ def param_name_dict() -> dict[str, str]:
 def assign_proto(proto: Message, name: str, val: Any) -> None:
     """Set a field of a message from plain Python values.
 
-    Args:
-        proto: The message.
-        name: The field.
-        val: A dictionary for a message, a list or a single value for a repeated field, else a
-            plain value.
+    A message takes a dictionary, a repeated field a list or a single value.
 
     Raises:
         AttributeError: The message, or a nested one, has no such field.

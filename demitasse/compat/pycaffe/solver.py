@@ -40,10 +40,6 @@ class Solver:
     ``get_solver`` uses the file's type. A class such as ``AdamSolver(file)`` has its own type for
     any file, as in Caffe.
 
-    Attributes:
-        net: The training net.
-        test_nets: The test nets.
-
     Raises:
         PrototxtError: The file cannot be read.
         ConfigError: The file contains an invalid or unsupported field.
@@ -111,9 +107,7 @@ class Solver:
     ) -> None:
         """Call functions at the start of an iteration and when its gradients are ready.
 
-        Args:
-            on_start: Called at the start; or an ``NCCL``, which has both functions.
-            on_gradients_ready: Called when the gradients are ready.
+        An ``NCCL`` has both functions.
         """
         if isinstance(on_start, NCCL):
             nccl = on_start
@@ -245,11 +239,8 @@ class NCCL:
     """All-reduce of the gradients of several solvers, one GPU each; no-op for one solver.
 
     Pass an ``NCCL`` to ``solver.add_callback``, and also to ``solver.net.after_backward`` to
-    overlap the all-reduce of each layer's gradients with backward. There is no timeout.
-
-    Args:
-        solver: The solver.
-        uid: The result of ``new_uid`` in one process.
+    overlap the all-reduce of each layer's gradients with backward. There is no timeout. ``uid`` is
+    the result of ``new_uid`` in one process.
 
     Raises:
         ConfigError: There are several solvers, and the net is not on a GPU or NCCL is missing.

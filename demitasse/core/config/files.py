@@ -21,7 +21,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.core.config.table import CURRENT_NAMES, TABLE, Setting
 from demitasse.core.deprecated import log_once
 from demitasse.core.hashing import sha256
@@ -198,8 +198,7 @@ def distrust(path: Path) -> bool:
 def _write_trust_list(files: dict[str, str]) -> None:
     path = trust_list()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with atomic_write(path) as file:
-        file.write(json.dumps(files, indent=1).encode())
+    write_bytes(path, json.dumps(files, indent=1).encode())
 
 
 @cache

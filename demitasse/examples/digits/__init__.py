@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.core.config import settings
 from demitasse.core.text import command_line
 from demitasse.errors import DataError, ErrorCode
@@ -56,8 +56,7 @@ def prepare(folder: Path) -> None:
         if not (folder / name).exists():
             text = (HERE / name).read_text(encoding="utf-8")
             text = text.replace(PREFIX, (folder / "digits").as_posix())
-            with atomic_write(folder / name) as file:
-                file.write(text.encode())
+            write_bytes(folder / name, text.encode())
     split = read_digits(size=16, test=TEST_SIZE)
     write_databases(folder, split, ("train_lmdb", "test_lmdb"))
     if not (folder / IMAGE).exists():
@@ -67,8 +66,7 @@ def prepare(folder: Path) -> None:
             if error.code != ErrorCode.UNAVAILABLE:
                 raise
             return
-        with atomic_write(folder / IMAGE) as opened:
-            opened.write(content)
+        write_bytes(folder / IMAGE, content)
 
 
 def run(folder: Path, device: str | None = None) -> Result:

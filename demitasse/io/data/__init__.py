@@ -5,8 +5,9 @@
 loaded at first use: a net with an ``Input`` layer imports no data code.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from demitasse.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from demitasse.io.data.databases.datum import annotated_datum, array_to_datum, datum_to_array
@@ -16,37 +17,20 @@ if TYPE_CHECKING:
     from demitasse.io.data.transform.mean import compute_mean, read_mean
 
 __all__ = [
-    "annotated_datum",
-    "array_to_datum",
-    "compute_mean",
-    "datum_to_array",
-    "read_image",
-    "read_mean",
-    "resize_image",
-    "write_annotations",
-    "write_database",
-]
+    "annotated_datum", "array_to_datum", "compute_mean", "datum_to_array", "read_image",
+    "read_mean", "resize_image", "write_annotations", "write_database",
+]  # fmt: skip
 
-_HOME = {
-    "annotated_datum": "databases.datum",
-    "array_to_datum": "databases.datum",
-    "compute_mean": "transform.mean",
-    "datum_to_array": "databases.datum",
-    "read_image": "images.codecs",
-    "read_mean": "transform.mean",
-    "resize_image": "images.resize",
-    "write_annotations": "databases.writing",
-    "write_database": "databases.writing",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its module, and cache the value."""
-    if name not in _HOME:
-        message = f"module 'demitasse.io.data' has no attribute {name!r}"
-        raise AttributeError(message)
-    value = globals()[name] = getattr(import_module(f"demitasse.io.data.{_HOME[name]}"), name)
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        ".databases.datum": "annotated_datum array_to_datum datum_to_array",
+        ".databases.writing": "write_annotations write_database",
+        ".images.codecs": "read_image",
+        ".images.resize": "resize_image",
+        ".transform.mean": "compute_mean read_mean",
+    },
+)
 
 
 def __dir__() -> list[str]:

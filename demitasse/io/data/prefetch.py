@@ -37,8 +37,6 @@ class Prefetcher:
 
     Args:
         source: Source of batches; used and closed by the thread after ``start``.
-        batches: The batches that circulate.
-        name: Name of the thread.
         log_on_wait: Text to log when ``next`` has to wait (once per 1000 waits).
         others: Called before each batch is filled; its batches are delivered first.
 

@@ -15,7 +15,6 @@ ENDINGS = {
 }  # fmt: skip
 """File name extensions of data files."""
 
-
 BINARY = {
     b"\x89HDF": "an HDF5 file", b"\x89PNG": "an image", b"\xff\xd8\xff": "an image",
     b"GIF8": "an image", b"BM": "an image", b"II*\0": "an image", b"MM\0*": "an image",

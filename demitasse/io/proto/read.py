@@ -46,7 +46,6 @@ class ReadNet(NamedTuple):
 
 M = TypeVar("M", bound=Message)
 
-
 PathLike = str | os.PathLike[str]
 
 log = logging.getLogger("demitasse.io.proto")
@@ -58,13 +57,10 @@ START = 1 << 16  # bytes examined for zeros, which only binary files have
 def parse_text(
     text: str, cls: type[M], source: str | None = None, *, ignore_unknown_fields: bool = False
 ) -> M:
-    """Parse a message from prototxt.
+    """Parse a message from prototxt; empty text is an empty message.
 
-    Args:
-        text: The prototxt; empty text is an empty message.
-        cls: The message class.
-        source: Name of the text's origin, for error messages.
-        ignore_unknown_fields: Skip unknown fields with a warning instead of raising an error.
+    ``source`` names the text in errors. ``ignore_unknown_fields`` skips unknown fields with a
+    warning instead of raising an error.
 
     Raises:
         PrototxtError: The text is no message of this class; the error lists all faults.

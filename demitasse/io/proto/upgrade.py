@@ -126,14 +126,8 @@ def _upgrade_softmax_loss(net: NetParameter) -> list[str]:
     return ["softmaxloss_param.ignore_label moved to loss_param"] if old else []
 
 
-SOLVER_TYPES = {
-    SolverParameter.SGD: "SGD",
-    SolverParameter.NESTEROV: "Nesterov",
-    SolverParameter.ADAGRAD: "AdaGrad",
-    SolverParameter.RMSPROP: "RMSProp",
-    SolverParameter.ADADELTA: "AdaDelta",
-    SolverParameter.ADAM: "Adam",
-}
+SOLVER_TYPES = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")
+"""Types of solvers; ``solver_type`` has their names in capitals."""
 
 
 def upgrade_solver(solver: SolverParameter) -> list[str]:
@@ -153,7 +147,7 @@ def upgrade_solver(solver: SolverParameter) -> list[str]:
             "solver_type is the old name: remove it"
         )
         raise PrototxtError(message, code=ErrorCode.CONFLICT, field="solver_type")
-    solver.type = SOLVER_TYPES[solver.solver_type]
+    solver.type = next(name for name in SOLVER_TYPES if name.upper() == old)
     solver.ClearField("solver_type")
     return [f"solver_type: {old} was read as type: {solver.type!r}"]
 

@@ -5,7 +5,7 @@ import os
 from google.protobuf import text_format
 from google.protobuf.message import EncodeError, Message
 
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto.wire_format import LARGEST
 
@@ -21,8 +21,7 @@ def write_text(path: str | os.PathLike[str], message: Message) -> None:
     Raises:
         OSError: The file cannot be written; an old file is kept.
     """
-    with atomic_write(path) as file:
-        file.write(text_of(message).encode())
+    write_bytes(path, text_of(message).encode())
 
 
 def write_binary(path: str | os.PathLike[str], message: Message) -> None:
@@ -40,5 +39,4 @@ def write_binary(path: str | os.PathLike[str], message: Message) -> None:
     if len(encoded) > LARGEST:
         reason = f"got {len(encoded)} bytes, expected at most 2 GiB (protobuf); write HDF5 instead"
         raise WeightsError(reason, code=ErrorCode.LIMIT, got=len(encoded)).at(os.fspath(path))
-    with atomic_write(path) as file:
-        file.write(encoded)
+    write_bytes(path, encoded)

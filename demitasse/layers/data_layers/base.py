@@ -9,6 +9,7 @@ import logging
 import weakref
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from demitasse.backends.pixels import Upload, Uploader
@@ -29,7 +30,7 @@ from demitasse.io.data.sources.source import (
     BatchSource,
     ReaderConfig,
     Shard,
-    ShardedSource,
+    skip_other_ranks,
 )
 from demitasse.io.data.transform.random import AUGMENT_WORDS, RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer
@@ -277,8 +278,7 @@ class PrefetchingDataLayer(BaseDataLayer):
             source = self.open_source(self._position)
             others: Callable[[], Any] = tuple
             if self.batch_shard != ALL_BATCHES:
-                sharded = ShardedSource(source, self.batch_shard, self.batch_size)
-                others = sharded.skip_other_ranks
+                others = partial(skip_other_ranks, source, self.batch_shard, self.batch_size)
             prefetcher = Prefetcher(
                 source,
                 filled,

@@ -5,8 +5,6 @@ computes the map forward, and the gradients of weight and image backward; a deco
 the image forward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol

@@ -4,8 +4,6 @@ Arrays are row-major, as all of ours are; cuBLAS is column-major. A row-major ma
 transpose in column-major order, so C = A B is asked for as C' = B' A'.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The frontend is the Python package ``nvidia-cudnn-frontend``, imported as ``cudn
 a library that comes in a package of its own. Neither needs a GPU to be loaded.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module

@@ -3,8 +3,6 @@
 Nothing here raises: having no GPU is no error.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from importlib import import_module

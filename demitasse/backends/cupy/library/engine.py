@@ -1,7 +1,5 @@
 """Engine of the Steps on a GPU: kernels by name, products, scratch memory, device scalars."""
 
-from __future__ import annotations
-
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

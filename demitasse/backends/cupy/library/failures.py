@@ -1,7 +1,5 @@
 """Errors of cupy and CUDA as DeviceError, with what to do about them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

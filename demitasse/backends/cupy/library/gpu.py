@@ -1,7 +1,5 @@
 """The engine that talks to a GPU through cupy."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import cache, cached_property

@@ -1,7 +1,5 @@
 """Memory pools and properties of a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any

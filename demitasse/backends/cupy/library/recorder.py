@@ -1,7 +1,5 @@
 """CUDA graphs: work queued on a stream is captured, and launched as one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -20,9 +18,7 @@ class GraphRecording:
 
     Attributes:
         input_updates: Copies of numbers of the host to the device before each launch.
-        pool: Memory pool of the graph.
         held: Other memory and handles that the graph uses.
-        current: Returns the current stream.
         home: The current stream of the recording, on which the graph's memory is in order.
     """
 

@@ -4,8 +4,6 @@ cupy returns pinned memory to its pool with the last array, even during a copy o
 owner would then overwrite the source of the copy.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable

@@ -1,15 +1,11 @@
 """Convolution and Deconvolution."""
 
-from __future__ import annotations
-
 import logging
 import math
-from abc import abstractmethod
 from functools import cache
 from typing import ClassVar, TypeVar
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.correlation import Correlation, LibraryCorrelation
 from demitasse.backends.cupy.library.convolutions import Result, rounds_to_tf32
 from demitasse.backends.cupy.library.engine import Engine
@@ -20,7 +16,6 @@ from demitasse.backends.windows import ConvGeometry
 from demitasse.core.config import settings
 
 O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
-
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +53,10 @@ class WindowStep(GpuStep[O]):
         self.add_bias = engine.vectorized("conv", "add_bias", self.dtype, reach, channels, plane)
 
     @property
+    def code(self) -> str:
+        return self.products.image_code if self.transposed else self.products.map_code
+
+    @property
     def backward_code(self) -> str:
         return self.products.backward_code(self._gradients())
 
@@ -72,15 +71,26 @@ class WindowStep(GpuStep[O]):
         weight = at.params[0].read()
         bias = at.params[1].read() if self.op.bias else None
         for bottom, top in zip(at.bottom, at.top, strict=True):
-            x = bottom.read()
-            self.compute(x, weight, bias, top.buffer())
+            x, y = bottom.read(), top.buffer()
+            if not self.transposed:
+                self.products.forward(x, weight, bias, y)
+                continue
+            self.products.backward(x, weight, spread=y)
+            if bias is not None:
+                self.add_bias(y, bias)
 
     def backward(self) -> None:
         at = self.at
         for bottom, top, wanted in zip(at.bottom, at.top, at.propagate_down, strict=True):
             x, weight, dy = bottom.read(), at.params[0].read(), top.read_diff()
             dw = at.params[0].mutable_gpu_diff() if at.param_propagate_down[0] else None
-            self.gradients(x, weight, dy, dw, bottom.diff_buffer() if wanted else None)
+            dx = bottom.diff_buffer() if wanted else None
+            if not self.transposed:
+                self.products.backward(dy, weight, image=x, total=dw, spread=dx)
+            else:
+                self.products.backward(x, weight, image=dy, total=dw)
+                if dx is not None:
+                    self.products.forward(dy, weight, None, dx)
             if self.op.bias and at.param_propagate_down[1]:
                 self.add_channel_sums(dy, at.params[1].mutable_gpu_diff())
 
@@ -104,50 +114,12 @@ class WindowStep(GpuStep[O]):
             self.declined = (str(declined),)
             return Correlation(self.engine, geometry, self.dtype)
 
-    @abstractmethod
-    def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
-        """Compute a top."""
-
-    @abstractmethod
-    def gradients(
-        self, x: Array, weight: Array, dy: Array, dw: Array | None, dx: Array | None
-    ) -> None:
-        """Add to the weight's gradient and compute the bottom's, each where it is not None."""
-
 
 class ConvStep(WindowStep[ops.Conv]):
     """The bottom is the image, the top is the map."""
-
-    @property
-    def code(self) -> str:
-        return self.products.map_code
-
-    def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
-        self.products.forward(x, weight, bias, y)
-
-    def gradients(
-        self, x: Array, weight: Array, dy: Array, dw: Array | None, dx: Array | None
-    ) -> None:
-        self.products.backward(dy, weight, image=x, total=dw, spread=dx)
 
 
 class DeconvStep(WindowStep[ops.Deconv]):
     """The bottom is the map, the top is the image."""
 
     transposed = True
-
-    @property
-    def code(self) -> str:
-        return self.products.image_code
-
-    def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
-        self.products.backward(x, weight, spread=y)
-        if bias is not None:
-            self.add_bias(y, bias)
-
-    def gradients(
-        self, x: Array, weight: Array, dy: Array, dw: Array | None, dx: Array | None
-    ) -> None:
-        self.products.backward(x, weight, image=dy, total=dw)
-        if dx is not None:
-            self.products.forward(dy, weight, None, dx)

@@ -1,7 +1,5 @@
 """Concat and Split."""
 
-from __future__ import annotations
-
 import math
 from itertools import accumulate
 

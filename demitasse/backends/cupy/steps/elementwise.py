@@ -1,7 +1,5 @@
 """Activations, Dropout, Eltwise and LRN."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Softmax, losses and Accuracy."""
 
-from __future__ import annotations
-
 import math
 
 from demitasse.backends import ops

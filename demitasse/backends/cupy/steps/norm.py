@@ -4,8 +4,6 @@ Statistics of a batch, and the sums that its gradient needs, take another pass e
 are cut into parts there, which are then put together.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

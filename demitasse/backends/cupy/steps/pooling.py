@@ -1,7 +1,5 @@
 """Pooling over depth, height and width."""
 
-from __future__ import annotations
-
 import math
 
 from demitasse.backends import ops

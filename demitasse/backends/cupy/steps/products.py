@@ -1,7 +1,5 @@
 """InnerProduct and Scale."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import Engine

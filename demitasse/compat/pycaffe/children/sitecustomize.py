@@ -5,8 +5,6 @@ Nothing else is loaded before the first ``import caffe``. The environment's own 
 runs, too.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder

@@ -3,14 +3,12 @@
 The classes have the names and methods of pydot that scripts for nets use.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial
 
 from demitasse.compat.pycaffe.graphs.render import FORMATS, Drawing, drawing, to_pixels, to_svg
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.errors import ConfigError, ErrorCode
 
 TEXT = ("raw", "dot", "gv", "canon")
@@ -78,13 +76,7 @@ class Edge(_Element):
 
 
 class Dot(_Element):
-    """A graph. ``create_png()``, ``write_svg(path)`` and so on exist for every format.
-
-    Args:
-        graph_name: Name of the graph.
-        graph_type: ``digraph``; arrows are drawn in any case.
-        attributes: Such as ``rankdir``.
-    """
+    """A graph. ``create_png()``, ``write_svg(path)`` and so on exist for every format."""
 
     def __init__(
         self, graph_name: str = "G", graph_type: str = "digraph", **attributes: str
@@ -134,10 +126,7 @@ class Dot(_Element):
     def create(self, prog: object = None, format: str = "ps", encoding: str | None = None) -> bytes:
         """Return the contents of a file with the graph, without Graphviz's program ``prog``.
 
-        Args:
-            prog: Ignored.
-            format: ``svg``, a format of pixels such as ``png``, or ``dot`` for the graph's text.
-            encoding: Encoding of the text; defaults to UTF-8.
+        ``format`` is ``svg``, a format of pixels such as ``png``, or ``dot`` for the graph's text.
 
         Raises:
             ConfigError: The format is unknown, or needs Pillow, which is not installed.
@@ -158,8 +147,7 @@ class Dot(_Element):
     ) -> bool:
         """Draw the graph into a file; see ``create``."""
         content = self.create(prog, format, encoding)
-        with atomic_write(path) as file:
-            file.write(content)
+        write_bytes(path, content)
         return True
 
     def __getattr__(self, name: str) -> Callable[..., bytes | bool]:

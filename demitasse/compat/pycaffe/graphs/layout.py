@@ -9,8 +9,6 @@ Source: Sugiyama, Tagawa, Toda, "Methods for visual understanding of hierarchica
 structures", 1981.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -39,8 +37,6 @@ class Layout:
     """Positions of nodes and edges.
 
     Attributes:
-        size: Extent across and down.
-        centers: Center of each node.
         routes: Points of each edge, from its first node to its second.
     """
 
@@ -50,13 +46,7 @@ class Layout:
 
 
 def layered(sizes: Sequence[Point], edges: Sequence[Edge], distance: float) -> Layout:
-    """Lay out a graph.
-
-    Args:
-        sizes: Extent across and down of each node.
-        edges: Pairs of indices of nodes; there may be cycles and parallel edges.
-        distance: Between layers.
-    """
+    """Lay out a graph; edges are pairs of indices of nodes, and may be cyclic or parallel."""
     straight = _acyclic(len(sizes), edges)
     rank = _ranks(len(sizes), straight)
     paths, rank = _bend_long_edges(straight, rank)
@@ -141,12 +131,7 @@ def _ranks(count: int, edges: Sequence[Edge]) -> list[int]:
 
 
 def _bend_long_edges(edges: Sequence[Edge], rank: list[int]) -> tuple[list[list[int]], list[int]]:
-    """Add a bend for every layer that an edge skips.
-
-    Returns:
-        Nodes and bends of each edge, and the layers of nodes and bends; bends have the numbers
-        after the nodes.
-    """
+    """Number a bend, after the nodes, for each skipped layer; return paths of edges, and layers."""
     rank = list(rank)
     paths = []
     for source, target in edges:

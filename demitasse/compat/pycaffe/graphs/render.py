@@ -1,7 +1,5 @@
 """Render graphs as SVG or, with Pillow, as pixels."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,13 +83,7 @@ class Drawing:
 def drawing(
     nodes: Mapping[str, Mapping[str, str]], edges: Sequence[tuple[str, str, str]], rankdir: str
 ) -> Drawing:
-    """Lay out a graph.
-
-    Args:
-        nodes: Attributes of each node by its name, which is also its text.
-        edges: Source node, target node, label.
-        rankdir: TB, BT, LR or RL: from top to bottom, ...
-    """
+    """Lay out a graph: attributes of nodes by name; edges of source, target and label."""
     number = {name: i for i, name in enumerate(nodes)}
     texts = [name.replace(r"\l", r"\n").replace(r"\r", r"\n").split(r"\n") for name in nodes]
     sizes = [

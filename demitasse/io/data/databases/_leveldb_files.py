@@ -29,7 +29,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from demitasse.core.atomic import atomic_write
+from demitasse.core.atomic import write_bytes
 from demitasse.core.paths import read_bytes, regular_file
 from demitasse.io.data.databases.database import DamagedError, check
 from demitasse.io.proto.wire_format import varint
@@ -379,8 +379,7 @@ class LevelDbFiles:
         log = _Log((self._folder / name).open("xb"))
         header = varint(1) + _length_prefixed(ORDER)
         log.add(header + _edit(self._manifest, self._manifest.tables.items()))
-        with atomic_write(self._folder / "CURRENT") as file:
-            file.write(f"{name}\n".encode())
+        write_bytes(self._folder / "CURRENT", f"{name}\n".encode())
         for old in self._folder.glob("MANIFEST-*"):
             if old.name != name:
                 old.unlink()

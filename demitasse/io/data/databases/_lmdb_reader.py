@@ -50,7 +50,6 @@ DEEPEST = 32
 RECORD_HEADER_SIZE = OVERFLOW_HEADER.size
 FIRST_PAGE = 2  # after the two meta pages
 
-
 Span = tuple[int, int, int]
 """Location of a record of a leaf, in bytes from the start of the page.
 
@@ -291,7 +290,6 @@ class LmdbFile:
 
 READ_AHEAD = 1 << 16  # read-ahead in bytes for consecutive pages
 MAX_READ = 1 << 18  # largest read in bytes for consecutive overflow records
-
 
 OverflowRecord = tuple[int, int, int]
 """A record in overflow pages: first page, size of its value in bytes, number of pages."""

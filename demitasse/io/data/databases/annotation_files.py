@@ -20,13 +20,11 @@ from demitasse.io.proto.read import read_text
 
 log = get_logger(__name__)
 
-
 DAMAGE = (
     ElementTree.ParseError, ArithmeticError, AttributeError, LookupError, RecursionError,
     TypeError, ValueError,
 )  # fmt: skip
 """Exceptions that damaged files, or files of another format, raise."""
-
 
 EDGES = ("xmin", "ymin", "xmax", "ymax")
 

@@ -77,9 +77,7 @@ class Cursor(Protocol):
     def take(self, count: int, rooms: BufferPool) -> list[Raw]:
         """Return the values of the next records, fewer at the end, and move behind them.
 
-        Args:
-            count: Number of records.
-            rooms: Buffers that a database may use for the values.
+        A database may use the buffers of ``rooms`` for the values.
         """
 
     def valid(self) -> bool:

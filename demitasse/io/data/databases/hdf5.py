@@ -214,8 +214,6 @@ class Hdf5File:
     """Rows of the data sets of one file.
 
     Args:
-        path: The file.
-        names: Names of the data sets, one per top.
         whole: Read whole data sets, for random access.
 
     Raises:

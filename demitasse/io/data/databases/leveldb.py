@@ -46,20 +46,17 @@ class LevelDbDatabase:
             self._writer = files.LevelDbFiles(path, self._manifest)
 
     def new_cursor(self) -> LevelDbCursor:
-        """Return a cursor at the first record."""
         if self._writer is not None:
             self._load()  # includes records written since
         return LevelDbCursor(self)
 
     def new_transaction(self) -> LevelDbTransaction:
-        """Return a transaction that adds records."""
         if self._writer is None:
             message = f"{self.path} was opened for reading; open it with mode 'write'"
             raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))
         return LevelDbTransaction(self.path, self._writer)
 
     def last_key(self) -> bytes | None:
-        """Return the last key at opening time, or None without records."""
         keys = [key for key, _, _ in self._logged]
         keys += [table.last[:-8] for table in self._manifest.tables.values()]
         return max(keys, default=None)
@@ -131,27 +128,22 @@ class LevelDbCursor:
         self.seek_to_first()
 
     def seek_to_first(self) -> None:
-        """Go to the first record."""
         self._records = self._database.records()
         self.next()
 
     def next(self) -> None:
-        """Go to the next record."""
         try:
             self._current = next(self._records, None)
         except (OSError, ValueError) as error:
             raise self._database.damaged(error) from error
 
     def key(self) -> bytes:
-        """Return the key of the current record."""
         return self._record()[0]
 
     def value(self) -> bytes:
-        """Return the value of the current record."""
         return self._record()[1]
 
     def take(self, count: int, rooms: BufferPool) -> list[Raw]:
-        """Return the values of the next records, fewer at the end, and move behind them."""
         taken: list[Raw] = []
         while len(taken) < count and self._current is not None:
             taken.append(self._current[1])
@@ -159,11 +151,9 @@ class LevelDbCursor:
         return taken
 
     def valid(self) -> bool:
-        """Return True if there is a current record."""
         return self._current is not None
 
     def close(self) -> None:
-        """Close the files."""
         self._records.close()
         self._current = None
 
@@ -182,11 +172,9 @@ class LevelDbTransaction:
         self._pending: list[tuple[bytes, bytes]] = []
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Add a record, or replace the record of the same key."""
         self._pending.append((key, value))
 
     def commit(self) -> None:
-        """Write the records put since the last commit."""
         if not self._pending:
             return
         try:

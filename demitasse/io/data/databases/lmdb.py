@@ -109,20 +109,17 @@ class LmdbDatabase:
         return int(self._open.stat()["entries"])
 
     def new_cursor(self) -> LmdbCursor:
-        """Return a cursor at the first record."""
         if isinstance(self._open, LmdbFile):
             return LmdbCursor(self, self._open)
         return LmdbDatabase(self.path).new_cursor()  # reads committed records
 
     def new_transaction(self) -> LmdbTransaction:
-        """Return a transaction that adds records."""
         if isinstance(self._open, LmdbFile):
             message = f"{self.path} was opened for reading; open it with mode 'write'"
             raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))
         return LmdbTransaction(self.path, self._open)
 
     def last_key(self) -> bytes | None:
-        """Return the key of the last record, or None without records."""
         if not isinstance(self._open, LmdbFile):
             return LmdbDatabase(self.path).last_key()  # reads committed records
         try:
@@ -164,28 +161,23 @@ class LmdbCursor:
         self.seek_to_first()
 
     def seek_to_first(self) -> None:
-        """Go to the first record."""
         self._leaves = self._tree.leaves()
         self._next_leaf()
 
     def next(self) -> None:
-        """Go to the next record."""
         self._at += 1
         if self._at >= self._count:
             self._next_leaf()
 
     def key(self) -> bytes:
-        """Return the key of the current record."""
         self._need_record()
         return self._leaf.keys[self._at]
 
     def value(self) -> Raw:
-        """Return the value of the current record."""
         self._need_record()
         return self._contents(self._at + 1, BufferPool())[0]
 
     def take(self, count: int, rooms: BufferPool) -> list[Raw]:
-        """Return the values of the next records, fewer at the end, and move behind them."""
         taken: list[Raw] = []
         while len(taken) < count and self.valid():
             end = min(self._at + count - len(taken), self._count)
@@ -195,7 +187,6 @@ class LmdbCursor:
         return taken
 
     def valid(self) -> bool:
-        """Return True if there is a current record."""
         return self._at < self._count
 
     def close(self) -> None:
@@ -236,7 +227,6 @@ class LmdbTransaction:
         self._longest_key = env.max_key_size()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Add a record, or replace the record of the same key."""
         got, expected, code = len(key), self._longest_key, ErrorCode.OUT_OF_RANGE
         if not 0 < got <= expected:
             message = f"got a key of {got} bytes, expected 1 to {expected}"
@@ -245,7 +235,6 @@ class LmdbTransaction:
         self._pending.append((key, value))
 
     def commit(self) -> None:
-        """Write the records put since the last commit."""
         import lmdb
 
         env = self._env

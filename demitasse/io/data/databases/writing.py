@@ -57,11 +57,7 @@ def write_annotations(
 ) -> int:
     """Write images with objects as a database; ``records`` are arguments of ``annotated_datum``.
 
-    Other arguments, keys, result and errors are as of ``write_database``.
-
-    Raises:
-        ShapeError: See ``annotated_datum``.
-        DataError: See ``annotated_datum``.
+    Other arguments, keys and result are as of ``write_database``; errors are those of both.
     """
     numbered = ((b"%08d" % i, annotated_datum(*record)) for i, record in enumerate(records))
     return write_records(path, numbered, overwrite=overwrite, backend=backend)
@@ -151,8 +147,7 @@ def resumable_database(
         mode: Mode = "write" if begun else "new"
         with closing(open_db(folder / "database", backend, mode)) as database:
             if not begun:  # resumable from here on
-                with atomic.atomic_write(folder / SETTINGS) as file:
-                    file.write(json.dumps(settings).encode())
+                atomic.write_bytes(folder / SETTINGS, json.dumps(settings).encode())
             yield database
         _need_room(path, overwrite=overwrite)  # files may have come meanwhile
         atomic.put_in_place(folder / "database", path)

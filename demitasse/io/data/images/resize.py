@@ -20,16 +20,9 @@ from demitasse.io.data.images.samples import ONE, samples, shares
 def resize_image(
     image: np.ndarray, height: int, width: int, step: float | None = None
 ) -> np.ndarray:
-    """Resize an image bilinearly.
+    """Resize an image bilinearly. Shapes: (C, H, W), uint8 -> (C, height, width), uint8.
 
-    Args:
-        image: Pixels, uint8. Shape: (C, H, W).
-        height: New height, above 0, in pixels.
-        width: New width, above 0, in pixels.
-        step: Old pixels per new pixel, in both directions; None: from the sizes.
-
-    Returns:
-        The pixels, uint8. Shape: (C, height, width).
+    ``step`` is the number of old pixels per new pixel, in both directions; None: from the sizes.
 
     Raises:
         ShapeError: The image does not have three axes, or a size is 0.

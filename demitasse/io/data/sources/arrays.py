@@ -23,11 +23,7 @@ class MemoryRows:
     Later changes by the caller are visible if an array has the net's dtype and is contiguous and
     writable; other arrays are copied once.
 
-    Args:
-        data: Shape: (n, *shape).
-        labels: One per row: shape (n,), or (n, 1, ...).
-        shape: Shape of a row.
-        dtype: The net's dtype.
+    Shapes: data (n, *shape), labels (n,) or (n, 1, ...).
 
     Raises:
         ShapeError: There are no rows, their shape differs, or the number of labels differs.
@@ -48,11 +44,7 @@ class MemoryRows:
         self.at = 0
 
     def need_multiple_of(self, batch_size: int) -> None:
-        """Refuse a number of rows that is no multiple of the batch size.
-
-        Raises:
-            DataError: The number of rows is no multiple.
-        """
+        """Refuse a number of rows that is no multiple of the batch size."""
         if len(self.data) % batch_size:
             got, code = len(self.data), ErrorCode.COUNT_MISMATCH
             message = (
@@ -72,8 +64,8 @@ class Hdf5Batches:
     """Fills batches with rows of listed HDF5 files, in an endless loop.
 
     ``position`` is the number of rows used before the next batch. ``names`` are the data sets of
-    the tops. With ``shuffle`` the files, and the rows of each file,
-    are shuffled in every epoch, by the net's ``seed`` and the layer's ``name``.
+    the tops. With ``shuffle`` the files, and the rows of each file, are shuffled in every epoch, by
+    the net's ``seed`` and the layer's ``name``.
     """
 
     @renamed_arguments(reading="config")
@@ -109,7 +101,6 @@ class Hdf5Batches:
         self._skip(self.position + config.shard.rank)
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of a batch, one per top."""
         shapes = self._open().shapes
         return [(self._batch_size, *shape) for shape in shapes]
 
@@ -138,7 +129,6 @@ class Hdf5Batches:
         self._finish_batch(size, batch)
 
     def skip(self, batch: Batch) -> None:
-        """Skip the next batch."""
         size = self._next_size()
         self._skip(size * self._step)
         self._finish_batch(size, batch)

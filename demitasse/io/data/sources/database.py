@@ -177,7 +177,6 @@ class DatabaseBatches:
         self._note(batch)
 
     def skip(self, batch: Batch) -> None:
-        """Skip the next batch."""
         count = self._reader.skip(self._batch_size, to_end=self._whole_epochs)
         self.position += count * self._step
         self._note(batch)

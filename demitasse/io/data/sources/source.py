@@ -25,12 +25,7 @@ HostMemory = Callable[[int, str], np.ndarray]
 
 @dataclass(frozen=True)
 class Shard:
-    """Records of one process: of each ``world_size`` records, the one at index ``rank``.
-
-    Attributes:
-        rank: Index of the process, from 0.
-        world_size: Number of processes.
-    """
+    """Records of one process: of each ``world_size`` records, the one at index ``rank``."""
 
     rank: int = 0
     world_size: int = 1
@@ -55,9 +50,7 @@ class ReaderConfig:
 
     Attributes:
         position: Records used by all processes before.
-        shard: The shard of this process.
         whole_epochs: Start at the first record, and end a batch at the last record.
-        bad_records: Policy for bad records.
     """
 
     position: int = 0
@@ -83,7 +76,7 @@ class Batch:
         position: Records used by all processes, this batch included.
         skipped: Bad records skipped so far.
         last: True if the batch ends with the last record, for sources with whole epochs.
-        is_skipped: True if the batch is empty, as another rank makes it (``ShardedSource``).
+        is_skipped: True if the batch is empty, as another rank makes it (``skip_other_ranks``).
     """
 
     def __init__(self, memory: HostMemory, dtype: str, *, takes_bytes: bool = False) -> None:
@@ -175,19 +168,13 @@ class BatchShard:
 ALL_BATCHES = BatchShard()  # shard of a single rank: every batch
 
 
-class ShardedSource:
-    """Skips the batches of other ranks."""
-
-    def __init__(self, source: BatchSource, shard: BatchShard, batch_size: int) -> None:
-        self._source, self._shard, self._batch_size = source, shard, batch_size
-
-    def skip_other_ranks(self) -> Iterator[Batch]:
-        """Advance to the next batch of this rank; yield an empty batch for each skipped batch."""
-        while not self._shard.has(self._source.position, self._batch_size):
-            batch = Batch(np.empty, "float32")
-            batch.is_skipped = True
-            self._source.skip(batch)
-            yield batch
+def skip_other_ranks(source: BatchSource, shard: BatchShard, batch_size: int) -> Iterator[Batch]:
+    """Advance to the next batch of this rank; yield an empty batch for each skipped batch."""
+    while not shard.has(source.position, batch_size):
+        batch = Batch(np.empty, "float32")
+        batch.is_skipped = True
+        source.skip(batch)
+        yield batch
 
 
 __getattr__ = deprecated_names(__name__, {"ALONE": "UNSHARDED", "Reading": "ReaderConfig"})

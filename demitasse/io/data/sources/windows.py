@@ -121,18 +121,9 @@ class WindowBatches:
     """Fills batches with random windows, background first.
 
     Args:
-        source: The window file, for messages.
-        windows: Its windows.
-        find: Returns the path of an image name.
-        cut: Options of the crops.
-        batch_size: Windows per batch.
         fraction: Share of foreground windows.
-        mirror: Flip half of the windows, at random.
         mean: Mean of shape (C, size, size) or (C, 1, 1), or None.
-        scale: Factor after the subtraction.
-        random: Random words by record.
         cache: Keep all image files in memory.
-        config: Start position, shard and policy for bad records.
 
     Attributes:
         position: Windows used before the next batch.
@@ -196,7 +187,6 @@ class WindowBatches:
         self.skip(batch)
 
     def skip(self, batch: Batch) -> None:
-        """Skip the next batch."""
         self.position += sum(self._counts) * self._shard.world_size
         batch.position, batch.skipped = self.position, self._policy.count
 

@@ -126,10 +126,7 @@ class Expand:
         C, H, W = image.shape
         check_channel_values("mean_value", len(self._color), C)
         height, width, top, left = self._canvas(H, W, draws)
-        canvas = np.empty((C, height, width), np.uint8)
-        canvas[...] = self._color.reshape(-1, 1, 1)
-        canvas[:, top : top + H, left : left + W] = image
-        return canvas
+        return _on_canvas(image, (height, width), top, left, self._color)
 
     def region(self, size: tuple[int, int], draws: Draws) -> Region:
         """Return the region of the canvas, relative to an image of this height and width."""
@@ -149,6 +146,17 @@ class Expand:
         top = int(draws.between(Choice.EXPAND_TOP, 0, height - H))
         left = int(draws.between(Choice.EXPAND_LEFT, 0, width - W))
         return height, width, top, left
+
+
+def _on_canvas(
+    image: np.ndarray, size: tuple[int, int], top: int, left: int, color: np.ndarray
+) -> np.ndarray:
+    """Return an image on a larger canvas of one color. Shapes: (C, H, W) -> (C, *size)."""
+    C, H, W = image.shape
+    canvas = np.empty((C, *size), np.uint8)
+    canvas[...] = color.reshape(-1, 1, 1)
+    canvas[:, top : top + H, left : left + W] = image
+    return canvas
 
 
 FLOAT = np.float32  # SSD's precision of aspects, which decides the rounding of sizes
@@ -232,10 +240,7 @@ class Resize:
             return np.pad(image, pad, "reflect" if min(H, W) > 1 else "edge")
         values = self._param.pad_value or [0.0]
         check_channel_values("resize_param.pad_value", len(values), C)
-        padded = np.empty((C, height, width), np.uint8)
-        padded[...] = to_uint8(np.array(values)).reshape(-1, 1, 1)
-        padded[:, above : above + H, beside : beside + W] = image
-        return padded
+        return _on_canvas(image, self.size, above, beside, to_uint8(np.array(values)))
 
 
 class RandomResize:

@@ -56,7 +56,6 @@ Choice = IntEnum(
 )
 """Random choices; the value is the index of the random word."""
 
-
 AUGMENT_WORDS = 24  # random words per record: more than there are choices, as a reserve
 
 

@@ -72,12 +72,9 @@ class DataTransformer:
     """Crops, mirrors, centers and scales records.
 
     Args:
-        param: The layer's ``transform_param``.
-        phase: "TRAIN" or "TEST".
         base_dir: Folder of the prototxt, a second place of the mean file, or None.
         random: Random words by record, four each, for crop and mirror.
         augment_random: Random words by record, 24 each, for SSD's fields.
-        dtype: Element type of the results.
 
     Attributes:
         color: Channels to decode encoded images to.
@@ -187,11 +184,8 @@ class DataTransformer:
     ) -> Images:
         """Apply SSD's augmentation, the step before the crop; may change sizes.
 
-        Args:
-            images: N records.
-            first: Number of the first record.
-            step: Difference of neighbouring record numbers.
-            places: Indices of the records, counted from ``first``; None for 0, 1, 2, ...
+        ``first`` and ``step`` are as for ``transform``; ``places`` are the indices of the records,
+        counted from ``first``, or None for 0, 1, 2, ...
 
         Raises:
             RecordError: A record cannot be augmented; has its index.
