@@ -10,7 +10,7 @@ from demitasse import Solver
 from demitasse.errors import ErrorCode, NetError, SnapshotError
 from demitasse.training.checkpoint.checkpointer import Checkpointer
 from demitasse.training.evaluation import LocalEvaluator, evaluate
-from demitasse.training.loop import compute_gradients, scheduled_rate
+from demitasse.training.loop import compute_gradients, log_rate, scheduled_rate
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def test_the_schedule_takes_a_step_and_says_so(run, lines):
     run.param.stepvalue.append(4)
 
     before, after = scheduled_rate(run, 3, 0), scheduled_rate(run, 4, 0)
+    log_rate(run, 4, *after, before[1])
 
     assert (before, after) == (pytest.approx((0.1, 0)), pytest.approx((0.05, 1)))
     assert "MultiStep Status: Iteration 4, step = 1" in lines()
