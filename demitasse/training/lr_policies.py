@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
@@ -43,7 +44,7 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
             rate = math.inf
         if not math.isfinite(rate):
             message = f"lr_policy {policy!r} gives no finite learning rate at {iteration=}"
-            details = {"field": "lr_policy", "iteration": iteration}
+            details: Any = {"field": "lr_policy", "iteration": iteration}
             raise ConfigError(message, code=ErrorCode.NOT_FINITE, **details)
     # Without min_lr a rate may be negative.
     return max(rate, param.min_lr) if param.HasField("min_lr") else rate, step
@@ -68,7 +69,7 @@ def _poly(param: SolverParameter, iteration: int, _: int) -> float:
             f"lr_policy 'poly' ends at max_iter {param.max_iter}, and has no learning rate at "
             f"iteration {iteration}"
         )
-        details = {"field": "max_iter", "iteration": iteration}
+        details: Any = {"field": "max_iter", "iteration": iteration}
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, **details)
     left: float = (1 - iteration / param.max_iter) ** param.power
     return (param.base_lr - param.min_lr) * left + param.min_lr

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def find_metric(text: str, nets: Sequence[Net]) -> Metric:
         layer = writers[name]  # the last that writes it
         if blob.count != 1 and layer.type != "DetectionEvaluate":  # whose result is one number
             message = f"got metric {name!r} of shape {blob.shape}, expected one number"
-            details = {"output": name, "got": blob.count, "expected": 1}
+            details: Any = {"output": name, "got": blob.count, "expected": 1}
             raise ConfigError(message, code=ErrorCode.COUNT_MISMATCH, **details)
         better = direction or layer_metadata(layer.type).better
         if not direction and net.structure.blob_loss_weights[net.blob_names.index(name)] > 0:
