@@ -318,7 +318,7 @@ def _mean_outputs(
     to_host = np.asarray if runner.distributed else backend.to_host
     weights = weights or 1
     means = {
-        name: np.asarray(to_host(total / weights)).astype(net.dtype) for name, total in sums.items()
+        name: np.asarray(to_host(total) / weights).astype(net.dtype) for name, total in sums.items()
     }
     return means, losses / weights
 
