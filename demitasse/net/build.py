@@ -77,9 +77,8 @@ def order_arguments(phase: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def _is_phase(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.upper() in dict(Phase.items())
-    return value in dict(Phase.items()).values() if isinstance(value, int) else False
+    known = dict(Phase.items())
+    return value.upper() in known if isinstance(value, str) else value in known.values()
 
 
 def phase_number(phase: object) -> Any:

@@ -44,9 +44,9 @@ from demitasse.training.report import TrainReport, run_metadata
 from demitasse.training.solver_param import (
     check_fields,
     check_options,
+    is_due,
     locate_fields,
     read_fields,
-    should_snapshot,
 )
 from demitasse.training.tracking import Logger, LoggerGroup
 from demitasse.training.update_rules import find_rule
@@ -289,7 +289,7 @@ class Solver:
             self.restore(resume)
         with self.net.lock:
             self._loop.run(self.param.max_iter - self.iter)
-        last = self.param.snapshot_after_train and not should_snapshot(self.param, self.iter)
+        last = self.param.snapshot_after_train and not is_due(self.param.snapshot, self.iter)
         if last or self._checkpointer.snapshot_pending:
             if last:
                 self._checkpointer.resumable.gather()
@@ -467,7 +467,7 @@ class Solver:
             self._checkpointer.load_state_dict(state)
             self._set_position(state.iteration, state.step)
         self._run.report.loggers.begin()
-        if should_snapshot(self.param, self.iter):
+        if is_due(self.param.snapshot, self.iter):
             self._loop.write_snapshot()
 
     def _set_position(self, iteration: int, step: int) -> None:
