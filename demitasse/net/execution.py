@@ -343,12 +343,7 @@ class Passes:
 
 
 class Execution:
-    """Runs a net: in one thread at a time, with rollback, the loss and graph capture.
-
-    Attributes:
-        passes: Runs the layers.
-        lock: Lock for work on the net.
-    """
+    """Runs a net: in one thread at a time, with rollback, the loss and graph capture."""
 
     def __init__(
         self,
