@@ -52,9 +52,9 @@ def predict(
     total = max((inputs[name].shape[0] for name in cut), default=0)
     if total <= batch_size:
         return _run(net, inputs, names)
+    slices = (slice(i, min(i + batch_size, total)) for i in range(0, total, batch_size))
     parts = (
-        {name: a[start : start + batch_size] if name in cut else a for name, a in inputs.items()}
-        for start in range(0, total, batch_size)
+        {name: a[some, ...] if name in cut else a for name, a in inputs.items()} for some in slices
     )
     found = {name: [array] for name, array in _run(net, next(parts), names).items()}
     concatenated = _concatenated(net, inputs, names, cut, batch_size, total % batch_size)
