@@ -77,9 +77,8 @@ def order_arguments(phase: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def _is_phase(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.upper() in dict(Phase.items())
-    return value in dict(Phase.items()).values() if isinstance(value, int) else False
+    known = dict(Phase.items())
+    return value.upper() in known if isinstance(value, str) else value in known.values()
 
 
 def phase_number(phase: object) -> Any:
@@ -94,11 +93,7 @@ def phase_number(phase: object) -> Any:
 
 
 def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: str) -> Stored:
-    """Return the storage of values on the device; None asks the settings.
-
-    Raises:
-        ConfigError: The storage is unknown; or device, dtype or phase does not support it.
-    """
+    """Return the storage of values on the device; None asks the settings (ConfigError)."""
 
     def fault(code: ErrorCode, message: str, **details: Any) -> ConfigError:
         return ConfigError(message, code=code, field="storage", got=chosen, **details)
@@ -146,18 +141,11 @@ def assemble(
     origins: Sequence[str] = (),
     kept: Collection[str] | None = None,
 ) -> Structure:
-    """Build a net's layers and blobs.
+    """Build a net's layers and blobs from a whole net with its state filled in.
 
-    Args:
-        message: The whole net, with its state filled in.
-        context: The context of the layers.
-        origins: ``file:line`` of each layer of ``message``, where known.
-        kept: Names of all blobs that are read besides the outputs; the others may be computed in
-            part only. None to compute all blobs as in the message.
-
-    Raises:
-        NetError: Layers do not fit together; one error lists all faults found before set-up.
-        DemitasseError: A layer refuses its fields or its bottoms.
+    ``origins`` are the ``file:line`` of each layer, where known. ``kept`` are the names of all
+    blobs that are read besides the outputs; the others may be computed in part only. None computes
+    all blobs as in the message. One NetError lists all faults found before set-up.
     """
     filtered, taken = filter_net(message)
     places = [origins[i] for i in taken] if origins else []

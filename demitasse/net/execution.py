@@ -325,12 +325,11 @@ class Passes:
             return Plan(bindings, self._changes, optimize=optimize)
         bindings = [replace(binding, backward=False) for binding in bindings]
         self._allocator = Allocator(bindings, kept, self._changes)
-        elidable = elidable_blobs(bindings, kept)
         in_place = optimize and bindings[0].layer.device.backend.joins_in_place
-        aliases = self._allocator.find_aliases if in_place else None
         return Plan(
-            bindings, self._changes, optimize=optimize, elidable=elidable, on_shapes_known=aliases
-        )
+            bindings, self._changes, optimize=optimize, elidable=elidable_blobs(bindings, kept),
+            on_shapes_known=self._allocator.find_aliases if in_place else None,
+        )  # fmt: skip
 
     def _leased(self) -> list[SyncedMemory]:
         """Return the memories of the net that have live views."""
@@ -345,12 +344,7 @@ class Passes:
 
 
 class Execution:
-    """Runs a net: in one thread at a time, with rollback, the loss and graph capture.
-
-    Attributes:
-        passes: Runs the layers.
-        lock: Lock for work on the net.
-    """
+    """Runs a net: in one thread at a time, with rollback, the loss and graph capture."""
 
     def __init__(
         self,
@@ -366,7 +360,6 @@ class Execution:
         layers = structure.layers
         self._draws = structure.phase == "TRAIN" or any(layer.random_in_test for layer in layers)
         self._rolled_back = [layer for layer in layers if layer.has_counters]
-        self._last = len(layers) - 1
         stateless = not (self._draws or self._rolled_back or self.passes.stateful_blobs.any)
         self._may_replay = stateless  # otherwise calls alone are not all of a pass
         self._labels = LabelCheck(structure)
@@ -394,7 +387,7 @@ class Execution:
 
     def forward(self, first: int, last: int) -> float:
         """Run layers ``first`` to ``last``; return their loss; see ``Net.forward``."""
-        if self._may_replay and first == 0 and last == self._last and self._replay():
+        if self._may_replay and (first, last) == (0, self.passes.last) and self._replay():
             return 0.0
         return self._queue_forward(first, last, wait=True).read()
 

@@ -32,14 +32,10 @@ class LabelCheck:
         self._metrics = [index for index, layer in layers if isinstance(layer, Accuracy)]
 
     def after_pass(self, first: int, last: int, loss: float) -> None:
-        """Check the labels of losses, if the loss is NaN, and the labels of accuracies.
+        """Check the labels of losses, if the loss is NaN, and the labels of accuracies (DataError).
 
         Checked are layers ``first`` to ``last``. Labels of accuracies are checked if they are on
         the host, where data layers and users put them: the check never waits for a device.
-
-        Raises:
-            DataError: A label is neither a class nor ignored. The error names the label, and its
-                image or record.
         """
         if not math.isfinite(loss):
             for index in self._losses:

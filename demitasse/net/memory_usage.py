@@ -64,14 +64,6 @@ def memory_held(net: Net, history: Memories = ()) -> MemoryUse:
     return _held(net.structure, net.plan, net.device, history)
 
 
-def suggest_batch_size(
-    error: OutOfMemoryError, structure: Structure, plan: Plan, device: Device
-) -> None:
-    """Add the computed batch size that would fit to an error, as advice and as a detail."""
-    with suppress(DemitasseError, MemoryError, OSError):
-        error.advice = _advice(error, structure, plan, device)
-
-
 def _held(structure: Structure, plan: Plan, device: Device, history: Memories = ()) -> MemoryUse:
     place = HOST if device.shares_host else str(device)
     seen: set[int] = set()
@@ -139,20 +131,25 @@ def _by_part(
     )
 
 
-def _advice(error: OutOfMemoryError, structure: Structure, plan: Plan, device: Device) -> str:
-    free = device.memory_info().free
+def suggest_batch_size(
+    error: OutOfMemoryError, structure: Structure, plan: Plan, device: Device
+) -> None:
+    """Add the computed batch size that would fit to an error, as advice and as a detail."""
     first = next((node.tops[0] for node in structure.graph.nodes if node.tops), None)
-    if free is None or first is None or not structure.blob_list[first].shape:
-        return ""
+    if first is None or not structure.blob_list[first].shape:
+        return
     batch = structure.blob_list[first].shape[0]
-    needed, held = _needed(structure, plan, device), _held(structure, plan, device)
-    room = max(0, free + held.total - (needed.total - needed.growing))
-    fits = batch * room // needed.growing if needed.growing else batch
-    text = (
-        f". By computation, blobs need {bytes_text(needed.growing)} at batch size {batch}, and "
-        f"{bytes_text(room)} are available"
-    )
-    if fits < batch:
-        error.details["largest_batch"] = fits
-        text += f": a batch of {fits} fits" if fits else ": not even a batch of 1 fits"
-    return text
+    with suppress(DemitasseError, MemoryError, OSError):
+        if (free := device.memory_info().free) is None:
+            return
+        needed, held = _needed(structure, plan, device), _held(structure, plan, device)
+        room = max(0, free + held.total - (needed.total - needed.growing))
+        fits = batch * room // needed.growing if needed.growing else batch
+        text = (
+            f". By computation, blobs need {bytes_text(needed.growing)} at batch size {batch}, and "
+            f"{bytes_text(room)} are available"
+        )
+        if fits < batch:
+            error.details["largest_batch"] = fits
+            text += f": a batch of {fits} fits" if fits else ": not even a batch of 1 fits"
+        error.advice = text

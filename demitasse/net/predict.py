@@ -7,7 +7,7 @@ sizes decide which outputs are concatenated. Ambiguous cases raise an error.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +52,10 @@ def predict(
     total = max((inputs[name].shape[0] for name in cut), default=0)
     if total <= batch_size:
         return _run(net, inputs, names)
-    parts = _parts(inputs, cut, total, batch_size)
+    slices = (slice(i, min(i + batch_size, total)) for i in range(0, total, batch_size))
+    parts = (
+        {name: a[some, ...] if name in cut else a for name, a in inputs.items()} for some in slices
+    )
     found = {name: [array] for name, array in _run(net, next(parts), names).items()}
     concatenated = _concatenated(net, inputs, names, cut, batch_size, total % batch_size)
     for part in parts:
@@ -116,8 +119,7 @@ def _cut(
 
     Each other input must have the shape that the net declares for it, as ``im_info`` has.
     """
-    unknown = sorted(set(unbatched or ()) - set(inputs))
-    if unknown:
+    if unknown := sorted(set(unbatched or ()) - set(inputs)):
         message = f"got unbatched={unknown}, expected names of inputs: {', '.join(inputs)}"
         raise NetError(message, code=ErrorCode.UNKNOWN, field="unbatched", got=unknown)
     free = [name for name, a in inputs.items() if a.ndim and name not in (unbatched or ())]
@@ -137,13 +139,6 @@ def _cut(
         )
         raise NetError(message, code=ErrorCode.CONFLICT, field="unbatched")
     return cut
-
-
-def _parts(inputs: Arrays, cut: Collection[str], total: int, batch: int) -> Iterator[Arrays]:
-    for start in range(0, total, batch):
-        end = start + batch
-        some = slice(start, min(end, total))
-        yield {name: a[some, ...] if name in cut else a for name, a in inputs.items()}
 
 
 def _concatenated(

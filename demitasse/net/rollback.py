@@ -21,17 +21,12 @@ def nothing() -> None:
 
 
 class BlobCopies:
-    """Copies of some blobs on their device, in arrays whose addresses stay the same.
-
-    Attributes:
-        reserved: True for the copies of a captured graph, which no other work may use.
-        owner: Returns the savepoint that uses the copies, or None.
-    """
+    """Copies of some blobs on their device, in arrays whose addresses stay the same."""
 
     def __init__(self, blobs: Sequence[Blob]) -> None:
         self.blobs = list(blobs)
-        self.reserved = False
-        self.owner: Callable[[], Savepoint | None] = nothing
+        self.reserved = False  # for a captured graph: no other work may use the copies
+        self.owner: Callable[[], Savepoint | None] = nothing  # the savepoint that uses them
         memories = [blob.data_memory for blob in blobs]
         self._device = memories[0].device if memories else None
         self._arrays = [m.device.backend.zeros(m.size, m.dtype) for m in memories]

@@ -72,17 +72,12 @@ def summary(net: Net) -> Table:
     found = net_summary(net)
     records = [
         {
-            "layer": layer["name"],
-            "type": layer["type"],
-            "bottom": layer["bottoms"],
-            "top": list(layer["tops"]),
-            "shape": list(layer["tops"].values()),
-            "parameters": layer["parameters"],
-            "multiply_adds": layer["multiply_adds"],
-            "bytes_moved": layer["bytes_moved"],
+            "layer": layer["name"], "type": layer["type"], "bottom": layer["bottoms"],
+            "top": list(layer["tops"]), "shape": list(layer["tops"].values()),
+            **{name: layer[name] for name in ("parameters", "multiply_adds", "bytes_moved")},
         }
         for layer in without_split_layers(found["layers"])
-    ]
+    ]  # fmt: skip
     return Table(records, f"{found['name']}, phase {found['phase']}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,6 @@ class StepVerifier:
     ) -> None:
         self._structure, self._context, self._plan = structure, context, plan
         self._tolerance = tolerance
-        self._reference: _Reference | None = None
         self._versions: dict[tuple[int, int], tuple[int, int]] = {}
         self._ran: set[int] = set()
         self._read: list[str] = []
@@ -101,12 +101,11 @@ class StepVerifier:
 
     def before_pass(self) -> None:
         """Build the reference before the first pass."""
-        self._built()
+        _ = self._reference
 
-    def _built(self) -> _Reference:
-        if self._reference is None:
-            self._reference = _Reference(self._structure, self._context)
-        return self._reference
+    @cached_property
+    def _reference(self) -> _Reference:
+        return _Reference(self._structure, self._context)
 
     def before_step(self, layers: range, *, backward: bool) -> None:
         """Copy the inputs of a Step to the reference."""
@@ -139,7 +138,7 @@ class StepVerifier:
         step = self._step(layers, backward=backward)
         if step is None:
             return
-        context = self._built().context
+        context = self._reference.context
         context.pass_counter.passes = self._context.pass_counter.passes
         try:
             with context.device.backend.enter():
@@ -158,21 +157,19 @@ class StepVerifier:
         return self._plan().entries[index]
 
     def _reference_layer(self, index: int) -> PlannedLayer:
-        reference = self._built()
-        return reference.plan.entries[reference.indices[index]]
+        return self._reference.plan.entries[self._reference.indices[index]]
 
     def _step(self, layers: range, *, backward: bool) -> AnyStep | None:
         """Return the Step that runs some layers, or None for layers that are not compared."""
         entries = [self._entry(index) for index in layers]
-        if any(index not in self._built().indices for index in layers):
+        if any(index not in self._reference.indices for index in layers):
             return None
         if backward:
             if any(index not in self._ran for index in layers):
                 return None
             last = entries[-1]
-            group = last.executed_group
-            if len(layers) > 1 and group is not None:
-                return group.step
+            if len(layers) > 1 and last.executed_group is not None:
+                return last.executed_group.step
             return last.executed_step if last.binding.backward else None
         group = entries[0].group if len(layers) > 1 else None
         return entries[0].step if group is None else group.step
@@ -240,17 +237,16 @@ class StepVerifier:
             entry, other = self._entry(index), self._reference_layer(index)
             if entry.layer.is_alias:
                 continue
+            floor = FORWARD_FLOOR * self._scale
             for blob, to in zip(entry.binding.top, other.binding.top, strict=True):
                 elided = id(blob) in elidable and id(blob) in read
                 if id(blob) not in seen and not elided:
-                    floor = FORWARD_FLOOR * self._scale
                     yield Compared(f"top {blob.name!r}", blob, to, floor=floor)
                 seen.add(id(blob))
             for number, blob in enumerate(entry.layer.blobs):
                 memory = blob.data_memory
                 if self._versions.get((index, number)) != (memory.serial, memory.version):
                     self._versions.pop((index, number), None)
-                    floor = FORWARD_FLOOR * self._scale
                     name = f"parameter {number} of {entry.binding.label}"
                     yield Compared(name, blob, other.layer.blobs[number], floor=floor)
 
@@ -290,12 +286,11 @@ class StepVerifier:
         scale = max(_statistics(expected, ())[0], result.floor)
         if difference <= self._tolerance * scale:
             return
-        labels = [self._entry(i).binding.label for i in layers]
         code = step.backward_code if backward else step.code
-        pass_name = "backward" if backward else "forward"
+        place = tuple(int(i) for i in index)
         message = (
             f"{type(step).__name__} ({code}) computes {float(got[index]):.6g} for {result.name} "
-            f"{result.blob.shape} at {tuple(int(i) for i in index)}, portable code computes "
+            f"{result.blob.shape} at {place}, portable code computes "
             f"{float(expected[index]):.6g}; the difference of {difference:.3g} is above "
             f"{self._tolerance:g} of the largest value, {scale:.3g}. It read "
             f"{'; '.join(self._read)}"
@@ -307,16 +302,17 @@ class StepVerifier:
             step=type(step).__name__,
             implementation=code,
             result=result.name,
-            index=tuple(int(i) for i in index),
+            index=place,
             got=float(got[index]),
             expected=float(expected[index]),
             difference=difference,
             tolerance=self._tolerance * scale,
             read=list(self._read),
         )
-        place = " to ".join(dict.fromkeys([labels[0], labels[-1]]))
-        error.at(f"{place}, {pass_name}", layer=self._entry(layers.start).layer.name)
-        raise error
+        first, last = self._entry(layers[0]).binding, self._entry(layers[-1]).binding
+        span = " to ".join(dict.fromkeys([first.label, last.label]))
+        where = f"{span}, {'backward' if backward else 'forward'}"
+        raise error.at(where, layer=first.layer.name)
 
 
 def _values(blob: Blob, *, diff: bool) -> np.ndarray | None:

@@ -146,13 +146,12 @@ def _outputs(
     """Return the pair of the outputs if each model has one output."""
     if len(net.outputs) != 1 or len(outputs) != 1:
         return {}
-    mine = [i for i, item in enumerate(ours) if item.names[1] == net.outputs[0]][-1:]
-    yours = [j for j, item in enumerate(theirs) if outputs[0] in item.names][-1:]
-    if not mine or not yours:
+    mine = [i for i, item in enumerate(ours) if item.names[1] == net.outputs[0]]
+    yours = [j for j, item in enumerate(theirs) if outputs[0] in item.names]
+    if not mine or not yours or mine[-1] in pairs or yours[-1] in pairs.values():
         return {}
-    i, j = mine[0], yours[0]
-    free = i not in pairs and j not in pairs.values()
-    return {i: j} if free and same_shape(ours[i].shape, theirs[j].shape) else {}
+    i, j = mine[-1], yours[-1]
+    return {i: j} if same_shape(ours[i].shape, theirs[j].shape) else {}
 
 
 def _alike(mine: np.ndarray, yours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

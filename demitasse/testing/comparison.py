@@ -40,12 +40,8 @@ class LayerArray(NamedTuple):
 class Row:
     """Largest differences of one layer on each device; None where there is none of a kind.
 
-    Attributes:
-        layer: Name of the layer.
-        type: Type of the layer.
-        data: Device -> difference of the layer's tops.
-        gradients: Device -> difference of the gradients that the layer computed.
-        parameters: Device -> difference of the layer's parameters.
+    The mappings have an entry for each device: of the layer's tops, of the gradients that the layer
+    computed, and of its parameters.
     """
 
     layer: str
@@ -121,22 +117,15 @@ class Comparison:
         found: dict[tuple[str, str], list[Difference]] = {}
         for one in self.differences:
             found.setdefault((one.layer, one.type), []).append(one)
-        return [
-            Row(name, type_, *(self._worst_of(some, kind) for kind in KINDS))
-            for (name, type_), some in found.items()
-        ]
 
-    def _worst_of(
-        self, differences: Sequence[Difference], kind: str
-    ) -> dict[str, Difference | None]:
-        return {
-            device: max(
-                (d for d in differences if d.device == device and d.kind == kind),
-                key=lambda d: d.relative,
-                default=None,
-            )
-            for device in self.devices
-        }
+        def worst(some: Sequence[Difference], kind: str, device: str) -> Difference | None:
+            own = (one for one in some if one.device == device and one.kind == kind)
+            return max(own, key=lambda one: one.relative, default=None)
+
+        return [
+            Row(*layer, *({d: worst(some, kind, d) for d in self.devices} for kind in KINDS))
+            for layer, some in found.items()
+        ]
 
     def explain(self, difference: Difference) -> str:
         """Return a description: values, implementations, and the error of the layer's inputs."""
@@ -251,16 +240,10 @@ def run_net(
 ) -> list[LayerArray]:
     """Run a copy of a net on a device; return the arrays that it computed.
 
-    Args:
-        net: The net.
-        device: Device to run on.
-        inputs: An array for each net input.
-        backward: Run backward, too.
-        by_layer: Run layer by layer, without fusion, and return the arrays of every layer; False
-            returns the outputs alone.
-        code: Dictionary to update: device -> layer -> implementation.
-        floors: Dictionary to update with ``by_layer``: layer with a bias -> largest rounding
-            error of the bias gradient. The entries become the ``floor`` of these gradients.
+    With ``by_layer`` layers run without fusion, and the arrays of every layer are returned; else
+    those of outputs alone. Two dictionaries are updated: ``code``, device -> layer ->
+    implementation, and with ``by_layer`` ``floors``, layer with a bias -> largest rounding error of
+    the bias gradient. These entries become the ``floor`` of the gradients.
     """
     found: list[LayerArray] = []
     floors = {} if floors is None else floors

@@ -50,25 +50,18 @@ class Requests:
 
 @dataclass(frozen=True, eq=False)
 class TrainingContext:
-    """The parts of a training run.
-
-    Attributes:
-        net: The net that is trained.
-        test_nets: The nets to test with; they share the weights of ``net``.
-        rank: Number of this solver among ``world_size`` data-parallel solvers, or its first shard.
-        world_size: Number of solvers or shards.
-    """
+    """The parts of a training run."""
 
     param: SolverParameter
     net: Net
-    test_nets: Sequence[Net]
+    test_nets: Sequence[Net]  # they share the weights of ``net``
     updater: Updater
     report: TrainReport
     monitor: MetricMonitor
     nonfinite: NonfiniteCheck
     team: WorkerGroup
-    rank: int = 0
-    world_size: int = 1
+    rank: int = 0  # of this solver among the data-parallel solvers, or its first shard
+    world_size: int = 1  # number of solvers or shards
 
     @property
     def training_nets(self) -> Sequence[Net]:

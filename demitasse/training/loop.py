@@ -43,12 +43,7 @@ from demitasse.net.graph_capture import CapturableWork, GraphCapture
 from demitasse.net.rollback import nothing
 from demitasse.training.context import Requests, TrainingContext
 from demitasse.training.lr_policies import Rate, learning_rate
-from demitasse.training.solver_param import (
-    should_display,
-    should_snapshot,
-    should_test,
-    should_test_at_end,
-)
+from demitasse.training.solver_param import is_due
 
 if TYPE_CHECKING:
     from demitasse.training.checkpoint.checkpointer import Checkpointer
@@ -87,7 +82,7 @@ class TrainingLoop:
         run.report.start(run.net, solver.iter)
         while solver.iter < last and self._step():
             request = run.team.agree_on_request(self._requests.next())
-            if request == "snapshot" or should_snapshot(run.param, solver.iter):
+            if request == "snapshot" or is_due(run.param.snapshot, solver.iter):
                 self.write_snapshot()
             if request == "stop":
                 solver.stopped = True
@@ -96,7 +91,8 @@ class TrainingLoop:
     def _step(self) -> bool:
         """Make one step, completely or not at all; return False if a test ended the run."""
         solver, run = self._solver, self._run
-        iteration, test = solver.iter, should_test(run.param, solver.iter)
+        iteration, test = solver.iter, is_due(run.param.test_interval, solver.iter)
+        test = test and (iteration > 0 or run.param.test_initialization)
         rollback = self._checkpointer.resumable.savepoint(test=test)
         try:
             cleared = bool(solver.on_start) or not self._can_queue_update()
@@ -152,7 +148,7 @@ class TrainingLoop:
             and run.net.device.backend.queues
             and (run.param.iter_size == 1 or not run.net.device.backend.mutable)
             and run.param.lr_policy != "plateau"
-            and not (should_display(run.param, solver.iter) and run.param.debug_info)
+            and not (is_due(run.param.display, solver.iter) and run.param.debug_info)
         )
 
     def _queue_update(self, rollback: Callable[[], None], *, cleared: bool) -> bool:
@@ -227,10 +223,10 @@ class TrainingLoop:
         """Display the loss after the last update, and test once more."""
         solver, run = self._solver, self._run
         self.rollback_end = self._checkpointer.resumable.savepoint(test=True)
-        if should_display(run.param, solver.iter):
+        if is_due(run.param.display, solver.iter):
             run.report.losses.append(run.net.forward())
             run.report.log_last_loss(solver.iter)
-        if should_test_at_end(run.param, solver.iter):
+        if is_due(run.param.test_interval, solver.iter):
             self._run_tests()
 
 
@@ -262,7 +258,7 @@ def log_rate(run: TrainingContext, iteration: int, rate: float, step: int, befor
     """
     if run.param.lr_policy == "multistep" and step != before:
         log.info("MultiStep Status: Iteration %d, step = %d", iteration, step)
-    if should_display(run.param, iteration):
+    if is_due(run.param.display, iteration):
         run.report.log_rate(iteration, rate)
 
 
@@ -272,7 +268,7 @@ def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None
     ``rate`` is the learning rate of the last update, for messages. A loss that is NaN because a
     label is no class raises a DataError.
     """
-    run.net.debug_info = should_display(run.param, iteration) and run.param.debug_info
+    run.net.debug_info = is_due(run.param.display, iteration) and run.param.debug_info
     loss = run.team.forward_backward(run.net, run.param.iter_size)
     record_loss(run, loss, iteration, rate)
     display(run, iteration)
@@ -280,7 +276,7 @@ def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None
 
 def display(run: TrainingContext, iteration: int) -> None:
     """Display the loss and the outputs every ``display`` iterations."""
-    if should_display(run.param, iteration) and run.is_root:
+    if is_due(run.param.display, iteration) and run.is_root:
         run.report.display(run.net, iteration, run.param.display)
         run.report.log_wait_times(iteration, run.team.wait_times)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
@@ -43,9 +44,8 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
             rate = math.inf
         if not math.isfinite(rate):
             message = f"lr_policy {policy!r} gives no finite learning rate at {iteration=}"
-            raise ConfigError(
-                message, code=ErrorCode.NOT_FINITE, field="lr_policy", iteration=iteration
-            )
+            details: Any = {"field": "lr_policy", "iteration": iteration}
+            raise ConfigError(message, code=ErrorCode.NOT_FINITE, **details)
     # Without min_lr a rate may be negative.
     return max(rate, param.min_lr) if param.HasField("min_lr") else rate, step
 
@@ -63,31 +63,30 @@ def _ramp(param: SolverParameter, iteration: int) -> float:
     return low + (param.base_lr - low) * done
 
 
-def _poly(param: SolverParameter, iteration: int) -> float:
+def _poly(param: SolverParameter, iteration: int, _: int) -> float:
     if iteration > param.max_iter:
         message = (
             f"lr_policy 'poly' ends at max_iter {param.max_iter}, and has no learning rate at "
             f"iteration {iteration}"
         )
-        raise ConfigError(
-            message, code=ErrorCode.OUT_OF_RANGE, field="max_iter", iteration=iteration
-        )
+        details: Any = {"field": "max_iter", "iteration": iteration}
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, **details)
     left: float = (1 - iteration / param.max_iter) ** param.power
     return (param.base_lr - param.min_lr) * left + param.min_lr
 
 
-def _sigmoid(param: SolverParameter, iteration: int) -> float:
+def _sigmoid(param: SolverParameter, iteration: int, _: int) -> float:
     exponent = min(-param.gamma * (iteration - param.stepsize), 700.0)  # exp stays finite
     return param.base_lr / (1 + math.exp(exponent))
 
 
-def _cosine(param: SolverParameter, iteration: int) -> float:
+def _cosine(param: SolverParameter, iteration: int, _: int) -> float:
     begin = max(param.rampup_interval, param.warmup_iter)
     done = min((iteration - begin) / max(param.max_iter - begin, 1), 1.0)
     return param.min_lr + (param.base_lr - param.min_lr) * (1 + math.cos(math.pi * done)) / 2
 
 
-def _multifixed(param: SolverParameter, iteration: int) -> float:
+def _multifixed(param: SolverParameter, iteration: int, _: int) -> float:
     stages = zip(param.stagelr, param.stageiter, strict=True)
     return next((rate for rate, end in stages if iteration <= end), param.stagelr[-1])
 
@@ -101,15 +100,15 @@ POLICIES: dict[str, Callable[[SolverParameter, int, int], float]] = {
     # step grows when iter reaches the next ``stepvalue``
     "multistep": lambda p, iteration, step: p.base_lr * p.gamma**step,
     # (base_lr - min_lr) * (1 - iter / max_iter) ^ power + min_lr
-    "poly": lambda p, iteration, step: _poly(p, iteration),
+    "poly": _poly,
     # base_lr / (1 + exp(-gamma * (iter - stepsize)))
-    "sigmoid": lambda p, iteration, step: _sigmoid(p, iteration),
+    "sigmoid": _sigmoid,
     # base_lr to min_lr by half a cosine wave, from the end of a ramp to max_iter
-    "cosine": lambda p, iteration, step: _cosine(p, iteration),
+    "cosine": _cosine,
     # step grows after a time without improvement
     "plateau": lambda p, iteration, step: p.base_lr * p.gamma**step,
     # stagelr of the first stage with iter <= stageiter, instead of base_lr
-    "multifixed": lambda p, iteration, step: _multifixed(p, iteration),
+    "multifixed": _multifixed,
 }
 """Policies of Caffe and of its forks: the rate by the fields, the iteration and the step."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -50,14 +51,10 @@ class Metric:
 
 
 def find_metric(text: str, nets: Sequence[Net]) -> Metric:
-    """Return the metric of an output of a test net, the first net that has it.
+    """Return the metric of an output of a test net, the first net that has it (ConfigError).
 
-    The suffix ``:max`` or ``:min`` gives the better direction, which is known of accuracies and
-    losses.
-
-    Raises:
-        ConfigError: There is no such output, it is more than one number, or its better direction is
-            unknown.
+    The output is one number. The suffix ``:max`` or ``:min`` gives the better direction, which is
+    known of accuracies and losses.
     """
     name, colon, suffix = text.rpartition(":")
     name, direction = (name, suffix) if colon and suffix in {"max", "min"} else (text, "")
@@ -69,9 +66,8 @@ def find_metric(text: str, nets: Sequence[Net]) -> Metric:
         layer = writers[name]  # the last that writes it
         if blob.count != 1 and layer.type != "DetectionEvaluate":  # whose result is one number
             message = f"got metric {name!r} of shape {blob.shape}, expected one number"
-            raise ConfigError(
-                message, code=ErrorCode.COUNT_MISMATCH, output=name, got=blob.count, expected=1
-            )
+            details: Any = {"output": name, "got": blob.count, "expected": 1}
+            raise ConfigError(message, code=ErrorCode.COUNT_MISMATCH, **details)
         better = direction or layer_metadata(layer.type).better
         if not direction and net.structure.blob_loss_weights[net.blob_names.index(name)] > 0:
             better = "min"
@@ -156,12 +152,7 @@ class EarlyStopping:
 class MetricMonitor:
     """Follows the metrics of tests.
 
-    Attributes:
-        improved: Whether the last test was the best so far, by ``keep_best``.
-        should_stop: Whether training should stop early.
-
-    Raises:
-        ConfigError: A metric is no output of a test net; a patience is below 1.
+    The last test ``improved`` the best so far, by ``keep_best``; training ``should_stop`` early.
     """
 
     def __init__(
@@ -197,11 +188,10 @@ class MetricMonitor:
         """Add the results of all test nets."""
         self.improved = False
         for metric, best in self._metrics:
-            better = best.update(metric.value(results), iteration)
-            if better and best is self._keep:
-                self.improved = True
-            if better and best is self._plateau:
-                self._last_event = iteration
+            if best.update(metric.value(results), iteration):
+                self.improved |= best is self._keep
+                if best is self._plateau:
+                    self._last_event = iteration
         if self._early is not None and self._early.tests >= self._patience:
             self.should_stop = True
             log.info(

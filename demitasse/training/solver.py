@@ -44,9 +44,9 @@ from demitasse.training.report import TrainReport, run_metadata
 from demitasse.training.solver_param import (
     check_fields,
     check_options,
+    is_due,
     locate_fields,
     read_fields,
-    should_snapshot,
 )
 from demitasse.training.tracking import Logger, LoggerGroup
 from demitasse.training.update_rules import find_rule
@@ -71,9 +71,8 @@ class Solver:
         seed: Key of all random numbers; None uses ``random_seed``, then the configuration.
         base_dir: Folder to search for named files besides the working directory; by default the
             folder of ``source``.
-        on_nonfinite: Action if the loss is NaN or infinite: "warn" once, or "raise" an error before
-            the weights change. The same for weights to be written: write them with a warning, or
-            "raise" and write nothing.
+        on_nonfinite: If the loss is NaN or infinite, "warn" once, or "raise" before the weights
+            change. If weights to be written are, "warn" and write them, or "raise".
         on_mismatch: "raise" an error for layers in ``weights`` that do not fit, or "skip" them.
         keep_last: Number of snapshots to keep; older ones of this run are deleted, also after the
             run has resumed. None keeps all.
@@ -81,9 +80,7 @@ class Solver:
             weights are written as ``<snapshot_prefix>_best.caffemodel``. Outputs that are neither
             accuracies nor losses need "name:max" or "name:min".
         early_stopping: Condition to end training before ``max_iter``, or None.
-        keep_blobs: Names of blobs of the training net whose gradients are kept besides those of
-            inputs and outputs, or "outputs" for those alone, as in ``Net``; the others share
-            buffers. None keeps all.
+        keep_blobs: Names of blobs of the training net whose gradients are kept, as in ``Net``.
         ignore_unknown_fields: Skip unknown fields of solver and nets with a warning.
         rank: Number of this solver among ``world_size`` data-parallel solvers whose gradients the
             caller adds up in ``on_gradients_ready``. Only rank 0 tests and writes snapshots.
@@ -109,9 +106,8 @@ class Solver:
         early_stopped: Whether ``early_stopping`` ended it.
         on_start: Called before the passes of each iteration.
         on_gradients_ready: Called after the passes, before the update.
-        on_test_batch: Called before each batch of a test and after the last, with the index of the
-            net, the number of batches done, and of all batches; 0 for a whole epoch. If n processes
-            share out the batches, called before each n batches.
+        on_test_batch: Called before each batch of a test (each n batches of n processes) and after
+            the last, with index of the net, batches done, and of all batches; 0 for an epoch.
         on_test: Called after each test with the index of the net and the means of its outputs; in
             the first of several processes.
         on_snapshot: Called after each snapshot with its weights file and its state file.
@@ -293,7 +289,7 @@ class Solver:
             self.restore(resume)
         with self.net.lock:
             self._loop.run(self.param.max_iter - self.iter)
-        last = self.param.snapshot_after_train and not should_snapshot(self.param, self.iter)
+        last = self.param.snapshot_after_train and not is_due(self.param.snapshot, self.iter)
         if last or self._checkpointer.snapshot_pending:
             if last:
                 self._checkpointer.resumable.gather()
@@ -471,7 +467,7 @@ class Solver:
             self._checkpointer.load_state_dict(state)
             self._set_position(state.iteration, state.step)
         self._run.report.loggers.begin()
-        if should_snapshot(self.param, self.iter):
+        if is_due(self.param.snapshot, self.iter):
             self._loop.write_snapshot()
 
     def _set_position(self, iteration: int, step: int) -> None:

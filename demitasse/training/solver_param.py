@@ -103,25 +103,6 @@ def _at_least(least: int, name: str, value: int) -> None:
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=name, got=value)
 
 
-def should_display(param: SolverParameter, iteration: int) -> bool:
-    """Return whether loss and learning rate are displayed at an iteration."""
-    return _every(param.display, iteration)
-
-
-def should_snapshot(param: SolverParameter, iteration: int) -> bool:
-    """Return whether a snapshot is written after so many updates."""
-    return _every(param.snapshot, iteration)
-
-
-def should_test(param: SolverParameter, iteration: int) -> bool:
-    """Return whether the nets are tested before an iteration."""
-    return _every(param.test_interval, iteration) and (iteration > 0 or param.test_initialization)
-
-
-def should_test_at_end(param: SolverParameter, iteration: int) -> bool:
-    """Return whether the nets are tested after the last update, of which there may be none."""
-    return _every(param.test_interval, iteration)
-
-
-def _every(interval: int, iteration: int) -> bool:
+def is_due(interval: int, iteration: int) -> bool:
+    """Return whether an action of every ``interval`` iterations is due; with 0 it never is."""
     return bool(interval) and iteration % interval == 0

@@ -1,6 +1,6 @@
 """Arrays, transfers and random words, as :class:`demitasse.backends.base.Backend` specifies."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -371,18 +371,14 @@ def test_errors_leave_a_pass_as_they_are(backend):
 
 
 def test_another_thread_may_use_the_device(backend):
-    found: list[Any] = []
     values = backend.asarray(np.arange(4, dtype=np.float32))
 
-    def work() -> None:
+    def work() -> Any:
         with backend.enter():
-            found.append(backend.to_host(values * 2.0).tolist())
+            return backend.to_host(values * 2.0).tolist()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-
-    assert found == [[0, 2, 4, 6]]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Whole nets: layers in place, live views, other devices, weights, solvers."""
 
 import itertools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -143,66 +143,62 @@ def test_a_net_moves_to_another_device_and_back(other, device, dtype):
 
 
 def test_a_net_runs_in_another_thread(device):
-    net, found = small(device), []
+    net = small(device)
     here = net.forward_backward()
     net.passes = 0
 
-    thread = threading.Thread(target=lambda: found.append(net.forward_backward()))
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(net.forward_backward).result()
 
-    assert found == pytest.approx([here])
+    assert found == pytest.approx(here)
 
 
 def test_nets_that_keep_only_their_outputs_compute_the_same(device, dtype):
     param = parse_text(LENET, NetParameter)
     whole = run(param, device, dtype, INPUTS)
+    gradients = []
     with small(device, dtype, keep_blobs="outputs") as net:
-        for turn in range(2):
+        for _ in range(2):
             net.forward()
             net.backward(-1)
-            if turn == 0:
-                first = np.array(net.params["conv"][0].diff)
-        both = np.array(net.params["conv"][0].diff)
+            gradients.append(np.array(net.params["conv"][0].diff))
 
     want = {"gradient": whole["layer 'conv' (Convolution), gradient of parameter 0"]}
-    expect_same({"gradient": both}, want, dtype, device)
-    assert (first != both).any()
+    expect_same({"gradient": gradients[1]}, want, dtype, device)
+    assert (gradients[0] != gradients[1]).any()
 
 
 def test_weights_are_the_same_file_as_elsewhere(device, tmp_path):
-    small(device).save(tmp_path / "mine.caffemodel")
-    small("numpy").save(tmp_path / "other.caffemodel")
+    files = [tmp_path / "mine.caffemodel", tmp_path / "other.caffemodel"]
+    for place, file in zip((device, "numpy"), files, strict=True):
+        small(place).save(file)
 
-    mine, other = (tmp_path / f"{name}.caffemodel" for name in ("mine", "other"))
-    assert mine.read_bytes() == other.read_bytes()
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_weights_that_the_device_changed_are_saved_and_loaded(device, tmp_path):
     net = small(device)
     net.forward_backward()
     net.update()
-    weights = [np.array(blob.data) for blob in net.learnable_params]
 
     net.save(tmp_path / "net.caffemodel")
-    loaded = Net(
-        parse_text(LENET, NetParameter), "TRAIN", device=device, weights=tmp_path / "net.caffemodel"
-    )
+    loaded = small(device, weights=tmp_path / "net.caffemodel")
 
-    for blob, value in zip(loaded.learnable_params, weights, strict=True):
-        np.testing.assert_array_equal(blob.data, value)
+    for blob, mine in zip(loaded.learnable_params, net.learnable_params, strict=True):
+        np.testing.assert_array_equal(blob.data, mine.data)
 
 
 @pytest.mark.parametrize("kind", RULES)
 def test_solver_steps(kind, device, dtype):
+    momentum = "" if kind in {"AdaGrad", "RMSProp"} else "momentum: 0.9"
+    text = (
+        f'type: "{kind}" base_lr: 0.05 lr_policy: "fixed" {momentum} momentum2: 0.99 '
+        "weight_decay: 0.01 delta: 0.001 clip_gradients: 5 iter_size: 2 "
+        f"net_param {{ {LENET} }}"
+    )
+    param = parse_text(text, SolverParameter)
+
     def trained(place: str | Device) -> dict[str, np.ndarray]:
-        momentum = "" if kind in {"AdaGrad", "RMSProp"} else "momentum: 0.9"
-        param = parse_text(
-            f'type: "{kind}" base_lr: 0.05 lr_policy: "fixed" {momentum} momentum2: 0.99 '
-            "weight_decay: 0.01 delta: 0.001 clip_gradients: 5 iter_size: 2 "
-            f"net_param {{ {LENET} }}",
-            SolverParameter,
-        )
         solver = Solver(param, device=place, dtype=dtype, seed=SEED)
         for name, value in INPUTS.items():
             solver.net.blobs[name].data[...] = value
@@ -217,12 +213,9 @@ def test_solver_steps(kind, device, dtype):
 
 
 def test_means_of_a_test_net(device):
-    def tested(place: str | Device) -> dict[str, np.ndarray]:
-        param = parse_text(
-            f"net_param {{ {NOISE} }} test_iter: 3 test_interval: 1 "
-            'base_lr: 0.1 lr_policy: "fixed"',
-            SolverParameter,
-        )
-        return Solver(param, device=place, seed=SEED).test()
+    fields = 'test_iter: 3 test_interval: 1 base_lr: 0.1 lr_policy: "fixed"'
+    param = parse_text(f"net_param {{ {NOISE} }} {fields}", SolverParameter)
 
-    np.testing.assert_allclose(tested(device)["x"], tested("numpy")["x"], rtol=1e-6)
+    found, want = (Solver(param, device=d, seed=SEED).test()["x"] for d in (device, "numpy"))
+
+    np.testing.assert_allclose(found, want, rtol=1e-6)

@@ -20,12 +20,7 @@ from demitasse.testing.reference.model import Parameter, Value, kind_of, role_of
 
 
 class ExportedProgram:
-    """A program of ``torch.export`` as a reference model.
-
-    Raises:
-        DataError: The file is not trusted, or cannot be read.
-        DemitasseError: PyTorch is not installed.
-    """
+    """A program of ``torch.export`` as a reference model; see ``open_reference`` for errors."""
 
     ordered = True
 

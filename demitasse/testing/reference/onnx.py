@@ -30,12 +30,7 @@ TYPES = {
 
 
 class OnnxModel:
-    """An ONNX model as a reference model, run by ONNX Runtime without graph optimizations.
-
-    Raises:
-        DataError: The file cannot be read, or names external files outside its folder.
-        DemitasseError: onnx or ONNX Runtime is not installed.
-    """
+    """An ONNX model as a reference model, run by ONNX Runtime without graph optimizations."""
 
     ordered = True
 
@@ -121,11 +116,7 @@ def onnx_library(name: str, what: str) -> Any:
 
 
 def read_onnx(path: Path, onnx: Any) -> Any:
-    """Return the ModelProto of a file, with external weights loaded.
-
-    Raises:
-        DataError: The file cannot be read, or names external files outside its folder.
-    """
+    """Return the ModelProto of a file, with external weights of its folder loaded (DataError)."""
     try:
         content = bytes_of_file(path, DataError)
         check_memory_cost(content, onnx.ModelProto, path, DataError)

@@ -38,11 +38,10 @@ ARRAY = re.compile(r"[<>|]?[biufcSU][0-9]{1,9}")
 
 
 def encode(value: object, depth: int = 0) -> Value:
-    """Return a plain value as a message.
+    """Return a plain value as a message; other types, and too deep nesting, raise a TypeError.
 
     Plain are None, bool, int, float, str, bytes, arrays and scalars of NumPy with numbers or texts,
-    and lists, tuples and dicts of plain values. Other types, and nesting that is too deep, raise a
-    TypeError.
+    and lists, tuples and dicts of plain values.
     """
     if depth > DEEPEST:
         message = f"lists and dicts are nested in more than {DEEPEST} levels"
@@ -187,8 +186,7 @@ class LayerState:
             if stored.dtype not in {"<f4", "<f8"}:
                 message = f"a blob of {stored.dtype!r}"
                 raise ValueError(message)
-            values = np.frombuffer(stored.data, np.dtype(stored.dtype))
-            shape = tuple(stored.dim)
+            values, shape = np.frombuffer(stored.data, stored.dtype), tuple(stored.dim)
             if min(shape, default=0) < 0 or 0 < values.size < math.prod(shape):
                 message = f"{values.size} values of a blob of {shape}"
                 raise ValueError(message)

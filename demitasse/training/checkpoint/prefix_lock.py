@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -78,23 +78,18 @@ class PrefixLock:
     @contextmanager
     def held(self, prefix: str) -> Iterator[None]:
         """Lock a prefix during the block, unless this solver has locked the prefix already."""
-        known = lock_path(prefix) in self._files
+        known = set(self._files)
         self.take(prefix)
         try:
             yield
         finally:
-            if not known:
-                self._free(lock_path(prefix))
+            self.free(keep=known)
 
-    def free(self) -> None:
-        """Free all locks that no other solver of this process uses."""
-        for path in list(self._files):
-            self._free(path)
-
-    def _free(self, path: Path) -> None:
-        file = self._files.pop(path)
-        if file is not None:
-            file.users.discard(self)
+    def free(self, keep: Collection[Path] = ()) -> None:
+        """Free all locks but ``keep`` that no other solver of this process uses."""
+        for path in self._files.keys() - keep:
+            if (file := self._files.pop(path)) is not None:
+                file.users.discard(self)
 
 
 def lock_path(prefix: str) -> Path:

@@ -137,16 +137,12 @@ def check_compatible(
     force: bool,
     exact: bool,
 ) -> None:
-    """Warn of differences between a run and a state, and refuse incompatible states.
+    """Warn of differences between a run and a state, and refuse incompatible ones (SnapshotError).
 
     States of Caffe and of older versions have no fingerprint, and are accepted. ``now`` is the
     fingerprint of the run that resumes, ``seed`` the one that the caller asked for, negative for
     any; ``lost`` are layers whose state is not in the state. ``force`` refuses no differences,
-    ``exact`` all that change results.
-
-    Raises:
-        ConfigError: ``force`` and ``exact`` are both given.
-        SnapshotError: Differences are refused; names them.
+    ``exact`` all that change results; both together raise a ConfigError.
     """
     if force and exact:
         message = "force accepts differences and exact refuses them; give one of the two"

@@ -33,18 +33,15 @@ class SnapshotRetention:
     def write(
         self, iteration: int, step: int, resume: ResumeState, prefix: str | os.PathLike[str] | None
     ) -> tuple[Path, Path]:
-        """Write a snapshot, and delete the oldest if there are too many; return its files.
+        """Write a snapshot, and then delete the oldest if there are too many; return its files.
 
         Iterations of the run's snapshots are written to ``resume``. Snapshots with another prefix
         than ``snapshot_prefix`` are not counted, and never deleted.
-
-        Raises:
-            SnapshotError: The snapshot cannot be written; nothing is deleted.
         """
         place = self._run.param.snapshot_prefix if prefix is None else os.fspath(prefix)
         with self.lock.held(place):
             if prefix is None and self._keep_last is not None:
-                resume.snapshot[:] = [*(i for i in self.iterations if i != iteration), iteration]
+                resume.snapshot[:] = self._with(iteration)
             paths = write_snapshot(self._run, iteration, step, resume, place)
             if prefix is None:
                 self.iterations = list(resume.snapshot)
@@ -53,9 +50,12 @@ class SnapshotRetention:
 
     def note_remote(self, iteration: int) -> None:
         """Record a snapshot that another process has written, and deletes in time."""
-        self.iterations = [*(i for i in self.iterations if i != iteration), iteration]
+        self.iterations = self._with(iteration)
         if self._keep_last is not None:
             self.iterations = self.iterations[-self._keep_last :]
+
+    def _with(self, iteration: int) -> list[int]:
+        return [*(i for i in self.iterations if i != iteration), iteration]
 
     def resume(self, state: Path, iteration: int, kept: Iterable[int]) -> None:
         """Continue from a state; delete old snapshots that its run kept and did not delete."""

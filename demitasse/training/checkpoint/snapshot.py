@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +39,7 @@ log = get_logger(__name__)
 def check_prefix(param: SolverParameter, best: bool = False) -> None:
     """Check before training that snapshots, or the best weights, can be written.
 
-    Raises:
-        ConfigError: Snapshots are asked for without a prefix.
-        SnapshotError: The folder does not exist, or cannot be written to.
+    A missing prefix raises a ConfigError, a folder that cannot be written to a SnapshotError.
     """
     if not param.snapshot and not best:
         return
@@ -199,7 +198,4 @@ def _check_counts(resume: ResumeState) -> None:
 
 def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without leading ones: old states give every array four axes."""
-    kept = list(shape)
-    while kept and kept[0] == 1:
-        kept.pop(0)
-    return tuple(kept)
+    return tuple(dropwhile(lambda size: size == 1, shape))

@@ -7,6 +7,7 @@ Source: Caffe, ``SGDSolver::SnapshotSolverState...`` and ``RestoreSolverStateFro
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,12 +116,7 @@ def _is_weights(path: Path) -> bool:
 
 
 def _weights_mistaken_for_state(path: Path) -> SnapshotError:
-    name = path.name
-    for ending in (".caffemodel.h5", ".caffemodel"):
-        if name.endswith(ending):
-            name = name.removesuffix(ending) + ending.replace("caffemodel", "solverstate")
-            break
-    state = path.with_name(name)
+    state = path.with_name(re.sub(r"\.caffemodel(\.h5)?$", r".solverstate\1", path.name))
     example = f", e.g. {state}" if state != path and is_file(state) else ""
     text = (
         "this file contains the weights of a net, not the state of a solver. To resume a run give "

@@ -80,8 +80,8 @@ class GradientBuffer:
     The gradients of the net's parameters are views of the array, without copies.
     """
 
-    def __init__(self, net: Net, memory: ReductionMemory | None = None) -> None:
-        self._memory = ReductionMemory() if memory is None else memory
+    def __init__(self, net: Net, memory: ReductionMemory) -> None:
+        self._memory = memory
         self._params, self._averaged = net.learnable_params, running_averages(net)
         sizes = [blob.count for blob in (*self._params, *self._averaged)]
         self._bounds = list(accumulate(sizes, initial=0))
@@ -112,13 +112,12 @@ class GradientBuffer:
                 view[...] = gradient[: blob.count]
                 self._memory.bind(blob.diff_memory, view)
 
-    def part(self, first: int, end: int) -> Array:
-        """Return the gradients of parameters ``first`` to ``end - 1``. Shape: (n,)."""
-        return self.array[self._bounds[first] : self._bounds[end]]
+    def part(self, first: int, end: int | None = None) -> Array:
+        """Return the gradients of parameters ``first`` to ``end - 1``, or all to the end.
 
-    def tail(self, first: int) -> Array:
-        """Return all from the gradient of parameter ``first`` on. Shape: (n,)."""
-        return self.array[self._bounds[first] :]
+        Shape: (n,).
+        """
+        return self.array[self._bounds[first] : None if end is None else self._bounds[end]]
 
     def load_averages(self, source: GradientBuffer) -> None:
         """Copy the running averages of ``source`` to the net."""
@@ -180,7 +179,7 @@ class GradientAverager:
             for index in range(first):
                 if index not in self._done:
                     self._average(index, index + 1)
-            tail = self._buffer.tail(first)
+            tail = self._buffer.part(first)
             self._group.allreduce(tail)
             tail /= self._group.size
             self._buffer.mark_updated()

@@ -317,12 +317,12 @@ class DistributedGroup:
         Only gradients travel in half precision. Its eleven bits are too few for the small changes
         of a running average, which would stand still. The loss decides whether a run stops.
         """
-        end = len(self._nets[0].learnable_params)
+        begin = end = len(self._nets[0].learnable_params)
         if gradients and self._fp16:
             self._mean([buffer.part(0, end) for buffer in self._buffers])
-            gradients = False
-        begin = 0 if gradients else end
-        self._tail_mean([buffer.tail(begin) for buffer in self._buffers])
+        elif gradients:
+            begin = 0
+        self._tail_mean([buffer.part(begin) for buffer in self._buffers])
 
     def agree_on_request(self, request: str | None) -> str | None:
         notes = self._allgather_notes((request or "").encode())

@@ -50,15 +50,10 @@ IGNORED_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 class Watchdog:
-    """The watchdog of this process, which ends with it.
+    """The watchdog of this process, which ends with it; messages call the process ``name``.
 
-    Args:
-        stop_limit: Seconds that this process may be stopped by a signal.
-        name: Name of this process in messages.
-        launched: Whether this process must end with the process that started it.
-
-    Raises:
-        OSError: The system starts no further process.
+    A signal may stop this process for ``stop_limit`` seconds. If ``launched``, this process must
+    end with the process that started it.
     """
 
     def __init__(self, stop_limit: float, name: str, *, launched: bool = False) -> None:
