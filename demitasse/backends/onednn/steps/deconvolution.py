@@ -15,7 +15,6 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Call, GradArg, InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
     IMAGE_AXES,
-    ConvCall,
     ConvKernels,
     ConvOperands,
     GradientOperands,
@@ -49,7 +48,8 @@ class DeconvStep(WindowStep[ops.Deconv]):
             self.hint = self._describe("forward")
         if at.backward:
             self.kernels = self._kernels()
-            jit_call = jit_call or self._over_tiles()
+            y, _, x = self.hint.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
+            jit_call = jit_call or self.kernels.data(self._operands(x, y))
         if jit_call is not None:
             self.forward_calls = [jit_call]
             return
@@ -80,17 +80,11 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
     def _jit_call(self) -> Runnable | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
-        engine, op, at = self.engine, self.op, self.at
+        engine, op = self.engine, self.op
         if op.after or not overlaps(op):
             return None
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
-        operands = ConvOperands(
-            source=InputArg(Arg.SRC, at.bottom[0], x),
-            target=OutputArg(Arg.DST, at.top[0], y),
-            weight=at.params[0],
-            layouts=at.layouts,
-            bias=self._bias(),
-        )
+        operands = self._operands(x, y)
         with suppress(Declined):
             return OverlapCall(engine, op, operands, kernel_tuning(engine, "overlap_add"))
         return None
@@ -108,22 +102,12 @@ class DeconvStep(WindowStep[ops.Deconv]):
             return ConvKernels(self.engine, self.image)
         return kernels.within(x, y)
 
-    def _over_tiles(self) -> ConvCall | None:
-        """Return the forward pass over tiles; None where that does not pay."""
-        at, (y, _, x) = self.at, self.hint.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
-        operands = ConvOperands(
-            source=InputArg(Arg.SRC, at.bottom[0], x),
-            target=OutputArg(Arg.DST, at.top[0], y),
-            weight=at.params[0],
-            layouts=at.layouts,
-            bias=self._bias(),
-        )
-        return self.kernels.data(operands)
-
-    def _bias(self) -> InputArg | None:
-        """Return an argument for the bias, if there is one."""
-        channels = self.engine.plain((self.image[1],))
-        return InputArg(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
+    def _operands(self, x: Layout, y: Layout) -> ConvOperands:
+        """Return the operands of the forward pass in kernels."""
+        at, bias = self.at, None
+        if self.op.bias:
+            bias = InputArg(Arg.BIAS, at.params[1], self.engine.plain((self.image[1],)))
+        return ConvOperands(*self.in_and_out(x, y), at.params[0], at.layouts, bias)
 
     kind = Pass.TRAINING  # what gradients refer to
 

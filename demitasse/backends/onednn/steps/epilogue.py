@@ -68,7 +68,8 @@ class Epilogue:
             left.pop(0)
             links.append(link)
             result = link[1].top[0]
-        if left and _is_sum(left[0][0]):
+        op = left[0][0] if left else None
+        if isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == ONES:
             at = left.pop(0)[1]
             other, result = at.bottom[at.bottom[0] is result], at.top[0]
         then: ops.Activation | None = None
@@ -109,10 +110,6 @@ def _link(conv: ops.Conv, op: ops.Op, at: Operands) -> Link | None:
             return None
         return op, at
     return None
-
-
-def _is_sum(op: ops.Op) -> bool:
-    return isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == ONES
 
 
 class FoldedWeights(Derived):

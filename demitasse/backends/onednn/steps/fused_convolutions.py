@@ -63,6 +63,8 @@ class SeparableStep(OnednnStep[ops.Conv]):
         y = self.aliased(target, pixels.layouts[2])
         if other is None and y is pixels.layouts[2]:
             y = self._target_layout(target, y)
+        message = "a sum that is written into a part of a larger array"
+        decline_if(other is not None and y.channel_slice is not None, message)
         self.forward_calls = [
             separable_call(
                 engine,
@@ -71,7 +73,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
                 OutputArg(Arg.DST, target, y),
                 (weights[0].folded, weights[1].folded),
                 (rectifier_of(epilogues[0].then), rectifier_of(epilogues[1].then)),
-                other=None if other is None else InputArg(Arg.ADDED, other, _beside(y)),
+                other=None if other is None else InputArg(Arg.ADDED, other, y),
             )
         ]
         self.kept_bytes = sum(one.folded.bias.nbytes for one in weights)
@@ -84,12 +86,6 @@ class SeparableStep(OnednnStep[ops.Conv]):
                 if {*self.at.layouts.preferred(target.data_memory)} == {blocks}:
                     return blocks
         return usual
-
-
-def _beside(y: Layout) -> Layout:
-    """Return the layout of what is added to outputs in this one."""
-    decline_if(y.channel_slice is not None, "a sum that is written into a part of a larger array")
-    return y
 
 
 class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
