@@ -98,18 +98,22 @@ class Engine(HostEngine):
     ) -> Description:
         """Ask for a primitive.
 
-        ``arguments`` are those of the library's function between the engine and the attributes;
-        ``general`` accepts slow code.
+        ``arguments`` are those of the library's function between the engine and the attributes,
+        with layouts and descriptions for their handles. ``general`` accepts slow code.
 
         Raises:
             Declined: The library has only a slow, general one, or none.
         """
+        handles = [
+            value.handle if isinstance(value, (Layout, Description)) else value
+            for value in arguments
+        ]
         if self.library is None:
-            return self._layouts_alone(function, arguments)
+            return self._layouts_alone(function, handles)
         words = _words(function)
         make = getattr(self.library, f"dnnl_{function}_primitive_desc_create")
         attributes = self.attributes if attributes is None else attributes
-        found = self._made(f"oneDNN's {words}", make, self.handle, *arguments, attributes)
+        found = self._made(f"oneDNN's {words}", make, self.handle, *handles, attributes)
         message = f"oneDNN's {words} is slow for this: {found.implementation}"
         decline_if(found.family is CodeFamily.REFERENCE and not general, message)
         return found

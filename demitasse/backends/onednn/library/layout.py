@@ -145,10 +145,7 @@ def part(library: Any, channel_slice: ChannelSlice) -> Layout:
     strides.insert(1, 1)
     if channel_slice.is_whole:
         handle = strided(library, whole, tuple(strides))
-        try:
-            found = layout_of(library, handle)
-        finally:
-            release(library, handle)
+        found = _take(library, handle)
         found.channel_slice = channel_slice
         return found
     parts = tuple(_parts(channel_slice.shape, tuple(strides), (), ()))
@@ -180,18 +177,12 @@ def slabs(library: Any, layout: Layout, size: int) -> list[Layout]:
     block, most = padded[0] // blocks, max(1, size // step)
     whole, rest = divmod(layout.shape[0], block)
     counts = [min(most, whole - first) for first in range(0, whole, most)] + [1] * (rest > 0)
-    made = {count: _leading(library, layout, count * block) for count in set(counts)}
+    made = {}
+    for count in set(counts):
+        sizes = (count * block, *layout.shape[1:])
+        handle = descriptor_of_part(library, layout, sizes, (0,) * len(sizes))
+        made[count] = _take(library, handle)
     return [made[count] for count in counts]
-
-
-def _leading(library: Any, layout: Layout, rows: int) -> Layout:
-    """Return the layout of the first rows of the first axis, a whole number of blocks."""
-    sizes = (rows, *layout.shape[1:])
-    handle = descriptor_of_part(library, layout, sizes, (0,) * len(sizes))
-    try:
-        return layout_of(library, handle)
-    finally:
-        release(library, handle)
 
 
 def descriptor_of_part(library: Any, whole: Layout, shape: Shape, first: Shape) -> int:
@@ -229,10 +220,7 @@ def blocked(library: Any, shape: Shape, axis: int, block: int) -> Layout:
     counts = (*padded[:axis], padded[axis] // block, *padded[axis + 1 :])
     strides = tuple(block * math.prod(counts[place + 1 :]) for place in range(len(counts)))
     handle = _register(Arrangement(shape, padded, strides, (block,), (axis,)))
-    try:
-        return layout_of(library, handle)
-    finally:
-        release(library, handle)
+    return _take(library, handle)
 
 
 def any_layout(library: Any, shape: Shape) -> int:
@@ -256,10 +244,7 @@ def layout_with_tag(library: Any, shape: Shape, tag: int) -> Layout:
     except DeviceError:
         message = f"format {tag}, which is not for {len(shape)} axes"
         raise Declined(message) from None
-    try:
-        return layout_of(library, handle)
-    finally:
-        release(library, handle)
+    return _take(library, handle)
 
 
 def layout_of(library: Any, descriptor: int) -> Layout:
@@ -283,6 +268,14 @@ def layout_of(library: Any, descriptor: int) -> Layout:
         made = Layout(shape, handle, size, is_plain=False, key=key)
         known = _known.setdefault(key, made)
     return known
+
+
+def _take(library: Any, descriptor: int) -> Layout:
+    """Return the layout that a memory descriptor describes, and destroy the descriptor."""
+    try:
+        return layout_of(library, descriptor)
+    finally:
+        release(library, descriptor)
 
 
 def _find_arrangement(library: Any, descriptor: int) -> Arrangement:

@@ -148,20 +148,12 @@ class PReLUStep(OnednnStep[ops.PReLU]):
 
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(
-            "prelu_forward", self.kind, layout.handle, self.engine.any(self.spread), layout.handle
+            "prelu_forward", self.kind, layout, self.engine.any(self.spread), layout
         )
 
     def _gradient(self, hint: Description, layout: Layout) -> Description:
         slopes = hint.descriptor(Query.WEIGHTS)
-        return self.engine.describe(
-            "prelu_backward",
-            layout.handle,
-            slopes,
-            layout.handle,
-            slopes,
-            layout.handle,
-            hint.handle,
-        )
+        return self.engine.describe("prelu_backward", layout, slopes, layout, slopes, layout, hint)
 
     def _forward(self, found: Description, layout: Layout) -> None:
         self.hint, self.layout = found, layout

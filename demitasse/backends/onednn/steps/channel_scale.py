@@ -71,7 +71,7 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
         engine, layout = self.engine, x.layout.handle
         with lent_attributes(engine.library, other=layout if other else None) as attributes:
             found = engine.describe(
-                "binary", Algorithm.MUL, layout, gate.layout.handle, layout, attributes=attributes
+                "binary", Algorithm.MUL, layout, gate.layout, layout, attributes=attributes
             )
         return Call(engine, found, [x, gate, *([other] if other else []), y])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import c_void_p
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,13 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Primitive
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.slice import IMAGES, along, copies_into, part_copy
+from demitasse.backends.onednn.steps.slice import (
+    IMAGES,
+    along,
+    copies_into,
+    describe_concat,
+    part_copy,
+)
 from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_if
 
 
@@ -47,14 +52,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
             reads = [InputArg(Arg.SRC, m, own) for m, own in zip(at.bottom, layouts, strict=True)]
             self.forward_calls = [*copies_into(engine, reads, at.top[0], self.y, op.axis)]
             return
-        found = engine.describe(
-            "concat",
-            self._wanted(layouts),
-            len(layouts),
-            op.axis,
-            (c_void_p * len(layouts))(*[layout.handle for layout in layouts]),
-            general=True,  # made of reorders, which are good
-        )
+        found = describe_concat(engine, self._wanted(layouts), op.axis, layouts)
         y = found.layout(Query.DST)
         arguments = zip(at.bottom, layouts, strict=True)
         reads = [

@@ -133,7 +133,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
             Algorithm.DECONVOLUTION,
             plain.descriptor(Query.DIFF_DST),
             engine.any(turned),
-            bias.handle,
+            bias,
             plain.descriptor(Query.DIFF_SRC),
             *self.window,
         )
@@ -177,13 +177,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         """Ask for the sum of images and one value for each channel."""
         return self.engine.describe("binary", Algorithm.ADD, images, bias, images)
 
-    def prepare_backward(self) -> None:
-        if self.at.param_propagate_down[0]:
-            self._prepare_weights()
-        if self.at.propagate_down[0]:
-            self._prepare_data()
-
-    def _prepare_weights(self) -> None:
+    def _weights_gradient(self) -> Runnable:
         engine, at = self.engine, self.at
         found = self._describe("backward_weights", self.hint)
         dy, w, x = found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
@@ -193,24 +187,17 @@ class DeconvStep(WindowStep[ops.Deconv]):
             GradArg(Arg.DIFF_WEIGHTS, at.params[0], layout) for layout in (engine.plain(self.w), w)
         )
         jit_call = self.kernels.weights(GradientOperands(source, bottom, plain, None, at.layouts))
-        if jit_call is not None:
-            self.backward_calls.append(jit_call)
-            return
-        self.backward_calls.append(Call(engine, found, [source, bottom, packed]))
+        return jit_call or Call(engine, found, [source, bottom, packed])
 
-    def _prepare_data(self) -> None:
+    def _data_gradient(self) -> Runnable:
         at, found = self.at, self.hint
         dy, w, dx = found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         source = InputArg(Arg.SRC, at.top[0], dy, diff=True)
         target = OutputArg(Arg.DST, at.bottom[0], dx, diff=True)
-        jit_call = self.kernels.forward(
-            ConvOperands(source, target, at.params[0], at.layouts), None
-        )
-        if jit_call is not None:
-            self.backward_calls.append(jit_call)
-            return
-        arguments = [source, ParamArg(Arg.WEIGHTS, at.params[0], w), target]
-        self.backward_calls.append(Call(self.engine, found, arguments))
+        operands = ConvOperands(source, target, at.params[0], at.layouts)
+        weight = ParamArg(Arg.WEIGHTS, at.params[0], w)
+        jit_call = self.kernels.forward(operands, None)
+        return jit_call or Call(self.engine, found, [source, weight, target])
 
     def backward(self) -> None:
         super().backward()
@@ -255,12 +242,7 @@ class OverlapCall(PackedConvCall):
             engine.plain(shape) for shape in ((rows, c), (outputs, c), (rows, outputs))
         )
         found = engine.describe(
-            "inner_product_forward",
-            Pass.INFERENCE,
-            x.handle,
-            engine.any((outputs, c)),
-            None,
-            y.handle,
+            "inner_product_forward", Pass.INFERENCE, x, engine.any((outputs, c)), None, y
         )
         self._weight, self._size = found.layout(Query.WEIGHTS), y.size
         self._packed = aligned(self._weight.size)

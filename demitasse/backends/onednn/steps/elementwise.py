@@ -54,7 +54,7 @@ def summed(
             raise
     found = engine.describe(
         "sum",
-        layout.handle,
+        layout,
         count,
         (c_float * count)(*factors),
         (c_void_p * count)(*[layout.handle] * count),

@@ -204,7 +204,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         row = engine.plain((1, self.shape[1], *[1] * (len(self.shape) - 2))).handle
         with lent_attributes(engine.library, other=row, functions=RECTIFIER) as attributes:
             found = engine.describe(
-                "binary", Algorithm.MUL, layout.handle, row, layout.handle, attributes=attributes
+                "binary", Algorithm.MUL, layout, row, layout, attributes=attributes
             )
         arguments = [InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)]
         factors = self.factors

@@ -28,7 +28,6 @@ from demitasse.backends.step import (
     decline_gradients,
     decline_if,
 )
-from demitasse.backends.windows import ConvGeometry
 
 
 class SeparableStep(OnednnStep[ops.Conv]):
@@ -114,7 +113,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         factors = FixedFactors(source.shape[1], links)
         weights = FoldedWeights(conv, epilogue.links)
         self.derived = [factors, weights]
-        folded, expected = (weights.folded, self.expected(source))
+        folded, expected = weights.folded, self.expected(source)
         call, folded.update = pointwise_call(
             engine,
             conv.op,
@@ -146,9 +145,6 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
         decline_if(op.group == 1 or 1 in (c, m) or not (c % BLOCK or m % BLOCK), message)
         self._sizes = math.prod(self.image) // self.image[1], c, m
 
-    def geometry(self) -> ConvGeometry:
-        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
-
     def prepare(self) -> None:
         at = self.at
         written = OutputArg(Arg.DST, at.top[0], self.engine.innermost_layout(self.maps, 1))
@@ -160,27 +156,22 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
             )
         ]
 
-    def prepare_backward(self) -> None:
-        at = self.at
-        if at.param_propagate_down[0]:
-            weight = GradArg(Arg.DST, at.params[0], self.engine.plain(self.w))
-            self.backward_calls.append(
-                self._product(
-                    (self._results(Arg.SRC), self._rows(self.maps[1], turned=True)),
-                    (self._pixels(Arg.WEIGHTS), self._rows(self.image[1])),
-                    (weight, self._filters()),
-                )
-            )
-        if at.propagate_down[0]:
-            layout = self.engine.innermost_layout(self.image, 1)
-            written = OutputArg(Arg.DST, at.bottom[0], layout, diff=True)
-            self.backward_calls.append(
-                self._product(
-                    (self._results(Arg.SRC), self._rows(self.maps[1])),
-                    (self._weight(Arg.WEIGHTS), self._filters()),
-                    (written, self._rows(self.image[1])),
-                )
-            )
+    def _weights_gradient(self) -> Call:
+        weight = GradArg(Arg.DST, self.at.params[0], self.engine.plain(self.w))
+        return self._product(
+            (self._results(Arg.SRC), self._rows(self.maps[1], turned=True)),
+            (self._pixels(Arg.WEIGHTS), self._rows(self.image[1])),
+            (weight, self._filters()),
+        )
+
+    def _data_gradient(self) -> Call:
+        layout = self.engine.innermost_layout(self.image, 1)
+        written = OutputArg(Arg.DST, self.at.bottom[0], layout, diff=True)
+        return self._product(
+            (self._results(Arg.SRC), self._rows(self.maps[1])),
+            (self._weight(Arg.WEIGHTS), self._filters()),
+            (written, self._rows(self.image[1])),
+        )
 
     def _product(self, *matrices: tuple[Argument, int]) -> Call:
         """Return the product of the first two, of which the third is made; each is seen so."""

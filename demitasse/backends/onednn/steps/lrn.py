@@ -86,23 +86,12 @@ class LRNStep(OnednnStep[ops.LRN]):
 
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(
-            "lrn_forward",
-            self.kind,
-            Algorithm.LRN_ACROSS,
-            layout.handle,
-            layout.handle,
-            *self.numbers,
+            "lrn_forward", self.kind, Algorithm.LRN_ACROSS, layout, layout, *self.numbers
         )
 
     def _gradient(self, hint: Description, layout: Layout) -> Description:
         return self.engine.describe(
-            "lrn_backward",
-            Algorithm.LRN_ACROSS,
-            layout.handle,
-            layout.handle,
-            layout.handle,
-            *self.numbers,
-            hint.handle,
+            "lrn_backward", Algorithm.LRN_ACROSS, layout, layout, layout, *self.numbers, hint
         )
 
     def _forward(self, found: Description, layout: Layout) -> None:

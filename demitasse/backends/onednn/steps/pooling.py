@@ -73,7 +73,7 @@ class PoolStep(OnednnStep[ops.Pool]):
             "pooling_forward",
             self.kind,
             self.algorithm,
-            layout.handle,
+            layout,
             self.engine.any(self.op.top),
             *self.window,
         )
@@ -81,12 +81,7 @@ class PoolStep(OnednnStep[ops.Pool]):
     def _gradient(self, hint: Description, x: Layout) -> Description:
         # one value for a channel lies alike in several layouts, of which only the top's own will do
         return self.engine.describe(
-            "pooling_backward",
-            self.algorithm,
-            x.handle,
-            hint.descriptor(Query.DST),
-            *self.window,
-            hint.handle,
+            "pooling_backward", self.algorithm, x, hint.descriptor(Query.DST), *self.window, hint
         )
 
     def _forward(self, found: Description, x: Layout, y: Layout) -> None:

@@ -52,8 +52,8 @@ def describe_softmax(
             "softmax_forward",
             Pass.TRAINING if training else Pass.INFERENCE,
             Algorithm.SOFTMAX,
-            layout.handle,
-            layout.handle,
+            layout,
+            layout,
             axis,
         )
         return found, layout
@@ -175,13 +175,7 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
     def _gradient(self) -> Call:
         at, layout = self.at, self.layout
         found = self.engine.describe(
-            "softmax_backward",
-            Algorithm.SOFTMAX,
-            layout.handle,
-            layout.handle,
-            layout.handle,
-            self.op.axis,
-            self.hint.handle,
+            "softmax_backward", Algorithm.SOFTMAX, layout, layout, layout, self.op.axis, self.hint
         )
         y = InputArg(Arg.DST, at.top[0], layout)
         return Call(self.engine, found, [y, *self.gradients(layout, layout)])
