@@ -302,7 +302,6 @@ class TransposedKernels:
     Its methods return what a Step runs, or None where the library's code is to run.
 
     Attributes:
-        engine: The engine.
         banding: The convolution from the output's gradient to the input's.
     """
 

@@ -30,12 +30,7 @@ from demitasse.backends.step import Declined, Operand, Operands, decline_if
 class NormParts:
     """The operations of one primitive: a BatchNorm, a Scale, or both, and a ReLU.
 
-    Attributes:
-        shape: Of the data, (N, C, *spatial).
-        at: The blobs of the first operation.
-        norm: The BatchNorm and its blobs, or None.
-        scale: The Scale and its blobs, or None.
-        relu: Whether a ReLU follows.
+    Shape of the data: (N, C, *spatial). The blobs ``at`` are those of the first operation.
     """
 
     shape: ops.Shape

@@ -36,8 +36,8 @@ class Layout:
         handle: oneDNN's memory descriptor; lives as long as the process.
         size: Elements of a buffer in this layout, padding included.
         plain: Whether it is C order without padding, that of the host side.
-        home: The range of channels that it is of images with their channels last; all of them where
-            it is that of whole images. None for any other layout, or where nobody asked.
+        channel_slice: The range of channels, all or some, of images with their channels last. None
+            for any other layout, or before ``part`` was called.
     """
 
     __slots__ = ("channel_slice", "handle", "key", "plain", "shape", "size")
@@ -125,13 +125,17 @@ def strided(library: Any, shape: Shape, strides: Shape) -> int:
     return create(function, len(shape), dims(shape), FLOAT32, dims(strides))
 
 
+def c_order(shape: Shape) -> Shape:
+    """Return the strides of C order."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
 def plain(library: Any, shape: Shape) -> Layout:
     """Return the layout in C order."""
     key: Key = (shape, "plain")
     found = _known.get(key)
     if found is None:
-        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        handle = strided(library, shape, strides)
+        handle = strided(library, shape, c_order(shape))
         made = Layout(shape, handle, math.prod(shape), is_plain=True, key=key)
         found = _known.setdefault(key, made)
     return found
@@ -141,7 +145,7 @@ def part(library: Any, channel_slice: ChannelSlice) -> Layout:
     """Return the layout of a range of channels; a buffer begins with the first of them."""
     whole = channel_slice.whole
     outer = (whole[0], *whole[2:], whole[1])
-    strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer) - 1)]
+    strides = [*c_order(outer)[:-1]]
     strides.insert(1, 1)
     if channel_slice.is_whole:
         handle = strided(library, whole, tuple(strides))
@@ -218,7 +222,7 @@ def blocked(library: Any, shape: Shape, axis: int, block: int) -> Layout:
     """
     padded = (*shape[:axis], -(-shape[axis] // block) * block, *shape[axis + 1 :])
     counts = (*padded[:axis], padded[axis] // block, *padded[axis + 1 :])
-    strides = tuple(block * math.prod(counts[place + 1 :]) for place in range(len(counts)))
+    strides = tuple(block * stride for stride in c_order(counts))
     handle = _register(Arrangement(shape, padded, strides, (block,), (axis,)))
     return _take(library, handle)
 
@@ -256,7 +260,8 @@ def layout_of(library: Any, descriptor: int) -> Layout:
     shape, padded, strides, sizes, owners, _ = found = _find_arrangement(library, descriptor)
     parts = _parts(padded, strides, sizes, owners)
     size = found.size if library is None else library.dnnl_memory_desc_get_size(descriptor) // 4
-    if padded == shape and size == math.prod(shape) and parts == _plain_parts(shape):
+    whole = padded == shape and size == math.prod(shape)
+    if whole and parts == _parts(shape, c_order(shape), (), ()):
         return plain(library, shape)
     key: Key = (shape, tuple(parts), padded, size)
     known = _known.get(key)
@@ -327,11 +332,6 @@ def _parts(padded: Shape, strides: Shape, sizes: Shape, owners: Shape) -> list[t
         else:
             joined.append((axis, count, step))
     return joined
-
-
-def _plain_parts(shape: Shape) -> list[tuple[int, ...]]:
-    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return _parts(shape, strides, (), ())
 
 
 def _number(library: Any, descriptor: int, what: Query) -> int:

@@ -519,8 +519,6 @@ class Stream:
     Scratch memory belongs to the thread that runs, so nets in different threads do not meet.
 
     Attributes:
-        engine: oneDNN's engine, which stands for the processor.
-        handle: oneDNN's stream.
         grown: How often scratch memory was replaced by larger one, in any thread.
     """
 

@@ -127,16 +127,10 @@ class DeconvStep(WindowStep[ops.Deconv]):
         turned = (*self.w[:axis], self.w[axis + 1], self.w[axis], *self.w[axis + 2 :])
         bias = engine.plain((self.image[1],))
         # descriptors not of the layouts: one block of channels lies like channels last
-        found = engine.describe(
-            "deconvolution_forward",
-            Pass.TRAINING if at.backward else Pass.INFERENCE,
-            Algorithm.DECONVOLUTION,
-            plain.descriptor(Query.DIFF_DST),
-            engine.any(turned),
-            bias,
-            plain.descriptor(Query.DIFF_SRC),
-            *self.window,
-        )
+        kind = Pass.TRAINING if at.backward else Pass.INFERENCE
+        ends = plain.descriptor(Query.DIFF_DST), engine.any(turned), bias
+        result, method = plain.descriptor(Query.DIFF_SRC), Algorithm.DECONVOLUTION
+        found = engine.describe("deconvolution_forward", kind, method, *ends, result, *self.window)
         weights = found.layout(Query.WEIGHTS)
         message = f"{found.implementation} in place of {plain.implementation}"
         decline_if(found.family is not plain.family or not _lies_like(weights, w, axis), message)

@@ -42,10 +42,9 @@ class Epilogue:
 
     Attributes:
         links: Factors and offsets of its channels.
-        other: A blob that is added, or None.
-        then: The activation that follows, or None.
-        slopes: The slopes of a PReLU that follows in place of an activation, or None.
-        pool: MAX pooling after the activation, or None. Before a rectifier, which is monotone, it
+        other: A blob that is added.
+        slopes: The slopes of a PReLU in place of the activation ``then``.
+        pool: MAX pooling after the activation. Before a rectifier, which is monotone, it
             gives the same; only kernels for which that is so run both.
         target: The blob that is written.
     """
@@ -89,6 +88,13 @@ class Epilogue:
                 raise Declined(message)
             result = at.top[0]
         return cls(links, other, then, slopes, pool, result)
+
+    def call(self, conv: ConvStep, folded: Folded | None = None) -> Runnable:
+        """Return one call for the convolution and the epilogue."""
+        other, slopes, pool = self.other, self.slopes, self.pool
+        return conv.fused(
+            self.target, self.then, other=other, slopes=slopes, folded=folded, pool=pool
+        )
 
     def decline_all_but(self, *parts: str) -> None:
         """Decline parts that a kernel does not compute."""
@@ -147,15 +153,7 @@ class FoldedStep(FusedStep[ops.Conv]):
     def __init__(self, conv: ConvStep, epilogue: Epilogue, followers: Sequence[str]) -> None:
         weights = FoldedWeights(conv, epilogue.links)
         folded = weights.folded
-        call = conv.fused(
-            epilogue.target,
-            epilogue.then,
-            other=epilogue.other,
-            slopes=epilogue.slopes,
-            folded=folded,
-            pool=epilogue.pool,
-        )
-        super().__init__(conv, call, followers)
+        super().__init__(conv, epilogue.call(conv, folded), followers)
         self.derived, self.kept_bytes = [weights], folded.bias.nbytes
 
 

@@ -43,9 +43,8 @@ class SeparableStep(OnednnStep[ops.Conv]):
     ) -> None:
         each, pixels = steps[0], steps[place]
         if not (isinstance(each, ConvStep) and isinstance(pixels, ConvStep)):
-            message = (
-                f"{op_title(chain[place])} behind {op_title(chain[0])}; both are to be oneDNN's"
-            )
+            pair = f"{op_title(chain[place])} behind {op_title(chain[0])}"
+            message = f"{pair}; both are to be oneDNN's"
             raise Declined(message)
         decline_gradients(at)
         super().__init__(engine, each.op, at[0])

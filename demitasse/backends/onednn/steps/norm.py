@@ -142,28 +142,14 @@ class NormStep(OnednnStep[O]):
 
     def _description(self, layout: Layout, parts: NormParts) -> Callable[[], Description]:
         training = self.at.backward or parts.uses_batch_stats
-        return partial(
-            self.engine.describe,
-            "batch_normalization_forward",
-            Pass.TRAINING if training else Pass.INFERENCE,
-            layout,
-            layout,
-            self.eps,
-            parts.flags,
-            self.engine.attributes,
-        )
+        kind = Pass.TRAINING if training else Pass.INFERENCE
+        numbers = layout, layout, self.eps, parts.flags
+        return partial(self.engine.describe, "batch_normalization_forward", kind, *numbers)
 
     def _gradient(self, hint: Description, layout: Layout) -> Description:
-        return self.engine.describe(
-            "batch_normalization_backward",
-            Pass.BACKWARD if self.parts.scale else Pass.BACKWARD_DATA,
-            layout,
-            layout,
-            layout,
-            self.eps,
-            self.parts.flags,
-            hint,
-        )
+        kind = Pass.BACKWARD if self.parts.scale else Pass.BACKWARD_DATA
+        numbers = layout, layout, layout, self.eps, self.parts.flags
+        return self.engine.describe("batch_normalization_backward", kind, *numbers, hint)
 
     def _forward(self, found: Description, layout: Layout) -> None:
         self.layout, (self.source, self.target) = layout, self.in_and_out(layout, layout)
@@ -341,22 +327,18 @@ class NormStep(OnednnStep[O]):
                 GradArg(role, blob, self.channels) if asked else None
                 for role, blob, asked in wanted
             ]
-        bottom = at.bottom[0]
+        bottom, behind = at.bottom[0], None
+        if self.followers and not self.in_place:  # layers in place after it leave their gradient
+            behind = OutputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
         self.jit_backward = NormGradientCall(
             forward,
             None if self.in_place else InputArg(Arg.SRC, bottom, layout),
             InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
             OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True) if at.propagate_down[0] else None,
             gradients,
-            self._behind(),
+            behind,
         )
         self.backward_calls = [self.jit_backward]
-
-    def _behind(self) -> OutputArg | None:
-        """Return where the gradient behind the norm goes that layers in place after it leave."""
-        if self.in_place or not self.followers:
-            return None
-        return OutputArg(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True)
 
     def backward(self) -> None:
         if not self.backward_calls:

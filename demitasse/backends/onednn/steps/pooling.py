@@ -69,13 +69,9 @@ class PoolStep(OnednnStep[ops.Pool]):
         self._forward(*slow)
 
     def _describe(self, layout: Layout) -> Description:
+        y = self.engine.any(self.op.top)
         return self.engine.describe(
-            "pooling_forward",
-            self.kind,
-            self.algorithm,
-            layout,
-            self.engine.any(self.op.top),
-            *self.window,
+            "pooling_forward", self.kind, self.algorithm, layout, y, *self.window
         )
 
     def _gradient(self, hint: Description, x: Layout) -> Description:

@@ -11,7 +11,7 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout, descriptor_of_part, release
+from demitasse.backends.onednn.library.layout import Layout, c_order, descriptor_of_part, release
 from demitasse.backends.onednn.library.primitive import Description, in_some_layout
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.elementwise import summed
@@ -68,7 +68,6 @@ class CropStep(OnednnStep[ops.Crop]):
     """The top has its channels last, unless the bottom is in C order."""
 
     needs_bottom = True
-
     portable_gradient = True
 
     def prepare(self) -> None:
@@ -209,7 +208,7 @@ class PermuteStep(OnednnStep[ops.Permute]):
     def _transposed(self) -> int:
         """Return the descriptor of the top's memory as one of the bottom's shape."""
         op = self.op
-        strides = [math.prod(op.top[place + 1 :]) for place in range(len(op.top))]
+        strides = c_order(op.top)
         turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
         return self.engine.strided(op.bottom, turned)
 

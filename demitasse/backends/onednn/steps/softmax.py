@@ -48,14 +48,8 @@ def describe_softmax(
     """
 
     def describe_in(layout: Layout) -> tuple[Description, Layout]:
-        found = engine.describe(
-            "softmax_forward",
-            Pass.TRAINING if training else Pass.INFERENCE,
-            Algorithm.SOFTMAX,
-            layout,
-            layout,
-            axis,
-        )
+        kind, method = Pass.TRAINING if training else Pass.INFERENCE, Algorithm.SOFTMAX
+        found = engine.describe("softmax_forward", kind, method, layout, layout, axis)
         return found, layout
 
     with suppress(Declined):
