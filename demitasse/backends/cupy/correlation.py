@@ -41,7 +41,7 @@ def two_axes(g: ConvGeometry) -> tuple[int, ...] | None:
 
 
 class Chunk:
-    """The kernels and products for some samples at once; ``axes`` are the rows of ``Correlation``."""
+    """Kernels and products for some samples at once; ``axes`` are the rows of ``Correlation``."""
 
     def __init__(
         self, engine: Engine, geometry: ConvGeometry, dtype: str, samples: int, axes: Array

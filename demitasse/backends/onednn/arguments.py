@@ -255,11 +255,6 @@ class GradArg(BlobArg):
         total += part
 
 
-def converted_bytes(arguments: Sequence[Argument]) -> int:
-    """Return the bytes of the arguments' converted copies."""
-    return sum(argument.copied for argument in arguments)
-
-
 def layout_uses(arguments: Iterable[Argument]) -> list[LayoutUse]:
     """Return the layouts in which arguments use blobs."""
     return [use for argument in arguments if (use := argument.layout_use) is not None]
@@ -319,7 +314,7 @@ class Call:
     @property
     def workspace(self) -> int:
         """Bytes of converted copies it holds."""
-        return converted_bytes(self.arguments)
+        return sum(argument.copied for argument in self.arguments)
 
     @property
     def layout_uses(self) -> list[LayoutUse]:

@@ -38,7 +38,7 @@ class Runnable(Protocol):
         """Bytes it holds."""
 
     @property
-    def implementations(self) -> list[str]:
+    def implementations(self) -> Sequence[str]:
         """Names of the code that it runs."""
 
     @property
@@ -74,11 +74,9 @@ class OnednnStep(Step[Engine, O], Generic[O]):
     ``backward_replayable``.
 
     Attributes:
-        forward_calls: Calls of the forward pass, once prepared.
-        backward_calls: Calls of the backward pass, once prepared.
         derived: Values that are brought up to date before the forward calls.
         followers: Names of the other operations that the forward calls run.
-        kept: Bytes besides those of the calls.
+        kept_bytes: Bytes besides those of the calls.
 
     Raises:
         Declined: The data is not float32, or there is none.

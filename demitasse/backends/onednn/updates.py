@@ -64,7 +64,9 @@ def apply(pieces: Sequence[Piece]) -> None:
     fused: list[Piece] = []
     rest: list[Piece] = []
     for piece in pieces:
-        (fused if tuning.width and _has_kernel(piece) else rest).append(piece)
+        u = piece.update
+        has_kernel = u.kind in NUMBERS and not u.l1 and piece.data.dtype == np.float32
+        (fused if tuning.width and has_kernel else rest).append(piece)
     if fused:
         from demitasse.backends.kernels.fused_optimizer import FusedOptimizer, Parameter
 
@@ -74,11 +76,6 @@ def apply(pieces: Sequence[Piece]) -> None:
         optimizer([_parameter(piece, Parameter) for piece in fused])
     if rest:
         numpy_updates.apply(rest)
-
-
-def _has_kernel(piece: Piece) -> bool:
-    u = piece.update
-    return u.kind in NUMBERS and not u.l1 and piece.data.dtype == np.float32
 
 
 def _parameter(piece: Piece, make: type[Parameter]) -> Parameter:

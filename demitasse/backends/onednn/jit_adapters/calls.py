@@ -20,7 +20,6 @@ from demitasse.backends.onednn.arguments import (
     GradArg,
     InputArg,
     OutputArg,
-    converted_bytes,
     layout_uses,
     written_layout,
 )
@@ -153,7 +152,7 @@ class KernelCall:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        return self.kept_bytes + converted_bytes(self.arguments)
+        return self.kept_bytes + sum(argument.copied for argument in self.arguments)
 
     @property
     def kept_bytes(self) -> int:
@@ -315,12 +314,7 @@ class ConvOperands:
     """The operands of a convolution's forward pass, and what follows.
 
     Attributes:
-        source: What is read.
-        target: What is written.
-        weight: The parameter.
-        layouts: The layouts of other Steps.
         bias: One offset per channel of the output, an argument or an array; None for none.
-        then: The activation of the sums.
         slopes: One slope for each channel of the output, for negative values; None for none.
         external_weights: True if ``Folded`` supplies the filters.
     """
@@ -341,15 +335,7 @@ class ConvOperands:
 
 @dataclass(frozen=True)
 class GradientOperands:
-    """The operands of the gradients of weights and bias.
-
-    Attributes:
-        source: The convolution's input.
-        dy: The gradient of its output.
-        weight: The gradient of its weights, in C order.
-        bias: The gradient of its bias, or None.
-        layouts: The layouts of other Steps.
-    """
+    """The operands of the gradients of weights, in C order, and bias."""
 
     source: InputArg
     dy: InputArg

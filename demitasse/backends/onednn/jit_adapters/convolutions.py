@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,31 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule, plan_depthwise
-from demitasse.backends.kernels.few_inputs import DirectSchedule, plan_direct
-from demitasse.backends.kernels.few_outputs import FewOutputsSchedule, plan_few_outputs
-from demitasse.backends.kernels.grouped import GroupedSchedule, plan_grouped
+from demitasse.backends.kernels.few_inputs import (
+    DirectConvolution,
+    DirectGradient,
+    DirectSchedule,
+    plan_direct,
+)
+from demitasse.backends.kernels.few_outputs import (
+    FewOutputsSchedule,
+    NarrowConvolution,
+    plan_few_outputs,
+)
+from demitasse.backends.kernels.grouped import (
+    GroupedConvolution,
+    GroupedGradient,
+    GroupedSchedule,
+    plan_grouped,
+)
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.kernels.pointwise import PointwiseSchedule, limits_pay, plan_pointwise
+from demitasse.backends.kernels.pointwise import (
+    PointwiseConvolution,
+    PointwiseSchedule,
+    limits_pay,
+    plan_pointwise,
+)
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
@@ -73,7 +93,8 @@ def conv_kernels(
         return ConvKernels(engine, x)
     if op.group == x[1] > 1 and not training:
         try:
-            strips = plan_depthwise(op, x, y, _tuning_for(tuning, x[1]))
+            narrow = NARROW <= x[1] < tuning.width  # vectors no wider than there are channels
+            strips = plan_depthwise(op, x, y, replace(tuning, width=NARROW) if narrow else tuning)
             joined = _joins(op, followers, tuning)
             return DepthwiseKernels(engine, x, strips, joined=joined)
         except Declined as declined:
@@ -98,11 +119,6 @@ def conv_kernels(
         return DirectKernels(engine, x, plan_direct(op, x, y, tuning))
     except Declined as declined:
         return ConvKernels(engine, x, (tiled, str(declined)))
-
-
-def _tuning_for(tuning: Tuning, channels: int) -> Tuning:
-    """Return a tuning whose vectors are no wider than there are channels, if there is one."""
-    return replace(tuning, width=NARROW) if NARROW <= channels < tuning.width else tuning
 
 
 def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
@@ -140,11 +156,7 @@ class PointwiseKernels(ConvKernels):
         if not gains or x is None or y is None or pool or not (x.is_rows and y.is_rows):
             return None  # the library's own code is good
 
-        def make() -> Any:
-            from demitasse.backends.kernels.pointwise import PointwiseConvolution
-
-            return PointwiseConvolution(parts, x, y, None, operands.then)
-
+        make = partial(PointwiseConvolution, parts, x, y, None, operands.then)
         return ConvCall(self.engine, operands, parts.code, make)
 
 
@@ -235,11 +247,7 @@ class NarrowKernels(ConvKernels):
         target = OutputArg(Arg.DST, operands.target.blob, self.engine.plain(lines.y))
         operands = replace(operands, source=source, target=target)
 
-        def make() -> Any:
-            from demitasse.backends.kernels.few_outputs import NarrowConvolution
-
-            return NarrowConvolution(lines, x, operands.then)
-
+        make = partial(NarrowConvolution, lines, x, operands.then)
         return ConvCall(self.engine, operands, lines.code, make)
 
 
@@ -271,7 +279,9 @@ class DirectKernels(ConvKernels):
             return None
 
         operands = replace(operands, source=self._plain(operands.source), target=target)
-        return _direct(PackedConvCall, self.engine, replace(self.banding, pool=pool), operands, y)
+        banding = replace(self.banding, pool=pool)
+        make = partial(DirectConvolution, banding, y, operands.then)
+        return PackedConvCall(self.engine, operands, banding.code, make)
 
     def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
         banding = self.banding
@@ -279,25 +289,10 @@ class DirectKernels(ConvKernels):
         if y is None:
             return None
 
-        from demitasse.backends.kernels.few_inputs import DirectGradient
-
         operands = replace(operands, source=self._plain(operands.source))
         kernel = DirectGradient(banding, y, bias=operands.bias is not None)
         sizes = {"scratch": kernel.scratch_size, "held": kernel.sums.nbytes}
         return FilterGradientCall(self.engine, operands, banding.code, kernel, **sizes)
-
-
-def _direct(
-    call: type[ConvCall], engine: Engine, banding: DirectSchedule, operands: ConvOperands, y: Images
-) -> ConvCall:
-    """Return a call of a direct convolution, whose source is in C order."""
-
-    def make() -> Any:
-        from demitasse.backends.kernels.few_inputs import DirectConvolution
-
-        return DirectConvolution(banding, y, operands.then)
-
-    return call(engine, operands, banding.code, make)
 
 
 @dataclass(frozen=True)
@@ -307,7 +302,6 @@ class TransposedKernels:
     Its methods return what a Step runs, or None where the library's code is to run.
 
     Attributes:
-        engine: The engine.
         banding: The convolution from the output's gradient to the input's.
     """
 
@@ -321,7 +315,8 @@ class TransposedKernels:
             return None
 
         operands = replace(operands, source=self._plain(operands.source))
-        return _direct(TransposedCall, self.engine, self.banding, operands, images)
+        make = partial(DirectConvolution, self.banding, images, operands.then)
+        return TransposedCall(self.engine, operands, self.banding.code, make)
 
     def weights(self, operands: GradientOperands) -> TransposedGradientCall | None:
         """Return the gradient of the weights, in C order, and of the bias."""
@@ -379,8 +374,6 @@ class TransposedGradientCall(KernelCall):
     def __init__(
         self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, images: Images
     ) -> None:
-        from demitasse.backends.kernels.few_inputs import DirectGradient
-
         self.operands, self._banding = operands, banding
         self._kernel = DirectGradient(banding, images, bias=False)
         self._flipped = aligned(banding.y[1] * banding.taps)
@@ -434,8 +427,6 @@ class GroupedKernels(ConvKernels):
         if x is None or y is None or not groups.shared:
             return None
 
-        from demitasse.backends.kernels.grouped import GroupedGradient
-
         operands = replace(operands, source=source, dy=dy)
         kernel = GroupedGradient(groups, x, y, bias=operands.bias is not None)
         return FilterGradientCall(
@@ -458,11 +449,7 @@ class GroupedKernels(ConvKernels):
 
         operands = replace(operands, source=source, target=target)
 
-        def make() -> Any:
-            from demitasse.backends.kernels.grouped import GroupedConvolution
-
-            return GroupedConvolution(groups, x, y, operands.then)
-
+        make = partial(GroupedConvolution, groups, x, y, operands.then)
         return call(self.engine, operands, groups.code, make)
 
     def _read_groups(

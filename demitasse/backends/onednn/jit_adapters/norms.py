@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import norm
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg
+from demitasse.backends.onednn.arguments import Argument, BufferArg, GradArg, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import (
     KernelCall,
     images_of,
@@ -26,20 +25,12 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
-if TYPE_CHECKING:
-    from demitasse.backends.kernels.norm import Normalization, PlaneNorm
-
 
 @dataclass(frozen=True)
 class NormParts:
     """The operations of one primitive: a BatchNorm, a Scale, or both, and a ReLU.
 
-    Attributes:
-        shape: Of the data, (N, C, *spatial).
-        at: The blobs of the first operation.
-        norm: The BatchNorm and its blobs, or None.
-        scale: The Scale and its blobs, or None.
-        relu: Whether a ReLU follows.
+    Shape of the data: (N, C, *spatial). The blobs ``at`` are those of the first operation.
     """
 
     shape: ops.Shape
@@ -78,16 +69,14 @@ def decline_other_scales(op: ops.Scale, at: Operands, shape: ops.Shape) -> None:
     decline_if(len(shape) < 2 or (op.outer, op.dim, op.inner) != channels, message)
 
 
-def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization:
+def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> norm.Normalization:
     """Return a kernel that normalises by the batch's statistics."""
     tuning = kernel_tuning(engine, "norm")
     if parts.norm is None or not parts.uses_batch_stats:
         message = "stored statistics; our kernel computes the batch's"
         raise Declined(message)
     images = suitable_images(layout, takes_rest, tuning.width)
-    from demitasse.backends.kernels.norm import Normalization
-
-    return Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
+    return norm.Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
 
 
 def takes_rest(images: Images, width: int) -> bool:
@@ -95,34 +84,20 @@ def takes_rest(images: Images, width: int) -> bool:
     return norm.takes(images, width) or norm.has_rest(images, width)
 
 
-def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm:
+def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> norm.PlaneNorm:
     """Return a kernel that normalises each channel of each image by itself."""
     tuning = kernel_tuning(engine)
     images = in_padded_blocks(engine, layout)
     if images is None or images_of(layout) is not None:
         images = suitable_images(layout, norm.takes, tuning.width)
-    from demitasse.backends.kernels.norm import PlaneNorm
-
-    return PlaneNorm(images, eps, tuning)
+    return norm.PlaneNorm(images, eps, tuning)
 
 
-class _Source(Protocol):
-    """Whoever has an array for the next call."""
-
-    def array(self) -> np.ndarray:
-        """Return it."""
-
-
-class _Fixed:
-    """An array of our own where there is no parameter."""
-
-    def __init__(self, count: int, number: float = 0.0) -> None:
-        self._array = aligned(count)
-        self._array[...] = number
-
-    def array(self) -> np.ndarray:
-        """Return it."""
-        return self._array
+def _fixed(engine: Engine, count: int, number: float = 0.0) -> BufferArg:
+    """Return an argument of ``count`` equal numbers, in place of an absent parameter."""
+    array = aligned(count)
+    array[...] = number
+    return BufferArg(0, engine.plain((count,)), array)
 
 
 class NormCall(KernelCall):
@@ -131,15 +106,15 @@ class NormCall(KernelCall):
     def __init__(
         self,
         engine: Engine,
-        kernel: Normalization,
+        kernel: norm.Normalization,
         source: InputArg,
         target: OutputArg,
         parameters: Sequence[InputArg],
     ) -> None:
         channels = kernel.mean.shape[0]
         self.kernel, self._source, self._target = kernel, source, target
-        absent = _Fixed(channels, 1.0), _Fixed(channels)
-        self.parameters: tuple[_Source, _Source] = _filled(parameters, absent)
+        absent = _fixed(engine, channels, 1.0), _fixed(engine, channels)
+        self.parameters = _filled(parameters, absent)
         kept = kernel.mean.nbytes + kernel.variance.nbytes + kernel.inverse.nbytes
         super().__init__(engine, (source, *parameters, target), kernel.code, held=kept)
 
@@ -172,26 +147,20 @@ class NormGradientCall(KernelCall):
         gradients: Sequence[GradArg | None],
         behind: OutputArg | None = None,
     ) -> None:
-        from demitasse.backends.kernels.norm import NormalizationGradient
-
-        self._kernel = NormalizationGradient(forward.kernel)
+        self._kernel = norm.NormalizationGradient(forward.kernel)
         self.forward, self.source, self.dy, self._behind = forward, source, dy, behind
         self._both = self._kernel
         if behind is not None:
-            self._both = NormalizationGradient(forward.kernel, behind=True)
-        channels, size = forward.kernel.mean.shape[0], dy.layout.size
+            self._both = norm.NormalizationGradient(forward.kernel, behind=True)
+        engine, channels, size = forward.engine, forward.kernel.mean.shape[0], dy.layout.size
         wanted = [argument for argument in gradients if argument is not None]
-        self._gradients: tuple[_Source, _Source] = _filled(
-            gradients, (_Fixed(channels), _Fixed(channels))
-        )
-        self._dx: _Source = _Fixed(size) if dx is None else dx
-        self._wanted, arguments = (
-            wanted,
-            [argument for argument in (source, dy, dx) if argument is not None],
-        )
-        everything: list[Argument] = [*arguments, *wanted, *([] if behind is None else [behind])]
+        absent = _fixed(engine, channels), _fixed(engine, channels)
+        self._gradients = _filled(gradients, absent)
+        self._dx: Argument = _fixed(engine, size) if dx is None else dx
+        self._wanted = wanted
+        present = [one for one in (source, dy, dx, *wanted, behind) if one is not None]
         kept = 0 if dx is not None else 4 * size
-        super().__init__(forward.engine, everything, self._kernel.code, held=kept)
+        super().__init__(engine, present, self._kernel.code, held=kept)
 
     def __call__(self) -> None:
         if self.source is not None:
@@ -213,8 +182,8 @@ class NormGradientCall(KernelCall):
 
 
 def _filled(
-    given: Sequence[_Source | None], absent: tuple[_Source, _Source]
-) -> tuple[_Source, _Source]:
-    """Return the given sources; absent sources fill the rest."""
+    given: Sequence[Argument | None], absent: tuple[Argument, Argument]
+) -> tuple[Argument, Argument]:
+    """Return the given arguments; absent ones fill the rest."""
     first, second = (one or other for one, other in zip([*given, None, None], absent, strict=False))
     return first, second

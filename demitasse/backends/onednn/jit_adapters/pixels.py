@@ -9,7 +9,11 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import Rectifier
-from demitasse.backends.kernels.pointwise import check_norm_gain, plan_pointwise
+from demitasse.backends.kernels.pointwise import (
+    PointwiseConvolution,
+    check_norm_gain,
+    plan_pointwise,
+)
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.arguments import InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
@@ -45,8 +49,6 @@ def pointwise_call(
     parts = plan_pointwise(op, source.layout.shape, target.layout.shape, kernel_tuning(engine))
     check_norm_gain(parts)
     x, y = (images_of(argument.layout) for argument in (source, target))
-    from demitasse.backends.kernels.pointwise import PointwiseConvolution
-
     if x is None or y is None or not (x.is_rows and y.is_rows):
         message = "images whose channels do not lie side by side; kernels of pixels need that"
         raise Declined(message)
@@ -117,7 +119,12 @@ def rows_call(
         return None
 
     outputs, length = weight.layout.shape
-    kernel = FewRows(rows, length, outputs, panel, columns, tuning, _then(then))
+    epilogue: Then
+    if then is not None and then.function in ("sigmoid", "tanh"):
+        epilogue = "sigmoid" if then.function == "sigmoid" else "tanh"
+    else:
+        epilogue = rectifier_of(then)
+    kernel = FewRows(rows, length, outputs, panel, columns, tuning, epilogue)
     if bias is not None:
         return KernelCall(engine, (source, weight, bias, target), kernel.code, kernel)
 
@@ -125,13 +132,6 @@ def rows_call(
         kernel(x, w, None, y)
 
     return KernelCall(engine, (source, weight, target), kernel.code, run)
-
-
-def _then(then: ops.Activation | None) -> Then:
-    """Return what becomes of the sums."""
-    if then is not None and then.function in ("sigmoid", "tanh"):
-        return "sigmoid" if then.function == "sigmoid" else "tanh"
-    return rectifier_of(then)
 
 
 def _panel(layout: Layout) -> tuple[int, int]:

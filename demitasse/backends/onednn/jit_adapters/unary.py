@@ -1,4 +1,4 @@
-"""Kernels of activations, sums, LRN, softmax, interpolation and ROI pooling, and their calls.
+"""Kernels of elements, channels and short rows, their calls and layouts.
 
 Each function raises ``Declined`` where no kernel can be compiled, or none suits the layout.
 """
@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of, kernel_tuning
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.regions import Bins
 from demitasse.backends.step import Declined, decline_if
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.l2_normalize import L2Normalize
-    from demitasse.backends.kernels.lrn import Response
-    from demitasse.backends.kernels.resize import Interpolation
     from demitasse.backends.kernels.softmax import SmallAxisSoftmax
 
 
@@ -89,50 +84,6 @@ def factors_call(
     return map_call(engine, source, target, ChannelFactors((x, y), *values, tuning))
 
 
-def interpolation_kernel(engine: Engine, op: ops.Interpolation) -> Interpolation:
-    """Return a kernel that resizes channels-last images."""
-    from demitasse.backends.kernels.resize import Interpolation
-
-    n, c, *bottom = op.bottom
-    x, y = (Images.in_blocks((n, c, h, w), c) for h, w in (bottom, op.top[2:]))
-    return Interpolation(x, y, op.cut, op.size, kernel_tuning(engine))
-
-
-def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> L2Normalize:
-    """Return a kernel that divides pixels by their lengths."""
-    from demitasse.backends.kernels.l2_normalize import L2Normalize, takes
-
-    tuning = kernel_tuning(engine)
-    return L2Normalize(suitable_images(layout, takes, tuning.width), eps, tuning)
-
-
-def region_call(
-    engine: Engine, op: ops.ROIPool, source: InputArg, target: OutputArg, bins: Callable[[], Bins]
-) -> KernelCall:
-    """Return a call that takes the maxima of bins of regions.
-
-    The target is in C order.
-    """
-    from demitasse.backends.kernels.roi_pooling import RegionMaxima
-
-    tuning = kernel_tuning(engine)
-    images = suitable_images(source.layout, Images.has_runs, tuning.width)
-    regions, _, rows, columns = op.top
-    kernel = RegionMaxima(images, regions, (rows, columns), tuning)
-    return KernelCall(engine, (source, target), kernel.code, lambda x, y: kernel(x, bins(), y))
-
-
-def means_call(
-    engine: Engine, op: ops.PSROIPool, source: InputArg, target: OutputArg, bins: Callable[[], Bins]
-) -> KernelCall:
-    """Return a call that takes the means of bins, of a map in C order; see :func:`region_call`."""
-    from demitasse.backends.kernels.roi_pooling import RegionMeans
-
-    regions, _, rows, columns = op.top
-    kernel = RegionMeans(op.bottom, regions, (rows, columns), kernel_tuning(engine))
-    return KernelCall(engine, (source, target), kernel.code, lambda x, y: kernel(x, bins(), y))
-
-
 def rows_kernel(
     engine: Engine, rows: int, length: int, images: int | None = None
 ) -> SmallAxisSoftmax:
@@ -147,15 +98,3 @@ def rows_kernel(
     message = f"{rows} rows of {length}; our kernel takes many short rows"
     decline_if(not takes(rows, length, tuning.width), message)
     return SmallAxisSoftmax(rows, length, tuning, images)
-
-
-def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> Response:
-    """Return a kernel of LRN and its gradient, across channels or within them."""
-    from demitasse.backends.kernels import lrn
-
-    tuning, sizes = kernel_tuning(engine), (op.size, op.alpha, op.k)
-    across = op.region == "ACROSS_CHANNELS"
-    takes, kind = (
-        (lrn.takes, lrn.LocalResponse) if across else (lrn.takes_within, lrn.WithinResponse)
-    )
-    return kind(suitable_images(layout, takes, tuning.width, op.size, op.beta), *sizes, tuning)

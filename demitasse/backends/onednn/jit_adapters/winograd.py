@@ -60,10 +60,8 @@ class WinogradKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> WinogradCall | None:
         tiling = self.tiling
-        x, y = (
-            images_in_vectors(argument.layout, tiling.width)
-            for argument in (operands.source, operands.target)
-        )
+        ends = operands.source.layout, operands.target.layout
+        x, y = (images_in_vectors(layout, tiling.width) for layout in ends)
         if x is None or y is None or (pool and not can_pool_tiles(tiling, pool)):
             return None
         if pool and operands.then.limited:  # minus infinity would not become the least number
@@ -98,10 +96,8 @@ class WinogradKernels(ConvKernels):
     def data(self, operands: ConvOperands) -> WinogradCall | None:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
         turned = self.tiling.backward
-        x, y = (
-            images_in_vectors(argument.layout, turned.width)
-            for argument in (operands.source, operands.target)
-        )
+        ends = operands.source.layout, operands.target.layout
+        x, y = (images_in_vectors(layout, turned.width) for layout in ends)
         if x is None or y is None:
             return None
 

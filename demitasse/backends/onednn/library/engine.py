@@ -18,17 +18,9 @@ from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.target import vector_width
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
+from demitasse.backends.onednn.library import layout as layouts
 from demitasse.backends.onednn.library.constants import Arg, Query
-from demitasse.backends.onednn.library.layout import (
-    Layout,
-    any_layout,
-    arrangement_of,
-    layout_of,
-    part,
-    plain,
-    slabs,
-    strided,
-)
+from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.library import AVX2, AVX512, failure, instruction_set, load
 from demitasse.backends.onednn.library.primitive import (
     CodeFamily,
@@ -68,8 +60,6 @@ class Engine(HostEngine):
     Attributes:
         wide: Whether the library uses AVX-512.
         tuning: Of our own kernels, for the instruction set that the library uses; none below AVX2.
-        stream: Where primitives run.
-        handle: oneDNN's engine.
         attributes: Of primitives without anything after them.
     """
 
@@ -98,18 +88,22 @@ class Engine(HostEngine):
     ) -> Description:
         """Ask for a primitive.
 
-        ``arguments`` are those of the library's function between the engine and the attributes;
-        ``general`` accepts slow code.
+        ``arguments`` are those of the library's function between the engine and the attributes,
+        with layouts and descriptions for their handles. ``general`` accepts slow code.
 
         Raises:
             Declined: The library has only a slow, general one, or none.
         """
+        handles = [
+            value.handle if isinstance(value, (Layout, Description)) else value
+            for value in arguments
+        ]
         if self.library is None:
-            return self._layouts_alone(function, arguments)
+            return self._layouts_alone(function, handles)
         words = _words(function)
         make = getattr(self.library, f"dnnl_{function}_primitive_desc_create")
         attributes = self.attributes if attributes is None else attributes
-        found = self._made(f"oneDNN's {words}", make, self.handle, *arguments, attributes)
+        found = self._made(f"oneDNN's {words}", make, self.handle, *handles, attributes)
         message = f"oneDNN's {words} is slow for this: {found.implementation}"
         decline_if(found.family is CodeFamily.REFERENCE and not general, message)
         return found
@@ -128,26 +122,25 @@ class Engine(HostEngine):
         places = CONVOLUTIONS.get(function)
         if places is None:
             raise Declined(message)
-        layouts = {}
+        descriptors = {}
         for what, place in places.items():
-            known = arrangement_of(arguments[place])
-            layouts[what] = arguments[place]
+            known = layouts.arrangement_of(arguments[place])
+            descriptors[what] = arguments[place]
             if not known.strides:
                 weights = what in (Query.WEIGHTS, Query.DIFF_WEIGHTS)
-                layouts[what] = (
+                descriptors[what] = (
                     self.plain(known.shape).handle if weights else self.innermost(known.shape, 1)
                 )
-        return Undescribed(layouts, f"no kernel of ours takes this; {message}")
+        return Undescribed(descriptors, f"no kernel of ours takes this; {message}")
 
     def describe_reorder(self, here: int, there: int) -> Description:
         """Ask for a copy from one descriptor to another."""
         if self.library is None:
             tuning = replace(self.tuning, threads=wanted())
-            return CopyDescription(arrangement_of(here), arrangement_of(there), tuning)
-        make, title = (
-            self.library.dnnl_reorder_primitive_desc_create,
-            "oneDNN's copy between layouts",
-        )
+            ends = layouts.arrangement_of(here), layouts.arrangement_of(there)
+            return CopyDescription(*ends, tuning)
+        make = self.library.dnnl_reorder_primitive_desc_create
+        title = "oneDNN's copy between layouts"
         return self._made(title, make, here, self.handle, there, self.handle, self.attributes)
 
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
@@ -165,7 +158,7 @@ class Engine(HostEngine):
         Large arrays are copied slab by slab, and the memory of each copied slab is returned to
         the system. The two arrays are never complete at the same time.
         """
-        parts = slabs(self.library, there, SLAB)
+        parts = layouts.slabs(self.library, there, SLAB)
         copies = [(part, self._known_copier(self.plain(part.shape), part)) for part in parts]
         read = written = 0
         # an interrupt would leave half of each array
@@ -203,37 +196,37 @@ class Engine(HostEngine):
         """Return a descriptor that leaves the layout of ``shape`` to the primitive."""
         found = self._any.get(shape)
         if found is None:
-            found = self._any.setdefault(shape, any_layout(self.library, shape))
+            found = self._any.setdefault(shape, layouts.any_layout(self.library, shape))
         return found
 
     def plain(self, shape: tuple[int, ...]) -> Layout:
         """Return the layout of a shape in C order."""
-        return plain(self.library, shape)
+        return layouts.plain(self.library, shape)
 
     def strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
         """Return the descriptor of a part of a buffer; it lives as long as the process."""
         found = self._strided.get((shape, strides))
         if found is None:
-            made = strided(self.library, shape, strides)
+            made = layouts.strided(self.library, shape, strides)
             found = self._strided.setdefault((shape, strides), made)
         return found
 
     def innermost(self, shape: tuple[int, ...], axis: int) -> int:
         """Return the descriptor of C order but for one axis, whose elements lie side by side."""
         outer = (*shape[:axis], *shape[axis + 1 :], shape[axis])
-        strides = [math.prod(outer[place + 1 :]) for place in range(len(outer) - 1)]
+        strides = [*layouts.c_order(outer)[:-1]]
         strides.insert(axis, 1)
         return self.strided(shape, tuple(strides))
 
     def innermost_layout(self, shape: tuple[int, ...], axis: int) -> Layout:
         """Return the layout with one axis innermost."""
-        return layout_of(self.library, self.innermost(shape, axis))
+        return layouts.layout_of(self.library, self.innermost(shape, axis))
 
     def part(self, channel_slice: ChannelSlice) -> Layout:
         """Return the layout of a range of channels of images with their channels last."""
         found = self._parts.get(channel_slice)
         if found is None:
-            found = self._parts.setdefault(channel_slice, part(self.library, channel_slice))
+            found = self._parts.setdefault(channel_slice, layouts.part(self.library, channel_slice))
         return found
 
     def whole(self, layout: Layout) -> Layout:

@@ -36,8 +36,8 @@ class Layout:
         handle: oneDNN's memory descriptor; lives as long as the process.
         size: Elements of a buffer in this layout, padding included.
         plain: Whether it is C order without padding, that of the host side.
-        home: The range of channels that it is of images with their channels last; all of them where
-            it is that of whole images. None for any other layout, or where nobody asked.
+        channel_slice: The range of channels, all or some, of images with their channels last. None
+            for any other layout, or before ``part`` was called.
     """
 
     __slots__ = ("channel_slice", "handle", "key", "plain", "shape", "size")
@@ -125,13 +125,17 @@ def strided(library: Any, shape: Shape, strides: Shape) -> int:
     return create(function, len(shape), dims(shape), FLOAT32, dims(strides))
 
 
+def c_order(shape: Shape) -> Shape:
+    """Return the strides of C order."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
 def plain(library: Any, shape: Shape) -> Layout:
     """Return the layout in C order."""
     key: Key = (shape, "plain")
     found = _known.get(key)
     if found is None:
-        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        handle = strided(library, shape, strides)
+        handle = strided(library, shape, c_order(shape))
         made = Layout(shape, handle, math.prod(shape), is_plain=True, key=key)
         found = _known.setdefault(key, made)
     return found
@@ -141,14 +145,11 @@ def part(library: Any, channel_slice: ChannelSlice) -> Layout:
     """Return the layout of a range of channels; a buffer begins with the first of them."""
     whole = channel_slice.whole
     outer = (whole[0], *whole[2:], whole[1])
-    strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer) - 1)]
+    strides = [*c_order(outer)[:-1]]
     strides.insert(1, 1)
     if channel_slice.is_whole:
         handle = strided(library, whole, tuple(strides))
-        try:
-            found = layout_of(library, handle)
-        finally:
-            release(library, handle)
+        found = _take(library, handle)
         found.channel_slice = channel_slice
         return found
     parts = tuple(_parts(channel_slice.shape, tuple(strides), (), ()))
@@ -180,18 +181,12 @@ def slabs(library: Any, layout: Layout, size: int) -> list[Layout]:
     block, most = padded[0] // blocks, max(1, size // step)
     whole, rest = divmod(layout.shape[0], block)
     counts = [min(most, whole - first) for first in range(0, whole, most)] + [1] * (rest > 0)
-    made = {count: _leading(library, layout, count * block) for count in set(counts)}
+    made = {}
+    for count in set(counts):
+        sizes = (count * block, *layout.shape[1:])
+        handle = descriptor_of_part(library, layout, sizes, (0,) * len(sizes))
+        made[count] = _take(library, handle)
     return [made[count] for count in counts]
-
-
-def _leading(library: Any, layout: Layout, rows: int) -> Layout:
-    """Return the layout of the first rows of the first axis, a whole number of blocks."""
-    sizes = (rows, *layout.shape[1:])
-    handle = descriptor_of_part(library, layout, sizes, (0,) * len(sizes))
-    try:
-        return layout_of(library, handle)
-    finally:
-        release(library, handle)
 
 
 def descriptor_of_part(library: Any, whole: Layout, shape: Shape, first: Shape) -> int:
@@ -227,12 +222,9 @@ def blocked(library: Any, shape: Shape, axis: int, block: int) -> Layout:
     """
     padded = (*shape[:axis], -(-shape[axis] // block) * block, *shape[axis + 1 :])
     counts = (*padded[:axis], padded[axis] // block, *padded[axis + 1 :])
-    strides = tuple(block * math.prod(counts[place + 1 :]) for place in range(len(counts)))
+    strides = tuple(block * stride for stride in c_order(counts))
     handle = _register(Arrangement(shape, padded, strides, (block,), (axis,)))
-    try:
-        return layout_of(library, handle)
-    finally:
-        release(library, handle)
+    return _take(library, handle)
 
 
 def any_layout(library: Any, shape: Shape) -> int:
@@ -256,10 +248,7 @@ def layout_with_tag(library: Any, shape: Shape, tag: int) -> Layout:
     except DeviceError:
         message = f"format {tag}, which is not for {len(shape)} axes"
         raise Declined(message) from None
-    try:
-        return layout_of(library, handle)
-    finally:
-        release(library, handle)
+    return _take(library, handle)
 
 
 def layout_of(library: Any, descriptor: int) -> Layout:
@@ -271,7 +260,8 @@ def layout_of(library: Any, descriptor: int) -> Layout:
     shape, padded, strides, sizes, owners, _ = found = _find_arrangement(library, descriptor)
     parts = _parts(padded, strides, sizes, owners)
     size = found.size if library is None else library.dnnl_memory_desc_get_size(descriptor) // 4
-    if padded == shape and size == math.prod(shape) and parts == _plain_parts(shape):
+    whole = padded == shape and size == math.prod(shape)
+    if whole and parts == _parts(shape, c_order(shape), (), ()):
         return plain(library, shape)
     key: Key = (shape, tuple(parts), padded, size)
     known = _known.get(key)
@@ -283,6 +273,14 @@ def layout_of(library: Any, descriptor: int) -> Layout:
         made = Layout(shape, handle, size, is_plain=False, key=key)
         known = _known.setdefault(key, made)
     return known
+
+
+def _take(library: Any, descriptor: int) -> Layout:
+    """Return the layout that a memory descriptor describes, and destroy the descriptor."""
+    try:
+        return layout_of(library, descriptor)
+    finally:
+        release(library, descriptor)
 
 
 def _find_arrangement(library: Any, descriptor: int) -> Arrangement:
@@ -334,11 +332,6 @@ def _parts(padded: Shape, strides: Shape, sizes: Shape, owners: Shape) -> list[t
         else:
             joined.append((axis, count, step))
     return joined
-
-
-def _plain_parts(shape: Shape) -> list[tuple[int, ...]]:
-    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return _parts(shape, strides, (), ())
 
 
 def _number(library: Any, descriptor: int, what: Query) -> int:

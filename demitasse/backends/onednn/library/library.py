@@ -156,7 +156,8 @@ def _load_first() -> tuple[Any, Status]:
         try:
             with runtime_environment():
                 library = ctypes.CDLL(place)
-            version = _version(library)
+            library.dnnl_version.restype, library.dnnl_version.argtypes = POINTER(Version), []
+            version: Version = library.dnnl_version().contents
             if version.major != 3:
                 refused.append(f"{place} is version {version.major}, 3 is needed")
                 continue
@@ -218,13 +219,6 @@ def _environments() -> Iterator[str]:
     import sysconfig  # takes a moment, and is seldom come to
 
     yield sysconfig.get_path("data")  # /usr/local, where Debian's own Python has /usr as its prefix
-
-
-def _version(library: Any) -> Version:
-    library.dnnl_version.restype = POINTER(Version)
-    library.dnnl_version.argtypes = []
-    version: Version = library.dnnl_version().contents
-    return version
 
 
 def instruction_set(library: Any) -> int:

@@ -137,10 +137,6 @@ class Undescribed(Description):
     def __init__(self, layouts: Mapping[Query, int], reason: str) -> None:
         self._library, self._layouts, self._reason = None, layouts, reason
 
-    def bytes_of(self, what: Query) -> int:
-        del what
-        return 0
-
     def descriptor(self, what: Query, index: int = 0) -> int:
         del index
         return self._layouts.get(what, 0)
@@ -164,10 +160,6 @@ class CopyDescription(Description):
         self.reach = source.first + source.size, target.first + target.size
         self.pieces = list(copy_pieces(source, target))
         self.implementation = f"copy llvm:{tuning.instructions}"
-
-    def bytes_of(self, what: Query) -> int:
-        del what
-        return 0
 
     def descriptor(self, what: Query, index: int = 0) -> int:
         del what, index
@@ -527,8 +519,6 @@ class Stream:
     Scratch memory belongs to the thread that runs, so nets in different threads do not meet.
 
     Attributes:
-        engine: oneDNN's engine, which stands for the processor.
-        handle: oneDNN's stream.
         grown: How often scratch memory was replaced by larger one, in any thread.
     """
 

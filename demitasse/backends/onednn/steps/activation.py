@@ -53,7 +53,8 @@ def rectifying(
     """
     with suppress(Declined):
         found, role = sloping(engine, describe, plain, 0, other)
-        number = _number(slope) if slope else _negative_zero()
+        number = aligned(1)
+        number[0] = slope or -0.0
         return found, [(role, engine.plain((1,) * axes).handle, number)]
     functions = [(Algorithm.RELU, slope, 0.0)] if slope else RECTIFIER
     with lent_attributes(engine.library, other=other, functions=functions) as lent:
@@ -80,16 +81,6 @@ def sloping(
         message = f"slopes behind {plain.implementation}, in place of which oneDNN would run "
         raise Declined(message + found.implementation)
     return found, Arg.SLOPE if other is None else Arg.SECOND_SLOPE
-
-
-def _negative_zero() -> np.ndarray:
-    return _number(-0.0)
-
-
-def _number(value: float) -> np.ndarray:
-    number = aligned(1)
-    number[0] = value
-    return number
 
 
 def post_ops(then: ops.Activation) -> Sequence[primitive.Function]:
@@ -157,20 +148,12 @@ class PReLUStep(OnednnStep[ops.PReLU]):
 
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(
-            "prelu_forward", self.kind, layout.handle, self.engine.any(self.spread), layout.handle
+            "prelu_forward", self.kind, layout, self.engine.any(self.spread), layout
         )
 
     def _gradient(self, hint: Description, layout: Layout) -> Description:
         slopes = hint.descriptor(Query.WEIGHTS)
-        return self.engine.describe(
-            "prelu_backward",
-            layout.handle,
-            slopes,
-            layout.handle,
-            slopes,
-            layout.handle,
-            hint.handle,
-        )
+        return self.engine.describe("prelu_backward", layout, slopes, layout, slopes, layout, hint)
 
     def _forward(self, found: Description, layout: Layout) -> None:
         self.hint, self.layout = found, layout

@@ -6,7 +6,6 @@ A Scale by a second bottom (N, C), or an Axpy, which adds other images too.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import in_some_layout, lent_attributes
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Operand, Operands, decline_if
-
-if TYPE_CHECKING:
-    pass
 
 
 class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
@@ -71,7 +67,7 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
         engine, layout = self.engine, x.layout.handle
         with lent_attributes(engine.library, other=layout if other else None) as attributes:
             found = engine.describe(
-                "binary", Algorithm.MUL, layout, gate.layout.handle, layout, attributes=attributes
+                "binary", Algorithm.MUL, layout, gate.layout, layout, attributes=attributes
             )
         return Call(engine, found, [x, gate, *([other] if other else []), y])
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import c_void_p
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,13 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Primitive
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.slice import IMAGES, along, copies_into, part_copy
+from demitasse.backends.onednn.steps.slice import (
+    IMAGES,
+    along,
+    copies_into,
+    describe_concat,
+    part_copy,
+)
 from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_if
 
 
@@ -47,14 +52,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
             reads = [InputArg(Arg.SRC, m, own) for m, own in zip(at.bottom, layouts, strict=True)]
             self.forward_calls = [*copies_into(engine, reads, at.top[0], self.y, op.axis)]
             return
-        found = engine.describe(
-            "concat",
-            self._wanted(layouts),
-            len(layouts),
-            op.axis,
-            (c_void_p * len(layouts))(*[layout.handle for layout in layouts]),
-            general=True,  # made of reorders, which are good
-        )
+        found = describe_concat(engine, self._wanted(layouts), op.axis, layouts)
         y = found.layout(Query.DST)
         arguments = zip(at.bottom, layouts, strict=True)
         reads = [
@@ -120,44 +118,24 @@ class ConcatStep(OnednnStep[ops.Concat]):
 FLOAT_BYTES = 4
 
 
-class _Part(NamedTuple):
-    """A bottom and where it goes.
-
-    Attributes:
-        bottom: The blob.
-        target: The layout of its channels in the top.
-        begin: Bytes from the top's beginning to theirs.
-    """
-
-    bottom: Operand
-    target: Layout
-    begin: int
-
-
 class InPlaceConcat:
     """Every bottom is where it belongs, or is copied there from whatever layout it is in."""
+
+    implementations = ("joined in place",)
+    workspace = 0
 
     def __init__(self, engine: Engine, at: Operands, channel_slice: ChannelSlice) -> None:
         self._engine = engine
         self._top = OutputArg(Arg.DST, at.top[0], engine.part(channel_slice))
         self._top.engine = engine
-        self._parts: list[_Part] = []
+        # bottoms, layouts of their channels in the top, and bytes to their beginning in the top
+        self._parts: list[tuple[Operand, Layout, int]] = []
         first = 0
         for blob in at.bottom:
             target = engine.part(channel_slice.part(blob.shape, first))
-            self._parts.append(_Part(blob, target, first * FLOAT_BYTES))
+            self._parts.append((blob, target, first * FLOAT_BYTES))
             first += blob.shape[1]
         self._copies: dict[tuple[Layout, Layout], Primitive] = {}
-
-    @property
-    def implementations(self) -> list[str]:
-        """Names of the code that it runs."""
-        return ["joined in place"]
-
-    @property
-    def workspace(self) -> int:
-        """Bytes it holds."""
-        return 0
 
     @property
     def layout_uses(self) -> list[LayoutUse]:
@@ -166,11 +144,10 @@ class InPlaceConcat:
 
     def __call__(self) -> None:
         begin = address(self._top.array())
-        for part in self._parts:
-            source, layout = self._bottom(part.bottom)
-            where = begin + part.begin
-            if layout is not part.target or address(source) != where:
-                self._copy(source, layout, part.target, where)
+        for blob, target, first in self._parts:
+            source, layout = self._bottom(blob)
+            if layout is not target or address(source) != begin + first:
+                self._copy(source, layout, target, begin + first)
 
     def _bottom(self, blob: Operand) -> tuple[np.ndarray, Layout]:
         """Return a bottom's array as it is, and its layout."""

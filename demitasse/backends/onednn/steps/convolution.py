@@ -79,9 +79,23 @@ class WindowStep(OnednnStep[C]):
         gaps = dims(tuple(d - 1 for d in op.dilation))
         self.window = [dims(op.stride), gaps, dims(op.pad), dims(op.after or op.pad)]
 
-    @abstractmethod
     def geometry(self) -> ConvGeometry:
-        """Return where image and map are."""
+        """Return the sizes of image and map."""
+        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
+
+    def prepare_backward(self) -> None:
+        if self.at.param_propagate_down[0]:
+            self.backward_calls.append(self._weights_gradient())
+        if self.at.propagate_down[0]:
+            self.backward_calls.append(self._data_gradient())
+
+    @abstractmethod
+    def _weights_gradient(self) -> Runnable:
+        """Return a call that adds to the gradients of weight and bias."""
+
+    @abstractmethod
+    def _data_gradient(self) -> Runnable:
+        """Return a call that writes the gradient of the bottom."""
 
     def describe(
         self,
@@ -100,13 +114,13 @@ class WindowStep(OnednnStep[C]):
         Raises:
             Declined: The library has no good primitive.
         """
-        offsets = () if part == "backward_data" else (bias.handle if bias else None,)
+        offsets = () if part == "backward_data" else (bias,)
         return self.engine.describe(
             f"convolution_{part}",
             *([self.kind] if part == "forward" else []),
             Algorithm.CONVOLUTION,
             *(x, w, *offsets, y, *self.window),
-            *([hint.handle] if hint else []),
+            *([hint] if hint else []),
             attributes=attributes,
         )
 
@@ -135,9 +149,6 @@ class ConvStep(WindowStep[ops.Conv]):
         self.transposed = (
             transposed_kernels(engine, op, self.image, self.maps) if at.backward else None
         )
-
-    def geometry(self) -> ConvGeometry:
-        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
 
     def prepare(self) -> None:
         found, top = self._choose(), self.at.top[0]
@@ -342,7 +353,8 @@ class ConvStep(WindowStep[ops.Conv]):
         arguments: list[Argument] = [InputArg(Arg.SRC, at.bottom[0], x)]
         if folded is not None:
             packed = aligned(w.size)
-            folded.update = partial(self._pack, packed=packed)
+            plain = self.engine.plain(w.shape)
+            folded.update = partial(self.engine.reorder, here=plain, target=packed, there=w)
             offsets = self.engine.plain((self.maps[1],)).handle
             own = (Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)
             fixed = [*own, *fixed]
@@ -354,16 +366,6 @@ class ConvStep(WindowStep[ops.Conv]):
             arguments.append(InputArg(Arg.ADDED, other, y))
         arguments += ends
         return Call(self.engine, found, [*arguments, OutputArg(Arg.DST, target, y)], fixed)
-
-    def _pack(self, weights: np.ndarray, packed: np.ndarray) -> None:
-        layout = self.layouts[1]
-        self.engine.reorder(weights, self.engine.plain(layout.shape), packed, layout)
-
-    def prepare_backward(self) -> None:
-        if self.at.param_propagate_down[0]:
-            self.backward_calls.append(self._weights_gradient())
-        if self.at.propagate_down[0]:
-            self.backward_calls.append(self._data_gradient())
 
     @property
     def backward_replayable(self) -> bool:

@@ -15,7 +15,6 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Call, GradArg, InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
     IMAGE_AXES,
-    ConvCall,
     ConvKernels,
     ConvOperands,
     GradientOperands,
@@ -49,7 +48,8 @@ class DeconvStep(WindowStep[ops.Deconv]):
             self.hint = self._describe("forward")
         if at.backward:
             self.kernels = self._kernels()
-            jit_call = jit_call or self._over_tiles()
+            y, _, x = self.hint.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
+            jit_call = jit_call or self.kernels.data(self._operands(x, y))
         if jit_call is not None:
             self.forward_calls = [jit_call]
             return
@@ -80,17 +80,11 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
     def _jit_call(self) -> Runnable | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
-        engine, op, at = self.engine, self.op, self.at
+        engine, op = self.engine, self.op
         if op.after or not overlaps(op):
             return None
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
-        operands = ConvOperands(
-            source=InputArg(Arg.SRC, at.bottom[0], x),
-            target=OutputArg(Arg.DST, at.top[0], y),
-            weight=at.params[0],
-            layouts=at.layouts,
-            bias=self._bias(),
-        )
+        operands = self._operands(x, y)
         with suppress(Declined):
             return OverlapCall(engine, op, operands, kernel_tuning(engine, "overlap_add"))
         return None
@@ -108,22 +102,12 @@ class DeconvStep(WindowStep[ops.Deconv]):
             return ConvKernels(self.engine, self.image)
         return kernels.within(x, y)
 
-    def _over_tiles(self) -> ConvCall | None:
-        """Return the forward pass over tiles; None where that does not pay."""
-        at, (y, _, x) = self.at, self.hint.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
-        operands = ConvOperands(
-            source=InputArg(Arg.SRC, at.bottom[0], x),
-            target=OutputArg(Arg.DST, at.top[0], y),
-            weight=at.params[0],
-            layouts=at.layouts,
-            bias=self._bias(),
-        )
-        return self.kernels.data(operands)
-
-    def _bias(self) -> InputArg | None:
-        """Return an argument for the bias, if there is one."""
-        channels = self.engine.plain((self.image[1],))
-        return InputArg(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
+    def _operands(self, x: Layout, y: Layout) -> ConvOperands:
+        """Return the operands of the forward pass in kernels."""
+        at, bias = self.at, None
+        if self.op.bias:
+            bias = InputArg(Arg.BIAS, at.params[1], self.engine.plain((self.image[1],)))
+        return ConvOperands(*self.in_and_out(x, y), at.params[0], at.layouts, bias)
 
     kind = Pass.TRAINING  # what gradients refer to
 
@@ -143,16 +127,10 @@ class DeconvStep(WindowStep[ops.Deconv]):
         turned = (*self.w[:axis], self.w[axis + 1], self.w[axis], *self.w[axis + 2 :])
         bias = engine.plain((self.image[1],))
         # descriptors not of the layouts: one block of channels lies like channels last
-        found = engine.describe(
-            "deconvolution_forward",
-            Pass.TRAINING if at.backward else Pass.INFERENCE,
-            Algorithm.DECONVOLUTION,
-            plain.descriptor(Query.DIFF_DST),
-            engine.any(turned),
-            bias.handle,
-            plain.descriptor(Query.DIFF_SRC),
-            *self.window,
-        )
+        kind = Pass.TRAINING if at.backward else Pass.INFERENCE
+        ends = plain.descriptor(Query.DIFF_DST), engine.any(turned), bias
+        result, method = plain.descriptor(Query.DIFF_SRC), Algorithm.DECONVOLUTION
+        found = engine.describe("deconvolution_forward", kind, method, *ends, result, *self.window)
         weights = found.layout(Query.WEIGHTS)
         message = f"{found.implementation} in place of {plain.implementation}"
         decline_if(found.family is not plain.family or not _lies_like(weights, w, axis), message)
@@ -193,13 +171,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         """Ask for the sum of images and one value for each channel."""
         return self.engine.describe("binary", Algorithm.ADD, images, bias, images)
 
-    def prepare_backward(self) -> None:
-        if self.at.param_propagate_down[0]:
-            self._prepare_weights()
-        if self.at.propagate_down[0]:
-            self._prepare_data()
-
-    def _prepare_weights(self) -> None:
+    def _weights_gradient(self) -> Runnable:
         engine, at = self.engine, self.at
         found = self._describe("backward_weights", self.hint)
         dy, w, x = found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
@@ -209,24 +181,17 @@ class DeconvStep(WindowStep[ops.Deconv]):
             GradArg(Arg.DIFF_WEIGHTS, at.params[0], layout) for layout in (engine.plain(self.w), w)
         )
         jit_call = self.kernels.weights(GradientOperands(source, bottom, plain, None, at.layouts))
-        if jit_call is not None:
-            self.backward_calls.append(jit_call)
-            return
-        self.backward_calls.append(Call(engine, found, [source, bottom, packed]))
+        return jit_call or Call(engine, found, [source, bottom, packed])
 
-    def _prepare_data(self) -> None:
+    def _data_gradient(self) -> Runnable:
         at, found = self.at, self.hint
         dy, w, dx = found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         source = InputArg(Arg.SRC, at.top[0], dy, diff=True)
         target = OutputArg(Arg.DST, at.bottom[0], dx, diff=True)
-        jit_call = self.kernels.forward(
-            ConvOperands(source, target, at.params[0], at.layouts), None
-        )
-        if jit_call is not None:
-            self.backward_calls.append(jit_call)
-            return
-        arguments = [source, ParamArg(Arg.WEIGHTS, at.params[0], w), target]
-        self.backward_calls.append(Call(self.engine, found, arguments))
+        operands = ConvOperands(source, target, at.params[0], at.layouts)
+        weight = ParamArg(Arg.WEIGHTS, at.params[0], w)
+        jit_call = self.kernels.forward(operands, None)
+        return jit_call or Call(self.engine, found, [source, weight, target])
 
     def backward(self) -> None:
         super().backward()
@@ -271,12 +236,7 @@ class OverlapCall(PackedConvCall):
             engine.plain(shape) for shape in ((rows, c), (outputs, c), (rows, outputs))
         )
         found = engine.describe(
-            "inner_product_forward",
-            Pass.INFERENCE,
-            x.handle,
-            engine.any((outputs, c)),
-            None,
-            y.handle,
+            "inner_product_forward", Pass.INFERENCE, x, engine.any((outputs, c)), None, y
         )
         self._weight, self._size = found.layout(Query.WEIGHTS), y.size
         self._packed = aligned(self._weight.size)

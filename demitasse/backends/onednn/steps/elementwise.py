@@ -54,7 +54,7 @@ def summed(
             raise
     found = engine.describe(
         "sum",
-        layout.handle,
+        layout,
         count,
         (c_float * count)(*factors),
         (c_void_p * count)(*[layout.handle] * count),
@@ -138,13 +138,7 @@ FUNCTIONS: dict[str, Callable[..., Function]] = {
 
 
 class ElementwiseStep(OnednnStep[ops.Activation]):
-    """y = f(x), in whatever layout the data is.
-
-    Attributes:
-        function: How it is computed.
-        known: What the gradient is computed from.
-        copies: Whether that is a copy of the input.
-    """
+    """y = f(x), in whatever layout the data is; ``known`` is the gradient's source."""
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)

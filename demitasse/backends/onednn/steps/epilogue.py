@@ -42,10 +42,9 @@ class Epilogue:
 
     Attributes:
         links: Factors and offsets of its channels.
-        other: A blob that is added, or None.
-        then: The activation that follows, or None.
-        slopes: The slopes of a PReLU that follows in place of an activation, or None.
-        pool: MAX pooling after the activation, or None. Before a rectifier, which is monotone, it
+        other: A blob that is added.
+        slopes: The slopes of a PReLU in place of the activation ``then``.
+        pool: MAX pooling after the activation. Before a rectifier, which is monotone, it
             gives the same; only kernels for which that is so run both.
         target: The blob that is written.
     """
@@ -68,7 +67,8 @@ class Epilogue:
             left.pop(0)
             links.append(link)
             result = link[1].top[0]
-        if left and _is_sum(left[0][0]):
+        op = left[0][0] if left else None
+        if isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == ONES:
             at = left.pop(0)[1]
             other, result = at.bottom[at.bottom[0] is result], at.top[0]
         then: ops.Activation | None = None
@@ -88,6 +88,13 @@ class Epilogue:
                 raise Declined(message)
             result = at.top[0]
         return cls(links, other, then, slopes, pool, result)
+
+    def call(self, conv: ConvStep, folded: Folded | None = None) -> Runnable:
+        """Return one call for the convolution and the epilogue."""
+        other, slopes, pool = self.other, self.slopes, self.pool
+        return conv.fused(
+            self.target, self.then, other=other, slopes=slopes, folded=folded, pool=pool
+        )
 
     def decline_all_but(self, *parts: str) -> None:
         """Decline parts that a kernel does not compute."""
@@ -109,10 +116,6 @@ def _link(conv: ops.Conv, op: ops.Op, at: Operands) -> Link | None:
             return None
         return op, at
     return None
-
-
-def _is_sum(op: ops.Op) -> bool:
-    return isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == ONES
 
 
 class FoldedWeights(Derived):
@@ -150,15 +153,7 @@ class FoldedStep(FusedStep[ops.Conv]):
     def __init__(self, conv: ConvStep, epilogue: Epilogue, followers: Sequence[str]) -> None:
         weights = FoldedWeights(conv, epilogue.links)
         folded = weights.folded
-        call = conv.fused(
-            epilogue.target,
-            epilogue.then,
-            other=epilogue.other,
-            slopes=epilogue.slopes,
-            folded=folded,
-            pool=epilogue.pool,
-        )
-        super().__init__(conv, call, followers)
+        super().__init__(conv, epilogue.call(conv, folded), followers)
         self.derived, self.kept_bytes = [weights], folded.bias.nbytes
 
 
@@ -207,7 +202,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         row = engine.plain((1, self.shape[1], *[1] * (len(self.shape) - 2))).handle
         with lent_attributes(engine.library, other=row, functions=RECTIFIER) as attributes:
             found = engine.describe(
-                "binary", Algorithm.MUL, layout.handle, row, layout.handle, attributes=attributes
+                "binary", Algorithm.MUL, layout, row, layout, attributes=attributes
             )
         arguments = [InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)]
         factors = self.factors

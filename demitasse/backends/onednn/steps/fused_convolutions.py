@@ -28,7 +28,6 @@ from demitasse.backends.step import (
     decline_gradients,
     decline_if,
 )
-from demitasse.backends.windows import ConvGeometry
 
 
 class SeparableStep(OnednnStep[ops.Conv]):
@@ -44,9 +43,8 @@ class SeparableStep(OnednnStep[ops.Conv]):
     ) -> None:
         each, pixels = steps[0], steps[place]
         if not (isinstance(each, ConvStep) and isinstance(pixels, ConvStep)):
-            message = (
-                f"{op_title(chain[place])} behind {op_title(chain[0])}; both are to be oneDNN's"
-            )
+            pair = f"{op_title(chain[place])} behind {op_title(chain[0])}"
+            message = f"{pair}; both are to be oneDNN's"
             raise Declined(message)
         decline_gradients(at)
         super().__init__(engine, each.op, at[0])
@@ -63,6 +61,8 @@ class SeparableStep(OnednnStep[ops.Conv]):
         y = self.aliased(target, pixels.layouts[2])
         if other is None and y is pixels.layouts[2]:
             y = self._target_layout(target, y)
+        message = "a sum that is written into a part of a larger array"
+        decline_if(other is not None and y.channel_slice is not None, message)
         self.forward_calls = [
             separable_call(
                 engine,
@@ -71,7 +71,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
                 OutputArg(Arg.DST, target, y),
                 (weights[0].folded, weights[1].folded),
                 (rectifier_of(epilogues[0].then), rectifier_of(epilogues[1].then)),
-                other=None if other is None else InputArg(Arg.ADDED, other, _beside(y)),
+                other=None if other is None else InputArg(Arg.ADDED, other, y),
             )
         ]
         self.kept_bytes = sum(one.folded.bias.nbytes for one in weights)
@@ -84,12 +84,6 @@ class SeparableStep(OnednnStep[ops.Conv]):
                 if {*self.at.layouts.preferred(target.data_memory)} == {blocks}:
                     return blocks
         return usual
-
-
-def _beside(y: Layout) -> Layout:
-    """Return the layout of what is added to outputs in this one."""
-    decline_if(y.channel_slice is not None, "a sum that is written into a part of a larger array")
-    return y
 
 
 class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
@@ -118,7 +112,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         factors = FixedFactors(source.shape[1], links)
         weights = FoldedWeights(conv, epilogue.links)
         self.derived = [factors, weights]
-        folded, expected = (weights.folded, self.expected(source))
+        folded, expected = weights.folded, self.expected(source)
         call, folded.update = pointwise_call(
             engine,
             conv.op,
@@ -150,9 +144,6 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
         decline_if(op.group == 1 or 1 in (c, m) or not (c % BLOCK or m % BLOCK), message)
         self._sizes = math.prod(self.image) // self.image[1], c, m
 
-    def geometry(self) -> ConvGeometry:
-        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
-
     def prepare(self) -> None:
         at = self.at
         written = OutputArg(Arg.DST, at.top[0], self.engine.innermost_layout(self.maps, 1))
@@ -164,27 +155,22 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
             )
         ]
 
-    def prepare_backward(self) -> None:
-        at = self.at
-        if at.param_propagate_down[0]:
-            weight = GradArg(Arg.DST, at.params[0], self.engine.plain(self.w))
-            self.backward_calls.append(
-                self._product(
-                    (self._results(Arg.SRC), self._rows(self.maps[1], turned=True)),
-                    (self._pixels(Arg.WEIGHTS), self._rows(self.image[1])),
-                    (weight, self._filters()),
-                )
-            )
-        if at.propagate_down[0]:
-            layout = self.engine.innermost_layout(self.image, 1)
-            written = OutputArg(Arg.DST, at.bottom[0], layout, diff=True)
-            self.backward_calls.append(
-                self._product(
-                    (self._results(Arg.SRC), self._rows(self.maps[1])),
-                    (self._weight(Arg.WEIGHTS), self._filters()),
-                    (written, self._rows(self.image[1])),
-                )
-            )
+    def _weights_gradient(self) -> Call:
+        weight = GradArg(Arg.DST, self.at.params[0], self.engine.plain(self.w))
+        return self._product(
+            (self._results(Arg.SRC), self._rows(self.maps[1], turned=True)),
+            (self._pixels(Arg.WEIGHTS), self._rows(self.image[1])),
+            (weight, self._filters()),
+        )
+
+    def _data_gradient(self) -> Call:
+        layout = self.engine.innermost_layout(self.image, 1)
+        written = OutputArg(Arg.DST, self.at.bottom[0], layout, diff=True)
+        return self._product(
+            (self._results(Arg.SRC), self._rows(self.maps[1])),
+            (self._weight(Arg.WEIGHTS), self._filters()),
+            (written, self._rows(self.image[1])),
+        )
 
     def _product(self, *matrices: tuple[Argument, int]) -> Call:
         """Return the product of the first two, of which the third is made; each is seen so."""

@@ -55,14 +55,7 @@ def fuse(
     epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
     if epilogue.links:
         return FoldedStep(first, epilogue, names)
-    call = first.fused(
-        epilogue.target,
-        epilogue.then,
-        other=epilogue.other,
-        slopes=epilogue.slopes,
-        pool=epilogue.pool,
-    )
-    return FusedStep(first, call, names)
+    return FusedStep(first, epilogue.call(first), names)
 
 
 def _norm(

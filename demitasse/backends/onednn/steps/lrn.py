@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import Argument, Call, InputArg
-from demitasse.backends.onednn.jit_adapters.calls import IMAGE_AXES, KernelCall
-from demitasse.backends.onednn.jit_adapters.unary import (
-    first_suitable,
-    lengths_kernel,
-    lrn_kernel,
-    map_call,
-)
+from demitasse.backends.onednn.jit_adapters.calls import IMAGE_AXES, KernelCall, kernel_tuning
+from demitasse.backends.onednn.jit_adapters.unary import first_suitable, map_call, suitable_images
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -55,14 +49,22 @@ class LRNStep(OnednnStep[ops.LRN]):
                 self._forward(found, layout)
                 return
         try:
-            self.layout, kernel = first_suitable(
-                self._layouts(), partial(lrn_kernel, self.engine, self.op)
-            )
+            self.layout, kernel = first_suitable(self._layouts(), self._kernel)
         except Declined as declined:
             message = f"{self.op.region} of {self.op.size} to {self.op.beta:g}: {declined}"
             raise Declined(message) from None
         self.jit_forward, ends = kernel, self.in_and_out(self.layout, self.layout)
         self.forward_calls = [self._kernel_call(kernel, kernel.forward, ends)]
+
+    def _kernel(self, layout: Layout) -> Response:
+        """Return a kernel of LRN and its gradient, across channels or within them."""
+        from demitasse.backends.kernels import lrn
+
+        op, tuning = self.op, kernel_tuning(self.engine)
+        takes = lrn.takes if self.across else lrn.takes_within
+        kind = lrn.LocalResponse if self.across else lrn.WithinResponse
+        images = suitable_images(layout, takes, tuning.width, op.size, op.beta)
+        return kind(images, op.size, op.alpha, op.k, tuning)
 
     def _kernel_call(
         self, kernel: Response, run: Callable[..., None], arguments: Sequence[Argument]
@@ -84,23 +86,12 @@ class LRNStep(OnednnStep[ops.LRN]):
 
     def _describe(self, layout: Layout) -> Description:
         return self.engine.describe(
-            "lrn_forward",
-            self.kind,
-            Algorithm.LRN_ACROSS,
-            layout.handle,
-            layout.handle,
-            *self.numbers,
+            "lrn_forward", self.kind, Algorithm.LRN_ACROSS, layout, layout, *self.numbers
         )
 
     def _gradient(self, hint: Description, layout: Layout) -> Description:
         return self.engine.describe(
-            "lrn_backward",
-            Algorithm.LRN_ACROSS,
-            layout.handle,
-            layout.handle,
-            layout.handle,
-            *self.numbers,
-            hint.handle,
+            "lrn_backward", Algorithm.LRN_ACROSS, layout, layout, layout, *self.numbers, hint
         )
 
     def _forward(self, found: Description, layout: Layout) -> None:
@@ -133,12 +124,17 @@ class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
             raise Declined(message)
 
     def prepare(self) -> None:
+        from demitasse.backends.kernels.l2_normalize import L2Normalize, takes
+
         at, engine = self.at, self.engine
+        tuning = kernel_tuning(engine)
+
+        def make(layout: Layout) -> L2Normalize:
+            return L2Normalize(suitable_images(layout, takes, tuning.width), self.op.eps, tuning)
+
         expected = engine.whole(self.expected(at.bottom[0], self.op.bottom))
         last = engine.innermost_layout(self.op.bottom, 1)
-        layout, kernel = first_suitable(
-            (expected, last), lambda layout: lengths_kernel(engine, layout, self.op.eps)
-        )
+        layout, kernel = first_suitable((expected, last), make)
         self.derived, self.kept_bytes = [_Scales(at.params, kernel)], kernel.scales.nbytes
         self.forward_calls = [map_call(engine, *self.in_and_out(layout, layout), kernel)]
 

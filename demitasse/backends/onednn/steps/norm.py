@@ -81,7 +81,6 @@ class NormStep(OnednnStep[O]):
         self.mean, self.variance = aligned(channels), aligned(channels)
         if parts.norm is None:
             self.variance[...] = 1.0 - TINY
-        self.wants_gradient = self.at.backward
         self.in_place = self.at.top[0] is self.at.bottom[0]
         self.spare: np.ndarray | None = None
         self.input: np.ndarray | None = None
@@ -134,7 +133,7 @@ class NormStep(OnednnStep[O]):
 
     def _prepare_in(self, layout: Layout) -> None:
         found = self._describe(layout)
-        if self.wants_gradient:
+        if self.at.backward:
             self._gradient(found, layout)
         self._forward(found, layout)
 
@@ -142,29 +141,15 @@ class NormStep(OnednnStep[O]):
         return self._description(layout, parts or self.parts)()
 
     def _description(self, layout: Layout, parts: NormParts) -> Callable[[], Description]:
-        training = self.wants_gradient or parts.uses_batch_stats
-        return partial(
-            self.engine.describe,
-            "batch_normalization_forward",
-            Pass.TRAINING if training else Pass.INFERENCE,
-            layout.handle,
-            layout.handle,
-            self.eps,
-            parts.flags,
-            self.engine.attributes,
-        )
+        training = self.at.backward or parts.uses_batch_stats
+        kind = Pass.TRAINING if training else Pass.INFERENCE
+        numbers = layout, layout, self.eps, parts.flags
+        return partial(self.engine.describe, "batch_normalization_forward", kind, *numbers)
 
     def _gradient(self, hint: Description, layout: Layout) -> Description:
-        return self.engine.describe(
-            "batch_normalization_backward",
-            Pass.BACKWARD if self.parts.scale else Pass.BACKWARD_DATA,
-            layout.handle,
-            layout.handle,
-            layout.handle,
-            self.eps,
-            self.parts.flags,
-            hint.handle,
-        )
+        kind = Pass.BACKWARD if self.parts.scale else Pass.BACKWARD_DATA
+        numbers = layout, layout, layout, self.eps, self.parts.flags
+        return self.engine.describe("batch_normalization_backward", kind, *numbers, hint)
 
     def _forward(self, found: Description, layout: Layout) -> None:
         self.layout, (self.source, self.target) = layout, self.in_and_out(layout, layout)
@@ -176,12 +161,11 @@ class NormStep(OnednnStep[O]):
         ]
         self.state += self.workspace_of(found)
         self.call = Call(self.engine, found, arguments, self.state)
-        if self.wants_gradient:
+        if self.at.backward:
             self.hint = found
         else:  # other Steps often take its place
             self.call.primitive.forget(self._description(layout, self.parts))
         self.forward_calls = [self.call]
-        self._exchange(layout)
 
     def _forward_in_kernels(self, kernel: NormKernel, layout: Layout) -> None:
         """Let kernels of our own normalise."""
@@ -189,11 +173,6 @@ class NormStep(OnednnStep[O]):
         self.source, self.target = self.in_and_out(layout, layout)
         self.jit_forward = NormCall(self.engine, kernel, self.source, self.target, self._factors())
         self.forward_calls = [self.jit_forward]
-        self._exchange(layout)
-
-    def _exchange(self, layout: Layout) -> None:
-        """Note whether the input is kept by an exchange of buffers."""
-        self.swaps = self.in_place and self.wants_gradient and not layout.plain
 
     def _factors(self) -> list[InputArg]:
         """Return the arguments of scale and shift."""
@@ -215,7 +194,7 @@ class NormStep(OnednnStep[O]):
     def forward(self) -> None:
         if self.parts.norm and not self.parts.uses_batch_stats:
             self._use_stored(self.parts.norm[1])
-        if self.in_place and self.wants_gradient:
+        if self.in_place and self.at.backward:
             self._run_keeping_input()
         else:
             (self.jit_forward or self.call)()
@@ -232,7 +211,7 @@ class NormStep(OnednnStep[O]):
         """
         source, memory = self.source.array(), self.target.memory
         spare = aligned(self.layout.size) if self.spare is None else self.spare
-        if self.swaps and memory.device_array is source:
+        if not self.layout.plain and memory.device_array is source:
             kept, target, self.spare = source, spare, source
             memory.exchange_private(self.layout, target)
         else:  # who has lent us what we read uses it again
@@ -344,22 +323,18 @@ class NormStep(OnednnStep[O]):
                 GradArg(role, blob, self.channels) if asked else None
                 for role, blob, asked in wanted
             ]
-        bottom = at.bottom[0]
+        bottom, behind = at.bottom[0], None
+        if self.followers and not self.in_place:  # layers in place after it leave their gradient
+            behind = OutputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
         self.jit_backward = NormGradientCall(
             forward,
             None if self.in_place else InputArg(Arg.SRC, bottom, layout),
             InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
             OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True) if at.propagate_down[0] else None,
             gradients,
-            self._behind(),
+            behind,
         )
         self.backward_calls = [self.jit_backward]
-
-    def _behind(self) -> OutputArg | None:
-        """Return where the gradient behind the norm goes that layers in place after it leave."""
-        if self.in_place or not self.followers:
-            return None
-        return OutputArg(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True)
 
     def backward(self) -> None:
         if not self.backward_calls:

@@ -6,20 +6,15 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall
-from demitasse.backends.onednn.jit_adapters.unary import (
-    first_suitable,
-    interpolation_kernel,
-    map_call,
-    means_call,
-    region_call,
-)
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, kernel_tuning
+from demitasse.backends.onednn.jit_adapters.unary import first_suitable, map_call, suitable_images
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
@@ -74,24 +69,15 @@ class PoolStep(OnednnStep[ops.Pool]):
         self._forward(*slow)
 
     def _describe(self, layout: Layout) -> Description:
+        y = self.engine.any(self.op.top)
         return self.engine.describe(
-            "pooling_forward",
-            self.kind,
-            self.algorithm,
-            layout.handle,
-            self.engine.any(self.op.top),
-            *self.window,
+            "pooling_forward", self.kind, self.algorithm, layout, y, *self.window
         )
 
     def _gradient(self, hint: Description, x: Layout) -> Description:
         # one value for a channel lies alike in several layouts, of which only the top's own will do
         return self.engine.describe(
-            "pooling_backward",
-            self.algorithm,
-            x.handle,
-            hint.descriptor(Query.DST),
-            *self.window,
-            hint.handle,
+            "pooling_backward", self.algorithm, x, hint.descriptor(Query.DST), *self.window, hint
         )
 
     def _forward(self, found: Description, x: Layout, y: Layout) -> None:
@@ -213,6 +199,11 @@ class _RegionStep(OnednnStep[O]):
         images, size = op.bottom[0], (op.bottom[2], op.bottom[3])
         return self.cut(corners, op.scale, (op.top[2], op.top[3]), images, size)
 
+    def _call(self, kernel: Any, layout: Layout) -> KernelCall:
+        """Return a call of a kernel of the map, in this layout, and the present bins."""
+        ends = self.in_and_out(layout, self.engine.plain(self.op.top))
+        return KernelCall(self.engine, ends, kernel.code, lambda x, y: kernel(x, self._bins(), y))
+
 
 class PSROIPoolStep(_RegionStep[ops.PSROIPool]):
     """From C order."""
@@ -220,9 +211,12 @@ class PSROIPoolStep(_RegionStep[ops.PSROIPool]):
     cut = staticmethod(bins_between)
 
     def prepare(self) -> None:
+        from demitasse.backends.kernels.roi_pooling import RegionMeans
+
         plain, op = self.engine.plain, self.op
-        ends = self.in_and_out(plain(op.bottom), plain(op.top))
-        self.forward_calls = [means_call(self.engine, op, *ends, self._bins)]
+        regions, _, rows, columns = op.top
+        kernel = RegionMeans(op.bottom, regions, (rows, columns), kernel_tuning(self.engine))
+        self.forward_calls = [self._call(kernel, plain(op.bottom))]
 
 
 class ROIPoolStep(_RegionStep[ops.ROIPool]):
@@ -237,8 +231,12 @@ class ROIPoolStep(_RegionStep[ops.ROIPool]):
         self.forward_calls = [call]
 
     def _in(self, layout: Layout) -> KernelCall:
-        ends = self.in_and_out(layout, self.engine.plain(self.op.top))
-        return region_call(self.engine, self.op, *ends, self._bins)
+        from demitasse.backends.kernels.roi_pooling import RegionMaxima
+
+        tuning = kernel_tuning(self.engine)
+        images = suitable_images(layout, Images.has_runs, tuning.width)
+        regions, _, rows, columns = self.op.top
+        return self._call(RegionMaxima(images, regions, (rows, columns), tuning), layout)
 
 
 class InterpolationStep(OnednnStep[ops.Interpolation]):
@@ -250,7 +248,11 @@ class InterpolationStep(OnednnStep[ops.Interpolation]):
     portable_gradient = True
 
     def prepare(self) -> None:
+        from demitasse.backends.kernels.resize import Interpolation
+
         engine, op = self.engine, self.op
+        n, c, *bottom = op.bottom
+        before, after = (Images.in_blocks((n, c, h, w), c) for h, w in (bottom, op.top[2:]))
+        kernel = Interpolation(before, after, op.cut, op.size, kernel_tuning(engine))
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
-        kernel = interpolation_kernel(engine, op)
         self.forward_calls = [map_call(engine, *self.in_and_out(x, y), kernel)]

@@ -56,10 +56,10 @@ class Product:
         self._forward = engine.describe(
             "inner_product_forward",
             Pass.TRAINING,
-            self.x.handle,
-            engine.any((m, k)) if rows >= FEW else self.w.handle,
-            self._row.handle if self._row else None,
-            self.y.handle,
+            self.x,
+            engine.any((m, k)) if rows >= FEW else self.w,
+            self._row,
+            self.y,
             attributes=attributes,
         )
         self._packed = self._forward.layout(Query.WEIGHTS)
@@ -78,8 +78,8 @@ class Product:
 
         The weight is used as it is, in C order: for few rows that is the fastest there is.
         """
-        handles = self.x.handle, self.w.handle, self.y.handle
-        found = self._engine.describe("inner_product_backward_data", *handles, self._forward.handle)
+        layouts = self.x, self.w, self.y
+        found = self._engine.describe("inner_product_backward_data", *layouts, self._forward)
         source = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
         target = _argument(OutputArg, Arg.DIFF_SRC, dx, self.x, diff=True)
         weight = InputArg(Arg.WEIGHTS, self._weight, self.w)
@@ -89,12 +89,7 @@ class Product:
         """Return a call that adds to the gradients of W and, with ``bias``, of b."""
         row = self._row if bias else None
         found = self._engine.describe(
-            "inner_product_backward_weights",
-            self.x.handle,
-            self.w.handle,
-            row.handle if row else None,
-            self.y.handle,
-            self._forward.handle,
+            "inner_product_backward_weights", self.x, self.w, row, self.y, self._forward
         )
         source = _argument(InputArg, Arg.SRC, x, self.x)
         gradient = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
@@ -167,13 +162,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
 
     def _describe(self, w: int, attributes: int | None = None) -> Description:
         return self.engine.describe(
-            "inner_product_forward",
-            self.kind,
-            self.x.handle,
-            w,
-            self.bias.handle if self.bias else None,
-            self.y.handle,
-            attributes=attributes,
+            "inner_product_forward", self.kind, self.x, w, self.bias, self.y, attributes=attributes
         )
 
     def _jit_call(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
@@ -239,23 +228,16 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         self.backward_calls.append(Call(self.engine, found, arguments))
 
     def _describe_weights(self, hint: Description, w: int, bias: Layout | None) -> Description:
-        return self.engine.describe(
-            "inner_product_backward_weights",
-            self.x.handle,
-            w,
-            bias.handle if bias else None,
-            self.y.handle,
-            hint.handle,
-        )
+        return self.engine.describe("inner_product_backward_weights", self.x, w, bias, self.y, hint)
 
     def _prepare_data(self) -> None:
         at = self.at
         found = self.engine.describe(
             "inner_product_backward_data",
-            self.x.handle,
+            self.x,
             self.hint.descriptor(Query.WEIGHTS),
-            self.y.handle,
-            self.hint.handle,
+            self.y,
+            self.hint,
         )
         dy, dx = self.gradients(self.x, self.y)
         weight = InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS))

@@ -2,7 +2,7 @@
 
 What goes into the gates from outside is one product for all steps, and so are all gradients of
 weights; only the product with the hidden state waits for the step before. The steps run in kernels
-of our own, or one by one in the library and numpy (``sequences.py``).
+of our own, or one by one in the library and numpy.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from demitasse.backends.onednn.step import Fixed
 from demitasse.backends.onednn.steps.activation import post_ops, rectifying
 from demitasse.backends.onednn.steps.convolution import WindowStep
 from demitasse.backends.step import Memory, Operand, Operands, decline_if
-from demitasse.backends.windows import ConvGeometry
 
 FEWEST = 16
 """Columns from which on it pays: as many as a vector has numbers."""
@@ -103,9 +102,6 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
         self.window = [dims((1, op.stride[0])), dims((0, op.dilation[0] - 1)), pad, pad]
         self.hint = self._describe(engine.attributes)
 
-    def geometry(self) -> ConvGeometry:
-        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
-
     def prepare(self) -> None:
         self.forward_calls = [self._call(self.hint, self.at.top[0], [])]
 
@@ -143,12 +139,6 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
         source = InputArg(Arg.DIFF_DST, self.at.top[0], layout, diff=True)
         source.descriptor = self._y
         return source
-
-    def prepare_backward(self) -> None:
-        if self.at.param_propagate_down[0]:
-            self.backward_calls.append(self._weights_gradient())
-        if self.at.propagate_down[0]:
-            self.backward_calls.append(self._data_gradient())
 
     def _weights_gradient(self) -> Call:
         engine, at = self.engine, self.at

@@ -11,8 +11,8 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout, descriptor_of_part, release
-from demitasse.backends.onednn.library.primitive import in_some_layout
+from demitasse.backends.onednn.library.layout import Layout, c_order, descriptor_of_part, release
+from demitasse.backends.onednn.library.primitive import Description, in_some_layout
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.elementwise import summed
 from demitasse.backends.step import Operand, Operands, decline_if, share
@@ -57,14 +57,7 @@ class SliceStep(OnednnStep[ops.Slice]):
                 *copies_into(engine, arguments, bottom, self._whole, axis, diff=True)
             ]
             return
-        found = engine.describe(
-            "concat",
-            self._whole.handle,
-            len(parts),
-            self.op.axis,
-            (c_void_p * len(parts))(*[layout.handle for layout in parts]),
-            general=True,  # made of reorders, which are good
-        )
+        found = describe_concat(engine, self._whole.handle, self.op.axis, parts)
         pairs = enumerate(zip(at.top, parts, strict=True))
         reads = [InputArg(Arg.MULTIPLE_SRC + i, top, one, diff=True) for i, (top, one) in pairs]
         target = OutputArg(Arg.DST, at.bottom[0], self._whole, diff=True)
@@ -75,7 +68,6 @@ class CropStep(OnednnStep[ops.Crop]):
     """The top has its channels last, unless the bottom is in C order."""
 
     needs_bottom = True
-
     portable_gradient = True
 
     def prepare(self) -> None:
@@ -130,6 +122,15 @@ def like(engine: Engine, whole: Layout, shape: tuple[int, ...]) -> Layout:
 def along(axis: int, first: int, axes: int) -> list[int]:
     """Return where a part begins that begins with others along all axes but one."""
     return [first if place == axis else 0 for place in range(axes)]
+
+
+def describe_concat(
+    engine: Engine, whole: int | None, axis: int, parts: Sequence[Layout]
+) -> Description:
+    """Return the library's Concat; None for ``whole`` leaves its layout to the library."""
+    handles = (c_void_p * len(parts))(*[layout.handle for layout in parts])
+    # general code is made of reorders, which are good
+    return engine.describe("concat", whole, len(parts), axis, handles, general=True)
 
 
 def reordering(engine: Engine, source: InputArg, target: OutputArg) -> Call:
@@ -207,7 +208,7 @@ class PermuteStep(OnednnStep[ops.Permute]):
     def _transposed(self) -> int:
         """Return the descriptor of the top's memory as one of the bottom's shape."""
         op = self.op
-        strides = [math.prod(op.top[place + 1 :]) for place in range(len(op.top))]
+        strides = c_order(op.top)
         turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
         return self.engine.strided(op.bottom, turned)
 

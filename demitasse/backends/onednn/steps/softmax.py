@@ -48,14 +48,8 @@ def describe_softmax(
     """
 
     def describe_in(layout: Layout) -> tuple[Description, Layout]:
-        found = engine.describe(
-            "softmax_forward",
-            Pass.TRAINING if training else Pass.INFERENCE,
-            Algorithm.SOFTMAX,
-            layout.handle,
-            layout.handle,
-            axis,
-        )
+        kind, method = Pass.TRAINING if training else Pass.INFERENCE, Algorithm.SOFTMAX
+        found = engine.describe("softmax_forward", kind, method, layout, layout, axis)
         return found, layout
 
     with suppress(Declined):
@@ -175,13 +169,7 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
     def _gradient(self) -> Call:
         at, layout = self.at, self.layout
         found = self.engine.describe(
-            "softmax_backward",
-            Algorithm.SOFTMAX,
-            layout.handle,
-            layout.handle,
-            layout.handle,
-            self.op.axis,
-            self.hint.handle,
+            "softmax_backward", Algorithm.SOFTMAX, layout, layout, layout, self.op.axis, self.hint
         )
         y = InputArg(Arg.DST, at.top[0], layout)
         return Call(self.engine, found, [y, *self.gradients(layout, layout)])
