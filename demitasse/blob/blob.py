@@ -558,11 +558,7 @@ class Blob(Axes):
 
     @property
     def decay_mult(self) -> float:
-        """Factor of the weight decay of a parameter.
-
-        Raises:
-            NetError: The blob is no parameter of a net.
-        """
+        """Factor of the weight decay of a parameter; raises as ``lr_mult``."""
         return self._learning_factors().decay_mult
 
     @decay_mult.setter

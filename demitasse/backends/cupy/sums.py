@@ -54,14 +54,9 @@ class ChannelSums:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        dtype: str,
-        sizes: tuple[int, int, int],
-        *,
-        flat: bool = True,
+        self, engine: Engine, dtype: str, sizes: tuple[int, int, int], *, flat: bool = True,
         along: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         samples, channels, plane = sizes
         self.engine, self.dtype = engine, dtype
         self.parts = parts = SplitReduction.of(channels, samples * plane)

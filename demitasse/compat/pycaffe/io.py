@@ -328,14 +328,9 @@ def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.n
 
 
 def resize(
-    image: np.ndarray,
-    output_shape: Sequence[int],
-    order: int = 1,
-    mode: str = "constant",
-    cval: float = 0.0,
-    clip: bool = True,
-    preserve_range: bool = False,
-) -> np.ndarray:
+    image: np.ndarray, output_shape: Sequence[int], order: int = 1, mode: str = "constant",
+    cval: float = 0.0, clip: bool = True, preserve_range: bool = False,
+) -> np.ndarray:  # fmt: skip
     """Resize an image like scikit-image's ``transform.resize``, which scripts use by this name.
 
     By default the image is extended with black, which darkens its edges slightly when it grows.

@@ -27,14 +27,9 @@ class RecordError(DataError):
     """
 
     def __init__(
-        self,
-        message: str,
-        index: int,
-        *,
-        broken: bool = True,
-        code: ErrorCode | None = None,
+        self, message: str, index: int, *, broken: bool = True, code: ErrorCode | None = None,
         **details: object,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(message, None, None, code=code, **details)
         self.index, self.broken = index, broken
 

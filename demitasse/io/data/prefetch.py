@@ -45,14 +45,9 @@ class Prefetcher:
     """
 
     def __init__(
-        self,
-        source: BatchSource,
-        batches: list[Batch],
-        *,
-        name: str = "prefetch",
-        log_on_wait: str = "",
-        others: Callable[[], Iterable[Batch]] = tuple,
-    ) -> None:
+        self, source: BatchSource, batches: list[Batch], *, name: str = "prefetch",
+        log_on_wait: str = "", others: Callable[[], Iterable[Batch]] = tuple,
+    ) -> None:  # fmt: skip
         self.waited = 0.0
         self._source, self._name, self._log_on_wait = source, name, log_on_wait
         self._others = others

@@ -60,11 +60,7 @@ def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
 
 
 def count_floats(blob: BlobProto, diff: bool = False) -> int:
-    """Return the number of values of ``floats``.
-
-    Raises:
-        WeightsError: Raw data has a type other than float.
-    """
+    """Return the number of values of ``floats``, with its errors."""
     for name in NAMES[diff]:
         count = len(getattr(blob, name))
         if count:

@@ -129,15 +129,9 @@ class Engine(ABC):
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
 
     def row_blocks(
-        self,
-        family: str,
-        name: str,
-        dtype: str,
-        count: int,
-        length: int,
-        *numbers: float,
+        self, family: str, name: str, dtype: str, count: int, length: int, *numbers: float,
         reach: int = 0,
-    ) -> Launch:
+    ) -> Launch:  # fmt: skip
         """Return a kernel that has one block for each of ``count`` rows, of ``length`` elements.
 
         ``numbers`` are all arguments after the arrays; see ``elementwise``.

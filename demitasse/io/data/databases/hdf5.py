@@ -253,20 +253,12 @@ class Hdf5File:
             raise
 
     def row(self, index: int) -> list[np.ndarray]:
-        """Return one row of every data set.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Return one row of every data set."""
         first, held = self.block(index)
         return [array[index - first] for array in held]
 
     def block(self, index: int) -> tuple[int, list[np.ndarray]]:
-        """Return the number of the first row of a row's block, and the rows of the block.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Return the number of the first row of a row's block, and the rows of the block."""
         if not self._held or not 0 <= index - self._begin < len(self._held[0]):
             self._begin = index - index % self._block
             part = slice(self._begin, self._begin + self._block)

@@ -75,14 +75,9 @@ def convert_files(
 
 
 def convert_pairs(
-    images: Path,
-    labels: Path,
-    out: Path,
-    seed: int = 0,
-    *,
-    overwrite: bool = False,
+    images: Path, labels: Path, out: Path, seed: int = 0, *, overwrite: bool = False,
     backend: str = "LEVELDB",
-) -> int:
+) -> int:  # fmt: skip
     """Write random pairs of images as two channels; a label is 1 for equal labels, else 0."""
     pixels, classes = _read_pair(images, labels)
     drawn = np.random.default_rng(seed).integers(len(pixels), size=(len(pixels), 2))

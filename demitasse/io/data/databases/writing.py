@@ -114,13 +114,9 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
 
 @contextmanager
 def resumable_database(
-    path: Path,
-    backend: str,
-    settings: Mapping[str, object],
-    *,
-    overwrite: bool = False,
+    path: Path, backend: str, settings: Mapping[str, object], *, overwrite: bool = False,
     resume: bool = False,
-) -> Iterator[Database]:
+) -> Iterator[Database]:  # fmt: skip
     """Open a database for writing that appears at ``path`` when the block succeeds.
 
     If the block raises, or the process dies, committed records remain in ``.NAME.partial`` beside

@@ -135,14 +135,9 @@ class DatabaseBatches:
 
     @renamed_arguments(reading="config")
     def __init__(
-        self,
-        path: Path,
-        backend: str,
-        maker: BatchMaker,
-        batch_size: int,
-        *,
+        self, path: Path, backend: str, maker: BatchMaker, batch_size: int, *,
         config: ReaderConfig | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         config = config or ReaderConfig()
         self._source, self._maker, self._batch_size = str(path), maker, batch_size
         self.position, self._step = config.position, config.shard.world_size
@@ -162,11 +157,7 @@ class DatabaseBatches:
         return self._maker.batch_shapes(first, slot, self._batch_size)
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch.
-
-        Raises:
-            DataError: A record cannot be read or transformed; names the record.
-        """
+        """Make the next batch."""
         made = False
         while not made:  # all records of a batch may be bad
             first = self._reader.number
@@ -186,7 +177,6 @@ class DatabaseBatches:
         return self._reader.key_of(number)
 
     def close(self) -> None:
-        """Close the database and stop the threads."""
         self._maker.close()
         self._reader.close()
         self._database.close()

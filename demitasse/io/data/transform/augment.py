@@ -59,7 +59,12 @@ class Augmenter:
             self.steps.append(Distort(param.distort_param))
         resize = Resize(param.resize_param) if param.HasField("resize_param") else None
         if param.HasField("expand_param"):
-            self._expand(param, resize, crops=crops)
+            expand = Expand(param.expand_param, param.mean_value)
+            if expand.changes_size and param.mean_file:
+                _refuse("mean_file", "conflicts with expand_param, of one colour; give mean_value")
+            if expand.changes_size and not crops and (resize is None or not resize.to_one_size):
+                _refuse("expand_param", MANY_SIZES)
+            self.steps.append(expand)
         if resize is not None:
             if param.mean_file and not resize.always:
                 _refuse("mean_file", "needs images of one size; remove resize_param.prob")
@@ -95,16 +100,6 @@ class Augmenter:
         for step in self.steps:
             image = step(image, draws)
         return image
-
-    def _expand(
-        self, param: TransformationParameter, resize: Resize | None, *, crops: bool
-    ) -> None:
-        expand = Expand(param.expand_param, param.mean_value)
-        if expand.changes_size and param.mean_file:
-            _refuse("mean_file", "conflicts with expand_param, of one colour; give mean_value")
-        if expand.changes_size and not crops and (resize is None or not resize.to_one_size):
-            _refuse("expand_param", MANY_SIZES)
-        self.steps.append(expand)
 
 
 def _refuse(field: str, fault: str) -> NoReturn:

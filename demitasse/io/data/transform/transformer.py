@@ -85,15 +85,10 @@ class DataTransformer:
     """
 
     def __init__(
-        self,
-        param: TransformationParameter,
-        phase: str,
-        base_dir: Path | None = None,
-        random: RecordRandom | None = None,
-        augment_random: RecordRandom | None = None,
-        *,
+        self, param: TransformationParameter, phase: str, base_dir: Path | None = None,
+        random: RecordRandom | None = None, augment_random: RecordRandom | None = None, *,
         dtype: str = "float32",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.dtype = np.dtype(dtype)
         self.color = _color(param)
         self._random = random if random is not None else RecordRandom(0, "")
@@ -145,13 +140,9 @@ class DataTransformer:
         return C, h, w
 
     def transform(
-        self,
-        images: Images | Datum | Sequence[Datum] | Blob,
-        out: np.ndarray | None = None,
-        *,
-        first: int | None = None,
-        step: int = 1,
-    ) -> np.ndarray:
+        self, images: Images | Datum | Sequence[Datum] | Blob, out: np.ndarray | None = None, *,
+        first: int | None = None, step: int = 1,
+    ) -> np.ndarray:  # fmt: skip
         """Transform a batch of records.
 
         Args:
@@ -203,14 +194,9 @@ class DataTransformer:
         return self._threads.map(augmented, range(len(images)))
 
     def finish(
-        self,
-        images: Images,
-        out: np.ndarray | ImageBatch,
-        *,
-        first: int,
-        step: int = 1,
+        self, images: Images, out: np.ndarray | ImageBatch, *, first: int, step: int = 1,
         places: Sequence[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Crop, mirror, center and scale the results of ``augment``, which has the same arguments.
 
         ``out`` is an array (N, C, h, w); or bytes, which are cropped only: mirror, mean and scale
