@@ -71,12 +71,9 @@ class Blob(Axes):
     learning_factors: LearningFactors | None = None
 
     def __init__(
-        self,
-        shape: Sequence[int] = (),
-        dtype: str = "float32",
-        device: str | Device | None = None,
+        self, shape: Sequence[int] = (), dtype: str = "float32", device: str | Device | None = None,
         name: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.dtype = dtype
         self.device = current_device() if device is None else Device(device)
         super().__init__(shape, name)

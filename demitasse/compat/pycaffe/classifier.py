@@ -74,12 +74,9 @@ class Classifier(Net):
 
 
 def transformer_for(
-    net: Net,
-    mean: np.ndarray | None,
-    input_scale: float | None,
-    raw_scale: float | None,
+    net: Net, mean: np.ndarray | None, input_scale: float | None, raw_scale: float | None,
     channel_swap: Sequence[int] | None,
-) -> io.Transformer:
+) -> io.Transformer:  # fmt: skip
     """Return the transformer of images (H, W, C) to the first input of a net."""
     name = net.inputs[0]
     transformer = io.Transformer({name: net.blobs[name].data.shape})

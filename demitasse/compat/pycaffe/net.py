@@ -166,12 +166,9 @@ class Net:
     # -- passes --------------------------------------------------------------------------------
 
     def forward(
-        self,
-        blobs: Iterable[str] | None = None,
-        start: str | None = None,
-        end: str | None = None,
+        self, blobs: Iterable[str] | None = None, start: str | None = None, end: str | None = None,
         **kwargs: ArrayLike,
-    ) -> Arrays:
+    ) -> Arrays:  # fmt: skip
         """Run the net forward.
 
         Args:
@@ -195,12 +192,9 @@ class Net:
         return {name: self.blobs[name].data for name in dict.fromkeys([*tops, *(blobs or ())])}
 
     def backward(
-        self,
-        diffs: Iterable[str] | None = None,
-        start: str | None = None,
-        end: str | None = None,
+        self, diffs: Iterable[str] | None = None, start: str | None = None, end: str | None = None,
         **kwargs: ArrayLike,
-    ) -> Arrays:
+    ) -> Arrays:  # fmt: skip
         """Run the net backward.
 
         Args:

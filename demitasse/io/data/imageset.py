@@ -77,11 +77,6 @@ class ImageSet:
     seed: int = 0
     annotations: Annotations | None = None
 
-    @property
-    def keeps_size(self) -> bool:
-        """Return True if images are stored in their original size."""
-        return not (self.resize_height or self.resize_width or self.min_dim or self.max_dim)
-
     def resize(self, pixels: np.ndarray) -> np.ndarray:
         """Resize an image by these options. Shapes: (C, H, W) -> (C, H', W'), uint8."""
         sides = pixels.shape[1:]

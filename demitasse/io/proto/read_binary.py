@@ -181,12 +181,9 @@ def open_binary(path: str | os.PathLike[str], error: type[DemitasseError]) -> Fi
 
 
 def parsed(
-    encoded: bytes,
-    cls: type[M],
-    path: str | os.PathLike[str],
-    error: type[DemitasseError],
+    encoded: bytes, cls: type[M], path: str | os.PathLike[str], error: type[DemitasseError],
     whole: FileView | None = None,
-) -> M:
+) -> M:  # fmt: skip
     """Parse the contents of a file; ``whole`` is the complete contents, for error messages."""
     name = os.fspath(path)
     message = cls()
@@ -205,12 +202,9 @@ def parsed(
 
 
 def check_memory_cost(
-    encoded: bytes,
-    cls: type[Message],
-    path: str | os.PathLike[str],
-    error: type[DemitasseError],
+    encoded: bytes, cls: type[Message], path: str | os.PathLike[str], error: type[DemitasseError],
     size: int | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Refuse a message whose (almost) empty messages take far more memory than its file."""
     most = memory_limit(len(encoded) if size is None else size)
     if len(encoded) > NEVER_TOO_LARGE and memory_cost(encoded, cls.DESCRIPTOR, most) > most:

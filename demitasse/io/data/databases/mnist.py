@@ -96,12 +96,9 @@ def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarr
 
 
 def convert(
-    folder: str | Path,
-    out: str | Path | None = None,
-    *,
-    overwrite: bool = False,
+    folder: str | Path, out: str | Path | None = None, *, overwrite: bool = False,
     backend: str = "LMDB",
-) -> dict[Path, int]:
+) -> dict[Path, int]:  # fmt: skip
     """Write ``mnist_train_lmdb`` and ``mnist_test_lmdb``, or the same as LevelDBs.
 
     ``folder`` has the four files, gzipped or plain, and by default gets the databases.

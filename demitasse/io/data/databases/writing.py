@@ -22,12 +22,9 @@ SETTINGS = "settings.json"  # file beside an incomplete database: the settings o
 
 
 def write_database(
-    path: str | Path,
-    records: Iterable[tuple[np.ndarray, int]],
-    *,
-    overwrite: bool = False,
+    path: str | Path, records: Iterable[tuple[np.ndarray, int]], *, overwrite: bool = False,
     backend: str = "LMDB",
-) -> int:
+) -> int:  # fmt: skip
     """Write arrays and their labels as a database, with the keys 00000000, 00000001, ...
 
     Args:
@@ -49,12 +46,9 @@ def write_database(
 
 
 def write_annotations(
-    path: str | Path,
-    records: Iterable[tuple[np.ndarray | Datum, Sequence[Sequence[float]]]],
-    *,
-    overwrite: bool = False,
-    backend: str = "LMDB",
-) -> int:
+    path: str | Path, records: Iterable[tuple[np.ndarray | Datum, Sequence[Sequence[float]]]], *,
+    overwrite: bool = False, backend: str = "LMDB",
+) -> int:  # fmt: skip
     """Write images with objects as a database; ``records`` are arguments of ``annotated_datum``.
 
     Other arguments, keys and result are as of ``write_database``; errors are those of both.
@@ -64,12 +58,9 @@ def write_annotations(
 
 
 def write_records(
-    path: str | Path,
-    records: Iterable[tuple[bytes, Message]],
-    *,
-    overwrite: bool = False,
+    path: str | Path, records: Iterable[tuple[bytes, Message]], *, overwrite: bool = False,
     backend: str = "LMDB",
-) -> int:
+) -> int:  # fmt: skip
     """Write keys and records as a database; see ``write_database``."""
     with new_database(Path(path), backend, overwrite=overwrite) as database:
         written = Records(database)
