@@ -311,11 +311,7 @@ class Blob(Axes):
         return not memory.shared or memory.size == self._count
 
     def write(self, array: Array) -> None:
-        """Copy ``array``, which must have exactly the blob's shape, into the data.
-
-        Raises:
-            ShapeError: The array has another shape.
-        """
+        """Copy ``array``, which must have exactly the blob's shape, into the data."""
         self._check_shape(array)
         with self.device.backend.device_scope():
             if self._data.storage == "float":
