@@ -1,10 +1,8 @@
 """Policy for bad records: raise an error, or read the next record instead."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from demitasse.core.config import settings
 from demitasse.core.extras import lacks_extra
@@ -34,7 +32,7 @@ class RecordError(DataError):
         self.index, self.broken = index, broken
 
     @classmethod
-    def of(cls, error: DemitasseError, index: int) -> RecordError:
+    def of(cls, error: DemitasseError, index: int) -> Self:
         """Return the error of a record as an error of its batch."""
         found = cls(error.message, index, code=error.code)
         found.details = error.details

@@ -26,11 +26,7 @@ BLOCK = 1 << 16  # bytes that are read at a time while the fields of a message a
 
 
 def escape_invalid_utf8(message: Message) -> int:
-    r"""Replace bytes of a message's strings that are not UTF-8 by ``\xNN``, in place.
-
-    Returns:
-        Number of changed strings.
-    """
+    r"""Replace bytes of strings that are not UTF-8 by ``\xNN``, in place; return their number."""
     count = 0
     field: Any
     for field, value in message.ListFields():

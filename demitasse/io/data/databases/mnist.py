@@ -101,10 +101,8 @@ def convert(
 ) -> dict[Path, int]:  # fmt: skip
     """Write ``mnist_train_lmdb`` and ``mnist_test_lmdb``, or the same as LevelDBs.
 
-    ``folder`` has the four files, gzipped or plain, and by default gets the databases.
-
-    Returns:
-        Number of records of each database written.
+    ``folder`` has the four files, gzipped or plain, and by default gets the databases. Returns the
+    number of records of each database.
 
     Raises:
         DataError: A file is missing or damaged, or a database exists.

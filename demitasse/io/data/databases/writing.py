@@ -25,16 +25,10 @@ def write_database(
     path: str | Path, records: Iterable[tuple[np.ndarray, int]], *, overwrite: bool = False,
     backend: str = "LMDB",
 ) -> int:  # fmt: skip
-    """Write arrays and their labels as a database, with the keys 00000000, 00000001, ...
+    """Write arrays and their labels as a database; return the number of records.
 
-    Args:
-        path: Folder to create.
-        records: Arrays (C, H, W), uint8 or float32, and labels.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records written.
+    The keys are 00000000, 00000001, ... ``path`` is the folder to create, and ``backend`` is
+    ``"LMDB"`` or ``"LEVELDB"``. Arrays are (C, H, W), uint8 or float32.
 
     Raises:
         ConfigError: The backend is unknown.

@@ -3,8 +3,6 @@
 Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``, ``Next``, ``Skip``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -87,7 +85,7 @@ class RecordReader:
             self._second.close()
         self._cursor.close()
 
-    def _reader_at(self, number: int) -> RecordReader:
+    def _reader_at(self, number: int) -> "RecordReader":
         """Return a second reader, positioned at a record."""
         second = self._second
         if second is None or second.number > number:
