@@ -37,12 +37,9 @@ Shapes = Sequence[int] | Sequence[Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A read-only description of a layer.
+    """A read-only description of a layer: copies of its parameters, and the names of its outputs.
 
-    Attributes:
-        type: Type of the layer; empty for layer 0, the inputs.
-        blobs: Copies of the parameters.
-        tops: Names of the outputs.
+    The type is empty for layer 0, the inputs.
     """
 
     name: str

@@ -17,11 +17,9 @@ CHOICES = ("raise", "skip")
 
 
 class RecordError(DataError):
-    """A record of a batch cannot be used.
+    """A record of a batch cannot be used: the one at ``index`` of the batch.
 
-    Attributes:
-        index: Index of the record in the batch.
-        broken: True if the record itself is bad; False if another record would fail as well.
+    ``broken`` is False if another record would fail as well.
     """
 
     def __init__(

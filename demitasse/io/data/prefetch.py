@@ -63,11 +63,7 @@ class Prefetcher:
         self._process = os.getpid()
 
     def start(self) -> None:
-        """Start the thread; call once.
-
-        Raises:
-            DeviceError: No thread can be started.
-        """
+        """Start the thread; call once. A DeviceError if no thread can be started."""
         context = contextvars.copy_context()
         # A daemon thread does not delay the end of the interpreter.
         self._thread = threading.Thread(
@@ -85,8 +81,7 @@ class Prefetcher:
     def next(self) -> Batch:
         """Return the next full batch; return it with ``recycle`` after use.
 
-        Raises:
-            DataError: The source failed, or the thread was stopped.
+        A DataError if the source failed, or the thread was stopped.
         """
         try:
             batch = self._full.get_nowait()

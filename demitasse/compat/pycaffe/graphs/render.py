@@ -201,11 +201,7 @@ def _points(points: Sequence[Point]) -> str:
 
 
 def to_pixels(graph: Drawing, extension: str) -> bytes:
-    """Return a drawing as the contents of an image file of one of ``FORMATS``, with Pillow.
-
-    Raises:
-        ConfigError: Pillow is not installed.
-    """
+    """Return a drawing as the contents of an image file of one of ``FORMATS``, with Pillow."""
     try:
         import PIL.Image
         import PIL.ImageDraw

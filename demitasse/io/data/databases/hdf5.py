@@ -287,8 +287,7 @@ class Hdf5File:
 class Hdf5Writer:
     """Append rows to the data sets of a new file; reopens the file after ``close``.
 
-    Raises:
-        DataError: The file cannot be created; an existing file is replaced.
+    An existing file is replaced; a DataError if the file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -307,11 +306,9 @@ class Hdf5Writer:
         self._file = h5py.File(self._recording, mode)
 
     def append(self, **batches: np.ndarray) -> None:
-        """Append rows to data sets, and flush the file.
+        """Append rows of the same shape as before, and flush the file.
 
-        Raises:
-            DataError: The rows have another shape than the rows before.
-            OSError: The rows cannot be written, e.g. the disk is full.
+        Another shape is a DataError, a full disk an OSError.
         """
         if not self._file:  # closed
             self._open("r+")
@@ -340,10 +337,6 @@ class Hdf5Writer:
         stored[begin:] = batch
 
     def close(self) -> None:
-        """Close the file.
-
-        Raises:
-            OSError: Buffered rows cannot be written.
-        """
+        """Close the file; an OSError if buffered rows cannot be written."""
         self._file.close()
         self._recording.close()

@@ -124,11 +124,8 @@ NumberedRecord = tuple[int, Raw]  # number of a record, and its bytes
 class DatabaseBatches:
     """Fills batches with the records of a database, in order, in an endless loop.
 
-    Attributes:
-        position: Records used by all processes before the next batch.
-
-    Raises:
-        DataError: The database cannot be opened, or is empty.
+    ``position`` is the number of records used by all processes before the next batch. A database
+    that cannot be opened, or is empty, is a DataError.
     """
 
     @renamed_arguments(reading="config")

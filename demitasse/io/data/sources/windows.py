@@ -120,16 +120,9 @@ def window_mean(
 class WindowBatches:
     """Fills batches with random windows, background first.
 
-    Args:
-        fraction: Share of foreground windows.
-        mean: Mean of shape (C, size, size) or (C, 1, 1), or None.
-        cache: Keep all image files in memory.
-
-    Attributes:
-        position: Windows used before the next batch.
-
-    Raises:
-        DataError: The file has no windows of a needed kind.
+    ``fraction`` is the share of foreground windows, ``mean`` is (C, size, size) or (C, 1, 1), and
+    ``cache`` keeps all image files in memory. ``position`` is the number of windows used before the
+    next batch. A file without windows of a needed kind is a DataError.
     """
 
     @renamed_arguments(reading="config")

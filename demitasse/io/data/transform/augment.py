@@ -90,10 +90,7 @@ class Augmenter:
     def __call__(self, image: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Return an augmented image, by the record's random words, uint32 (24,).
 
-        Shapes: (C, H, W) uint8 -> (C, h, w) uint8, or float32 with ``convert_to_lab``.
-
-        Raises:
-            ShapeError: The image does not consist of bytes in 1 or 3 channels.
+        Shapes: (C, H, W) uint8, C 1 or 3 -> (C, h, w) uint8, or float32 with ``convert_to_lab``.
         """
         need_bytes(image)
         draws = Draws(words)

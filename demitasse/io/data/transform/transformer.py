@@ -115,8 +115,7 @@ class DataTransformer:
     def infer_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """Return the shape of a record (C, H, W) of ``augment`` after ``finish``.
 
-        Raises:
-            ShapeError: The record is smaller than the crop, or does not fit the mean.
+        A record smaller than the crop, or that does not fit the mean, is a ShapeError.
         """
         C, H, W = shape
         if min(shape) < 1:
@@ -239,11 +238,7 @@ class DataTransformer:
         return MeanScale(self._mean, float(self._scale))
 
     def visible_region(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
-        """Return the visible region of a record after ``finish``, and True if it is flipped.
-
-        Raises:
-            ShapeError: The record, (C, H, W) after ``augment``, has an unsuitable size.
-        """
+        """Return the visible region of a record after ``finish``, and True if it is flipped."""
         (_, h, w), (H, W) = self.infer_shape(shape), shape[1:]
         words = None
         if self._mirror or self._crops_anywhere:
