@@ -371,7 +371,7 @@ class SyncedMemory:
     # -- arrays of the caller, and live views --------------------------------------------------
 
     def set_cpu_data(self, array: np.ndarray) -> None:
-        """Make ``array`` the host side, without a copy; it is contiguous, (size,), of equal dtype."""
+        """Make a contiguous ``array`` (size,) of equal dtype the host side, without a copy."""
         if array.shape != (self.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
             got, expected, code = tuple(array.shape), (self.size,), ErrorCode.INCOMPATIBLE
             message = (
