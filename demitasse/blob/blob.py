@@ -71,12 +71,9 @@ class Blob(Axes):
     learning_factors: LearningFactors | None = None
 
     def __init__(
-        self,
-        shape: Sequence[int] = (),
-        dtype: str = "float32",
-        device: str | Device | None = None,
+        self, shape: Sequence[int] = (), dtype: str = "float32", device: str | Device | None = None,
         name: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.dtype = dtype
         self.device = current_device() if device is None else Device(device)
         super().__init__(shape, name)
@@ -314,11 +311,7 @@ class Blob(Axes):
         return not memory.shared or memory.size == self._count
 
     def write(self, array: Array) -> None:
-        """Copy ``array``, which must have exactly the blob's shape, into the data.
-
-        Raises:
-            ShapeError: The array has another shape.
-        """
+        """Copy ``array``, which must have exactly the blob's shape, into the data."""
         self._check_shape(array)
         with self.device.backend.device_scope():
             if self._data.storage == "float":
@@ -558,11 +551,7 @@ class Blob(Axes):
 
     @property
     def decay_mult(self) -> float:
-        """Factor of the weight decay of a parameter.
-
-        Raises:
-            NetError: The blob is no parameter of a net.
-        """
+        """Factor of the weight decay of a parameter; raises as ``lr_mult``."""
         return self._learning_factors().decay_mult
 
     @decay_mult.setter

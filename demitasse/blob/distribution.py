@@ -58,16 +58,10 @@ def distribution(blob: Blob, *, diff: bool = False) -> Distribution | None:
     finite = values[np.isfinite(values)]
     counts, edges = np.histogram(finite, BINS) if finite.size else (np.zeros(0, int), np.zeros(0))
     return Distribution(
-        count=blob.count,
-        sampled=values.size,
-        low=low,
-        high=high,
-        mean=mean,
-        norm=norm,
-        nonfinite=values.size - finite.size,
-        edges=tuple(edges.tolist()),
+        count=blob.count, sampled=values.size, low=low, high=high, mean=mean, norm=norm,
+        nonfinite=values.size - finite.size, edges=tuple(edges.tolist()),
         counts=tuple(counts.tolist()),
-    )
+    )  # fmt: skip
 
 
 def _numbers(xp: Any, flat: Array) -> tuple[float, float, float, float]:

@@ -64,7 +64,9 @@ class _Finder(MetaPathFinder, Loader):
         except ModuleNotFoundError:  # a submodule of a fork's module, or of a plain module
             return None
         if real is None:
-            return _find_in_fork(name)
+            # a module of a fork, such as SSD's ``caffe.model_libs``, in a folder on ``sys.path``
+            *packages, _ = name.split(".")
+            return PathFinder.find_spec(name, [str(Path(one, *packages)) for one in sys.path])
         if name == CAFFE:
             _warn_of_unbuilt_caffe()
         is_package = real.submodule_search_locations is not None
@@ -80,16 +82,6 @@ class _Finder(MetaPathFinder, Loader):
 
 
 _finder = _Finder()
-
-
-def _find_in_fork(name: str) -> ModuleSpec | None:
-    """Return the spec of a module that only a ``caffe`` folder on ``sys.path`` has.
-
-    Forks add modules to Caffe's package, such as SSD's ``caffe.model_libs``, which use names that
-    Demitasse's modules have, too.
-    """
-    *packages, _ = name.split(".")
-    return PathFinder.find_spec(name, [str(Path(one, *packages)) for one in sys.path])
 
 
 def _warn_of_unbuilt_caffe() -> None:

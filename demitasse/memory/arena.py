@@ -109,13 +109,9 @@ class Assignment:
 
 
 def allocate(
-    memory: SyncedMemory,
-    place: str,
-    size: int,
-    make: Callable[[int], Array],
-    dtype: str = "",
+    memory: SyncedMemory, place: str, size: int, make: Callable[[int], Array], dtype: str = "",
     slot: Slot | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Return a new array for a memory, or a part of the array of its slot, or of another ``slot``.
 
     ``place`` is ``HOST``, a device, "private" or "standalone"; ``make`` returns a new array of a

@@ -55,12 +55,9 @@ class MemoryGuard:
     """
 
     def __init__(
-        self,
-        memories: Iterable[SyncedMemory],
-        versions: dict[int, int] | None = None,
-        overwritten: frozenset[int] = frozenset(),
-        volatile: frozenset[int] = frozenset(),
-    ) -> None:
+        self, memories: Iterable[SyncedMemory], versions: dict[int, int] | None = None,
+        overwritten: frozenset[int] = frozenset(), volatile: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
         self._queued = versions is None
         self._versions = {} if versions is None else versions
         self._overwritten, self._volatile = overwritten, volatile

@@ -259,11 +259,7 @@ class SyncedMemory:
             self._drop_device_side()
 
     def async_push(self) -> None:
-        """Start a copy of the host side to the device.
-
-        Raises:
-            DeviceError: The head is not at the host.
-        """
+        """Start a copy of the host side, which must be the newest, to the device."""
         if self.device.shares_host:
             return
         if self.head is not Head.HEAD_AT_CPU:
@@ -375,11 +371,7 @@ class SyncedMemory:
     # -- arrays of the caller, and live views --------------------------------------------------
 
     def set_cpu_data(self, array: np.ndarray) -> None:
-        """Make ``array`` the host side, without a copy; the head moves there.
-
-        Raises:
-            ShapeError: The array has another size or dtype, or is not contiguous.
-        """
+        """Make a contiguous ``array`` (size,) of equal dtype the host side, without a copy."""
         if array.shape != (self.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
             got, expected, code = tuple(array.shape), (self.size,), ErrorCode.INCOMPATIBLE
             message = (
@@ -396,11 +388,7 @@ class SyncedMemory:
         ledger.adopted(self)
 
     def set_gpu_data(self, array: Array) -> None:
-        """Make a one-dimensional device ``array`` the device side; the head moves there.
-
-        Raises:
-            ShapeError: The array has another size.
-        """
+        """Make a device ``array`` of shape (size,) the device side, without a copy."""
         got, expected, code = tuple(array.shape), (self.size,), ErrorCode.SHAPE_MISMATCH
         if got != expected:
             message = f"got an array of shape {got}, expected {expected}"

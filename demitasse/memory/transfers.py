@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from demitasse.core.config import settings
 from demitasse.core.deprecated import warn_once
@@ -38,6 +38,11 @@ class _Counts:
     bytes_to_host: int = 0
 
 
+def _total(name: str, meaning: str) -> Any:
+    """Return a property: the sum of a count over all threads."""
+    return property(lambda self: sum(getattr(one, name) for one in self._all), doc=meaning)
+
+
 class Transfers:
     """Counts of copies, by thread, since an interrupt could leave a lock locked."""
 
@@ -48,36 +53,17 @@ class Transfers:
         """Set all counts to zero."""
         self._own, self._all = threading.local(), list[_Counts]()
 
-    @property
-    def to_device(self) -> int:
-        """Copies from host to device."""
-        return sum(counts.to_device for counts in self._all)
-
-    @property
-    def to_host(self) -> int:
-        """Copies from device to host."""
-        return sum(counts.to_host for counts in self._all)
-
-    @property
-    def reorders(self) -> int:
-        """Changes of layout on one device."""
-        return sum(counts.reorders for counts in self._all)
+    to_device = _total("to_device", "Copies from host to device.")
+    to_host = _total("to_host", "Copies from device to host.")
+    reorders = _total("reorders", "Changes of layout on one device.")
+    bytes_to_device = _total("bytes_to_device", "Bytes copied from host to device.")
+    bytes_to_host = _total("bytes_to_host", "Bytes copied from device to host.")
 
     @property
     def reorders_here(self) -> int:
         """Changes of layout by this thread."""
         counts = getattr(self._own, "counts", None)
         return 0 if counts is None else counts.reorders
-
-    @property
-    def bytes_to_device(self) -> int:
-        """Bytes copied from host to device."""
-        return sum(counts.bytes_to_device for counts in self._all)
-
-    @property
-    def bytes_to_host(self) -> int:
-        """Bytes copied from device to host."""
-        return sum(counts.bytes_to_host for counts in self._all)
 
     def note(self, *, up: int = 0, down: int = 0, reorders: int = 0) -> None:
         """Count a copy of ``up`` bytes to the device or ``down`` bytes to the host, or reorders."""

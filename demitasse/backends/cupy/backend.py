@@ -4,8 +4,6 @@ Everything is queued on the stream that is current in the calling thread: CUDA's
 unless another was made current. All work on one net must use one stream.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -44,7 +42,7 @@ two; larger blocks, of which a net has few, come from the driver in the size the
 class _Use:
     """GPU and stream of an array's last use."""
 
-    gpu: CupyBackend
+    gpu: "CupyBackend"
     stream: Any
 
 

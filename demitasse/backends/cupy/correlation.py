@@ -41,7 +41,7 @@ def two_axes(g: ConvGeometry) -> tuple[int, ...] | None:
 
 
 class Chunk:
-    """Kernels and products for some samples at once; ``axes`` are the rows of ``Correlation``."""
+    """The kernels and products for some samples at once."""
 
     def __init__(
         self, engine: Engine, geometry: ConvGeometry, dtype: str, samples: int, axes: Array
@@ -210,14 +210,9 @@ class Correlation:
                 chunk.run_on_map("add_bias", target, bias)
 
     def backward(
-        self,
-        maps: Array,
-        weight: Array,
-        *,
-        image: Array | None = None,
-        total: Array | None = None,
+        self, maps: Array, weight: Array, *, image: Array | None = None, total: Array | None = None,
         spread: Array | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Compute the two products that begin with a map: for the weight and for the image.
 
         ``maps`` is a convolution's top gradient, or a deconvolution's bottom. The product with
@@ -304,14 +299,9 @@ class LibraryCorrelation:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        geometry: ConvGeometry,
-        dtype: str,
-        wanted: Collection[Result],
-        *,
+        self, engine: Engine, geometry: ConvGeometry, dtype: str, wanted: Collection[Result], *,
         bias: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.engine, self.dtype, self.g = engine, dtype, geometry
         self._prepared = dict[Result, Prepared]()
         self._adds_bias = False
@@ -365,14 +355,9 @@ class LibraryCorrelation:
             self._add_bias(maps, bias)
 
     def backward(
-        self,
-        maps: Array,
-        weight: Array,
-        *,
-        image: Array | None = None,
-        total: Array | None = None,
+        self, maps: Array, weight: Array, *, image: Array | None = None, total: Array | None = None,
         spread: Array | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if total is not None and "weight" in self._prepared:
             workspace, fresh = self._scratch("weight")
             self._prepared["weight"].run(image, fresh, maps, None, workspace)

@@ -1,7 +1,5 @@
 """Base of this backend's Steps, and parameters in 16 bits."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
@@ -32,7 +30,7 @@ def narrow_operands(engine: Engine, at: Operands, params: Collection[int]) -> Op
     )
 
 
-def half_blob(blob: Operand, storage: Stored) -> HalfBlob:
+def half_blob(blob: Operand, storage: Stored) -> "HalfBlob":
     """Return a blob that is written in 16 bits, and kept so from now on."""
     blob.data_memory.set_storage(storage)
     return HalfBlob(blob, storage)

@@ -3,9 +3,8 @@
 The cut depends on sizes alone, never on the GPU, so a sum is the same everywhere and every time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
@@ -29,7 +28,7 @@ class SplitReduction:
     length: int
 
     @classmethod
-    def of(cls, rows: int, length: int) -> SplitReduction:
+    def of(cls, rows: int, length: int) -> Self:
         """Cut rows of ``length`` elements."""
         wanted = max(1, min(length // LEAST, ENOUGH // max(1, rows)))
         each = max(1, -(-length // (wanted * MULTIPLE))) * MULTIPLE
@@ -54,14 +53,9 @@ class ChannelSums:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        dtype: str,
-        sizes: tuple[int, int, int],
-        *,
-        flat: bool = True,
+        self, engine: Engine, dtype: str, sizes: tuple[int, int, int], *, flat: bool = True,
         along: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         samples, channels, plane = sizes
         self.engine, self.dtype = engine, dtype
         self.parts = parts = SplitReduction.of(channels, samples * plane)

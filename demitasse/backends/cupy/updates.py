@@ -3,8 +3,6 @@
 The formulas are those of ``demitasse.training.update_rules``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +51,7 @@ class Updates:
         prepared.write([piece.update for piece in pieces])
         prepared.queue()
 
-    def prepare(self, pieces: Sequence[Piece]) -> PreparedUpdate:
+    def prepare(self, pieces: Sequence[Piece]) -> "PreparedUpdate":
         """Return the update of these arrays, for numbers that are given later."""
         wanted = [bool(piece.data.size) for piece in pieces]
         pieces = list(compress(pieces, wanted))

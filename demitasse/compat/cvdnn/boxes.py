@@ -20,13 +20,9 @@ WIDTH = 7  # image, class, score, xmin, ymin, xmax, ymax
 
 @failing_as("NMSBoxes")
 def NMSBoxes(
-    bboxes: Boxes,
-    scores: Numbers,
-    score_threshold: float,
-    nms_threshold: float,
-    eta: float = 1.0,
+    bboxes: Boxes, scores: Numbers, score_threshold: float, nms_threshold: float, eta: float = 1.0,
     top_k: int = 0,
-) -> np.ndarray | tuple[()]:
+) -> np.ndarray | tuple[()]:  # fmt: skip
     """Return the indices of the boxes that non-maximum suppression keeps, best first.
 
     Args:
@@ -61,14 +57,9 @@ def NMSBoxes(
 
 @failing_as("NMSBoxesBatched")
 def NMSBoxesBatched(
-    bboxes: Boxes,
-    scores: Numbers,
-    class_ids: Sequence[int] | np.ndarray,
-    score_threshold: float,
-    nms_threshold: float,
-    eta: float = 1.0,
-    top_k: int = 0,
-) -> np.ndarray | tuple[()]:
+    bboxes: Boxes, scores: Numbers, class_ids: Sequence[int] | np.ndarray, score_threshold: float,
+    nms_threshold: float, eta: float = 1.0, top_k: int = 0,
+) -> np.ndarray | tuple[()]:  # fmt: skip
     """Return the indices of the boxes that ``NMSBoxes`` keeps in each class; see there.
 
     Boxes of different classes are shifted apart by more than the largest coordinate.

@@ -49,14 +49,9 @@ class Image2BlobParams:
 
 @failing_as("blobFromImage")
 def blobFromImage(
-    image: np.ndarray,
-    scalefactor: float = 1.0,
-    size: Sequence[int] = (0, 0),
-    mean: ScalarLike = (),
-    swapRB: bool = False,
-    crop: bool = False,
-    ddepth: int = cv.CV_32F,
-) -> np.ndarray:
+    image: np.ndarray, scalefactor: float = 1.0, size: Sequence[int] = (0, 0),
+    mean: ScalarLike = (), swapRB: bool = False, crop: bool = False, ddepth: int = cv.CV_32F,
+) -> np.ndarray:  # fmt: skip
     """Return one image as a blob; see ``blobFromImages``.
 
     Shapes: image (H, W) or (H, W, C) -> (1, C, height, width).
@@ -66,14 +61,10 @@ def blobFromImage(
 
 @failing_as("blobFromImages")
 def blobFromImages(
-    images: Sequence[np.ndarray] | np.ndarray,
-    scalefactor: float = 1.0,
-    size: Sequence[int] = (0, 0),
-    mean: ScalarLike = (),
-    swapRB: bool = False,
-    crop: bool = False,
+    images: Sequence[np.ndarray] | np.ndarray, scalefactor: float = 1.0,
+    size: Sequence[int] = (0, 0), mean: ScalarLike = (), swapRB: bool = False, crop: bool = False,
     ddepth: int = cv.CV_32F,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Return images as a blob: resize, swap channels, subtract the mean, then scale.
 
     Args:

@@ -49,13 +49,9 @@ class Model:
         return self
 
     def setInputParams(
-        self,
-        scale: float = 1.0,
-        size: Sequence[int] = (0, 0),
-        mean: ScalarLike = (),
-        swapRB: bool = False,
-        crop: bool = False,
-    ) -> None:
+        self, scale: float = 1.0, size: Sequence[int] = (0, 0), mean: ScalarLike = (),
+        swapRB: bool = False, crop: bool = False,
+    ) -> None:  # fmt: skip
         """Set all parameters at once; see ``blobFromImage``."""
         self.setInputScale(scale).setInputSize(size).setInputMean(mean)
         self.setInputSwapRB(swapRB).setInputCrop(crop)

@@ -37,12 +37,9 @@ Shapes = Sequence[int] | Sequence[Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A read-only description of a layer.
+    """A read-only description of a layer: copies of its parameters, and the names of its outputs.
 
-    Attributes:
-        type: Type of the layer; empty for layer 0, the inputs.
-        blobs: Copies of the parameters.
-        tops: Names of the outputs.
+    The type is empty for layer 0, the inputs.
     """
 
     name: str
@@ -151,13 +148,10 @@ class Net:
     def setInput(
         self, blob: np.ndarray, name: str = "", scalefactor: float = 1.0, mean: ScalarLike = ()
     ) -> None:
-        """Copy an input; its shape may differ from the declared one.
+        """Copy an input, by default the first; its shape may differ from the declared one.
 
-        Args:
-            blob: The values; integers are converted to float32.
-            name: Name of the input; empty for the first.
-            scalefactor: Factor after the subtraction of the mean.
-            mean: Mean of each channel.
+        Integers are converted to float32. ``scalefactor`` multiplies after the subtraction of the
+        mean of each channel.
 
         Raises:
             error: The input does not exist, or the values are not an array of numbers.
@@ -185,13 +179,9 @@ class Net:
 
     @failing_as("forward")
     def forward(self, outputName: str | Names | None = None) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Run the net up to one or several layers.
+        """Run the net up to a layer, or several; return the first output, or a tuple of them.
 
-        Args:
-            outputName: Name of a layer, or several names; empty for the last layer.
-
-        Returns:
-            First output of the layer, or a tuple for several layers.
+        The default is the last layer.
 
         Raises:
             error: The net is empty, an input is missing, or a layer does not exist.
@@ -358,8 +348,7 @@ class Net:
     def getFLOPS(self, *where: Shapes | int) -> int:
         """Return the floating point operations of a forward pass, counted like OpenCV.
 
-        Args:
-            where: Optionally the number of a layer; then the shape of the input, or of each input.
+        Pass the shape of the input, or of each input, optionally after the number of a layer.
 
         Raises:
             error: The layer does not exist, or the shapes do not fit the net.

@@ -42,15 +42,10 @@ class Classifier(Net):
         self.image_dims = self.crop_dims if image_dims is None else image_dims
 
     def predict(self, inputs: Sequence[np.ndarray], oversample: bool = True) -> np.ndarray:
-        """Return the class probabilities of images.
+        """Return the net's first output for images as from ``io.load_image``: class probabilities.
 
-        Args:
-            inputs: Images as from ``io.load_image``. Shape of each: (H, W, C).
-            oversample: Average over corners, center and their mirror images; False uses only the
-                center.
-
-        Returns:
-            The net's first output. Shape: (N, classes) when oversampled, else (N, ...).
+        ``oversample`` averages over corners, center and their mirror images; False uses only the
+        center. Shapes: N of (H, W, C) -> (N, classes) when oversampled, else (N, ...).
 
         Raises:
             ValueError: The net's input is larger than ``image_dims``.
@@ -74,12 +69,9 @@ class Classifier(Net):
 
 
 def transformer_for(
-    net: Net,
-    mean: np.ndarray | None,
-    input_scale: float | None,
-    raw_scale: float | None,
+    net: Net, mean: np.ndarray | None, input_scale: float | None, raw_scale: float | None,
     channel_swap: Sequence[int] | None,
-) -> io.Transformer:
+) -> io.Transformer:  # fmt: skip
     """Return the transformer of images (H, W, C) to the first input of a net."""
     name = net.inputs[0]
     transformer = io.Transformer({name: net.blobs[name].data.shape})

@@ -38,9 +38,8 @@ class AxisMismatchException(Exception):
 def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
     """Return the window geometry of a Convolution, Deconvolution, Pooling or Im2col layer.
 
-    Returns:
-        The axis before the spatial ones; then stride, window and padding in pixels, each of shape
-        (1,) or with one number for each spatial axis. The window counts the gaps of dilation.
+    The axis before the spatial ones; then stride, window and padding in pixels, each of shape (1,)
+    or with one number for each spatial axis. The window counts the gaps of dilation.
 
     Raises:
         AssertionError: The layer uses ``kernel_h`` or similar fields.

@@ -89,12 +89,9 @@ class Detector(Net):
         return self.detect_windows(zip(files, windows, strict=True))
 
     def crop(self, im: np.ndarray, window: Window) -> np.ndarray:
-        """Return a window of an image (H, W, C) in its own size.
+        """Return a window of an image (H, W, C) in its own size; with context, in the net's size.
 
-        With context the result has the size of the net's input.
-
-        Raises:
-            ValueError: The window is outside of the image.
+        A window outside of the image is a ValueError.
         """
         top, left, bottom, right = (int(edge) for edge in window)
         if not self.context_pad:

@@ -121,12 +121,9 @@ def choose_color_by_layertype(layertype: str) -> str:
 
 
 def get_pydot_graph(
-    caffe_net: NetParameter,
-    rankdir: str,
-    label_edges: bool = True,
-    phase: int | None = None,
+    caffe_net: NetParameter, rankdir: str, label_edges: bool = True, phase: int | None = None,
     display_lrm: bool = False,
-) -> dot.Dot:
+) -> dot.Dot:  # fmt: skip
     """Return the graph of a net, after an upgrade of layers in old formats.
 
     ``rankdir`` is TB, BT, LR or RL: from top to bottom, ... ``phase`` is TRAIN or TEST for the
@@ -184,12 +181,9 @@ def _in_phase(layer: LayerParameter, phase: int) -> bool:
 
 
 def draw_net(
-    caffe_net: NetParameter,
-    rankdir: str,
-    ext: str = "png",
-    phase: int | None = None,
+    caffe_net: NetParameter, rankdir: str, ext: str = "png", phase: int | None = None,
     display_lrm: bool = False,
-) -> bytes:
+) -> bytes:  # fmt: skip
     """Return a drawing of a net as the contents of a file; see ``get_pydot_graph``.
 
     ``ext`` is ``svg``, ``png`` or another format of pixels, or ``raw`` for Graphviz's language.
@@ -202,12 +196,9 @@ def draw_net(
 
 
 def draw_net_to_file(
-    caffe_net: NetParameter,
-    filename: str,
-    rankdir: str = "LR",
-    phase: int | None = None,
+    caffe_net: NetParameter, filename: str, rankdir: str = "LR", phase: int | None = None,
     display_lrm: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Draw a net into a file; the file's extension says how. See ``draw_net``."""
     content = draw_net(caffe_net, rankdir, Path(filename).suffix[1:], phase, display_lrm)
     write_bytes(filename, content)

@@ -191,8 +191,7 @@ class Transformer:
     def set_transpose(self, in_: str, order: Sequence[int]) -> None:
         """Set the order of an image's axes: (2, 0, 1) converts (H, W, C) to (C, H, W).
 
-        Raises:
-            Exception: The number of axes differs.
+        Another number of axes raises an Exception.
         """
         axes = len(self._shape(in_)) - 1
         if len(order) != axes:
@@ -201,12 +200,9 @@ class Transformer:
         self.transpose[in_] = order
 
     def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
-        """Set the order of the channels: (2, 1, 0) converts RGB to BGR.
+        """Set the order of the channels, the first axis after ``transpose``.
 
-        The channels are then the first axis, after ``transpose``.
-
-        Raises:
-            Exception: The number of channels differs.
+        (2, 1, 0) converts RGB to BGR. Another number of channels raises an Exception.
         """
         channels = self._shape(in_)[1]
         if len(order) != channels:
@@ -328,14 +324,9 @@ def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.n
 
 
 def resize(
-    image: np.ndarray,
-    output_shape: Sequence[int],
-    order: int = 1,
-    mode: str = "constant",
-    cval: float = 0.0,
-    clip: bool = True,
-    preserve_range: bool = False,
-) -> np.ndarray:
+    image: np.ndarray, output_shape: Sequence[int], order: int = 1, mode: str = "constant",
+    cval: float = 0.0, clip: bool = True, preserve_range: bool = False,
+) -> np.ndarray:  # fmt: skip
     """Resize an image like scikit-image's ``transform.resize``, which scripts use by this name.
 
     By default the image is extended with black, which darkens its edges slightly when it grows.

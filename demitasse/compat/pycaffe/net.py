@@ -3,8 +3,6 @@
 Source: Caffe, ``python/caffe/pycaffe.py`` and ``python/caffe/_caffe.cpp``.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 from collections import OrderedDict
@@ -166,12 +164,9 @@ class Net:
     # -- passes --------------------------------------------------------------------------------
 
     def forward(
-        self,
-        blobs: Iterable[str] | None = None,
-        start: str | None = None,
-        end: str | None = None,
+        self, blobs: Iterable[str] | None = None, start: str | None = None, end: str | None = None,
         **kwargs: ArrayLike,
-    ) -> Arrays:
+    ) -> Arrays:  # fmt: skip
         """Run the net forward.
 
         Args:
@@ -195,26 +190,13 @@ class Net:
         return {name: self.blobs[name].data for name in dict.fromkeys([*tops, *(blobs or ())])}
 
     def backward(
-        self,
-        diffs: Iterable[str] | None = None,
-        start: str | None = None,
-        end: str | None = None,
+        self, diffs: Iterable[str] | None = None, start: str | None = None, end: str | None = None,
         **kwargs: ArrayLike,
-    ) -> Arrays:
-        """Run the net backward.
+    ) -> Arrays:  # fmt: skip
+        """Run the net backward from layer ``start`` to ``end``; errors are those of ``forward``.
 
-        Args:
-            diffs: Blobs whose gradients are returned in addition to those of the inputs.
-            start: First layer to run, from the end.
-            end: Last layer to run; the gradients of its bottoms are then returned.
-            kwargs: A gradient for each output. Either all outputs are given or none.
-
-        Returns:
-            Live views of the gradients.
-
-        Raises:
-            NetError: The given outputs are not the net's.
-            ShapeError: A gradient does not fit its blob.
+        ``kwargs`` has a gradient for each output, or none. Returns live views of the gradients of
+        the inputs, or of the bottoms of ``end``, and of ``diffs``.
         """
         with self._net.lock:
             self._set(kwargs, self.outputs, "outputs", diff=True)
@@ -265,14 +247,9 @@ class Net:
     ) -> tuple[Arrays, Arrays]:
         """Run any number of items forward and backward, in batches of the net's size.
 
-        Args:
-            blobs: Blobs whose data are returned in addition to the outputs.
-            diffs: Blobs whose gradients are returned in addition to those of the inputs.
-            kwargs: Arrays for the inputs, gradients for the outputs; without them the present
-                content of the blobs is used.
-
-        Returns:
-            Copies of the data and of the gradients.
+        ``kwargs`` has arrays for the inputs and gradients for the outputs; without them the present
+        content of the blobs is used. Returns copies of the data of the outputs and of ``blobs``,
+        and of the gradients of the inputs and of ``diffs``.
         """
         data, gradients = list(blobs or ()), list(diffs or ())
         outs: Rows = {name: [] for name in [*self.outputs, *data]}
@@ -303,10 +280,8 @@ class Net:
     def set_input_arrays(self, data: ArrayLike, labels: ArrayLike) -> None:
         """Set the arrays that the net's first layer, a ``MemoryData``, reads.
 
-        Args:
-            data: Shape: (n, C, H, W), n a multiple of the batch size; not copied if float32 and
-                contiguous.
-            labels: Shape: (n,) or (n, 1, 1, 1).
+        Shapes: data (n, C, H, W), n a multiple of the batch size, not copied if float32 and
+        contiguous; labels (n,) or (n, 1, 1, 1).
 
         Raises:
             NetError: The first layer has another type.
@@ -378,7 +353,7 @@ class Net:
         """Load parameters by layer name from an HDF5 file."""
         self._net.load(os.fsdecode(path))
 
-    def share_with(self, other: Net) -> None:
+    def share_with(self, other: "Net") -> None:
         """Share the parameters of another net's layers with equal names."""
         self._net.share_trained_layers_with(other._net)
 

@@ -7,8 +7,6 @@ message, with layers in topological order.
 Source: Caffe, ``python/caffe/net_spec.py``.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +31,7 @@ SHARED = {
 class Top:
     """The top number ``n`` of the layer ``fn``."""
 
-    def __init__(self, fn: Function, n: int) -> None:
+    def __init__(self, fn: "Function", n: int) -> None:
         self.fn = fn
         self.n = n
 

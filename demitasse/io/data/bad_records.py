@@ -1,10 +1,8 @@
 """Policy for bad records: raise an error, or read the next record instead."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from demitasse.core.config import settings
 from demitasse.core.extras import lacks_extra
@@ -19,27 +17,20 @@ CHOICES = ("raise", "skip")
 
 
 class RecordError(DataError):
-    """A record of a batch cannot be used.
+    """A record of a batch cannot be used: the one at ``index`` of the batch.
 
-    Attributes:
-        index: Index of the record in the batch.
-        broken: True if the record itself is bad; False if another record would fail as well.
+    ``broken`` is False if another record would fail as well.
     """
 
     def __init__(
-        self,
-        message: str,
-        index: int,
-        *,
-        broken: bool = True,
-        code: ErrorCode | None = None,
+        self, message: str, index: int, *, broken: bool = True, code: ErrorCode | None = None,
         **details: object,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(message, None, None, code=code, **details)
         self.index, self.broken = index, broken
 
     @classmethod
-    def of(cls, error: DemitasseError, index: int) -> RecordError:
+    def of(cls, error: DemitasseError, index: int) -> Self:
         """Return the error of a record as an error of its batch."""
         found = cls(error.message, index, code=error.code)
         found.details = error.details

@@ -66,14 +66,9 @@ class Dataset:
 
 
 def make_dataset(
-    source: Path,
-    out: Path,
-    options: DatasetOptions | None = None,
-    *,
-    overwrite: bool = False,
-    threads: int = THREADS,
-    progress: Callable[[int, int], None] | None = None,
-) -> Dataset:
+    source: Path, out: Path, options: DatasetOptions | None = None, *, overwrite: bool = False,
+    threads: int = THREADS, progress: Callable[[int, int], None] | None = None,
+) -> Dataset:  # fmt: skip
     """Write the images of class folders as a data set; ``out`` appears when it is complete.
 
     The classes are the sorted names of the subfolders of ``source``. Each class is split by the

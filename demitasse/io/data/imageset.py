@@ -77,16 +77,6 @@ class ImageSet:
     seed: int = 0
     annotations: Annotations | None = None
 
-    @property
-    def keeps_size(self) -> bool:
-        """Return True if images are stored in their original size."""
-        return not (self.resize_height or self.resize_width or self.min_dim or self.max_dim)
-
-    @property
-    def has_objects(self) -> bool:
-        """Return True if the list names an annotation file per image."""
-        return self.annotations is not None and self.annotations.label_type is not None
-
     def resize(self, pixels: np.ndarray) -> np.ndarray:
         """Resize an image by these options. Shapes: (C, H, W) -> (C, H', W'), uint8."""
         sides = pixels.shape[1:]
@@ -126,18 +116,10 @@ _Record = tuple[Datum | AnnotatedDatum, int]  # a record, and the number of valu
 
 
 def convert_imageset(
-    root: str,
-    source: Path,
-    out: Path,
-    how: ImageSet | None = None,
-    *,
-    backend: str = "LMDB",
-    overwrite: bool = False,
-    resume: bool = False,
-    skip: bool = True,
-    threads: int = THREADS,
+    root: str, source: Path, out: Path, how: ImageSet | None = None, *, backend: str = "LMDB",
+    overwrite: bool = False, resume: bool = False, skip: bool = True, threads: int = THREADS,
     progress: Callable[[int, int], None] | None = None,
-) -> Converted:
+) -> Converted:  # fmt: skip
     """Write the images of a list as a database, with the keys ``00000000_NAME``, ...
 
     Args:
@@ -161,7 +143,7 @@ def convert_imageset(
     how = how or ImageSet()
     if how.encode_type:
         need_encoder(how.encode_type)
-    lines = read_lines(source, objects=how.has_objects)
+    lines = read_lines(source, objects=bool(how.annotations and how.annotations.label_type))
     if how.shuffle:
         log.info("Shuffling data")
         order = EpochPermutation(len(lines), how.seed, "convert_imageset", shuffle=True).of_round(0)
@@ -274,7 +256,7 @@ def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:
     if not kind:
         datum.channels, datum.height, datum.width = pixels.shape
         datum.data = np.ascontiguousarray(pixels).tobytes()
-    elif how.keeps_size and same_format:
+    elif same_format and not (how.resize_height or how.resize_width or how.min_dim or how.max_dim):
         datum.data = content
     else:
         datum.data = encode_image(pixels, kind)

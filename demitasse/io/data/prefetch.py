@@ -45,14 +45,9 @@ class Prefetcher:
     """
 
     def __init__(
-        self,
-        source: BatchSource,
-        batches: list[Batch],
-        *,
-        name: str = "prefetch",
-        log_on_wait: str = "",
-        others: Callable[[], Iterable[Batch]] = tuple,
-    ) -> None:
+        self, source: BatchSource, batches: list[Batch], *, name: str = "prefetch",
+        log_on_wait: str = "", others: Callable[[], Iterable[Batch]] = tuple,
+    ) -> None:  # fmt: skip
         self.waited = 0.0
         self._source, self._name, self._log_on_wait = source, name, log_on_wait
         self._others = others
@@ -68,11 +63,7 @@ class Prefetcher:
         self._process = os.getpid()
 
     def start(self) -> None:
-        """Start the thread; call once.
-
-        Raises:
-            DeviceError: No thread can be started.
-        """
+        """Start the thread; call once. A DeviceError if no thread can be started."""
         context = contextvars.copy_context()
         # A daemon thread does not delay the end of the interpreter.
         self._thread = threading.Thread(
@@ -90,8 +81,7 @@ class Prefetcher:
     def next(self) -> Batch:
         """Return the next full batch; return it with ``recycle`` after use.
 
-        Raises:
-            DataError: The source failed, or the thread was stopped.
+        A DataError if the source failed, or the thread was stopped.
         """
         try:
             batch = self._full.get_nowait()

@@ -26,11 +26,7 @@ BLOCK = 1 << 16  # bytes that are read at a time while the fields of a message a
 
 
 def escape_invalid_utf8(message: Message) -> int:
-    r"""Replace bytes of a message's strings that are not UTF-8 by ``\xNN``, in place.
-
-    Returns:
-        Number of changed strings.
-    """
+    r"""Replace bytes of strings that are not UTF-8 by ``\xNN``, in place; return their number."""
     count = 0
     field: Any
     for field, value in message.ListFields():
@@ -181,12 +177,9 @@ def open_binary(path: str | os.PathLike[str], error: type[DemitasseError]) -> Fi
 
 
 def parsed(
-    encoded: bytes,
-    cls: type[M],
-    path: str | os.PathLike[str],
-    error: type[DemitasseError],
+    encoded: bytes, cls: type[M], path: str | os.PathLike[str], error: type[DemitasseError],
     whole: FileView | None = None,
-) -> M:
+) -> M:  # fmt: skip
     """Parse the contents of a file; ``whole`` is the complete contents, for error messages."""
     name = os.fspath(path)
     message = cls()
@@ -205,12 +198,9 @@ def parsed(
 
 
 def check_memory_cost(
-    encoded: bytes,
-    cls: type[Message],
-    path: str | os.PathLike[str],
-    error: type[DemitasseError],
+    encoded: bytes, cls: type[Message], path: str | os.PathLike[str], error: type[DemitasseError],
     size: int | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Refuse a message whose (almost) empty messages take far more memory than its file."""
     most = memory_limit(len(encoded) if size is None else size)
     if len(encoded) > NEVER_TOO_LARGE and memory_cost(encoded, cls.DESCRIPTOR, most) > most:

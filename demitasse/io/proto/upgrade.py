@@ -133,10 +133,8 @@ SOLVER_TYPES = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")
 def upgrade_solver(solver: SolverParameter) -> list[str]:
     """Upgrade a solver in place, and return a note per kind of change.
 
-    ``solver_type`` becomes ``type``. Nets inside the solver are not changed, as in Caffe.
-
-    Raises:
-        PrototxtError: Both ``solver_type`` and ``type`` are set.
+    ``solver_type`` becomes ``type``; both at once are a PrototxtError. Nets inside the solver
+    are not changed, as in Caffe.
     """
     if not solver.HasField("solver_type"):
         return []

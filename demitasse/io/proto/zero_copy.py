@@ -60,11 +60,7 @@ def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
 
 
 def count_floats(blob: BlobProto, diff: bool = False) -> int:
-    """Return the number of values of ``floats``.
-
-    Raises:
-        WeightsError: Raw data has a type other than float.
-    """
+    """Return the number of values of ``floats``, with its errors."""
     for name in NAMES[diff]:
         count = len(getattr(blob, name))
         if count:
@@ -95,8 +91,7 @@ def _array_field(values: Floats, diff: bool) -> Pieces:
 def stored_shape(blob: BlobProto) -> tuple[int, ...]:
     """Return the shape of a blob message; old files have four numbers instead.
 
-    Raises:
-        WeightsError: The shape has too many axes.
+    Too many axes are a WeightsError.
     """
     if any(blob.HasField(name) for name in ("num", "channels", "height", "width")):
         return (blob.num, blob.channels, blob.height, blob.width)

@@ -129,15 +129,9 @@ class Engine(ABC):
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
 
     def row_blocks(
-        self,
-        family: str,
-        name: str,
-        dtype: str,
-        count: int,
-        length: int,
-        *numbers: float,
+        self, family: str, name: str, dtype: str, count: int, length: int, *numbers: float,
         reach: int = 0,
-    ) -> Launch:
+    ) -> Launch:  # fmt: skip
         """Return a kernel that has one block for each of ``count`` rows, of ``length`` elements.
 
         ``numbers`` are all arguments after the arrays; see ``elementwise``.
@@ -190,8 +184,6 @@ class Engine(ABC):
     def address(self, array: Array) -> int:
         """Return where an array begins in the device's memory."""
 
-    # -- sums ----------------------------------------------------------------------------------
-
     def dot(self, a: Array, b: Array) -> Array:
         """Return the sum of the products of two arrays' elements. Shapes: any, the same -> ()."""
         dtype, count = str(a.dtype), int(a.size)
@@ -205,8 +197,6 @@ class Engine(ABC):
         total = self.empty(1, dtype)
         self.elementwise("elementwise", "weighted_sum", dtype, 1, 1.0, 1.0)(a, b, total)
         return total.reshape(())
-
-    # -- values in 16 bits -----------------------------------------------------------------------
 
     def narrow(self, array: Array, kind: str, out: Array | None = None) -> Array:
         """Write float32 values to an array of 16 bits, which is new unless one is given.
@@ -225,13 +215,9 @@ class Engine(ABC):
         self.elementwise("storage", "widen", kind, count)(array, target)
         return target.reshape(array.shape)
 
-    # -- matrix products -----------------------------------------------------------------------
-
     @abstractmethod
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
         """Compute a matrix product of contiguous arrays into ``out``."""
-
-    # -- convolutions --------------------------------------------------------------------------
 
     @abstractmethod
     def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
@@ -239,8 +225,6 @@ class Engine(ABC):
 
         ``rival`` is other code for it, which is timed, too, where plans are timed.
         """
-
-    # -- random numbers ------------------------------------------------------------------------
 
     def dropout(self, dtype: str, count: int, draw: Draw, threshold: int, factor: float) -> Launch:
         """Return a kernel: x -> y, mask, by the words of the pass whose number it reads.

@@ -57,12 +57,9 @@ class GraphRecorder:
     computes: ClassVar = False
 
     def __init__(
-        self,
-        cupy: Any,
-        engine: GpuEngine,
-        side_streams: dict[int, Any],
+        self, cupy: Any, engine: GpuEngine, side_streams: dict[int, Any],
         alone: AbstractContextManager[Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._cupy, self._engine = cupy, engine
         self._side_streams = side_streams
         self._alone = alone

@@ -98,13 +98,10 @@ class GpuUploader:
             stream.wait_event(there)
             dtype = str(target.dtype)
             centred = self._engine.elementwise("input", "centred", dtype, size, *numbers)
-            centred(*room.arrays, self._mean_of(pixels, target), target)
+            given: Array = target  # stands for no mean
+            if pixels.mean is not None:
+                if self._mean is None or self._mean[0] is not pixels.mean:
+                    self._mean = pixels.mean, self._engine.asarray(pixels.mean)
+                given = self._mean[1]
+            centred(*room.arrays, given, target)
             room.used = stream.record()
-
-    def _mean_of(self, pixels: ImageBatch, instead: Array) -> Array:
-        """Return the mean on the GPU, or ``instead`` for no mean."""
-        if pixels.mean is None:
-            return instead
-        if self._mean is None or self._mean[0] is not pixels.mean:
-            self._mean = pixels.mean, self._engine.asarray(pixels.mean)
-        return self._mean[1]

@@ -1,7 +1,5 @@
 """Fused Steps: convolutions with ReLU, BatchNorm with the layers behind."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +17,7 @@ from demitasse.core.config import settings
 
 def rectified(
     engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], first: AnyStep | None
-) -> RectifiedConvStep:
+) -> "RectifiedConvStep":
     """Return one Step for a convolution, which ``first`` runs by itself, and a ReLU."""
     op = chain[1]
     is_relu = isinstance(op, ops.Activation) and op.function == "relu" and op.parameters[0] == 0

@@ -1,7 +1,7 @@
 """Render graphs as SVG or, with Pillow, as pixels."""
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from xml.sax.saxutils import escape, quoteattr
@@ -96,7 +96,15 @@ def drawing(
         [(number[a], number[b]) for a, b, _ in edges],
         distance=40.0 + (longest if sideways else 0.0),
     )
-    to_pixel = _pixel_map(rankdir, layout.size)
+
+    def to_pixel(point: Point) -> Point:
+        """Return the pixel (x, y) of a point of the layout (across, down)."""
+        across, down = point
+        if rankdir in {"BT", "RL"}:
+            down = layout.size[1] - down
+        x, y = (down, across) if sideways else (across, down)
+        return x + MARGIN, y + MARGIN
+
     items: list[Curve | Polygon | Ellipse | Text] = []
     for route, (*_, label) in zip(layout.routes, edges, strict=True):
         items += _edge([to_pixel(point) for point in route], label, sideways)
@@ -108,19 +116,6 @@ def drawing(
         items += _node(lines, to_pixel(center), size, style)
     right = max(ends, default=0.0)
     return Drawing((max(width + 2 * MARGIN, right + MARGIN), height + 2 * MARGIN), items)
-
-
-def _pixel_map(rankdir: str, size: Point) -> Callable[[Point], Point]:
-    """Return the map from layout coordinates (across, down) to pixels (x, y)."""
-
-    def to_pixel(point: Point) -> Point:
-        across, down = point
-        if rankdir in {"BT", "RL"}:
-            down = size[1] - down
-        x, y = (down, across) if rankdir in {"LR", "RL"} else (across, down)
-        return x + MARGIN, y + MARGIN
-
-    return to_pixel
 
 
 def _width(text: str) -> float:
@@ -206,11 +201,7 @@ def _points(points: Sequence[Point]) -> str:
 
 
 def to_pixels(graph: Drawing, extension: str) -> bytes:
-    """Return a drawing as the contents of an image file of one of ``FORMATS``, with Pillow.
-
-    Raises:
-        ConfigError: Pillow is not installed.
-    """
+    """Return a drawing as the contents of an image file of one of ``FORMATS``, with Pillow."""
     try:
         import PIL.Image
         import PIL.ImageDraw

@@ -15,8 +15,6 @@ Source: LevelDB, ``doc/log_format.md``, ``doc/table_format.md``, ``db/version_ed
 ``util/crc32c.h`` (mask); Snappy, ``format_description.txt``; RFC 3720, appendix B.4 (polynomial).
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -372,7 +370,7 @@ class LevelDbFiles:
         """Close the manifest; all added records are on disk already."""
         self._records.close()
 
-    def _begin_manifest(self) -> _Log:
+    def _begin_manifest(self) -> "_Log":
         """Write a manifest of the present files, and let CURRENT name the new manifest."""
         name = f"MANIFEST-{self._manifest.next_file:06d}"
         self._manifest.next_file += 1

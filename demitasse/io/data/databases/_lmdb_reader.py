@@ -8,8 +8,6 @@ Source: LMDB, ``mdb.c`` (``MDB_page``, ``MDB_meta``, ``MDB_db``, ``MDB_node``), 
 little-endian layout.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Generator, Iterator
@@ -17,7 +15,7 @@ from dataclasses import dataclass, replace
 from operator import lt
 from pathlib import Path
 from struct import Struct, unpack_from
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from demitasse.core.paths import code_of, regular_file
 from demitasse.core.threads import Uninterrupted
@@ -75,7 +73,7 @@ class Meta:
     root: int | None
 
     @classmethod
-    def parse(cls, page: bytes) -> Meta:
+    def parse(cls, page: bytes) -> Self:
         """Return the fields of a meta page, or of its first ``META_SIZE`` bytes."""
         check(len(page) >= META_SIZE, "it is shorter than any LMDB")
         magic, version, page_size, *_, order, depth, _, _, _, records, root, last, transaction = (

@@ -3,8 +3,6 @@
 Source: SSD (weiliu89/caffe), ``src/caffe/util/io.cpp`` (``ReadXMLToAnnotatedDatum``, ...).
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +29,9 @@ EDGES = ("xmin", "ymin", "xmax", "ymax")
 LONGEST_SIDE = 1 << 31  # largest height or width of an image, in pixels
 
 
+Box = tuple[float, float, float, float]
+
+
 class Object(NamedTuple):
     """An object in an image.
 
@@ -43,8 +44,6 @@ class Object(NamedTuple):
     box: Box
     difficult: bool = False
 
-
-Box = tuple[float, float, float, float]
 
 _Annotation = tuple[tuple[int, int] | None, list[tuple[str, Box, bool]]]
 """Height and width of the image or None; class, box in pixels, and difficulty of each object."""

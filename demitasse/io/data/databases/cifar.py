@@ -46,8 +46,7 @@ def convert(
 ) -> dict[Path, int]:
     """Write ``cifar10_train_lmdb`` and ``cifar10_test_lmdb``, or the same as LevelDBs.
 
-    Returns:
-        Number of records of each database written.
+    Returns the number of records of each.
 
     Raises:
         DataError: A file is missing or damaged, or a database exists.

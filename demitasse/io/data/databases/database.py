@@ -116,12 +116,9 @@ class Database(Protocol):
 
 
 def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> Database:
-    """Open the database at ``source``.
+    """Open the database in a folder; for an LMDB also in its single file.
 
-    Args:
-        source: Folder of the database; for an LMDB also its single file.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        mode: ``"read"``, ``"write"`` or ``"new"``.
+    ``backend`` is ``"LMDB"`` or ``"LEVELDB"``.
 
     Raises:
         ConfigError: The backend is unknown, or does not support the mode.

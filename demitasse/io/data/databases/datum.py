@@ -18,14 +18,9 @@ Label = int | float | tuple[float, ...]  # a class, a number, or several numbers
 
 
 def datum_to_array(datum: Datum, color: Color = "native") -> np.ndarray:
-    """Return the array of a record.
+    """Return the array of a record, read-only: uint8, or float32 for floats. Shape: (C, H, W).
 
-    Args:
-        datum: The record.
-        color: Channels of a decoded image; other records ignore ``color``, as in Caffe.
-
-    Returns:
-        uint8, or float32 for ``float_data``. Shape: (C, H, W); read-only.
+    ``color`` selects the channels of a decoded image; other records ignore it, as in Caffe.
 
     Raises:
         DataError: The number of values differs from the declared shape, or an image is damaged.
@@ -49,11 +44,9 @@ def label_of(datum: Datum) -> Label:
 
 
 def array_to_datum(array: np.ndarray, label: int | float | Sequence[float] | None = None) -> Datum:
-    """Return a Datum of ``array``.
+    """Return a Datum of an array (C, H, W): uint8 is stored as bytes, other types as float32.
 
-    Args:
-        array: uint8 is stored as bytes, any other dtype as float32. Shape: (C, H, W).
-        label: A class, a number, several numbers (which Caffe ignores), or None.
+    ``label`` is a class, a number, several numbers (which Caffe ignores), or None.
 
     Raises:
         ShapeError: The array does not have three axes.
@@ -88,10 +81,8 @@ def annotated_datum(
 ) -> AnnotatedDatum:
     """Return a record with boxes, classes ascending, as SSD's tools write it.
 
-    Args:
-        image: Pixels (C, H, W), BGR, or a Datum with an encoded image.
-        objects: Rows of class, xmin, ymin, xmax, ymax (relative to the image) and optionally
-            difficult. Shape: (G, 5) or (G, 6).
+    ``image`` is (C, H, W), BGR, or a Datum with an encoded image. ``objects`` are rows of class,
+    xmin, ymin, xmax, ymax (relative to the image) and optionally difficult: (G, 5) or (G, 6).
 
     Raises:
         ShapeError: Rows or pixels have another shape.

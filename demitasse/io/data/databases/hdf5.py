@@ -253,20 +253,12 @@ class Hdf5File:
             raise
 
     def row(self, index: int) -> list[np.ndarray]:
-        """Return one row of every data set.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Return one row of every data set."""
         first, held = self.block(index)
         return [array[index - first] for array in held]
 
     def block(self, index: int) -> tuple[int, list[np.ndarray]]:
-        """Return the number of the first row of a row's block, and the rows of the block.
-
-        Raises:
-            DataError: The file is damaged.
-        """
+        """Return the number of the first row of a row's block, and the rows of the block."""
         if not self._held or not 0 <= index - self._begin < len(self._held[0]):
             self._begin = index - index % self._block
             part = slice(self._begin, self._begin + self._block)
@@ -295,8 +287,7 @@ class Hdf5File:
 class Hdf5Writer:
     """Append rows to the data sets of a new file; reopens the file after ``close``.
 
-    Raises:
-        DataError: The file cannot be created; an existing file is replaced.
+    An existing file is replaced; a DataError if the file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -315,11 +306,9 @@ class Hdf5Writer:
         self._file = h5py.File(self._recording, mode)
 
     def append(self, **batches: np.ndarray) -> None:
-        """Append rows to data sets, and flush the file.
+        """Append rows of the same shape as before, and flush the file.
 
-        Raises:
-            DataError: The rows have another shape than the rows before.
-            OSError: The rows cannot be written, e.g. the disk is full.
+        Another shape is a DataError, a full disk an OSError.
         """
         if not self._file:  # closed
             self._open("r+")
@@ -348,10 +337,6 @@ class Hdf5Writer:
         stored[begin:] = batch
 
     def close(self) -> None:
-        """Close the file.
-
-        Raises:
-            OSError: Buffered rows cannot be written.
-        """
+        """Close the file; an OSError if buffered rows cannot be written."""
         self._file.close()
         self._recording.close()

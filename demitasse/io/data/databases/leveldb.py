@@ -6,8 +6,6 @@ program has them open. Do not write to a database that another program has open.
 Source: Caffe, ``src/caffe/util/db_leveldb.cpp``; the format is LevelDB's.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Generator
 from itertools import chain
@@ -45,12 +43,12 @@ class LevelDbDatabase:
                 raise DataError(message, str(path), code=ErrorCode.UNSUPPORTED)
             self._writer = files.LevelDbFiles(path, self._manifest)
 
-    def new_cursor(self) -> LevelDbCursor:
+    def new_cursor(self) -> "LevelDbCursor":
         if self._writer is not None:
             self._load()  # includes records written since
         return LevelDbCursor(self)
 
-    def new_transaction(self) -> LevelDbTransaction:
+    def new_transaction(self) -> "LevelDbTransaction":
         if self._writer is None:
             message = f"{self.path} was opened for reading; open it with mode 'write'"
             raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))

@@ -75,14 +75,9 @@ def convert_files(
 
 
 def convert_pairs(
-    images: Path,
-    labels: Path,
-    out: Path,
-    seed: int = 0,
-    *,
-    overwrite: bool = False,
+    images: Path, labels: Path, out: Path, seed: int = 0, *, overwrite: bool = False,
     backend: str = "LEVELDB",
-) -> int:
+) -> int:  # fmt: skip
     """Write random pairs of images as two channels; a label is 1 for equal labels, else 0."""
     pixels, classes = _read_pair(images, labels)
     drawn = np.random.default_rng(seed).integers(len(pixels), size=(len(pixels), 2))
@@ -101,18 +96,13 @@ def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarr
 
 
 def convert(
-    folder: str | Path,
-    out: str | Path | None = None,
-    *,
-    overwrite: bool = False,
+    folder: str | Path, out: str | Path | None = None, *, overwrite: bool = False,
     backend: str = "LMDB",
-) -> dict[Path, int]:
+) -> dict[Path, int]:  # fmt: skip
     """Write ``mnist_train_lmdb`` and ``mnist_test_lmdb``, or the same as LevelDBs.
 
-    ``folder`` has the four files, gzipped or plain, and by default gets the databases.
-
-    Returns:
-        Number of records of each database written.
+    ``folder`` has the four files, gzipped or plain, and by default gets the databases. Returns the
+    number of records of each database.
 
     Raises:
         DataError: A file is missing or damaged, or a database exists.

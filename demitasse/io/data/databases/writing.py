@@ -22,22 +22,13 @@ SETTINGS = "settings.json"  # file beside an incomplete database: the settings o
 
 
 def write_database(
-    path: str | Path,
-    records: Iterable[tuple[np.ndarray, int]],
-    *,
-    overwrite: bool = False,
+    path: str | Path, records: Iterable[tuple[np.ndarray, int]], *, overwrite: bool = False,
     backend: str = "LMDB",
-) -> int:
-    """Write arrays and their labels as a database, with the keys 00000000, 00000001, ...
+) -> int:  # fmt: skip
+    """Write arrays and their labels as a database; return the number of records.
 
-    Args:
-        path: Folder to create.
-        records: Arrays (C, H, W), uint8 or float32, and labels.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records written.
+    The keys are 00000000, 00000001, ... ``path`` is the folder to create, and ``backend`` is
+    ``"LMDB"`` or ``"LEVELDB"``. Arrays are (C, H, W), uint8 or float32.
 
     Raises:
         ConfigError: The backend is unknown.
@@ -49,12 +40,9 @@ def write_database(
 
 
 def write_annotations(
-    path: str | Path,
-    records: Iterable[tuple[np.ndarray | Datum, Sequence[Sequence[float]]]],
-    *,
-    overwrite: bool = False,
-    backend: str = "LMDB",
-) -> int:
+    path: str | Path, records: Iterable[tuple[np.ndarray | Datum, Sequence[Sequence[float]]]], *,
+    overwrite: bool = False, backend: str = "LMDB",
+) -> int:  # fmt: skip
     """Write images with objects as a database; ``records`` are arguments of ``annotated_datum``.
 
     Other arguments, keys and result are as of ``write_database``; errors are those of both.
@@ -64,12 +52,9 @@ def write_annotations(
 
 
 def write_records(
-    path: str | Path,
-    records: Iterable[tuple[bytes, Message]],
-    *,
-    overwrite: bool = False,
+    path: str | Path, records: Iterable[tuple[bytes, Message]], *, overwrite: bool = False,
     backend: str = "LMDB",
-) -> int:
+) -> int:  # fmt: skip
     """Write keys and records as a database; see ``write_database``."""
     with new_database(Path(path), backend, overwrite=overwrite) as database:
         written = Records(database)
@@ -114,13 +99,9 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
 
 @contextmanager
 def resumable_database(
-    path: Path,
-    backend: str,
-    settings: Mapping[str, object],
-    *,
-    overwrite: bool = False,
+    path: Path, backend: str, settings: Mapping[str, object], *, overwrite: bool = False,
     resume: bool = False,
-) -> Iterator[Database]:
+) -> Iterator[Database]:  # fmt: skip
     """Open a database for writing that appears at ``path`` when the block succeeds.
 
     If the block raises, or the process dies, committed records remain in ``.NAME.partial`` beside

@@ -161,11 +161,7 @@ def opened(content: bytes | memoryview) -> Iterator[Image]:
 
 
 def read_image(path: Path, color: Color = "native") -> np.ndarray:
-    """Decode an image file; see ``decode_image``. Shape: (C, H, W), uint8.
-
-    Raises:
-        DataError: The file cannot be read or decoded.
-    """
+    """Decode an image file, or raise DataError; see ``decode_image``. Shape: (C, H, W), uint8."""
     try:
         return decode_image(read_bytes(path), color)
     except OSError as error:

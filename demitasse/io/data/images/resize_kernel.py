@@ -23,12 +23,9 @@ def _columns(
     both[:, :, 0] = ONE - both[:, :, 1]
     inner = int(np.searchsorted(left, size - 2)) if side_by_side else 0
     return kernel.Columns.values(
-        pixel_bytes=pixel_bytes if size > 1 else 0,
-        count=wanted,
-        table=left * pixel_bytes,
-        shares=both,
-        fast=inner // kernel.AT_ONCE * kernel.AT_ONCE,
-    )
+        pixel_bytes=pixel_bytes if size > 1 else 0, count=wanted, table=left * pixel_bytes,
+        shares=both, fast=inner // kernel.AT_ONCE * kernel.AT_ONCE,
+    )  # fmt: skip
 
 
 @lru_cache(256)
@@ -40,13 +37,9 @@ def _rows(size: int, wanted: int, step: float | None) -> tuple[Values, int]:
     place = np.cumsum(used) - 1
     needed = np.flatnonzero(used)
     values = kernel.Rows.values(
-        needed=len(needed),
-        table=needed,
-        count=wanted,
-        above=place[first],
-        below=place[second],
+        needed=len(needed), table=needed, count=wanted, above=place[first], below=place[second],
         shares=share.astype(np.int64),
-    )
+    )  # fmt: skip
     return values, len(needed)
 
 
@@ -64,14 +57,8 @@ def resized(image: np.ndarray, height: int, width: int, step: float | None) -> n
     result = np.empty(size + kernel.LANES, np.uint8)[:size].reshape(channels, height, width)
     for first in range(0, channels, planes):
         values = kernel.Resize.values(
-            image=image[first:],
-            plane_bytes=plane_bytes,
-            row_bytes=row_bytes,
-            columns=columns,
-            rows=rows,
-            between=between,
-            between_bytes=line_bytes,
-            result=result[first:],
-        )
+            image=image[first:], plane_bytes=plane_bytes, row_bytes=row_bytes, columns=columns,
+            rows=rows, between=between, between_bytes=line_bytes, result=result[first:],
+        )  # fmt: skip
         Arguments(values).run(kernel.resizer(planes), threads=1)
     return result

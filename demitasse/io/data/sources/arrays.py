@@ -70,16 +70,9 @@ class Hdf5Batches:
 
     @renamed_arguments(reading="config")
     def __init__(
-        self,
-        paths: Sequence[Path],
-        names: Sequence[str],
-        batch_size: int,
-        *,
-        shuffle: bool = False,
-        seed: int = 0,
-        name: str = "",
-        config: ReaderConfig | None = None,
-    ) -> None:
+        self, paths: Sequence[Path], names: Sequence[str], batch_size: int, *,
+        shuffle: bool = False, seed: int = 0, name: str = "", config: ReaderConfig | None = None,
+    ) -> None:  # fmt: skip
         self._paths, self._names, self._batch_size = paths, names, batch_size
         self._seed, self._name, self._shuffle = seed, name, shuffle
         self._files = EpochPermutation(len(paths), seed, f"{name}/files", shuffle=shuffle)
@@ -105,11 +98,7 @@ class Hdf5Batches:
         return [(self._batch_size, *shape) for shape in shapes]
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch: rows of every data set.
-
-        Raises:
-            DataError: A file cannot be read, or its rows have another shape.
-        """
+        """Make the next batch: rows of every data set."""
         size = self._next_size()
         arrays = [batch.array(i, (size, *shape[1:])) for i, shape in enumerate(self.shapes())]
         place = 0
@@ -134,7 +123,6 @@ class Hdf5Batches:
         self._finish_batch(size, batch)
 
     def close(self) -> None:
-        """Close the open file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -163,7 +163,6 @@ class DatumMaker:
             batch.array(1, stacked.shape)[...] = stacked
 
     def close(self) -> None:
-        """Stop the threads."""
         self._stacker.close()
         self._transformer.close()
 
@@ -219,15 +218,9 @@ class AnnotatedMaker:
     """
 
     def __init__(
-        self,
-        augmenter: AnnotatedAugmenter,
-        transformer: DataTransformer,
-        keeping: EmitFilter,
-        random: RecordRandom,
-        *,
-        labels: bool,
-        boxes: bool,
-    ) -> None:
+        self, augmenter: AnnotatedAugmenter, transformer: DataTransformer, keeping: EmitFilter,
+        random: RecordRandom, *, labels: bool, boxes: bool,
+    ) -> None:  # fmt: skip
         self._augmenter, self._transformer, self._keeping = augmenter, transformer, keeping
         self._random, self._labels, self._boxes = random, labels, boxes
         self._threads = Threads("annotate")
@@ -264,7 +257,6 @@ class AnnotatedMaker:
             batch.array(1, made.shape)[...] = made
 
     def close(self) -> None:
-        """Stop the threads."""
         self._threads.close()
         self._transformer.close()
 

@@ -3,8 +3,6 @@
 Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``, ``Next``, ``Skip``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -87,7 +85,7 @@ class RecordReader:
             self._second.close()
         self._cursor.close()
 
-    def _reader_at(self, number: int) -> RecordReader:
+    def _reader_at(self, number: int) -> "RecordReader":
         """Return a second reader, positioned at a record."""
         second = self._second
         if second is None or second.number > number:
@@ -126,23 +124,15 @@ NumberedRecord = tuple[int, Raw]  # number of a record, and its bytes
 class DatabaseBatches:
     """Fills batches with the records of a database, in order, in an endless loop.
 
-    Attributes:
-        position: Records used by all processes before the next batch.
-
-    Raises:
-        DataError: The database cannot be opened, or is empty.
+    ``position`` is the number of records used by all processes before the next batch. A database
+    that cannot be opened, or is empty, is a DataError.
     """
 
     @renamed_arguments(reading="config")
     def __init__(
-        self,
-        path: Path,
-        backend: str,
-        maker: BatchMaker,
-        batch_size: int,
-        *,
+        self, path: Path, backend: str, maker: BatchMaker, batch_size: int, *,
         config: ReaderConfig | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         config = config or ReaderConfig()
         self._source, self._maker, self._batch_size = str(path), maker, batch_size
         self.position, self._step = config.position, config.shard.world_size
@@ -162,11 +152,7 @@ class DatabaseBatches:
         return self._maker.batch_shapes(first, slot, self._batch_size)
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch.
-
-        Raises:
-            DataError: A record cannot be read or transformed; names the record.
-        """
+        """Make the next batch."""
         made = False
         while not made:  # all records of a batch may be bad
             first = self._reader.number
@@ -186,7 +172,6 @@ class DatabaseBatches:
         return self._reader.key_of(number)
 
     def close(self) -> None:
-        """Close the database and stop the threads."""
         self._maker.close()
         self._reader.close()
         self._database.close()

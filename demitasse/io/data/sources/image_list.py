@@ -115,18 +115,10 @@ class ImageListBatches(ListSampler[Image]):
 
     @renamed_arguments(reading="config")
     def __init__(
-        self,
-        source: Path,
-        entries: list[Entry],
-        find: Find,
-        transformer: DataTransformer,
-        batch_size: int,
-        order: EpochPermutation,
-        *,
-        color: Color = "color",
-        size: tuple[int, int] | None = None,
-        config: ReaderConfig | None = None,
-    ) -> None:
+        self, source: Path, entries: list[Entry], find: Find, transformer: DataTransformer,
+        batch_size: int, order: EpochPermutation, *, color: Color = "color",
+        size: tuple[int, int] | None = None, config: ReaderConfig | None = None,
+    ) -> None:  # fmt: skip
         config = config or ReaderConfig()
         super().__init__(str(source), len(entries), self._load, batch_size, config)
         self._entries, self._find = entries, find
@@ -136,20 +128,12 @@ class ImageListBatches(ListSampler[Image]):
         self._label_shape: Shape = () if count == 1 else (count,)
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels).
-
-        Raises:
-            DataError: The first image cannot be used; names the image.
-        """
+        """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels)."""
         shape = self._transformer.infer_shape(self.first().pixels.shape)
         return [(self._batch_size, *shape), (self._batch_size, *self._label_shape)]
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch: data (N, C, h, w) and labels (N,) or (N, labels).
-
-        Raises:
-            DataError: An image cannot be read, or differs in size from the first; names the image.
-        """
+        """Make the next batch: data (N, C, h, w) and labels (N,) or (N, labels)."""
         images = self.take(batch)
         labels = batch.array(1, (len(images), *self._label_shape))
         shape = self._transformer.infer_shape(images[0].pixels.shape)
@@ -257,19 +241,10 @@ class LabelImageBatches(ListSampler[LabelledImage]):
 
     @renamed_arguments(reading="config")
     def __init__(
-        self,
-        source: Path,
-        pairs: list[Pair],
-        find: Find,
-        look: LabelImageOptions,
-        augmenter: Augmenter,
-        batch_size: int,
-        order: EpochPermutation,
-        *,
-        random: RecordRandom,
-        augment_random: RecordRandom,
-        config: ReaderConfig | None = None,
-    ) -> None:
+        self, source: Path, pairs: list[Pair], find: Find, look: LabelImageOptions,
+        augmenter: Augmenter, batch_size: int, order: EpochPermutation, *, random: RecordRandom,
+        augment_random: RecordRandom, config: ReaderConfig | None = None,
+    ) -> None:  # fmt: skip
         config = config or ReaderConfig()
         super().__init__(str(source), len(pairs), self._load, batch_size, config)
         self._pairs, self._find, self._look = pairs, find, look
@@ -277,11 +252,7 @@ class LabelImageBatches(ListSampler[LabelledImage]):
         self._random, self._augment_random = random, augment_random
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of a batch: data (N, C, h, w), labels (N, 1, h, w), sizes (N, 1, 1, 2).
-
-        Raises:
-            DataError: The first image cannot be used; names the image.
-        """
+        """Return the shapes of a batch: data (N, C, h, w), labels (N, 1, h, w) and sizes."""
         pixels, N = self.first().pixels, self._batch_size
         h, w = self._look.crop or pixels.shape[1:]
         return [(N, len(pixels), h, w), (N, 1, h, w), (N, 1, 1, 2)]
@@ -290,9 +261,6 @@ class LabelImageBatches(ListSampler[LabelledImage]):
         """Make the next batch: data (N, C, h, w), labels (N, 1, h, w) and sizes (N, 1, 1, 2).
 
         Sizes are height and width of each image, at most h and w.
-
-        Raises:
-            DataError: An image cannot be read, or differs in size from the first; names the image.
         """
         found = self.take(batch)
         N, C = len(found), len(found[0].pixels)

@@ -57,13 +57,9 @@ class ListSampler(Generic[Item]):
     """
 
     def __init__(
-        self,
-        source: str,
-        size: int,
-        read: Callable[[int, int], Item],
-        batch_size: int,
+        self, source: str, size: int, read: Callable[[int, int], Item], batch_size: int,
         config: ReaderConfig,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._source, self._size, self._read, self._batch_size = source, size, read, batch_size
         self.position, self._shard = config.position, config.shard
         self._whole_epochs, self._policy = config.whole_epochs, config.bad_records
@@ -101,7 +97,6 @@ class ListSampler(Generic[Item]):
         self._finish_batch(self._next_size(), batch)
 
     def close(self) -> None:
-        """Stop the threads."""
         self._threads.close()
 
     def _next_size(self) -> int:

@@ -135,15 +135,13 @@ class BatchSource(Protocol):
     def shapes(self) -> list[Shape]:
         """Return the shapes of the next batch, one per top, without advancing.
 
-        Raises:
-            DataError: The first record cannot be used.
+        A bad first record is a DataError.
         """
 
     def fill(self, batch: Batch) -> None:
         """Overwrite the arrays of the next batch, and set ``position``, ``skipped`` and ``last``.
 
-        Raises:
-            DataError: A record cannot be used; names the record.
+        A record that cannot be used is a DataError, which names the record.
         """
 
     def skip(self, batch: Batch) -> None:

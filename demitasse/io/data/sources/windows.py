@@ -120,35 +120,18 @@ def window_mean(
 class WindowBatches:
     """Fills batches with random windows, background first.
 
-    Args:
-        fraction: Share of foreground windows.
-        mean: Mean of shape (C, size, size) or (C, 1, 1), or None.
-        cache: Keep all image files in memory.
-
-    Attributes:
-        position: Windows used before the next batch.
-
-    Raises:
-        DataError: The file has no windows of a needed kind.
+    ``fraction`` is the share of foreground windows, ``mean`` is (C, size, size) or (C, 1, 1), and
+    ``cache`` keeps all image files in memory. ``position`` is the number of windows used before the
+    next batch. A file without windows of a needed kind is a DataError.
     """
 
     @renamed_arguments(reading="config")
     def __init__(
-        self,
-        source: Path,
-        windows: WindowFile,
-        find: Callable[[str], Path],
-        cut: WindowCrop,
-        batch_size: int,
-        fraction: float,
-        *,
-        mirror: bool = False,
-        mean: np.ndarray | None = None,
-        scale: float = 1.0,
-        random: RecordRandom,
-        cache: bool = False,
+        self, source: Path, windows: WindowFile, find: Callable[[str], Path], cut: WindowCrop,
+        batch_size: int, fraction: float, *, mirror: bool = False, mean: np.ndarray | None = None,
+        scale: float = 1.0, random: RecordRandom, cache: bool = False,
         config: ReaderConfig | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         config = config or ReaderConfig()
         self._policy, self._shard = config.bad_records, config.shard
         self.position = config.position
@@ -170,11 +153,7 @@ class WindowBatches:
         return [(N, self._windows.channels, size, size), (N,)]
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch: data (N, C, size, size) and labels (N,).
-
-        Raises:
-            DataError: An image cannot be read, or a window lies outside; names the image.
-        """
+        """Make the next batch: data (N, C, size, size) and labels (N,)."""
         data, labels = (batch.array(i, shape) for i, shape in enumerate(self.shapes()))
         count, world_size = len(labels), self._shard.world_size
         data[...] = 0

@@ -59,7 +59,12 @@ class Augmenter:
             self.steps.append(Distort(param.distort_param))
         resize = Resize(param.resize_param) if param.HasField("resize_param") else None
         if param.HasField("expand_param"):
-            self._expand(param, resize, crops=crops)
+            expand = Expand(param.expand_param, param.mean_value)
+            if expand.changes_size and param.mean_file:
+                _refuse("mean_file", "conflicts with expand_param, of one colour; give mean_value")
+            if expand.changes_size and not crops and (resize is None or not resize.to_one_size):
+                _refuse("expand_param", MANY_SIZES)
+            self.steps.append(expand)
         if resize is not None:
             if param.mean_file and not resize.always:
                 _refuse("mean_file", "needs images of one size; remove resize_param.prob")
@@ -85,26 +90,13 @@ class Augmenter:
     def __call__(self, image: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Return an augmented image, by the record's random words, uint32 (24,).
 
-        Shapes: (C, H, W) uint8 -> (C, h, w) uint8, or float32 with ``convert_to_lab``.
-
-        Raises:
-            ShapeError: The image does not consist of bytes in 1 or 3 channels.
+        Shapes: (C, H, W) uint8, C 1 or 3 -> (C, h, w) uint8, or float32 with ``convert_to_lab``.
         """
         need_bytes(image)
         draws = Draws(words)
         for step in self.steps:
             image = step(image, draws)
         return image
-
-    def _expand(
-        self, param: TransformationParameter, resize: Resize | None, *, crops: bool
-    ) -> None:
-        expand = Expand(param.expand_param, param.mean_value)
-        if expand.changes_size and param.mean_file:
-            _refuse("mean_file", "conflicts with expand_param, of one colour; give mean_value")
-        if expand.changes_size and not crops and (resize is None or not resize.to_one_size):
-            _refuse("expand_param", MANY_SIZES)
-        self.steps.append(expand)
 
 
 def _refuse(field: str, fault: str) -> NoReturn:

@@ -17,11 +17,10 @@ Source: SSD (weiliu89/caffe), ``src/caffe/data_transformer.cpp`` (``ExpandImage`
 ``src/caffe/util/bbox_util.cpp`` (``ProjectBBox``, ``MeetEmitConstraint``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -60,7 +59,7 @@ class EmitFilter:
     share: float = 0.0
 
     @classmethod
-    def of(cls, param: EmitConstraint) -> EmitFilter:
+    def of(cls, param: EmitConstraint) -> Self:
         """Return the filter of a message."""
         return cls(EmitConstraint.EmitType.Name(param.emit_type), param.emit_overlap)
 

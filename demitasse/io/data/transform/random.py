@@ -22,12 +22,9 @@ class RecordRandom:
     """
 
     def __init__(
-        self,
-        seed: int | Callable[[], int],
-        name: str,
-        purpose: str = "records",
+        self, seed: int | Callable[[], int], name: str, purpose: str = "records",
         words: int = CROP_WORDS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._seed, self._stream, self._words = seed, stream_of(f"{name}/{purpose}"), words
 
     def __call__(self, first: int, count: int, step: int = 1) -> np.ndarray:

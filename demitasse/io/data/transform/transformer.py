@@ -85,15 +85,10 @@ class DataTransformer:
     """
 
     def __init__(
-        self,
-        param: TransformationParameter,
-        phase: str,
-        base_dir: Path | None = None,
-        random: RecordRandom | None = None,
-        augment_random: RecordRandom | None = None,
-        *,
+        self, param: TransformationParameter, phase: str, base_dir: Path | None = None,
+        random: RecordRandom | None = None, augment_random: RecordRandom | None = None, *,
         dtype: str = "float32",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.dtype = np.dtype(dtype)
         self.color = _color(param)
         self._random = random if random is not None else RecordRandom(0, "")
@@ -120,8 +115,7 @@ class DataTransformer:
     def infer_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """Return the shape of a record (C, H, W) of ``augment`` after ``finish``.
 
-        Raises:
-            ShapeError: The record is smaller than the crop, or does not fit the mean.
+        A record smaller than the crop, or that does not fit the mean, is a ShapeError.
         """
         C, H, W = shape
         if min(shape) < 1:
@@ -145,13 +139,9 @@ class DataTransformer:
         return C, h, w
 
     def transform(
-        self,
-        images: Images | Datum | Sequence[Datum] | Blob,
-        out: np.ndarray | None = None,
-        *,
-        first: int | None = None,
-        step: int = 1,
-    ) -> np.ndarray:
+        self, images: Images | Datum | Sequence[Datum] | Blob, out: np.ndarray | None = None, *,
+        first: int | None = None, step: int = 1,
+    ) -> np.ndarray:  # fmt: skip
         """Transform a batch of records.
 
         Args:
@@ -203,14 +193,9 @@ class DataTransformer:
         return self._threads.map(augmented, range(len(images)))
 
     def finish(
-        self,
-        images: Images,
-        out: np.ndarray | ImageBatch,
-        *,
-        first: int,
-        step: int = 1,
+        self, images: Images, out: np.ndarray | ImageBatch, *, first: int, step: int = 1,
         places: Sequence[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Crop, mirror, center and scale the results of ``augment``, which has the same arguments.
 
         ``out`` is an array (N, C, h, w); or bytes, which are cropped only: mirror, mean and scale
@@ -253,11 +238,7 @@ class DataTransformer:
         return MeanScale(self._mean, float(self._scale))
 
     def visible_region(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
-        """Return the visible region of a record after ``finish``, and True if it is flipped.
-
-        Raises:
-            ShapeError: The record, (C, H, W) after ``augment``, has an unsuitable size.
-        """
+        """Return the visible region of a record after ``finish``, and True if it is flipped."""
         (_, h, w), (H, W) = self.infer_shape(shape), shape[1:]
         words = None
         if self._mirror or self._crops_anywhere:

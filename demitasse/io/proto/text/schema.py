@@ -105,7 +105,6 @@ def _escaped(match: re.Match[str]) -> bytes:
 
 MESSAGE = FieldDescriptor.TYPE_MESSAGE
 STRING, BYTES = FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES
-ENUM = FieldDescriptor.TYPE_ENUM
 
 INTEGERS = {
     FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
