@@ -252,4 +252,4 @@ class ParallelError(DemitasseError):
 
 
 class LostProcessError(ParallelError):
-    """Another process that trains along has died, and those that are left may go on."""
+    """Another training process has died; the remaining processes may continue."""

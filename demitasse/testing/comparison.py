@@ -207,7 +207,7 @@ def compare(
 
 
 def _exact_float32() -> AbstractContextManager[None]:
-    """Let GPUs round nothing to TF32, unless somebody has set ``tf32``."""
+    """Round nothing to TF32 on GPUs, unless the setting ``tf32`` is set."""
     if settings.where("tf32") == "default":
         return settings.override(tf32="off")
     return nullcontext()

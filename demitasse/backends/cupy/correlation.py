@@ -217,7 +217,7 @@ class Correlation:
 
         ``maps`` is a convolution's top gradient, or a deconvolution's bottom. The product with
         ``image`` is added to ``total``, the weight's gradient. ``spread`` is overwritten: a
-        convolution's bottom gradient, a deconvolution's top. None stands for what is not wanted.
+        convolution's bottom gradient, a deconvolution's top. Unwanted results are None.
         """
         if self.direct and spread is not None:
             self.engine.multiply(self._direct_transposed, weight, maps, spread)

@@ -59,7 +59,7 @@ MOST = 4
 
 
 class ElementFields(Struct):
-    """Arrays of one length; the last array that is read stands for absent ones."""
+    """Arrays of one length; an absent input is the last input again."""
 
     x: Address
     other: Address

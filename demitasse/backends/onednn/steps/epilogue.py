@@ -33,7 +33,7 @@ PARTS = {
     "slopes": "PReLU",
     "pool": "pooling",
 }
-"""Parts of an epilogue: attributes and what they stand for."""
+"""Parts of an epilogue: attributes and their meaning."""
 
 
 @dataclass(frozen=True)
