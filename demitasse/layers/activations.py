@@ -5,8 +5,6 @@ Source: Caffe, ``src/caffe/layers``; other sources are named in the classes.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from demitasse.backends import normal, ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import FillerParameter
@@ -21,8 +19,10 @@ class NeuronLayer(Layer):
     """Base class of elementwise functions; usable in place. Shapes: bottom any -> top the same."""
 
     bottoms = tops = Exactly(1)
-    function: ClassVar[str] = ""
-    """Function of the operation, for functions without constants."""
+    function: str = ""
+    """Function of the operation."""
+    constants: tuple[float, ...] = ()
+    """Constants of the function."""
     needs_input = False
     """True if ``derivative`` reads ``saved_input``."""
 
@@ -46,11 +46,7 @@ class NeuronLayer(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         top[0].reshape_like(bottom[0])
         if self.function:
-            self.op = self.activation(self.function, bottom)
-
-    def activation(self, function: str, bottom: Blobs, *parameters: float) -> ops.Activation:
-        """Return the operation of an elementwise function with these constants."""
-        return ops.Activation(self.dtype, function, bottom[0].count, parameters)
+            self.op = ops.Activation(self.dtype, self.function, bottom[0].count, self.constants)
 
     def save_input(self, bottom: Blobs, top: Blobs) -> None:
         """Save the input of a layer that runs in place, for ``saved_input``."""
@@ -127,6 +123,7 @@ class Clip(NeuronLayer):
         ConfigError: ``clip_param`` lacks ``min`` or ``max``.
     """
 
+    function = "clip"
     needs_input = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
@@ -134,11 +131,7 @@ class Clip(NeuronLayer):
         if not (p.HasField("min") and p.HasField("max")):
             field = "max" if p.HasField("min") else "min"
             raise missing(f"clip_param.{field}", "Clip needs both min and max")
-        self.min, self.max = p.min, p.max
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("clip", bottom, self.min, self.max)
+        self.min, self.max = self.constants = p.min, p.max
 
     def value(self, x: Array) -> Array:
         return self.xp.maximum(self.xp.minimum(x, self.max), self.min)
@@ -158,11 +151,12 @@ class ELU(NeuronLayer):
     Shapes: bottom any -> top the same.
     """
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
+    function = "elu"
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
         self.alpha = self.param.elu_param.alpha
+        self.constants = (self.alpha,)
         self.needs_input = self.alpha < 0  # otherwise the output has the sign of the input
-        self.op = self.activation("elu", bottom, self.alpha)
 
     def value(self, x: Array) -> Array:
         xp = self.xp
@@ -260,9 +254,9 @@ class Rectifier(NeuronLayer):
     limited: bool
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
         self.needs_input = self.slope < 0  # otherwise the output determines the slope
-        self.op = self.activation("relu6" if self.limited else "relu", bottom, self.slope)
+        self.function, self.constants = "relu6" if self.limited else "relu", (self.slope,)
+        super().reshape(bottom, top)
 
     def value(self, x: Array) -> Array:
         y = self.xp.maximum(x, 0.0)
@@ -361,10 +355,11 @@ class Swish(NeuronLayer):
     Shapes: bottom any -> top the same.
     """
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
+    function = "swish"
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
         self.beta = self.param.swish_param.beta
-        self.op = self.activation("swish", bottom, self.beta)
+        self.constants = (self.beta,)
 
     def value(self, x: Array) -> Array:
         gate = sigmoid(self, x * self.beta)
@@ -407,10 +402,11 @@ class Threshold(NeuronLayer):
     Shapes: bottom any -> top the same.
     """
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
+    function = "threshold"
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
         self.threshold = self.param.threshold_param.threshold
-        self.op = self.activation("threshold", bottom, self.threshold)
+        self.constants = (self.threshold,)
 
     def value(self, x: Array) -> Array:
         return self.cast(x > self.threshold)

@@ -25,15 +25,17 @@ class Exp(NeuronLayer):
         ConfigError: ``base`` is not positive.
     """
 
+    function = "exp"
+
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.exp_param
         log_base = log_of_base(p.base, "exp_param.base")
         self.inner = log_base * p.scale
-        self.outer = _exp(log_base * p.shift) if p.shift else 1.0
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("exp", bottom, self.inner, self.outer)
+        try:
+            self.outer = math.exp(log_base * p.shift) if p.shift else 1.0
+        except OverflowError:
+            self.outer = math.inf
+        self.constants = self.inner, self.outer
 
     def value(self, x: Array) -> Array:
         y = self.xp.exp(x if self.inner == 1 else x * self.inner)
@@ -51,13 +53,6 @@ def log_of_base(base: float, field_name: str) -> float:
     if not 0 < base < math.inf:
         raise out_of_range(field_name, base, "a positive number, or -1 for e")
     return math.log(base)
-
-
-def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
 
 
 class Linear(NeuronLayer):
@@ -85,6 +80,7 @@ class Log(Linear):
         ConfigError: ``base`` is not positive, or 1.
     """
 
+    function = "log"
     needs_input = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
@@ -92,11 +88,7 @@ class Log(Linear):
         log_base = log_of_base(p.base, "log_param.base")
         if log_base == 0:
             raise out_of_range("log_param.base", p.base, "another number than 1")
-        self.scale, self.shift, self.outer = p.scale, p.shift, 1 / log_base
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("log", bottom, self.scale, self.shift, self.outer)
+        self.scale, self.shift, self.outer = self.constants = p.scale, p.shift, 1 / log_base
 
     def value(self, x: Array) -> Array:
         y = self.xp.log(self._inner(x))
@@ -120,15 +112,13 @@ class Power(Linear):
     Shapes: bottom any -> top the same.
     """
 
+    function = "power"
+
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.power_param
-        self.power, self.scale, self.shift = p.power, p.scale, p.shift
+        self.power, self.scale, self.shift = self.constants = p.power, p.scale, p.shift
         self.slope = p.power * p.scale  # of the outer function; 0: the top is constant
         self.needs_input = self.slope != 0 and self.power != 1
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("power", bottom, self.power, self.scale, self.shift)
 
     def value(self, x: Array) -> Array:
         if self.slope == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -29,75 +30,53 @@ _MODULES = {
         "AbsVal BNLL Clip ELU GELU HardSwish PReLU ReLU ReLU6 Sigmoid Swish TanH Threshold"
     ),
     "argmax": "ArgMax",
-    "axpy": "Axpy",
-    "batch_norm": "BatchNorm",
     "batch_selection": "BatchReindex Filter",
-    "bn": "BN",
-    "concat": "Concat",
     "convolution": (
         "Convolution ConvolutionDepthwise Deconvolution DepthwiseConvolution NdConvolution"
     ),
-    "crop": "Crop",
     "data_layers.data": "AnnotatedData Data",
-    "data_layers.dummy_data": "DummyData",
     "data_layers.hdf5": "HDF5Data HDF5Output",
     "data_layers.image_data": "DenseImageData ImageData ImageSegData",
-    "data_layers.memory_data": "MemoryData",
-    "data_layers.window_data": "WindowData",
     "detection.cascade": "BoxGroupOutput DecodeBBox",
-    "detection.detection_evaluate": "DetectionEvaluate",
-    "detection.detection_output": "DetectionOutput",
     "detection.mining": "BoxAnnotatorOHEM",
-    "detection.prior_box": "PriorBox",
-    "detection.proposal": "Proposal",
     "detection.yolo_output": "YoloDetectionOutput Yolov3DetectionOutput",
-    "dropout": "Dropout",
-    "eltwise": "Eltwise",
-    "embed": "Embed",
     "exp_log_power": "Exp Log Power",
-    "im2col": "Im2col",
-    "inner_product": "InnerProduct",
     "input": "Input Parameter",
-    "interp": "Interp",
-    "losses.center_loss": "CenterLoss",
-    "losses.contrastive_loss": "ContrastiveLoss",
-    "losses.euclidean_loss": "EuclideanLoss",
-    "losses.focal_loss": "FocalLoss",
-    "losses.hinge_loss": "HingeLoss",
-    "losses.infogain_loss": "InfogainLoss",
     "losses.multibox_loss": "MultiBoxLoss",
-    "losses.multinomial_logistic_loss": "MultinomialLogisticLoss",
-    "losses.sigmoid_cross_entropy_loss": "SigmoidCrossEntropyLoss",
     "losses.smooth_l1_loss": "SmoothL1Loss SmoothL1LossOHEM",
     "losses.softmax_loss": "SoftmaxWithLoss SoftmaxWithLossOHEM",
-    "losses.triplet_loss": "TripletLoss",
-    "lrn": "LRN",
-    "mvn": "MVN",
-    "normalize": "Normalize",
     "permute": "Permute Reorg ShuffleChannel",
     "pooling": "NdPooling Pooling",
-    "python": "Python",
     "recurrent": "LSTM LSTMUnit RNN",
-    "reduction": "Reduction",
     "region_pooling": "PSROIPooling ROIAlign ROIPooling",
     "reshape": "Flatten Reshape Squeeze",
     "scale_bias": "Bias Scale",
-    "silence": "Silence",
-    "slice": "Slice",
-    "softmax": "Softmax",
-    "split": "Split",
-    "spp": "SPP",
-    "tile": "Tile",
-    "upsample": "Upsample",
 }
+"""Types by module, where the module has another name than the type."""
 
-"""Types by module."""
+_FOLDERS = {
+    "": (
+        "Axpy BatchNorm BN Concat Crop Dropout Eltwise Embed Im2col InnerProduct Interp LRN MVN "
+        "Normalize Python Reduction Silence Slice Softmax Split SPP Tile Upsample"
+    ),
+    "data_layers.": "DummyData MemoryData WindowData",
+    "detection.": "DetectionEvaluate DetectionOutput PriorBox Proposal",
+    "losses.": (
+        "CenterLoss ContrastiveLoss EuclideanLoss FocalLoss HingeLoss InfogainLoss "
+        "MultinomialLogisticLoss SigmoidCrossEntropyLoss TripletLoss"
+    ),
+}
+"""Types by folder, where the module has the name of the type in snake case."""
 
 CATALOG = {
     name: f"demitasse.layers.{module}"
     for module, names in _MODULES.items()
     for name in names.split()
 }
+for _folder, _names in _FOLDERS.items():
+    for _name in _names.split():
+        _module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", _name).lower()
+        CATALOG[_name] = f"demitasse.layers.{_folder}{_module}"
 
 Creator = Callable[[LayerParameter, str, LayerContext], Layer]
 T = TypeVar("T", bound=Creator)
