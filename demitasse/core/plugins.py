@@ -49,7 +49,7 @@ def import_plugins() -> None:
 def _import(name: str, folder: Path) -> None:
     """Import a module; a file as a module of its stem, or of another name if the stem is taken."""
     if not (name.endswith(".py") or "/" in name):
-        with _searched(folder):
+        with searched(folder):
             import_module(name)
         return
     path = real_path(folder / name)
@@ -64,7 +64,7 @@ def _import(name: str, folder: Path) -> None:
     module = module_from_spec(spec)
     sys.modules[name] = module  # pickle looks up classes there
     try:
-        with _searched(path.parent):
+        with searched(path.parent):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -72,7 +72,7 @@ def _import(name: str, folder: Path) -> None:
 
 
 @contextmanager
-def _searched(folder: Path) -> Iterator[None]:
+def searched(folder: Path) -> Iterator[None]:
     """Append ``folder`` to Python's path while a module is imported."""
     sys.path.append(str(folder))
     try:

@@ -11,13 +11,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from demitasse.compat import caffe_import_hook as caffe_name
+from demitasse.core.plugins import searched
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import STATE, Blobs, Flags, Layer
@@ -194,7 +195,7 @@ def import_user_module(name: str, base_dir: Path | None) -> ModuleType:
                 raise _missing(name, folder)
             _beside[top] = folder
         try:
-            with _searched(_beside.get(top)):
+            with searched(_beside[top]) if top in _beside else nullcontext():
                 return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
@@ -214,19 +215,6 @@ def _forget(top: str) -> None:
     for known in [one for one in list(sys.modules) if one == top or one.startswith(f"{top}.")]:
         del sys.modules[known]
     importlib.invalidate_caches()
-
-
-@contextmanager
-def _searched(folder: Path | None) -> Iterator[None]:
-    """Add ``folder`` to the search path for an import."""
-    if folder is None:
-        yield
-        return
-    sys.path.append(str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
 
 
 def _missing(name: str, folder: Path | None) -> NetError:

@@ -289,15 +289,10 @@ def step_back(
     return xp.concat(d_gates, axis=1), dc * cont * f
 
 
-def quarters(gates: Array) -> tuple[Array, Array, Array, Array]:
+def quarters(gates: Array) -> list[Array]:
     """Return i, f, o and g. Shapes: (N, 4H) -> four (N, H)."""
     size = gates.shape[1] // 4
-    return (
-        gates[:, :size],
-        gates[:, size : 2 * size],
-        gates[:, 2 * size : 3 * size],
-        gates[:, 3 * size :],
-    )
+    return [gates[:, part * size : (part + 1) * size] for part in range(4)]
 
 
 @register_layer("LSTMUnit")

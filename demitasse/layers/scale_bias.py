@@ -12,8 +12,34 @@ from demitasse.layers.checks import shape_mismatch
 from demitasse.layers.registry import register_layer
 
 
+class OperandLayer(Layer):
+    """Base class of layers whose operand is a second bottom, or else the first parameter."""
+
+    bottoms = Between(1, 2)
+    tops = Exactly(1)
+
+    def operand(self, bottom: Blobs) -> Blob:
+        """Return the operand."""
+        return bottom[1] if len(bottom) > 1 else self.blobs[0]
+
+    def wants_operand_diff(self, bottom: Blobs, propagate_down: Flags) -> bool:
+        """Return True if the gradient of the operand is computed."""
+        return self.param_propagate_down(0) if len(bottom) == 1 else propagate_down[1]
+
+    def write_operand_diff(self, bottom: Blobs, diff: Array) -> None:
+        """Write the sum of a gradient (outer, dim, inner), or add the sum to a parameter's."""
+        operand = self.operand(bottom)
+        total = self.xp.reshape(self.xp.sum(diff, axis=(0, 2)), operand.shape)
+        write = operand.add_diff if len(bottom) == 1 else operand.write_diff
+        write(total)
+
+    def spread(self, operand: Blob) -> Array:
+        """Return an operand in a shape that broadcasts with (outer, dim, inner)."""
+        return self.xp.reshape(operand.read(), (1, operand.count, 1))
+
+
 @register_layer("Scale")
-class Scale(Layer):
+class Scale(OperandLayer):
     """Multiply by a learned scale, or by a second bottom, and add a learned bias if asked to.
 
     y = x * s (+ b), where s and b span some axes of x and repeat over the others.
@@ -28,9 +54,6 @@ class Scale(Layer):
         ShapeError: The scale does not fit the first bottom.
     """
 
-    bottoms = Between(1, 2)
-    tops = Exactly(1)
-
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.scale_param
         self.axis, self.has_bias = p.axis, p.bias_term
@@ -44,7 +67,7 @@ class Scale(Layer):
             self.add_param(shape, p.bias_filler)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        scale = self._scale(bottom)
+        scale = self.operand(bottom)
         self.view = broadcast_dims(bottom[0], scale, self.axis)
         if self.has_bias and self.blobs[-1].shape != scale.shape:
             message = (
@@ -59,39 +82,27 @@ class Scale(Layer):
         xp, x = self.xp, bottom[0].read()
         if top[0] is bottom[0]:
             self.saved("x", bottom[0].shape).write(x)
-        y = xp.reshape(x, self.view) * self._spread(self._scale(bottom))
+        y = xp.reshape(x, self.view) * self.spread(self.operand(bottom))
         if self.has_bias:
-            y = y + self._spread(self.blobs[-1])
+            y = y + self.spread(self.blobs[-1])
         top[0].write(xp.reshape(y, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        xp, learned = self.xp, len(bottom) == 1
-        scale = self._scale(bottom)
+        xp = self.xp
         dy = xp.reshape(top[0].read_diff(), self.view)
         if self.has_bias and self.param_propagate_down(len(self.blobs) - 1):
             bias = self.blobs[-1]
             bias.add_diff(xp.reshape(xp.sum(dy, axis=(0, 2)), bias.shape))
-        if self.param_propagate_down(0) if learned else propagate_down[1]:
+        if self.wants_operand_diff(bottom, propagate_down):
             x = self.saved("x", bottom[0].shape) if top[0] is bottom[0] else bottom[0]
-            product = dy * xp.reshape(x.read(), self.view)
-            ds = xp.reshape(xp.sum(product, axis=(0, 2)), scale.shape)
-            if learned:
-                scale.add_diff(ds)
-            else:
-                scale.write_diff(ds)
+            self.write_operand_diff(bottom, dy * xp.reshape(x.read(), self.view))
         if propagate_down[0]:
-            dx = dy * self._spread(scale)
+            dx = dy * self.spread(self.operand(bottom))
             bottom[0].write_diff(xp.reshape(dx, bottom[0].shape))
-
-    def _scale(self, bottom: Blobs) -> Blob:
-        return bottom[1] if len(bottom) > 1 else self.blobs[0]
-
-    def _spread(self, blob: Blob) -> Array:
-        return self.xp.reshape(blob.read(), (1, blob.count, 1))
 
 
 @register_layer("Bias")
-class Bias(Layer):
+class Bias(OperandLayer):
     """Add a learned bias, or a second bottom; may run in place.
 
     y = x + b, where b spans some axes of x and repeats over the others.
@@ -105,8 +116,6 @@ class Bias(Layer):
         ShapeError: The bias does not fit the first bottom.
     """
 
-    bottoms = Between(1, 2)
-    tops = Exactly(1)
     graph_capturable = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
@@ -117,28 +126,17 @@ class Bias(Layer):
             self.add_param(shape, p.filler)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        self.view = broadcast_dims(bottom[0], self._bias(bottom), self.axis)
+        self.view = broadcast_dims(bottom[0], self.operand(bottom), self.axis)
         top[0].reshape_like(bottom[0])
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        xp, bias = self.xp, self._bias(bottom)
-        x = xp.reshape(bottom[0].read(), self.view)
-        y = x + xp.reshape(bias.read(), (1, bias.count, 1))
+        xp = self.xp
+        y = xp.reshape(bottom[0].read(), self.view) + self.spread(self.operand(bottom))
         top[0].write(xp.reshape(y, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        xp, learned = self.xp, len(bottom) == 1
         dy = top[0].read_diff()
-        if self.param_propagate_down(0) if learned else propagate_down[1]:
-            bias = self._bias(bottom)
-            total = xp.sum(xp.reshape(dy, self.view), axis=(0, 2))
-            db = xp.reshape(total, bias.shape)
-            if learned:
-                bias.add_diff(db)
-            else:
-                bias.write_diff(db)
+        if self.wants_operand_diff(bottom, propagate_down):
+            self.write_operand_diff(bottom, self.xp.reshape(dy, self.view))
         if propagate_down[0] and bottom[0] is not top[0]:
             bottom[0].write_diff(dy)
-
-    def _bias(self, bottom: Blobs) -> Blob:
-        return bottom[1] if len(bottom) > 1 else self.blobs[0]

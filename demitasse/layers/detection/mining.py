@@ -25,12 +25,6 @@ Chosen = tuple[np.ndarray, np.ndarray]
 """Masks of the priors that count: for boxes (N, P, L) and for classes (N, P), bool."""
 
 
-def all_counted(targets: Assignment) -> Chosen:
-    """Return masks of the matched priors for boxes, and of all priors for classes."""
-    n, _, priors = targets.matched_gt.shape
-    return _matched(targets), np.ones((n, priors), bool)
-
-
 class Mining:
     """Choice of the priors of an image that count, by the fields of MultiBoxLoss; its errors.
 
@@ -67,7 +61,7 @@ class Mining:
         Shapes: box_losses (N, P, 1), class_losses (N, P), boxes for the suppression (P, 4) or
         (N, P, 4).
         """
-        matched, counted = _matched(targets), np.zeros(class_losses.shape, bool)
+        matched, counted = matched_boxes(targets), np.zeros(class_losses.shape, bool)
         losses = class_losses
         if self.hard:
             losses = losses + np.where(matched, box_losses, 0)[:, :, 0]
@@ -105,7 +99,7 @@ class Mining:
         return (matched & chosen if self.hard else matched), unmatched
 
 
-def _matched(targets: Assignment) -> np.ndarray:
+def matched_boxes(targets: Assignment) -> np.ndarray:
     """Return a mask of the matched boxes. Shape: (N, P, L)."""
     matched: np.ndarray = np.ascontiguousarray((targets.matched_gt >= 0).transpose(0, 2, 1))
     return matched

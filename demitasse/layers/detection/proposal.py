@@ -10,7 +10,6 @@ caffe-windows' ``ProposalParameter``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,27 +56,69 @@ def apply_deltas(boxes: np.ndarray, deltas: np.ndarray) -> np.ndarray:
     return np.concatenate([centre - half, centre + half], axis=-1)
 
 
-@dataclass(frozen=True)
-class ProposalGenerator:
-    """Selects regions from anchors. Host code on numpy arrays.
+RATIOS, SCALES = (0.5, 1.0, 2.0), (8.0, 16.0, 32.0)
 
-    Attributes:
-        anchors: Boxes of the first cell. Shape: (A, 4).
-        stride: Pixels from one cell to the next.
-        least: Least side of a region, in pixels of the unscaled image.
-        looked_at: Most candidates of an image before the suppression, by score; 0 for all.
-        keep: Most regions of an image after the suppression; 0 for all.
-        overlap: See ``suppress``.
+
+@register_layer("Proposal")
+class Proposal(Layer):
+    """Move anchors as predicted, drop those that are small or overlap a better one, keep the best.
+
+    Runs on the host; no gradient passes, as in Faster R-CNN. The number of regions is known only
+    during forward. Unlike there, a batch may have several images, and equal scores stay in order.
+    Not compared with the original.
+
+    Shapes: bottoms scores (N, 2 A, H, W), those of the background first, boxes (N, 4 A, H, W), and
+    height, width and scale of each image (N, 3) -> top[0] regions (R, 5): image, x1, y1, x2, y2 in
+    pixels; top[1], if there is one, their scores (R, 1). A is the number of ratios x scales.
+
+    Raises:
+        ConfigError: A field is not above 0.
+        ShapeError: The bottoms do not have these shapes.
     """
 
-    anchors: np.ndarray
-    stride: int
-    least: float
-    looked_at: int
-    keep: int
-    overlap: float
+    bottoms = Exactly(3)
+    tops = Between(1, 2)
+    in_place = False
+    dynamic_shapes = True
+    differentiable = ()
+    strict_propagate_down = False
 
-    def __call__(
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p = self.param.proposal_param
+        self.stride = positive(p.feat_stride, "proposal_param.feat_stride")
+        base = positive(p.base_size, "proposal_param.base_size")
+        ratios, scales = p.ratio or RATIOS, p.scale or SCALES
+        if min(*ratios, *scales) <= 0:
+            values = [*ratios, *scales]
+            raise out_of_range("proposal_param.ratio and scale", values, "numbers above 0")
+        self.anchors = base_anchors(base, ratios, scales)  # boxes of the first cell, (A, 4)
+        self.least, self.overlap = p.min_size, p.nms_thresh
+        self.looked_at, self.keep = p.pre_nms_topn, p.post_nms_topn  # 0 for all
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        scores, boxes, images = bottom
+        count = len(self.anchors)
+        n, _, *cells = scores.shape if scores.num_axes == 4 else (0, 0)
+        fits = scores.shape == (n, 2 * count, *cells) and boxes.shape == (n, 4 * count, *cells)
+        if not fits or images.count != 3 * n:
+            expected = (
+                f"scores (N, {2 * count}, H, W), boxes (N, {4 * count}, H, W) and images (N, 3) "
+                f"for {count} anchors"
+            )
+            raise wrong_shapes("Proposal", expected, *bottom)
+        for blob, width in zip(top, (5, 1), strict=False):
+            if blob.shape[1:] != (width,):  # before the first pass
+                blob.reshape((1, width))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        regions, scores = self.propose(
+            bottom[0].cpu_data(), bottom[1].cpu_data(), bottom[2].cpu_data().reshape(-1, 3)
+        )
+        for blob, values in zip(top, (regions, scores), strict=False):
+            blob.reshape(values.shape)
+            blob.mutable_cpu_data()[...] = values
+
+    def propose(
         self, scores: np.ndarray, deltas: np.ndarray, images: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the regions of a batch with their image indices, (R, 5), and the scores, (R, 1).
@@ -111,71 +152,3 @@ class ProposalGenerator:
         ends = boxes[order] + np.array([0, 0, 1, 1], boxes.dtype)  # the ends are exclusive
         order = order[suppress(ends, self.overlap)][: self.keep or None]
         return boxes[order], scores[order]
-
-
-RATIOS, SCALES = (0.5, 1.0, 2.0), (8.0, 16.0, 32.0)
-
-
-@register_layer("Proposal")
-class Proposal(Layer):
-    """Move anchors as predicted, drop those that are small or overlap a better one, keep the best.
-
-    Runs on the host; no gradient passes, as in Faster R-CNN. The number of regions is known only
-    during forward. Unlike there, a batch may have several images, and equal scores stay in order.
-    Not compared with the original.
-
-    Shapes: bottoms scores (N, 2 A, H, W), those of the background first, boxes (N, 4 A, H, W), and
-    height, width and scale of each image (N, 3) -> top[0] regions (R, 5): image, x1, y1, x2, y2 in
-    pixels; top[1], if there is one, their scores (R, 1). A is the number of ratios x scales.
-
-    Raises:
-        ConfigError: A field is not above 0.
-        ShapeError: The bottoms do not have these shapes.
-    """
-
-    bottoms = Exactly(3)
-    tops = Between(1, 2)
-    in_place = False
-    dynamic_shapes = True
-    differentiable = ()
-    strict_propagate_down = False
-
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        p = self.param.proposal_param
-        stride = positive(p.feat_stride, "proposal_param.feat_stride")
-        base = positive(p.base_size, "proposal_param.base_size")
-        ratios, scales = p.ratio or RATIOS, p.scale or SCALES
-        if min(*ratios, *scales) <= 0:
-            values = [*ratios, *scales]
-            raise out_of_range("proposal_param.ratio and scale", values, "numbers above 0")
-        self.proposer = ProposalGenerator(
-            anchors=base_anchors(base, ratios, scales),
-            stride=stride,
-            least=p.min_size,
-            looked_at=p.pre_nms_topn,
-            keep=p.post_nms_topn,
-            overlap=p.nms_thresh,
-        )
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        scores, boxes, images = bottom
-        count = len(self.proposer.anchors)
-        n, _, *cells = scores.shape if scores.num_axes == 4 else (0, 0)
-        fits = scores.shape == (n, 2 * count, *cells) and boxes.shape == (n, 4 * count, *cells)
-        if not fits or images.count != 3 * n:
-            expected = (
-                f"scores (N, {2 * count}, H, W), boxes (N, {4 * count}, H, W) and images (N, 3) "
-                f"for {count} anchors"
-            )
-            raise wrong_shapes("Proposal", expected, *bottom)
-        for blob, width in zip(top, (5, 1), strict=False):
-            if blob.shape[1:] != (width,):  # before the first pass
-                blob.reshape((1, width))
-
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        regions, scores = self.proposer(
-            bottom[0].cpu_data(), bottom[1].cpu_data(), bottom[2].cpu_data().reshape(-1, 3)
-        )
-        for blob, values in zip(top, (regions, scores), strict=False):
-            blob.reshape(values.shape)
-            blob.mutable_cpu_data()[...] = values

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from demitasse.io.proto import (
     BNParameter,
@@ -29,11 +30,11 @@ from demitasse.layers.metadata.schema import (
     LayerMetadata,
     ParamMetadata,
     Read,
+    Reference,
     constant,
     field_value,
     flag,
     has_field,
-    phase_is,
     product_params,
     unless,
 )
@@ -43,35 +44,44 @@ _caffe = partial(LayerMetadata, reference="Caffe")
 SECOND_BOTTOM = Condition("with a second bottom", lambda param, phase: len(param.bottom) >= 2)
 LIMITED = flag("relu_param.relu6")
 STOCHASTIC = PoolingParameter.STOCHASTIC
-SPREADS = Condition(
-    "with STOCHASTIC", lambda param, phase: param.pooling_param.pool == STOCHASTIC
-) & phase_is("TEST")
-SPP_SPREADS = Condition(
-    "with STOCHASTIC", lambda param, phase: param.spp_param.pool == STOCHASTIC
-) & phase_is("TEST")
+
+
+def _spreads(path: str) -> Condition:
+    """Return the condition that pooling spreads a gradient over the window."""
+    return Condition(
+        "with STOCHASTIC, in phase TEST",
+        lambda param, phase: phase == "TEST" and field_value(param, path) == STOCHASTIC,
+    )
+
+
+def _product(message: str, op: str, **properties: Any) -> LayerMetadata:
+    """Return the metadata of a type of Caffe that multiplies by a weight."""
+    return _caffe(
+        fields=(message,),
+        op=op,
+        params=product_params(message),
+        backward_inputs=WEIGHED,
+        num_output=f"{message}.num_output",
+        **properties,
+    )
+
 
 WINDOWS: Mapping[str, LayerMetadata] = {
-    "Convolution": _caffe(
+    "Convolution": _product(
+        "convolution_param",
+        "Conv",
         aliases=("ConvolutionDepthwise", "DepthwiseConvolution", "NdConvolution"),
-        op="Conv",
-        params=product_params("convolution_param"),
-        backward_inputs=WEIGHED,
-        num_output="convolution_param.num_output",
     ),
-    "Deconvolution": _caffe(
-        fields=("convolution_param",),
-        op="Deconv",
-        params=product_params("convolution_param"),
-        backward_inputs=WEIGHED,
-        num_output="convolution_param.num_output",
-    ),
+    "Deconvolution": _product("convolution_param", "Deconv"),
     "Im2col": _caffe(fields=("convolution_param",)),
     "Interp": LayerMetadata(op="Interpolation", macs_per_output=constant(4)),
     "Pooling": _caffe(
-        aliases=("NdPooling",), op="Pool", backward_inputs={"bottoms": SPREADS, "tops": SPREADS}
+        aliases=("NdPooling",),
+        op="Pool",
+        backward_inputs=dict.fromkeys(("bottoms", "tops"), _spreads("pooling_param.pool")),
     ),
     "Reorg": LayerMetadata(),
-    "SPP": _caffe(op="SpatialPyramidPool", backward_inputs={"bottoms": SPP_SPREADS}),
+    "SPP": _caffe(op="SpatialPyramidPool", backward_inputs={"bottoms": _spreads("spp_param.pool")}),
     "Upsample": LayerMetadata(
         backward_inputs={"bottoms": SECOND_BOTTOM}, bottom_kinds={1: "indices"}
     ),
@@ -275,13 +285,20 @@ def _static(states: int) -> Condition:
     return Condition("with a static bottom", holds)
 
 
-def _recurrent(states: int) -> tuple[ParamMetadata, ...]:
+def _recurrent(states: int, output: tuple[ParamMetadata, ...] = ()) -> LayerMetadata:
     weight, bias = "recurrent_param.weight_filler", "recurrent_param.bias_filler"
-    return (
+    params = (
         ParamMetadata("weight of the input", "weight", weight),
         ParamMetadata("bias", "bias", bias),
         ParamMetadata("weight of the static bottom", "weight", weight, _static(states)),
         ParamMetadata("weight of the state", "weight", weight),
+    )
+    return _caffe(
+        fields=("recurrent_param",),
+        op="Recurrent",
+        params=params + output,
+        backward_inputs=WEIGHED,
+        bottom_kinds={1: "marks"},
     )
 
 
@@ -316,19 +333,8 @@ PRODUCTS: Mapping[str, LayerMetadata] = {
         bottom_kinds={0: "indices"},
         moves="part",
     ),
-    "InnerProduct": _caffe(
-        op="InnerProduct",
-        params=product_params("inner_product_param"),
-        backward_inputs=WEIGHED,
-        num_output="inner_product_param.num_output",
-    ),
-    "LSTM": _caffe(
-        fields=("recurrent_param",),
-        op="Recurrent",
-        params=_recurrent(2),
-        backward_inputs=WEIGHED,
-        bottom_kinds={1: "marks"},
-    ),
+    "InnerProduct": _product("inner_product_param", "InnerProduct"),
+    "LSTM": _recurrent(2),
     "LSTMUnit": _caffe(
         backward_inputs={"bottoms": ALWAYS, "first top": ALWAYS},
         same_shape=True,
@@ -336,13 +342,7 @@ PRODUCTS: Mapping[str, LayerMetadata] = {
         macs_per_output=constant(3),
     ),
     "Reduction": _caffe(backward_inputs={"bottoms": NOT_LINEAR}),
-    "RNN": _caffe(
-        fields=("recurrent_param",),
-        op="Recurrent",
-        params=_recurrent(1) + RNN_OUTPUT,
-        backward_inputs=WEIGHED,
-        bottom_kinds={1: "marks"},
-    ),
+    "RNN": _recurrent(1, RNN_OUTPUT),
     "Scale": _caffe(
         op="Scale",
         params=(
@@ -378,6 +378,13 @@ SHAPES: Mapping[str, LayerMetadata] = {
 SECOND_TOP = Condition("with a second top", lambda param, phase: len(param.top) > 1)
 
 _loss = partial(LayerMetadata, better="smaller", backward_inputs=BOTTOMS)
+_softmax_loss = partial(
+    _loss,
+    fields=("loss_param", "softmax_param"),
+    backward_inputs={"bottoms": ALWAYS, "second top": SECOND_TOP},
+    contains=("Softmax",),
+    bottom_kinds={1: "classes"},
+)
 
 LOSSES: Mapping[str, LayerMetadata] = {
     "CenterLoss": _loss(
@@ -409,20 +416,8 @@ LOSSES: Mapping[str, LayerMetadata] = {
     ),
     "SmoothL1Loss": _loss(),
     "SmoothL1LossOHEM": _loss(fields=("smooth_l1_loss_param", "loss_param")),
-    "SoftmaxWithLoss": _loss(
-        fields=("loss_param", "softmax_param"),
-        op="SoftmaxLoss",
-        reference="Caffe",
-        backward_inputs={"bottoms": ALWAYS, "second top": SECOND_TOP},
-        contains=("Softmax",),
-        bottom_kinds={1: "classes"},
-    ),
-    "SoftmaxWithLossOHEM": _loss(
-        fields=("loss_param", "softmax_param"),
-        backward_inputs={"bottoms": ALWAYS, "second top": SECOND_TOP},
-        contains=("Softmax",),
-        bottom_kinds={1: "classes"},
-    ),
+    "SoftmaxWithLoss": _softmax_loss(op="SoftmaxLoss", reference="Caffe"),
+    "SoftmaxWithLossOHEM": _softmax_loss(),
     "TripletLoss": _loss(),
 }
 
@@ -440,6 +435,16 @@ METRICS: Mapping[str, LayerMetadata] = {
 
 _data = partial(LayerMetadata, gradient="source", host=True, records=True)
 
+
+def _images(message: str, reference: Reference = "") -> LayerMetadata:
+    """Return the metadata of a type that reads the images of a list."""
+    return _data(
+        fields=(message, "transform_param", "data_param.prefetch"),
+        reference=reference,
+        source=f"{message}.source",
+    )
+
+
 DATA_LAYERS: Mapping[str, LayerMetadata] = {
     "AnnotatedData": _data(
         fields=("annotated_data_param", "data_param", "transform_param"), source="data_param.source"
@@ -454,29 +459,16 @@ DATA_LAYERS: Mapping[str, LayerMetadata] = {
         source="hdf5_data_param.source",
     ),
     "HDF5Output": LayerMetadata(gradient="none", host=True, result=True),
-    "ImageData": _data(
-        fields=("image_data_param", "transform_param", "data_param.prefetch"),
-        reference="Caffe",
-        source="image_data_param.source",
-    ),
-    "DenseImageData": _data(
-        fields=("dense_image_data_param", "transform_param", "data_param.prefetch"),
-        source="dense_image_data_param.source",
-    ),
-    "ImageSegData": _data(
-        fields=("image_data_param", "transform_param", "data_param.prefetch"),
-        source="image_data_param.source",
-    ),
+    "ImageData": _images("image_data_param", "Caffe"),
+    "DenseImageData": _images("dense_image_data_param"),
+    "ImageSegData": _images("image_data_param"),
     "Input": _caffe(gradient="source", moves="nothing"),
     "MemoryData": _data(fields=("memory_data_param", "transform_param")),
     "Parameter": _caffe(
         gradient="source", params=(ParamMetadata("value", "value"),), moves="nothing"
     ),
     "Python": LayerMetadata(host=True, records=True, opaque=True, known=False),
-    "WindowData": _data(
-        fields=("window_data_param", "transform_param", "data_param.prefetch"),
-        source="window_data_param.source",
-    ),
+    "WindowData": _images("window_data_param"),
 }
 
 

@@ -49,11 +49,6 @@ def unless(condition: Condition) -> Condition:
     )
 
 
-def phase_is(wanted: str) -> Condition:
-    """Return the condition that a layer is in a phase."""
-    return Condition(f"in phase {wanted}", lambda param, phase: phase == wanted)
-
-
 def field_value(param: LayerParameter, path: str) -> Any:
     """Return the value of a field by its path, e.g. "convolution_param.axis"."""
     message, _, name = path.partition(".")

@@ -138,7 +138,7 @@ def _rows_or_empty(graph: GraphBuilder, rows: Array, n: Size) -> Array:
 
 def _proposal(node: LayerNode, graph: GraphBuilder) -> Result:
     """Add the regions: moved anchors after non-maximum suppression."""
-    proposer, (scores, deltas, images) = node.layer_as(Proposal).proposer, node.bottoms
+    proposer, (scores, deltas, images) = node.layer_as(Proposal), node.bottoms
     n, anchors = scores.sizes[0], len(proposer.anchors)
     height, width = scores.shape[2:]
     count = height * width * anchors

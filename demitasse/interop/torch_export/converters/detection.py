@@ -35,7 +35,7 @@ def _detection_output(node: LayerNode, code: ModuleCode) -> Result:
 
 
 def _proposal(node: LayerNode, code: ModuleCode) -> Result:
-    proposer = node.layer_as(Proposal).proposer
+    proposer = node.layer_as(Proposal)
     anchors = code.buffer(node, proposer.anchors)
     found = code.call(
         "propose",
