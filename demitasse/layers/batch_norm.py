@@ -55,10 +55,7 @@ class BatchNorm(Layer):
             ones = FillerParameter(value=1)
             self.add_param((self.channels,), p.scale_filler if p.HasField("scale_filler") else ones)
             self.add_param((self.channels,), p.bias_filler)
-        self._freeze()
-
-    def _freeze(self) -> None:
-        """Set the learning rates of the statistics to 0; refuse others, except NVCaffe's."""
+        # the learning rates of the statistics are 0
         for index in range(3):
             if index == len(self.param.param):
                 self.param.param.add(lr_mult=0)

@@ -225,18 +225,19 @@ class Pooling(Layer):
             message = f"a second top, the mask, comes with pool: MAX only, got {self.kind}"
             field = "pooling_param.pool"
             raise NetError(message, code=ErrorCode.CONFLICT, field=field, got=self.kind)
-        _check_axes(bottom)
-        self.window_of(bottom[0].shape[LEAD:])
+        self.window_of(bottom[0])
 
-    def window_of(self, spatial: Shape) -> Window:
+    def window_of(self, bottom: Blob) -> Window:
         """Return the window for a bottom of this size, all of it with ``global_pooling``."""
-        return pooling_window(self.param.pooling_param, spatial)
+        if bottom.num_axes <= LEAD:
+            expected = "(N, C, H, W), or another number of spatial axes"
+            raise wrong_shapes("Pooling", expected, bottom)
+        return pooling_window(self.param.pooling_param, bottom.shape[LEAD:])
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        _check_axes(bottom)
+        window = self.window_of(bottom[0])
         shape = bottom[0].shape
         spatial = shape[LEAD:]
-        window = self.window_of(spatial)
         ceil = self.param.pooling_param.round_mode == PoolingParameter.CEIL
         out = window.pooled(spatial, ceil=ceil)
         for blob in top:
@@ -331,8 +332,3 @@ def _sides(param: PoolingParameter, name: str, square: str, axes: int) -> Shape:
         message = f"pooling_param.{height} and {width} are for 2 spatial axes, there are {axes}"
         raise conflict(f"pooling_param.{height}", message)
     return getattr(param, height), getattr(param, width)
-
-
-def _check_axes(bottom: Blobs) -> None:
-    if bottom[0].num_axes <= LEAD:
-        raise wrong_shapes("Pooling", "(N, C, H, W), or another number of spatial axes", bottom[0])

@@ -59,7 +59,15 @@ class Upsample(Layer):
                 message = "upsample_param takes scale, or scale_h and scale_w; not both"
                 raise conflict("upsample_param.scale", message)
             self.scale = scales or self.scale
-        self._check(masked=masked)
+        fewest = 2 if masked else 1
+        if min(self.size or self.scale) < fewest:
+            field = "upsample_h" if self.size else "scale"
+            got = self.size or self.scale
+            raise out_of_range(f"upsample_param.{field}", got, f"{fewest} or more")
+        for name, factor in (("pad_out_h", self.scale[0]), ("pad_out_w", self.scale[1])):
+            if getattr(p, name) and self.size is None and factor != 2:
+                message = f"upsample_param.{name} needs a scale of 2, got {factor}"
+                raise conflict(f"upsample_param.{name}", message)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         shape, p = bottom[0].shape, self.param.upsample_param
@@ -74,12 +82,16 @@ class Upsample(Layer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x, shape = self.xp, bottom[0].read(), top[0].shape
         if len(bottom) > 1:
-            check_indices(bottom[1], shape[2] * shape[3], "places in a plane of the top")
+            plane = shape[2] * shape[3]
+            check_indices(bottom[1], plane, "places in a plane of the top")
             mask, y = bottom[1].read(), top[0].buffer()
-            step = max(1, AT_ONCE // max(1, shape[2] * shape[3]))  # planes that fit a cache
+            step = max(1, AT_ONCE // max(1, plane))  # planes that fit a cache
             for image, first in product(range(shape[0]), range(0, shape[1], step)):
                 at = image, slice(first, min(first + step, shape[1])), ...
-                y[at] = self._scattered(x[at], mask[at], shape[2:])
+                values, places = x[at], self._flat_indices(mask[at], x[at].shape[0], plane)
+                flat = xp.reshape(values, (places.shape[0],))
+                flat = self.device.backend.scatter(flat, places, values.shape[0] * plane)
+                y[at] = xp.reshape(flat, (values.shape[0], *shape[2:]))
             return
         blocks = xp.broadcast_to(xp.reshape(x, self._blocks(bottom, 1)), self._blocks(bottom))
         top[0].write(xp.reshape(blocks, shape))
@@ -97,14 +109,6 @@ class Upsample(Layer):
             dx = xp.sum(xp.reshape(dy, self._blocks(bottom)), axis=(lead + 1, lead + 3))
         bottom[0].write_diff(xp.reshape(dx, shape))
 
-    def _scattered(self, x: Array, mask: Array, size: tuple[int, ...]) -> Array:
-        """Return planes with values at the mask's indices. Shapes: (C, h, w) -> (C, *size)."""
-        xp, planes, plane = self.xp, x.shape[0], math.prod(size)
-        places = self._flat_indices(mask, planes, plane)
-        values = xp.reshape(x, (places.shape[0],))
-        flat = self.device.backend.scatter(values, places, planes * plane)
-        return xp.reshape(flat, (planes, *size))
-
     def _blocks(self, bottom: Blobs, size: int | None = None) -> tuple[int, ...]:
         """Return the shape of the top with an axis for the rows and the columns of the blocks."""
         *lead, height, width = bottom[0].shape
@@ -121,14 +125,3 @@ class Upsample(Layer):
         index = xp.minimum(xp.maximum(index, 0), size - 1)
         starts = xp.reshape(self.arange(planes) * size, (planes, 1))
         return xp.reshape(index + starts, (-1,))
-
-    def _check(self, *, masked: bool) -> None:
-        p, fewest = self.param.upsample_param, 2 if masked else 1
-        if min(self.size or self.scale) < fewest:
-            field = "upsample_h" if self.size else "scale"
-            got = self.size or self.scale
-            raise out_of_range(f"upsample_param.{field}", got, f"{fewest} or more")
-        for name, scale in (("pad_out_h", self.scale[0]), ("pad_out_w", self.scale[1])):
-            if getattr(p, name) and self.size is None and scale != 2:
-                message = f"upsample_param.{name} needs a scale of 2, got {scale}"
-                raise conflict(f"upsample_param.{name}", message)

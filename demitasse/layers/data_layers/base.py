@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from demitasse.backends.pixels import Upload, Uploader
@@ -93,6 +94,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     _at_end = True
     _taking = False  # True while an exception would lose a batch
     batch_size: int
+    source: Path
     skipped = 0
     skips_bad_records = False
     batch_shard = ALL_BATCHES
@@ -117,6 +119,13 @@ class PrefetchingDataLayer(BaseDataLayer):
         self.skips_bad_records = skips(on_error)
         broken = BadRecordPolicy(self.name, skip=self.skips_bad_records, count=self.skipped)
         return ReaderConfig(position, shard, self.whole_epochs, broken)
+
+    def read_source(self, param: Any, path: str, advice: str) -> None:
+        """Read batch size and source of the message at ``path``; ConfigError if one is missing."""
+        self.batch_size = positive(param.batch_size, f"{path}.batch_size")
+        if not param.source:
+            raise missing(f"{path}.source", advice)
+        self.source = resolve_path(param.source, self.context.base_dir)
 
     def shape_tops(self, top: Blobs) -> None:
         """Set the tops' shapes to those of the first batch."""

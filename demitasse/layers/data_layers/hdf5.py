@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demitasse.core.paths import resolve_path
 from demitasse.io.data.databases.hdf5 import Hdf5Writer, read_list
 from demitasse.io.data.sources.arrays import Hdf5Batches
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
-from demitasse.layers.checks import missing, positive, unsupported, wrong_shapes
+from demitasse.layers.checks import missing, unsupported, wrong_shapes
 from demitasse.layers.data_layers.base import EpochDataLayer
 from demitasse.layers.registry import register_layer
 
@@ -35,16 +34,12 @@ class HDF5Data(EpochDataLayer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.hdf5_data_param
-        self.batch_size = positive(p.batch_size, "hdf5_data_param.batch_size")
-        if not p.source:
-            raise missing("hdf5_data_param.source", "name a text file that lists HDF5 files")
+        self.read_source(p, "hdf5_data_param", "name a text file that lists HDF5 files")
         if self.param.HasField("transform_param"):
             message = "HDF5Data does not transform data; remove transform_param"
             raise unsupported("transform_param", message)
-        base_dir = self.context.base_dir
         self.names = [blob.name for blob in top]
-        self.source = resolve_path(p.source, base_dir)
-        self.paths = read_list(self.source, base_dir)
+        self.paths = read_list(self.source, self.context.base_dir)
         self.shape_tops(top)
 
     def fingerprint(self) -> Fingerprint:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from demitasse.core.paths import resolve_path, rooted_path
+from demitasse.core.paths import rooted_path
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.image_list import (
     ImageListBatches,
@@ -27,7 +27,7 @@ from demitasse.io.data.transform.random import AUGMENT_WORDS, RecordRandom
 from demitasse.io.data.transform.transformer import crop_of
 from demitasse.io.proto import ImageDataParameter, TransformationParameter
 from demitasse.layers.base import Between, Blobs, Exactly
-from demitasse.layers.checks import conflict, missing, out_of_range, positive, unsupported
+from demitasse.layers.checks import conflict, out_of_range, unsupported
 from demitasse.layers.data_layers.base import EpochDataLayer
 from demitasse.layers.registry import register_layer
 
@@ -55,11 +55,8 @@ class ImageData(EpochDataLayer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.image_data_param
-        self.batch_size = positive(p.batch_size, "image_data_param.batch_size")
-        if not p.source:
-            raise missing("image_data_param.source", "name a list of images")
+        self.read_source(p, "image_data_param", "name a list of images")
         self.size = new_size(p)
-        self.source = resolve_path(p.source, self.context.base_dir)
         self.find = partial(rooted_path, p.root_folder, base=self.context.base_dir)
         self.entries = read_image_list(self.source, self.find)
         self.transformer = self.make_transformer(self.param.transform_param)
@@ -122,9 +119,7 @@ class LabelImageLayer(EpochDataLayer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p, transform = self.settings()
         self.listed = p
-        self.batch_size = positive(p.batch_size, f"{self.message}.batch_size")
-        if not p.source:
-            raise missing(f"{self.message}.source", "name a list of images and labels")
+        self.read_source(p, self.message, "name a list of images and labels")
         size = new_size(p)
         unused = [f"transform_param.{name}" for name in UNUSED if transform.HasField(name)]
         if p.rand_skip:
@@ -151,7 +146,6 @@ class LabelImageLayer(EpochDataLayer):
             ignore_label=p.ignore_label,
         )
         self.augmenter = Augmenter(transform)
-        self.source = resolve_path(p.source, self.context.base_dir)
         self.pairs = read_pairs(self.source, self.look.label_type)
         self.shape_tops(top)
 

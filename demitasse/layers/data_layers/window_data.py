@@ -12,7 +12,7 @@ from demitasse.io.data.sources.windows import WindowBatches, read_window_file, w
 from demitasse.io.data.transform.augment import FIELDS
 from demitasse.io.data.transform.random import RecordRandom
 from demitasse.layers.base import Blobs, Exactly
-from demitasse.layers.checks import missing, out_of_range, positive, unsupported
+from demitasse.layers.checks import out_of_range, positive, unsupported
 from demitasse.layers.data_layers.base import PrefetchingDataLayer
 from demitasse.layers.registry import register_layer
 
@@ -42,10 +42,8 @@ class WindowData(PrefetchingDataLayer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p, transform = self.param.window_data_param, self.param.transform_param
-        self.batch_size = positive(p.batch_size, "window_data_param.batch_size")
+        self.read_source(p, "window_data_param", "name a window file")
         size = positive(transform.crop_size or p.crop_size, "transform_param.crop_size")
-        if not p.source:
-            raise missing("window_data_param.source", "name a window file")
         if p.crop_mode not in MODES:
             field = "window_data_param.crop_mode"
             message = f"{field} is {p.crop_mode!r}; known are warp and square"
@@ -57,7 +55,6 @@ class WindowData(PrefetchingDataLayer):
             expected = f"less than half of the {size} pixels of a crop"
             raise out_of_range("window_data_param.context_pad", p.context_pad, expected)
         self.cut = WindowCrop(size, p.context_pad, MODES[p.crop_mode])
-        self.source = resolve_path(p.source, self.context.base_dir)
         self.windows = read_window_file(self.source, p.fg_threshold, p.bg_threshold)
         unused = [name for name in (*FIELDS, "crop_h", "crop_w") if transform.HasField(name)]
         if unused:

@@ -94,7 +94,13 @@ class DetectionEvaluate(Layer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         detections = bottom[0].cpu_data()[0, 0]
         rows = bottom[1].cpu_data()[0, 0]
-        images = 1 + _last_image(detections, rows)
+        last = max(float(table[:, 0].max(initial=-1)) for table in (detections, rows))
+        if not last < MOST_IMAGES:
+            message = (
+                f"a row is in image {last:g}, expected at most {MOST_IMAGES} images in a batch"
+            )
+            raise NetError(message, code=ErrorCode.LIMIT, image=last)
+        images = 1 + int(last)
         objects = parse_ground_truth(rows, images, self.classes, self.background)
         matches = self._matches(detections[detections[:, 1] != -1], objects)
         if self.sizes:
@@ -165,15 +171,6 @@ class DetectionEvaluate(Layer):
             message = f"image {number} has no line; the file has {len(self.sizes)}"
             raise DataError(message, source, code=ErrorCode.COUNT_MISMATCH, got=len(self.sizes))
         return in_pixels(boxes, self.sizes[self.seen + image], self.resized)
-
-
-def _last_image(*tables: np.ndarray) -> int:
-    """Return the largest image index, the first value of a row; -1 without rows."""
-    last = max(float(table[:, 0].max(initial=-1)) for table in tables)
-    if not last < MOST_IMAGES:
-        message = f"a row is in image {last:g}, expected at most {MOST_IMAGES} images in a batch"
-        raise NetError(message, code=ErrorCode.LIMIT, image=last)
-    return int(last)
 
 
 def _read_sizes(source: Path) -> list[tuple[int, int]]:

@@ -54,21 +54,6 @@ def _sigmoid(values: np.ndarray) -> np.ndarray:
     return result
 
 
-def best_detections(
-    boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray, overlap: float
-) -> np.ndarray:
-    """Return the detections of an image that stay after suppression across classes, best first.
-
-    A box is dropped from an IoU of ``overlap`` on. A row is class from 1 on, score and box.
-
-    Shapes: candidates (K, 4), scores (K,), classes (K,) -> (D, 6).
-    """
-    order = np.argsort(-scores, kind="stable")
-    below = np.nextafter(boxes.dtype.type(overlap), boxes.dtype.type(-1))  # equal drops, too
-    order = order[suppress(boxes[order], below)]
-    return np.column_stack([classes[order] + 1, scores[order], boxes[order]])
-
-
 class YoloOutput(Layer):
     """Base class of the layers that read detections from maps of anchors. Runs on the host."""
 
@@ -122,8 +107,10 @@ class YoloOutput(Layer):
         rows = []
         for i in range(n):
             chosen = np.flatnonzero(self.passes(scores[i], scores.dtype.type(self.confidence)))
-            candidates = boxes[i, chosen], scores[i, chosen], classes[i, chosen]
-            found = best_detections(*candidates, self.overlap)
+            order = chosen[np.argsort(-scores[i, chosen], kind="stable")]
+            below = np.nextafter(boxes.dtype.type(self.overlap), boxes.dtype.type(-1))
+            order = order[suppress(boxes[i, order], below)]  # equal overlaps drop, too
+            found = np.column_stack([classes[i, order] + 1, scores[i, order], boxes[i, order]])
             rows.append(np.insert(found, 0, i, axis=1))
         every = np.concatenate(rows)
         if not len(every):

@@ -57,12 +57,10 @@ class FocalLoss(LossLayer):
         self.normalization = Normalization.of(self.param.loss_param, default)
 
     def losses(self, bottom: Blobs) -> Array:
-        loss, _ = self._terms(bottom)
-        return loss
+        return self._terms(bottom)[0]
 
     def gradients(self, bottom: Blobs) -> Iterator[Array]:
-        _, slope = self._terms(bottom)
-        yield slope
+        yield self._terms(bottom)[1]
 
     def targets(self, bottom: Blobs) -> Targets:
         shape = bottom[0].shape if self.each else (self.axis.outer, self.axis.inner)

@@ -69,23 +69,19 @@ _TABLES = {
 FAMILIES = tuple(_TABLES)
 """Headings of the reference, in order."""
 
-_UNREAD = {"Sigmoid", "TanH"}
-"""Types that ignore their message, which only chooses an engine of Caffe."""
+_UNREAD = {"sigmoid_param", "tanh_param"}
+"""Messages that their types ignore, since they only choose an engine of Caffe."""
 
 _MESSAGES = {
     field.name.replace("_", "").removesuffix("param"): (field.name,)
     for field in LayerParameter.DESCRIPTOR.fields
-    if field.name.endswith("_param")
+    if field.name.endswith("_param") and field.name not in _UNREAD
 }
-
-
-def _own_message(name: str) -> tuple[str, ...]:
-    """Return the message that is named after a type: ``inner_product_param`` of InnerProduct."""
-    return () if name in _UNREAD else _MESSAGES.get(name.lower(), ())
+"""Messages by the type in lower case: ``inner_product_param`` of InnerProduct."""
 
 
 METADATA: Mapping[str, LayerMetadata] = {
-    name: replace(facts, family=family, fields=facts.fields or _own_message(name))
+    name: replace(facts, family=family, fields=facts.fields or _MESSAGES.get(name.lower(), ()))
     for family, table in _TABLES.items()
     for name, facts in table.items()
 }
