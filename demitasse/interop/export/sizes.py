@@ -22,13 +22,7 @@ ROW_AXES = {"DetectionOutput": 2, "Filter": 0, "Proposal": 0}
 
 @dataclass(frozen=True)
 class SymbolicSize:
-    """Size that is known when the exported model runs: ``factor * symbol + extra``.
-
-    Attributes:
-        symbol: Name of a size, such as "batch".
-        factor: Positive factor.
-        extra: Summand, may be negative.
-    """
+    """Size that is known when the exported model runs: ``factor * symbol + extra``, factor > 0."""
 
     symbol: str
     factor: int = 1
@@ -67,11 +61,8 @@ def symbolic_sizes(net: Net, *, any_size: bool = False) -> Sizes:
 
     An input whose first size can vary alone has its own symbol. Inputs of equal first size that can
     only vary together share one; inputs that cannot vary keep their size. The symbol of the first
-    input is "batch".
-
-    Args:
-        net: The net.
-        any_size: Make height and width of images (the last two of four axes) symbolic, too.
+    input is "batch". With ``any_size``, height and width of images (the last two of four axes) are
+    symbolic, too.
 
     Raises:
         NetError: The first size of the first input, or height or width of images, cannot vary;

@@ -57,11 +57,6 @@ class GraphBuilder:
     """Nodes and constants of an ONNX graph.
 
     Converters add nodes with new values; ``assign`` names a result after a top.
-
-    Attributes:
-        nodes: The nodes, in order.
-        constants: Name -> array.
-        opset: Opset version.
     """
 
     def __init__(self, opset: int, names: Iterable[str] = ()) -> None:

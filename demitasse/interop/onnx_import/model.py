@@ -134,11 +134,8 @@ class Model:
     """A model with folded constants and known shapes.
 
     Attributes:
-        name: Name of the graph.
         inputs: Inputs that are not constants.
-        outputs: Names of the outputs, in order.
         nodes: Nodes that the outputs need, in order, without folded ones.
-        values: Name -> value.
         faults: Node that cannot be read -> the reason.
     """
 
@@ -160,8 +157,9 @@ class Model:
         names = [one.name for one in self.inputs]
         if unknown := next((name for name in shapes if name not in names), None):
             fault = f"got a shape of {unknown!r}, expected one of the inputs {', '.join(names)}"
-            fields = {"field": "shapes", "got": unknown, "expected": names}
-            raise ConfigError(fault, code=ErrorCode.UNKNOWN, **fields)
+            raise ConfigError(
+                fault, code=ErrorCode.UNKNOWN, field="shapes", got=unknown, expected=names
+            )
         self.values |= {one.name: one for one in self.inputs}
         self.outputs = [one.name for one in graph.output]
         self.faults: dict[str, str] = {}

@@ -20,11 +20,9 @@ class NetBuilder:
     """Layers and weights of an imported net; blobs have the names of values.
 
     Attributes:
-        message: The net, without weights.
         weights: Layer -> parameters, float32.
         blobs: Value of the model -> blob.
         shapes: Blob -> shape.
-        notes: Assumptions, in words.
     """
 
     def __init__(self, name: str, taken: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,17 +110,11 @@ CONVERTERS: Mapping[str, Converter] = {
 # -- broadcasting ------------------------------------------------------------------------------
 
 
-def add(net: NetBuilder, x: str, other: Operand, shape: Shape) -> str:
-    """Add a sum: a Power for a constant number, an Eltwise, or a Bias with a broadcast operand."""
-    return _combined(net, "Bias", x, other, shape)
+def add(net: NetBuilder, x: str, other: Operand, shape: Shape, kind: str = "Bias") -> str:
+    """Add a sum, or with Scale a product, with a broadcast operand.
 
-
-def multiply(net: NetBuilder, x: str, other: Operand, shape: Shape) -> str:
-    """Add a product: a Power for a constant number, an Eltwise, or a Scale; see ``add``."""
-    return _combined(net, "Scale", x, other, shape)
-
-
-def _combined(net: NetBuilder, kind: str, x: str, other: Operand, shape: Shape) -> str:
+    The layer is a Power for a constant number, an Eltwise for equal shapes, or of type ``kind``.
+    """
     field, fields = f"{kind.lower()}_param", dict[str, Any]()
     if isinstance(other, np.ndarray):
         x = net.expand(x, shape)
@@ -145,6 +140,9 @@ def _combined(net: NetBuilder, kind: str, x: str, other: Operand, shape: Shape) 
         return net.eltwise(operation, [x, other])
     fields[field] = {"axis": axis}
     return net.add(kind, [x, other], shape, **fields)
+
+
+multiply = partial(add, kind="Scale")
 
 
 def _block(have: Shape, shape: Shape, *, keep_batch: bool) -> tuple[int, Shape]:

@@ -52,18 +52,14 @@ def _normalized(node: Node, net: NetBuilder, count: int) -> str:
     return net.reshape(unit, shape)
 
 
-def _instance_normalization(node: Node, net: NetBuilder) -> Result:
-    """Add BatchNorm for each channel of each item, and Scale."""
-    unit = _normalized(node, net, math.prod(node.x.shape[:2]))
-    return _scale(net, unit, node.array(1, "scale"), node.array(2, "shift"))
-
-
 def _group_normalization(node: Node, net: NetBuilder) -> Result:
-    """Add BatchNorm for each group of each item, and Scale."""
+    """Add BatchNorm for each group of channels (each channel without groups), and Scale."""
     scale, shift = node.array(1, "scale"), node.array(2, "shift")
     if scale.size != node.x.shape[1]:
         refuse("its scale is not per channel")
-    unit = _normalized(node, net, node.x.shape[0] * node.attributes["num_groups"])
+    instances = node.op == "InstanceNormalization"
+    groups = scale.size if instances else node.attributes["num_groups"]
+    unit = _normalized(node, net, node.x.shape[0] * groups)
     return _scale(net, unit, scale, shift)
 
 
@@ -109,7 +105,7 @@ def _log_softmax(node: Node, net: NetBuilder) -> Result:
 CONVERTERS: Mapping[str, Converter] = {
     "BatchNormalization": _batch_normalization,
     "GroupNormalization": _group_normalization,
-    "InstanceNormalization": _instance_normalization,
+    "InstanceNormalization": _group_normalization,
     "LRN": _lrn,
     "LayerNormalization": _layer_normalization,
     "LogSoftmax": _log_softmax,

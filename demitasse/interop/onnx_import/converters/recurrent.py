@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from demitasse.interop.onnx_import.model import Node, Tensor, refuse
+from demitasse.interop.onnx_import.model import Node, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 GATES = [0, 2, 1, 3]
@@ -46,7 +46,11 @@ def _one_way(node: Node, net: NetBuilder, number: int, back: bool) -> list[str]:
     weights = [_in_order(one, hidden) for one in (weight, bias[: 4 * hidden] + bias[4 * hidden :],
                                                   recurrent)]  # fmt: skip
     wanted = [len(node.outputs) > place and node.outputs[place] is not None for place in range(3)]
-    begin = [_begin(node, position) for position in (5, 6)]
+    begin = [node.optional_input(position) for position in (5, 6)]
+    begin = [
+        None if one is None or (one.array is not None and not one.array.any()) else one
+        for one in begin  # None for zeros
+    ]
     exposed = wanted[2] or any(one is not None for one in begin)
     marks = np.ones((steps, items), np.float32)
     marks[0] = 1 if exposed else 0
@@ -95,12 +99,6 @@ def _in_order(weight: np.ndarray, hidden: int) -> np.ndarray:
     return np.concatenate(
         [weight[gate * hidden : (gate + 1) * hidden] for gate in GATES], dtype=np.float32
     )
-
-
-def _begin(node: Node, position: int) -> Tensor | None:
-    """Return an initial state; None for zeros."""
-    found = node.optional_input(position)
-    return None if found is None or (found.array is not None and not found.array.any()) else found
 
 
 CONVERTERS: Mapping[str, Converter] = {"LSTM": _lstm}
