@@ -94,7 +94,6 @@ class LayerGraph:
     """Layers and values of an exported net.
 
     Attributes:
-        inputs: Values that the caller provides.
         nodes: Layers that compute, in order; identities are removed.
         outputs: Output name -> value.
         values: (Layer index, top index) -> value of that top, identities included.
@@ -221,8 +220,7 @@ def build_net(
 ) -> tuple[Net, list[str]]:
     """Reduce a net to the exported layers, load its weights and set its batch.
 
-    Returns:
-        The net, and notes about removed layers and assumptions.
+    Returns the net, and notes about removed layers and assumptions.
     """
     if isinstance(net, Net) and files:
         message = "got a net and files of weights; load the files into the net, and pass None"

@@ -367,7 +367,6 @@ class SupportTable:
     """Layers that a format cannot express; callable as a ``Reason``.
 
     Attributes:
-        form: Name of the format's operators, for messages.
         known: Layer types with a converter.
         reasons: Layer type without a converter -> the reason.
         fields: Layer type -> the ``Reason`` of a layer's fields.

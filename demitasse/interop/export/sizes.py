@@ -94,16 +94,13 @@ def _first_axes(names: Sequence[str]) -> list[Axis]:
 def _image_axes(probe: _ShapeProbe) -> list[_SymbolicAxes]:
     """Return heights and widths of images."""
     images = [name for name, shape in probe.own.items() if len(shape) == 4]
-    found = [
-        _SymbolicAxes(symbol, [(name, axis) for name in images], STRIDE)
-        for axis, symbol in ((2, "height"), (3, "width"))
-        if images
-    ]
-    for one in found:
-        reason = probe.refusal(one.axes, one.step)
+    found = []
+    for axis, symbol in ((2, "height"), (3, "width")) if images else ():
+        found.append(_SymbolicAxes(symbol, [(name, axis) for name in images], STRIDE))
+        reason = probe.refusal(found[-1].axes, STRIDE)
         if reason:
-            message = f"the {one.symbol} of images cannot vary: {reason}"
-            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field=one.symbol)
+            message = f"the {symbol} of images cannot vary: {reason}"
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field=symbol)
     return found
 
 

@@ -152,7 +152,12 @@ def import_onnx(
         result.compare().check_agreement(f"the net disagrees with {source}", "float32")
     if prototxt is not None and caffemodel is not None:
         result.files = [Path(prototxt), Path(caffemodel)]
-        _write(builder, *result.files)
+        messages = list(builder.message.layer)
+        blobs = [[(array, None) for array in builder.weights.get(one.name, [])] for one in messages]
+        with atomic_write(result.files[0]) as text, atomic_write(result.files[1]) as binary:
+            text.write(text_of(builder.message).encode())
+            for piece in caffemodel_pieces(builder.message.name, messages, blobs):
+                binary.write(piece)
     return result
 
 
@@ -235,13 +240,3 @@ def _set_weights(net: Net, model: Model, builder: NetBuilder) -> None:
         if shape != wanted:
             fault = f"blob {top!r}: got shape {shape}, expected {wanted} of {name!r}"
             refuse(fault, ErrorCode.SHAPE_MISMATCH, blob=top)
-
-
-def _write(builder: NetBuilder, prototxt: Path, caffemodel: Path) -> None:
-    """Write both files, or none."""
-    messages = list(builder.message.layer)
-    blobs = [[(array, None) for array in builder.weights.get(one.name, [])] for one in messages]
-    with atomic_write(prototxt) as text, atomic_write(caffemodel) as binary:
-        text.write(text_of(builder.message).encode())
-        for piece in caffemodel_pieces(builder.message.name, messages, blobs):
-            binary.write(piece)

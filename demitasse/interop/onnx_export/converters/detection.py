@@ -68,7 +68,12 @@ def _detection_output(node: LayerNode, graph: GraphBuilder) -> Result:
     kept = graph.reshape(kept, [n, kinds * top_k])
     if 0 <= detector.keep < kinds * top_k:
         scored = graph.reshape(best, [n, kinds * top_k])
-        kept *= _top_of_image(graph, kept, scored, detector.keep)
+        counted = graph.add("Where", graph.add("Greater", kept, 0), scored, LOWEST)
+        _, top = graph.add_several(
+            "TopK", counted, [detector.keep], names=["best_scores", "best"], axis=1
+        )
+        ones = graph.to_float(graph.add("Equal", top, top))
+        kept *= graph.add("ScatterElements", kept * 0, top, ones, axis=1)
     places = graph.add("NonZero", graph.reshape(kept, [n, kinds, top_k]))  # (3, K)
     which = graph.add("Transpose", places, perm=[1, 0])
     image = graph.to_float(graph.add("Gather", places, [0], axis=0))
@@ -108,14 +113,6 @@ def _selection_mask(graph: GraphBuilder, selected: Array, like: Array) -> Array:
     first = graph.slice(pairs, 1, 0, 1)
     ones = graph.to_float(graph.add("Equal", first, first))
     return graph.add("ScatterND", like * 0, pairs, graph.reshape(ones, [-1]))
-
-
-def _top_of_image(graph: GraphBuilder, kept: Array, score: Array, count: int) -> Array:
-    """Add 1 for the kept boxes with the highest scores, 0 for others. Shapes: (N, boxes)."""
-    counted = graph.add("Where", graph.add("Greater", kept, 0), score, LOWEST)
-    _, index = graph.add_several("TopK", counted, [count], names=["best_scores", "best"], axis=1)
-    ones = graph.to_float(graph.add("Equal", index, index))
-    return graph.add("ScatterElements", kept * 0, index, ones, axis=1)
 
 
 def _rows_or_empty(graph: GraphBuilder, rows: Array, n: Size) -> Array:
@@ -305,8 +302,8 @@ def _roi_align(node: LayerNode, graph: GraphBuilder) -> Result:
         step = graph.slice(extent, 1, 1 - axis, 2 - axis) / bins
         number = graph.constant(np.arange(bins + 1, dtype=np.float32)[None], "corners")
         place = first + step * number
-        first_inside = graph.add("GreaterOrEqual", place, -0.5)
-        inside = graph.add("And", first_inside, graph.add("LessOrEqual", place, length - 0.5))
+        after = graph.add("GreaterOrEqual", place, -0.5)
+        inside = graph.add("And", after, graph.add("LessOrEqual", place, length - 0.5))
         counts = graph.to_float(inside) * whole
         floor = graph.add("Floor", place)
         near = graph.add("Clip", floor, 0, length - 1)

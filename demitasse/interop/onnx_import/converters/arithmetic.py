@@ -148,10 +148,7 @@ multiply = partial(add, kind="Scale")
 def _block(have: Shape, shape: Shape, *, keep_batch: bool) -> tuple[int, Shape]:
     """Return the first axis that an operand covers, and its sizes from there: not 1 at both ends.
 
-    Args:
-        have: Shape of the operand.
-        shape: Shape of the result.
-        keep_batch: Include a first axis that both shapes share, as the batch can change.
+    With ``keep_batch``, a first axis that both shapes share is included, as the batch can change.
     """
     full = (*(1,) * (len(shape) - len(have)), *have)
     axes = [axis for axis, size in enumerate(full) if size != 1]

@@ -163,7 +163,6 @@ IMAGE = 2
 
 
 def _global_pool(node: Node, net: NetBuilder, method: str) -> Result:
-    """Add global Pooling."""
     shape, x = node.x.shape, net.blob(node.x)
     if len(shape) != IMAGE + 2:
         x = net.reshape(x, (*shape[:2], 1, math.prod(shape[2:])))

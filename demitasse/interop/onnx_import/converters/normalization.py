@@ -75,7 +75,6 @@ def _layer_normalization(node: Node, net: NetBuilder) -> Result:
 
 
 def _lrn(node: Node, net: NetBuilder) -> Result:
-    """Add LRN across channels."""
     at = node.attributes
     if at["size"] % 2 == 0:
         refuse(f"got an LRN window of size {at['size']}, expected an odd size", got=at["size"])
@@ -85,7 +84,6 @@ def _lrn(node: Node, net: NetBuilder) -> Result:
 
 
 def _softmax(node: Node, net: NetBuilder) -> str:
-    """Add Softmax."""
     shape, x = node.x.shape, net.blob(node.x)
     joint = node.opset < SAME_AXES
     axis = node.axis(1 if joint else -1)
@@ -97,7 +95,6 @@ def _softmax(node: Node, net: NetBuilder) -> str:
 
 
 def _log_softmax(node: Node, net: NetBuilder) -> Result:
-    """Add Softmax and Log."""
     net.notes.append(f"{node.label} becomes Softmax and Log: values below -87 are inexact or -inf")
     return net.same("Log", _softmax(node, net))
 

@@ -43,8 +43,9 @@ def _one_way(node: Node, net: NetBuilder, number: int, back: bool) -> list[str]:
     hidden = recurrent.shape[1]
     none = np.zeros(8 * hidden, np.float32)
     bias = none if node.optional_input(3) is None else node.array(3, "bias")[number]
-    weights = [_in_order(one, hidden) for one in (weight, bias[: 4 * hidden] + bias[4 * hidden :],
-                                                  recurrent)]  # fmt: skip
+    order = np.arange(4 * hidden).reshape(4, hidden)[GATES].reshape(-1)  # rows as in Caffe
+    both = bias[: 4 * hidden] + bias[4 * hidden :]
+    weights = [one[order] for one in (weight, both, recurrent)]
     wanted = [len(node.outputs) > place and node.outputs[place] is not None for place in range(3)]
     begin = [node.optional_input(position) for position in (5, 6)]
     begin = [
@@ -92,13 +93,6 @@ def _check_options(node: Node) -> None:
     for reason, holds in reasons.items():
         if holds:
             refuse(f"the LSTM layer has no {reason}")
-
-
-def _in_order(weight: np.ndarray, hidden: int) -> np.ndarray:
-    """Return the rows of gates in Caffe's order."""
-    return np.concatenate(
-        [weight[gate * hidden : (gate + 1) * hidden] for gate in GATES], dtype=np.float32
-    )
 
 
 CONVERTERS: Mapping[str, Converter] = {"LSTM": _lstm}

@@ -200,7 +200,10 @@ def _resize(node: Node, net: NetBuilder) -> Result:
     if mode == "linear":
         rows, columns = _linear(positions[0], h), _linear(positions[1], w)
     else:
-        nearest = [_nearest(positions[0], h, rounding), _nearest(positions[1], w, rounding)]
+        nearest = [  # the nearest input pixel of each output pixel
+            np.clip(ROUNDINGS[rounding](places), 0, size - 1).astype(np.int64)
+            for places, size in zip(positions, (h, w), strict=True)
+        ]
         repeats = all(
             factor and np.array_equal(chosen, np.arange(len(chosen)) // factor)
             for chosen, factor in zip(nearest, (down, right), strict=True)
@@ -260,12 +263,6 @@ def _linear(positions: np.ndarray, size: int) -> np.ndarray:
     np.add.at(matrix, (every, low), 1 - part)
     np.add.at(matrix, (every, high), part)
     return matrix.astype(np.float32)
-
-
-def _nearest(positions: np.ndarray, size: int, rounding: str) -> np.ndarray:
-    """Return the nearest input pixel of each output pixel."""
-    found: np.ndarray = np.clip(ROUNDINGS[rounding](positions), 0, size - 1).astype(np.int64)
-    return found
 
 
 CONVERTERS: Mapping[str, Converter] = {
