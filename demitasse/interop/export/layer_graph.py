@@ -41,14 +41,7 @@ Batch = int | Literal["dynamic", "fixed"] | None
 
 @dataclass(frozen=True)
 class Value:
-    """Contents of a blob between two layers that write to it.
-
-    Attributes:
-        name: Unique name of the value.
-        blob: Name of the blob.
-        shape: Declared shape.
-        sizes: Shape with symbolic sizes.
-    """
+    """Contents of a blob between two layers that write to it; ``shape`` is the declared one."""
 
     name: str
     blob: str
@@ -70,9 +63,7 @@ class Value:
 class LayerNode:
     """A layer with the values it reads and writes.
 
-    Attributes:
-        place: The layer with its blobs.
-        scale: Scale layer folded into this BatchNorm; ``tops`` are those of the Scale.
+    ``scale`` is the Scale layer folded into a BatchNorm, and ``tops`` are those of the Scale.
     """
 
     place: LayerBinding
@@ -103,7 +94,6 @@ class LayerGraph:
     """Layers and values of an exported net.
 
     Attributes:
-        inputs: Values that the caller provides.
         nodes: Layers that compute, in order; identities are removed.
         outputs: Output name -> value.
         values: (Layer index, top index) -> value of that top, identities included.
@@ -230,8 +220,7 @@ def build_net(
 ) -> tuple[Net, list[str]]:
     """Reduce a net to the exported layers, load its weights and set its batch.
 
-    Returns:
-        The net, and notes about removed layers and assumptions.
+    Returns the net, and notes about removed layers and assumptions.
     """
     if isinstance(net, Net) and files:
         message = "got a net and files of weights; load the files into the net, and pass None"
@@ -244,7 +233,17 @@ def build_net(
         dtype="float32" if given is None else given.dtype,
         base_dir=reduced.base_dir,
     )
-    _load_weights(made, given, files, reduced.notes)
+    missing = set(made.params)  # layers without stored parameters
+    if given is not None:
+        made.share_trained_layers_with(given)
+        missing -= set(given.params)
+    for one in files:
+        missing &= set(made.load(one).missing)
+    reduced.notes += [
+        f"no file has weights for layer {name!r}; its parameters are those of its fillers"
+        for name in made.params
+        if name in missing
+    ]
     _set_batch(made, batch)
     return made, reduced.notes
 
@@ -287,21 +286,6 @@ def convert_with_symbolic_batch(
         if value.sizes and isinstance(value.sizes[0], int)
     ]
     return symbolic
-
-
-def _load_weights(made: Net, given: Net | None, files: Sequence[Any], notes: list[str]) -> None:
-    """Load parameters, and note the layers without stored ones."""
-    missing = set(made.params)
-    if given is not None:
-        made.share_trained_layers_with(given)
-        missing -= set(given.params)
-    for one in files:
-        missing &= set(made.load(one).missing)
-    notes += [
-        f"no file has weights for layer {name!r}; its parameters are those of its fillers"
-        for name in made.params
-        if name in missing
-    ]
 
 
 def _set_batch(net: Net, batch: Batch) -> None:

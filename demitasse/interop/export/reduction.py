@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -251,20 +251,16 @@ def replace_sources(
         elif unknown:
             known = _source_shapes(layer, unknown, layers, weights, base_dir)
         if tops and not is_input:
-            notes.append(_source_note(layer, tops))
+            names = " and ".join(map(repr, tops))
+            note = f"layer {layer.name!r} ({layer.type}) reads data, which the file takes as input"
+            p = layer.transform_param
+            advice = "; the caller subtracts the mean and scales, unless --mean and --scale do"
+            transformed = p.mean_value or p.mean_file or p.scale != 1
+            notes.append(f"{note}: {names}{advice if transformed else ''}")
         for top in tops:
             name = layer.name if len(tops) == 1 else top
             found.append(input_layer(name, top, shapes.pop(top) if top in shapes else known[top]))
     return _without_silenced(found)
-
-
-def _source_note(layer: LayerParameter, tops: Iterable[str]) -> str:
-    names = " and ".join(map(repr, tops))
-    text = f"layer {layer.name!r} ({layer.type}) reads data, which the file takes as input: {names}"
-    p = layer.transform_param
-    if p.mean_value or p.mean_file or p.scale != 1:
-        text += "; the caller subtracts the mean and scales, unless --mean and --scale do"
-    return text
 
 
 def _without_silenced(layers: Sequence[LayerParameter]) -> list[LayerParameter]:
@@ -371,7 +367,6 @@ class SupportTable:
     """Layers that a format cannot express; callable as a ``Reason``.
 
     Attributes:
-        form: Name of the format's operators, for messages.
         known: Layer types with a converter.
         reasons: Layer type without a converter -> the reason.
         fields: Layer type -> the ``Reason`` of a layer's fields.

@@ -22,13 +22,7 @@ ROW_AXES = {"DetectionOutput": 2, "Filter": 0, "Proposal": 0}
 
 @dataclass(frozen=True)
 class SymbolicSize:
-    """Size that is known when the exported model runs: ``factor * symbol + extra``.
-
-    Attributes:
-        symbol: Name of a size, such as "batch".
-        factor: Positive factor.
-        extra: Summand, may be negative.
-    """
+    """Size that is known when the exported model runs: ``factor * symbol + extra``, factor > 0."""
 
     symbol: str
     factor: int = 1
@@ -67,11 +61,8 @@ def symbolic_sizes(net: Net, *, any_size: bool = False) -> Sizes:
 
     An input whose first size can vary alone has its own symbol. Inputs of equal first size that can
     only vary together share one; inputs that cannot vary keep their size. The symbol of the first
-    input is "batch".
-
-    Args:
-        net: The net.
-        any_size: Make height and width of images (the last two of four axes) symbolic, too.
+    input is "batch". With ``any_size``, height and width of images (the last two of four axes) are
+    symbolic, too.
 
     Raises:
         NetError: The first size of the first input, or height or width of images, cannot vary;
@@ -103,16 +94,13 @@ def _first_axes(names: Sequence[str]) -> list[Axis]:
 def _image_axes(probe: _ShapeProbe) -> list[_SymbolicAxes]:
     """Return heights and widths of images."""
     images = [name for name, shape in probe.own.items() if len(shape) == 4]
-    found = [
-        _SymbolicAxes(symbol, [(name, axis) for name in images], STRIDE)
-        for axis, symbol in ((2, "height"), (3, "width"))
-        if images
-    ]
-    for one in found:
-        reason = probe.refusal(one.axes, one.step)
+    found = []
+    for axis, symbol in ((2, "height"), (3, "width")) if images else ():
+        found.append(_SymbolicAxes(symbol, [(name, axis) for name in images], STRIDE))
+        reason = probe.refusal(found[-1].axes, STRIDE)
         if reason:
-            message = f"the {one.symbol} of images cannot vary: {reason}"
-            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field=one.symbol)
+            message = f"the {symbol} of images cannot vary: {reason}"
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field=symbol)
     return found
 
 

@@ -139,8 +139,11 @@ def export_onnx(
         ConfigError: An argument has an invalid value.
         DemitasseError: onnx is not installed, or a file cannot be read.
     """
-    library("onnx")
-    _check_opset(opset)
+    newest = library("onnx").defs.onnx_opset_version()
+    if opset not in OPSETS or opset > newest:
+        supported = f"{OPSETS[0]} to {min(OPSETS[-1], newest)}"
+        message = f"got opset {opset}, expected {supported}; {OPSET} is widely supported"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="opset", got=opset)
     if check:
         library("onnxruntime")
     if any_size and batch not in {None, "dynamic"}:
@@ -182,16 +185,6 @@ def export_onnx(
     return result
 
 
-def _check_opset(opset: int) -> None:
-    newest = library("onnx").defs.onnx_opset_version()
-    if opset not in OPSETS or opset > newest:
-        message = (
-            f"got opset {opset}, expected {OPSETS[0]} to {min(OPSETS[-1], newest)}; {OPSET} is "
-            "widely supported"
-        )
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="opset", got=opset)
-
-
 def _check_any_size(layers: LayerGraph) -> None:
     """Refuse layers whose converters need a fixed image size."""
     fixed = [
@@ -201,13 +194,12 @@ def _check_any_size(layers: LayerGraph) -> None:
         and any(isinstance(size, SymbolicSize) for one in node.bottoms for size in one.sizes[1:])
     ]
     if fixed:
+        labels, names = zip(*((node.label, node.layer.name) for node in fixed), strict=True)
         message = (
-            f"{', '.join(node.label for node in fixed)} cannot be exported for any image size; "
-            "export without it for one size"
+            f"{', '.join(labels)} cannot be exported for any image size; export without it for "
+            "one size"
         )
-        raise NetError(
-            message, code=ErrorCode.UNSUPPORTED, layers=[node.layer.name for node in fixed]
-        )
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, layers=list(names))
 
 
 def _sizes(info: Any) -> list[int | str]:

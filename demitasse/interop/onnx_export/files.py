@@ -71,10 +71,16 @@ def write_model(model: Model, path: Path) -> list[Path]:
     Returns:
         The ONNX file, and ``NAME.data`` with the constants if these are too large for one file.
     """
-    written, places = [path], dict[str, tuple[str, int, int]]()
+    written = [path]
+    places: dict[str, tuple[str, int, int]] = {}  # name -> (file, offset, length in bytes)
     if sum(array.nbytes for array in model.constants.values()) >= MOST_BYTES:
         external = path.with_name(f"{path.name}.data")
-        places = _write_external(model, external)
+        with atomic_write(external) as file:
+            for name, array in model.constants.items():
+                if array.nbytes >= SMALL:
+                    file.write(bytes(-file.tell() % PAGE))
+                    places[name] = (external.name, file.tell(), array.nbytes)
+                    file.write(_raw(array))
         written.append(external)
     message = type(model.message)()
     message.CopyFrom(model.message)
@@ -86,18 +92,6 @@ def write_model(model: Model, path: Path) -> list[Path]:
         for piece in with_field(message, _field_number(message, "graph"), [pieces]):
             file.write(piece)
     return written
-
-
-def _write_external(model: Model, path: Path) -> dict[str, tuple[str, int, int]]:
-    """Write the large constants; return name -> (file, offset, length in bytes)."""
-    places = {}
-    with atomic_write(path) as file:
-        for name, array in model.constants.items():
-            if array.nbytes >= SMALL:
-                file.write(bytes(-file.tell() % PAGE))
-                places[name] = (path.name, file.tell(), array.nbytes)
-                file.write(_raw(array))
-    return places
 
 
 def _tensor(name: str, array: np.ndarray, place: tuple[str, int, int] | None) -> Pieces:

@@ -57,11 +57,6 @@ class GraphBuilder:
     """Nodes and constants of an ONNX graph.
 
     Converters add nodes with new values; ``assign`` names a result after a top.
-
-    Attributes:
-        nodes: The nodes, in order.
-        constants: Name -> array.
-        opset: Opset version.
     """
 
     def __init__(self, opset: int, names: Iterable[str] = ()) -> None:
@@ -190,8 +185,7 @@ class GraphBuilder:
     def scan(self, one: OneStep, begin: Sequence[Array], over: Sequence[Array]) -> list[Array]:
         """Add a Scan over the first axis of two inputs, from initial states.
 
-        Returns:
-            The first state of all steps, then each final state.
+        Returns the first state of all steps, then each final state.
         """
         helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
         outside, self.nodes = self.nodes, []

@@ -167,7 +167,11 @@ def to_half(model: Model) -> None:
         return onnx.helper.make_node("Cast", [source], [target], name=f"{name}/Cast", to=kind)
 
     inside, outside = (
-        {one.name: f"{one.name}@float16" for one in infos if _elem_type(one) == float32}
+        {
+            one.name: f"{one.name}@float16"
+            for one in infos
+            if one.type.tensor_type.elem_type == float32
+        }
         for infos in (graph.input, graph.output)
     )
     kept = {name for node in graph.node for _, name in _float32_inputs(node)} & constants.keys()
@@ -195,11 +199,6 @@ def to_half(model: Model) -> None:
     _set_float16(graph.value_info)
 
 
-def _elem_type(info: Any) -> int:
-    number: int = info.type.tensor_type.elem_type
-    return number
-
-
 def _float32_inputs(node: Any) -> list[tuple[int, str]]:
     """Return index and name of the inputs that ONNX supports in float32 only."""
     numbers = FLOAT32_INPUTS.get(node.op_type, ())
@@ -209,7 +208,7 @@ def _float32_inputs(node: Any) -> list[tuple[int, str]]:
 def _set_float16(infos: Iterable[Any]) -> None:
     kinds = library("onnx").TensorProto
     for info in infos:
-        if _elem_type(info) == kinds.FLOAT:
+        if info.type.tensor_type.elem_type == kinds.FLOAT:
             info.type.tensor_type.elem_type = kinds.FLOAT16
 
 

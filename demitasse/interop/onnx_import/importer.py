@@ -24,6 +24,7 @@ from demitasse.interop.onnx_import.model import (
     Node,
     Shape,
     read_model,
+    refuse,
 )
 from demitasse.interop.onnx_import.net_builder import NetBuilder
 from demitasse.io.proto.write import text_of
@@ -145,14 +146,18 @@ def import_onnx(
     except NetError as error:
         raise error.at(str(source)) from None
     net = Net(builder.message, phase="TEST", device=device)
-    _set_weights(net, builder)
-    _check_shapes(net, read, builder)
+    _set_weights(net, read, builder)
     result = Imported(source, [], net, dict(builder.blobs), builder.notes)
     if check:
         result.compare().check_agreement(f"the net disagrees with {source}", "float32")
     if prototxt is not None and caffemodel is not None:
         result.files = [Path(prototxt), Path(caffemodel)]
-        _write(builder, *result.files)
+        messages = list(builder.message.layer)
+        blobs = [[(array, None) for array in builder.weights.get(one.name, [])] for one in messages]
+        with atomic_write(result.files[0]) as text, atomic_write(result.files[1]) as binary:
+            text.write(text_of(builder.message).encode())
+            for piece in caffemodel_pieces(builder.message.name, messages, blobs):
+                binary.write(piece)
     return result
 
 
@@ -193,13 +198,11 @@ def _build(model: Model) -> NetBuilder:
             faults[node.label] = fault
     if faults:
         lines = "".join(f"\n  {label}: {reason}" for label, reason in faults.items())
-        message = f"{len(faults)} nodes have no Caffe layer:{lines}"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED, nodes=list(faults))
+        refuse(f"{len(faults)} nodes have no Caffe layer:{lines}", nodes=list(faults))
     for name in model.outputs:  # each has a blob of its name
         result = model.values.get(name)
         if result is None:
-            message = f"no node computes output {name!r}"
-            raise NetError(message, code=ErrorCode.MISSING, output=name)
+            refuse(f"no node computes output {name!r}", ErrorCode.MISSING, output=name)
         builder.begin(name, name)
         blob = builder.blob(result)
         if blob != name:
@@ -222,32 +225,18 @@ def _value_fault(node: Node) -> str:
     return ""
 
 
-def _set_weights(net: Net, builder: NetBuilder) -> None:
-    """Copy the weights to the parameters of the net."""
+def _set_weights(net: Net, model: Model, builder: NetBuilder) -> None:
+    """Copy the weights to the parameters, and compare the shapes of blobs with those of values."""
     for name, arrays in builder.weights.items():
         blobs, expected = net.params[name], [array.shape for array in arrays]
         found = [blob.shape for blob in blobs]
         if found != expected:
-            message = f"layer {name!r}: got parameters of shapes {found}, expected {expected}"
-            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, layer=name)
+            fault = f"layer {name!r}: got parameters of shapes {found}, expected {expected}"
+            refuse(fault, ErrorCode.SHAPE_MISMATCH, layer=name)
         for blob, array in zip(blobs, arrays, strict=True):
             blob.mutable_cpu_data()[...] = array
-
-
-def _check_shapes(net: Net, model: Model, builder: NetBuilder) -> None:
-    """Compare the shapes of blobs with those of values."""
-    for name, blob in builder.blobs.items():
-        shape, expected = net.blobs[blob].shape, model.values[name].shape
-        if shape != expected:
-            message = f"blob {blob!r}: got shape {shape}, expected {expected} of {name!r}"
-            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, blob=blob)
-
-
-def _write(builder: NetBuilder, prototxt: Path, caffemodel: Path) -> None:
-    """Write both files, or none."""
-    messages = list(builder.message.layer)
-    blobs = [[(array, None) for array in builder.weights.get(one.name, [])] for one in messages]
-    with atomic_write(prototxt) as text, atomic_write(caffemodel) as binary:
-        text.write(text_of(builder.message).encode())
-        for piece in caffemodel_pieces(builder.message.name, messages, blobs):
-            binary.write(piece)
+    for name, top in builder.blobs.items():
+        shape, wanted = net.blobs[top].shape, model.values[name].shape
+        if shape != wanted:
+            fault = f"blob {top!r}: got shape {shape}, expected {wanted} of {name!r}"
+            refuse(fault, ErrorCode.SHAPE_MISMATCH, blob=top)

@@ -22,9 +22,9 @@ INTEGERS = {*NARROW_INTEGERS, "bool", "int32", "int64", "uint32", "uint64"}
 Shape = tuple[int, ...]
 
 
-def refuse(message: str, **details: object) -> NoReturn:
-    """Raise the NetError of a node that no layer computes."""
-    raise NetError(message, code=ErrorCode.UNSUPPORTED, **details)
+def refuse(message: str, code: ErrorCode = ErrorCode.UNSUPPORTED, **details: object) -> NoReturn:
+    """Raise a NetError, by default that of a node that no layer computes."""
+    raise NetError(message, code=code, **details)
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class Node:
         """The first output."""
         found = self.outputs[0] if self.outputs else None
         if found is None:
-            message = "the first output has no name"
-            raise NetError(message, code=ErrorCode.MISSING, output=0)
+            refuse("the first output has no name", ErrorCode.MISSING, output=0)
         return found
 
     def optional_input(self, position: int) -> Tensor | None:
@@ -80,8 +79,7 @@ class Node:
         """Return an input."""
         found = self.optional_input(position)
         if found is None:
-            message = f"input {position} is missing"
-            raise NetError(message, code=ErrorCode.MISSING, input=position)
+            refuse(f"input {position} is missing", ErrorCode.MISSING, input=position)
         return found
 
     def array(self, position: int, what: str) -> np.ndarray:
@@ -136,11 +134,8 @@ class Model:
     """A model with folded constants and known shapes.
 
     Attributes:
-        name: Name of the graph.
         inputs: Inputs that are not constants.
-        outputs: Names of the outputs, in order.
         nodes: Nodes that the outputs need, in order, without folded ones.
-        values: Name -> value.
         faults: Node that cannot be read -> the reason.
     """
 
@@ -212,7 +207,7 @@ class Model:
         try:
             if missing:
                 fault = f"no earlier node computes its input {missing[0]!r}"
-                raise NetError(fault, code=ErrorCode.MISSING, input=missing[0])
+                refuse(fault, ErrorCode.MISSING, input=missing[0])
             return self._read(name, message)
         except NetError as error:
             self.faults[label] = error.message
@@ -225,10 +220,9 @@ class Model:
         onnx = self._onnx
         if message.domain not in {"", "ai.onnx"}:
             fault = f"its domain is {message.domain!r}, expected ONNX's own"
-            raise NetError(fault, code=ErrorCode.UNSUPPORTED, domain=message.domain)
+            refuse(fault, domain=message.domain)
         if any(one.HasField("g") or one.graphs for one in message.attribute):
-            fault = "it contains a graph"
-            raise NetError(fault, code=ErrorCode.UNSUPPORTED)
+            refuse("it contains a graph")
         schema = onnx.defs.get_schema(message.op_type, self.opset, "")
         inputs = {one: self.values[one] for one in message.input if one}
         infos = {
@@ -256,14 +250,9 @@ class Model:
             }
             return None
         self.values |= {one.name: one for one in outputs if one is not None}
-        return Node(
-            message.op_type,
-            name,
-            self.opset,
-            [self.values[one] if one else None for one in message.input],
-            outputs,
-            {one.name: onnx.helper.get_attribute_value(one) for one in message.attribute},
-        )
+        given = [self.values[one] if one else None for one in message.input]
+        attributes = {one.name: onnx.helper.get_attribute_value(one) for one in message.attribute}
+        return Node(message.op_type, name, self.opset, given, outputs, attributes)
 
     def _fold(
         self, node: Any, inputs: Mapping[str, Tensor], outputs: Sequence[Tensor]
@@ -285,12 +274,11 @@ class Model:
             return None
         self._foldable -= size
         helper = self._onnx.helper
-        graph = helper.make_graph(
-            [node],
-            "constants",
-            [helper.make_empty_tensor_value_info(name) for name in inputs],
-            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+        given, made = (
+            [helper.make_empty_tensor_value_info(name) for name in names if name]
+            for names in (inputs, node.output)
         )
+        graph = helper.make_graph([node], "constants", given, made)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
         from onnx.reference import ReferenceEvaluator
 
@@ -374,11 +362,9 @@ def inline_functions(model: Any) -> Any:
         return model
     total = _inlined_size(model)
     if total > MOST_NODES:
-        message = (
-            f"got {total if total < 10**12 else 'more than 10^12'} nodes after inlining, expected "
-            f"at most {MOST_NODES}"
-        )
-        raise NetError(message, code=ErrorCode.LIMIT, got=min(total, 10**12), expected=MOST_NODES)
+        count = total if total < 10**12 else "more than 10^12"
+        fault = f"got {count} nodes after inlining, expected at most {MOST_NODES}"
+        refuse(fault, ErrorCode.LIMIT, got=min(total, 10**12), expected=MOST_NODES)
     from onnx.inliner import inline_local_functions
 
     return inline_local_functions(model)
@@ -397,11 +383,10 @@ def _inlined_size(model: Any) -> int:
             return 1
         if name not in known:
             if not deepest:
-                message = (
-                    f"function {name[1]!r} of {name[0]!r} is recursive, or calls are more than "
-                    f"{DEEPEST} deep"
+                fault = f"function {name[1]!r} of {name[0]!r} is recursive, or calls are more than"
+                refuse(
+                    f"{fault} {DEEPEST} deep", ErrorCode.LIMIT, function=name[1], expected=DEEPEST
                 )
-                raise NetError(message, code=ErrorCode.LIMIT, function=name[1], expected=DEEPEST)
             known[name] = size(functions[name].node, deepest - 1)
         return known[name]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import ErrorCode, NetError
+from demitasse.errors import ErrorCode
 from demitasse.interop.onnx_import.model import Node, Shape, Tensor, refuse
 from demitasse.io.proto import LayerParameter, NetParameter
 
@@ -20,11 +20,9 @@ class NetBuilder:
     """Layers and weights of an imported net; blobs have the names of values.
 
     Attributes:
-        message: The net, without weights.
         weights: Layer -> parameters, float32.
         blobs: Value of the model -> blob.
         shapes: Blob -> shape.
-        notes: Assumptions, in words.
     """
 
     def __init__(self, name: str, taken: Sequence[str]) -> None:
@@ -121,8 +119,7 @@ class NetBuilder:
         """Return the blob of a value; a constant gets a Parameter layer."""
         if value.name not in self.blobs:
             if value.array is None:
-                message = f"no node computes {value.name!r}"
-                raise NetError(message, code=ErrorCode.MISSING, value=value.name)
+                refuse(f"no node computes {value.name!r}", ErrorCode.MISSING, value=value.name)
             self.assign(self.constant(value.array), value)
         return self.blobs[value.name]
 
@@ -217,9 +214,8 @@ def as_float32(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "iu" and int(np.max(np.abs(array.astype(np.float64)))) > EXACT:
         refuse("a constant has integers that are not exact in float32")
     if array.dtype.kind not in "iufb":
-        refuse(
-            f"a constant has type {array.dtype}, which blobs do not support", got=str(array.dtype)
-        )
+        kind = str(array.dtype)
+        refuse(f"a constant has type {kind}, which blobs do not support", got=kind)
     return array.astype(np.float32)
 
 

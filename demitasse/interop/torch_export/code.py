@@ -146,14 +146,9 @@ class ModuleCode:
     # -- attributes ----------------------------------------------------------------------------
 
     def module(self, node: LayerNode, made: str, **arrays: np.ndarray | None) -> str:
-        """Add a PyTorch module as an attribute named after a layer.
+        """Add a PyTorch module, made by a call such as ``nn.ReLU()``, as an attribute of a layer.
 
-        Layers with the same parameters use one module.
-
-        Args:
-            node: The layer.
-            made: Constructor call, such as ``nn.ReLU()``.
-            **arrays: Parameters by name; None for a missing one.
+        Layers with the same parameters use one module. Missing parameters are None.
         """
         name = self._attributes.give(node.layer.name)
         for key, array in arrays.items():

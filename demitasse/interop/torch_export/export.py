@@ -222,11 +222,9 @@ def _record_assignments(tree: ast.Module) -> None:
     """Add a call of ``RECORD`` after every assignment in ``forward``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == "forward":
-            node.body = [one for line in node.body for one in (line, *_record_calls(line))]
-
-
-def _record_calls(line: ast.stmt) -> list[ast.stmt]:
-    if not isinstance(line, ast.Assign):
-        return []
-    names = [one.id for one in ast.walk(line.targets[0]) if isinstance(one, ast.Name)]
-    return ast.parse("\n".join(f"{RECORD}({name!r}, {name})" for name in names)).body
+            lines, node.body = node.body, []
+            for line in lines:
+                targets = ast.walk(line.targets[0]) if isinstance(line, ast.Assign) else ()
+                names = [one.id for one in targets if isinstance(one, ast.Name)]
+                calls = "\n".join(f"{RECORD}({name!r}, {name})" for name in names)
+                node.body += [line, *ast.parse(calls).body]

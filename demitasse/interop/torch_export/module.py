@@ -33,7 +33,6 @@ class Module:
 
     Attributes:
         name: Name of the class.
-        text: Contents of the Python file.
         arrays: state_dict: name -> array.
         where: Name of a value -> (variable in ``forward``, number of earlier assignments).
     """
@@ -76,6 +75,10 @@ def build_module(layers: LayerGraph, name: str, origin: str) -> Module:
 def _source(class_name: str, name: str, origin: str, layers: LayerGraph, code: ModuleCode) -> str:
     """Return the contents of the Python file."""
     inputs = [code.variable(value) for value in layers.inputs]
+    ends = {name: code.variable(value) for name, value in layers.outputs.items()}
+    returned = f"{{{', '.join(f'{literal(name)}: {one}' for name, one in ends.items())}}}"
+    if len(ends) == 1:
+        [returned] = ends.values()
     text = docstring_text(name)
     title = f"The Caffe net {text}" if text.strip() else "A Caffe net"
     source = f" of {docstring_text(origin)}" if origin else ""
@@ -98,7 +101,7 @@ def _source(class_name: str, name: str, origin: str, layers: LayerGraph, code: M
         "",
         *format_line(f"def forward({', '.join(['self', *inputs])}):", 4),
         *(line for text in code.lines for line in format_line(text, 8)),
-        *format_line(_return_line(layers, code), 8),
+        *format_line(f"return {returned}", 8),
     ]
     parts = [*function_sources(code.functions), "\n".join(body), _load(class_name)]
     text = "\n\n\n".join(parts)
@@ -122,14 +125,6 @@ def _load(class_name: str) -> str:
     net = {class_name}()
     net.load_state_dict(load_file(weights))
     return net.eval()'''
-
-
-def _return_line(layers: LayerGraph, code: ModuleCode) -> str:
-    """Return the last line of ``forward``: one value, or a dictionary of outputs."""
-    ends = {name: code.variable(value) for name, value in layers.outputs.items()}
-    if len(ends) == 1:
-        return f"return {next(iter(ends.values()))}"
-    return f"return {{{', '.join(f'{literal(name)}: {one}' for name, one in ends.items())}}}"
 
 
 def _names(names: list[str]) -> str:
@@ -172,7 +167,9 @@ def format_line(text: str, indent: int) -> list[str]:
     head, inside, tail = text[: opening + 1], text[opening + 1 : end], text[end:]
     if equals and indent + len(head) > WIDTH:
         return [f"{spaces}{target} = (", *format_line(value, inner), f"{spaces})"]
-    elements = _elements(inside)
+    commas = [place for place, character in _outermost(inside) if character == ","]
+    parts = [inside[a + 1 : b].strip() for a, b in pairwise([-1, *commas, len(inside)])]
+    elements = [one for one in parts if one]
     if not elements:
         return [spaces + text]
     together = " " * inner + inside
@@ -198,13 +195,6 @@ def _operands(text: str) -> list[str]:
     sums = [place for place, character in signs if character in "+-"]
     cuts = [0, *(sums or [place for place, _ in signs]), len(text)]
     return [text[a:b].strip() for a, b in pairwise(cuts)]
-
-
-def _elements(inside: str) -> list[str]:
-    """Split at commas outside of brackets and strings."""
-    cuts = [place for place, character in _outermost(inside) if character == ","]
-    parts = [inside[a + 1 : b].strip() for a, b in pairwise([-1, *cuts, len(inside)])]
-    return [one for one in parts if one]
 
 
 def _outermost(text: str) -> list[tuple[int, str]]:

@@ -190,10 +190,9 @@ def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingPar
 
 
 def _largest(graph: GraphBuilder, x: Array | Value, fit: Fit) -> Array:
-    if fit.some_empty:
-        x = _padded(graph, x, fit.pads, LOWEST)
-        return graph.add("MaxPool", x, **_window(fit.window))
-    return graph.add("MaxPool", x, pads=fit.pads, **_window(fit.window))
+    empty = fit.some_empty
+    x = _padded(graph, x, fit.pads, LOWEST) if empty else x
+    return graph.add("MaxPool", x, pads=None if empty else fit.pads, **_window(fit.window))
 
 
 def _max_with_mask(graph: GraphBuilder, x: Value, fit: Fit) -> Result:

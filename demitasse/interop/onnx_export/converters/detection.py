@@ -38,12 +38,8 @@ def _detection_output(node: LayerNode, graph: GraphBuilder) -> Result:
     detector = layer.detector
     n, count = location.sizes[0], layer.sizes[1]
     labels = [c for c in range(detector.classes) if c != detector.background]
-    boxes = _decode(
-        graph,
-        detector,
-        graph.reshape(location, [n, count, layer.boxes, 4]),
-        graph.reshape(priors, [2, count, 1, 4]),
-    )
+    code = graph.reshape(location, [n, count, layer.boxes, 4])
+    boxes = _decode(graph, detector, code, graph.reshape(priors, [2, count, 1, 4]))
     by_class = graph.add("Transpose", boxes, perm=[0, 2, 1, 3])  # (N, L, P, 4)
     score = graph.reshape(scores, [n, count, detector.classes])
     score = graph.add("Transpose", score, perm=[0, 2, 1])
@@ -72,7 +68,12 @@ def _detection_output(node: LayerNode, graph: GraphBuilder) -> Result:
     kept = graph.reshape(kept, [n, kinds * top_k])
     if 0 <= detector.keep < kinds * top_k:
         scored = graph.reshape(best, [n, kinds * top_k])
-        kept *= _top_of_image(graph, kept, scored, detector.keep)
+        counted = graph.add("Where", graph.add("Greater", kept, 0), scored, LOWEST)
+        _, top = graph.add_several(
+            "TopK", counted, [detector.keep], names=["best_scores", "best"], axis=1
+        )
+        ones = graph.to_float(graph.add("Equal", top, top))
+        kept *= graph.add("ScatterElements", kept * 0, top, ones, axis=1)
     places = graph.add("NonZero", graph.reshape(kept, [n, kinds, top_k]))  # (3, K)
     which = graph.add("Transpose", places, perm=[1, 0])
     image = graph.to_float(graph.add("Gather", places, [0], axis=0))
@@ -114,14 +115,6 @@ def _selection_mask(graph: GraphBuilder, selected: Array, like: Array) -> Array:
     return graph.add("ScatterND", like * 0, pairs, graph.reshape(ones, [-1]))
 
 
-def _top_of_image(graph: GraphBuilder, kept: Array, score: Array, count: int) -> Array:
-    """Add 1 for the kept boxes with the highest scores, 0 for others. Shapes: (N, boxes)."""
-    counted = graph.add("Where", graph.add("Greater", kept, 0), score, LOWEST)
-    _, index = graph.add_several("TopK", counted, [count], names=["best_scores", "best"], axis=1)
-    ones = graph.to_float(graph.add("Equal", index, index))
-    return graph.add("ScatterElements", kept * 0, index, ones, axis=1)
-
-
 def _rows_or_empty(graph: GraphBuilder, rows: Array, n: Size) -> Array:
     """Add the rows; without any row, one row of image index and -1 for each image."""
     images = graph.reshape(graph.sizes([n]), [])
@@ -146,9 +139,8 @@ def _proposal(node: LayerNode, graph: GraphBuilder) -> Result:
     score = graph.reshape(graph.add("Transpose", score, perm=[0, 2, 3, 1]), [n, count])
     code = graph.reshape(graph.add("Transpose", deltas, perm=[0, 2, 3, 1]), [n, count, 4])
     sides = graph.reshape(images, [n, 1, 3])
-    boxes = _move_anchors(
-        graph, tile_anchors(proposer.anchors, (height, width), proposer.stride), code
-    )
+    tiled = tile_anchors(proposer.anchors, (height, width), proposer.stride)
+    boxes = _move_anchors(graph, tiled, code)
     high, wide = graph.slice(sides, 2, 0, 1), graph.slice(sides, 2, 1, 2)
     ends = graph.add("Concat", wide, high, wide, high, axis=2) - 1
     boxes = graph.add("Min", graph.add("Max", boxes, 0), ends)
@@ -310,11 +302,8 @@ def _roi_align(node: LayerNode, graph: GraphBuilder) -> Result:
         step = graph.slice(extent, 1, 1 - axis, 2 - axis) / bins
         number = graph.constant(np.arange(bins + 1, dtype=np.float32)[None], "corners")
         place = first + step * number
-        inside = graph.add(
-            "And",
-            graph.add("GreaterOrEqual", place, -0.5),
-            graph.add("LessOrEqual", place, length - 0.5),
-        )
+        after = graph.add("GreaterOrEqual", place, -0.5)
+        inside = graph.add("And", after, graph.add("LessOrEqual", place, length - 0.5))
         counts = graph.to_float(inside) * whole
         floor = graph.add("Floor", place)
         near = graph.add("Clip", floor, 0, length - 1)

@@ -46,7 +46,6 @@ def _centre(graph: GraphBuilder, x: Array | Value, axes: list[int]) -> tuple[Arr
 
 
 def _bn(node: LayerNode, graph: GraphBuilder) -> Result:
-    """Add BN of PSPNet or of SegNet."""
     if isinstance(node.layer, SegNetBN):
         return _segnet(node, node.layer, graph)
     layer, [x] = node.layer_as(BN), node.bottoms

@@ -19,8 +19,7 @@ def _lstm(node: LayerNode, graph: GraphBuilder) -> Result:
 
     def one(states: Sequence[Array], z: Array, cont: Array) -> list[Array]:
         hidden, cells = states
-        before = cont * hidden
-        inputs = z + graph.add("MatMul", before, _hidden_weight(layer, graph))
+        inputs = z + graph.add("MatMul", cont * hidden, _hidden_weight(layer, graph))
         c, h = _lstm_step(graph, inputs, cells, cont, layer.h)
         return [h, c]
 
@@ -69,8 +68,7 @@ def _hidden_weight(layer: RecurrentLayer, graph: GraphBuilder) -> Array:
 def _scan(node: LayerNode, layer: RecurrentLayer, graph: GraphBuilder, one: OneStep) -> list[Array]:
     """Add a Scan over time, of steps (states, gate inputs (N, G * H), cont (N, 1)) -> states.
 
-    Returns:
-        The first state of all steps, (T, N, H), and the final states, (N, H).
+    Returns the first state of all steps, (T, N, H), and the final states, (N, H).
     """
     x, cont = node.bottoms[:2]
     n = x.sizes[1]
@@ -94,7 +92,6 @@ def _scan(node: LayerNode, layer: RecurrentLayer, graph: GraphBuilder, one: OneS
 
 
 def _lstm_unit(node: LayerNode, graph: GraphBuilder) -> Result:
-    """Add one step of an LSTM."""
     layer, (cells, gates, cont) = node.layer_as(LSTMUnit), node.bottoms
     n = cells.sizes[1]
     inputs = graph.reshape(gates, [n, 4 * layer.h])

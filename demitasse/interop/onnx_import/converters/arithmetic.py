@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from demitasse.interop.onnx_import.model import Node, Shape, Tensor, refuse
+from demitasse.interop.onnx_import.model import Node, Shape, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result, as_float32
 
 Operand = str | np.ndarray
 """A blob, or a constant."""
-
-
-def _addition(node: Node, net: NetBuilder) -> Result:
-    """Add Eltwise, Bias or Power."""
-    x, other = _constant_last(node)
-    return add(net, net.blob(x), _operand(net, other), node.y.shape)
 
 
 def _subtraction(node: Node, net: NetBuilder) -> Result:
@@ -36,12 +31,16 @@ def _subtraction(node: Node, net: NetBuilder) -> Result:
     return add(net, net.power(net.blob(other), scale=-1), x.array, y.shape)
 
 
-def _product(node: Node, net: NetBuilder) -> Result:
-    """Add Eltwise, Scale or Power."""
-    x, other = _constant_last(node)
-    if other.array is None and x.name == other.name:
+def _commutative(node: Node, net: NetBuilder) -> Result:
+    """Add the layer of a sum or product, with a constant operand last."""
+    x, other = node.x, node.input(1)
+    if x.array is not None:
+        x, other = other, x
+    if node.op == "Mul" and other.array is None and x.name == other.name:
         return net.power(net.blob(x), power=2)
-    return multiply(net, net.blob(x), _operand(net, other), node.y.shape)
+    combine, blob = multiply if node.op == "Mul" else add, net.blob(x)
+    operand = net.blob(other) if other.array is None else other.array
+    return combine(net, blob, operand, node.y.shape)
 
 
 def _quotient(node: Node, net: NetBuilder) -> Result:
@@ -95,23 +94,13 @@ def _eltwise(operation: str) -> Converter:
     return convert
 
 
-def _operand(net: NetBuilder, value: Tensor) -> Operand:
-    return net.blob(value) if value.array is None else value.array
-
-
-def _constant_last(node: Node) -> tuple[Tensor, Tensor]:
-    """Return two commutative operands, a constant one last."""
-    x, other = node.x, node.input(1)
-    return (other, x) if x.array is not None else (x, other)
-
-
 CONVERTERS: Mapping[str, Converter] = {
-    "Add": _addition,
+    "Add": _commutative,
     "Div": _quotient,
     "Max": _eltwise("MAX"),
     "Mean": _eltwise("MEAN"),
     "Min": _eltwise("MIN"),
-    "Mul": _product,
+    "Mul": _commutative,
     "Pow": _power,
     "Sub": _subtraction,
     "Sum": _eltwise("SUM"),
@@ -121,17 +110,11 @@ CONVERTERS: Mapping[str, Converter] = {
 # -- broadcasting ------------------------------------------------------------------------------
 
 
-def add(net: NetBuilder, x: str, other: Operand, shape: Shape) -> str:
-    """Add a sum: a Power for a constant number, an Eltwise, or a Bias with a broadcast operand."""
-    return _combined(net, "Bias", x, other, shape)
+def add(net: NetBuilder, x: str, other: Operand, shape: Shape, kind: str = "Bias") -> str:
+    """Add a sum, or with Scale a product, with a broadcast operand.
 
-
-def multiply(net: NetBuilder, x: str, other: Operand, shape: Shape) -> str:
-    """Add a product: a Power for a constant number, an Eltwise, or a Scale; see ``add``."""
-    return _combined(net, "Scale", x, other, shape)
-
-
-def _combined(net: NetBuilder, kind: str, x: str, other: Operand, shape: Shape) -> str:
+    The layer is a Power for a constant number, an Eltwise for equal shapes, or of type ``kind``.
+    """
     field, fields = f"{kind.lower()}_param", dict[str, Any]()
     if isinstance(other, np.ndarray):
         x = net.expand(x, shape)
@@ -159,13 +142,13 @@ def _combined(net: NetBuilder, kind: str, x: str, other: Operand, shape: Shape) 
     return net.add(kind, [x, other], shape, **fields)
 
 
+multiply = partial(add, kind="Scale")
+
+
 def _block(have: Shape, shape: Shape, *, keep_batch: bool) -> tuple[int, Shape]:
     """Return the first axis that an operand covers, and its sizes from there: not 1 at both ends.
 
-    Args:
-        have: Shape of the operand.
-        shape: Shape of the result.
-        keep_batch: Include a first axis that both shapes share, as the batch can change.
+    With ``keep_batch``, a first axis that both shapes share is included, as the batch can change.
     """
     full = (*(1,) * (len(shape) - len(have)), *have)
     axes = [axis for axis, size in enumerate(full) if size != 1]

@@ -163,7 +163,6 @@ IMAGE = 2
 
 
 def _global_pool(node: Node, net: NetBuilder, method: str) -> Result:
-    """Add global Pooling."""
     shape, x = node.x.shape, net.blob(node.x)
     if len(shape) != IMAGE + 2:
         x = net.reshape(x, (*shape[:2], 1, math.prod(shape[2:])))
@@ -174,6 +173,7 @@ def _global_pool(node: Node, net: NetBuilder, method: str) -> Result:
 
 def _pool(node: Node, net: NetBuilder, method: str) -> Result:
     """Add Pooling, and for means a factor for each window with another divisor in Caffe."""
+    node.refuse_outputs(1)
     x, spatial, out = net.blob(node.x), node.x.shape[2:], node.y.shape[2:]
     given = _window_of(node, tuple(node.attributes["kernel_shape"]), spatial)
     if set(given.dilation) != {1}:
@@ -194,11 +194,6 @@ def _pool(node: Node, net: NetBuilder, method: str) -> Result:
         how = {"axis": 2, "num_axes": len(out)}
         found = net.add("Scale", [found], net.shapes[found], weights=[factors], scale_param=how)
     return net.reshape(found, node.y.shape)
-
-
-def _max_pool(node: Node, net: NetBuilder) -> Result:
-    node.refuse_outputs(1)
-    return _pool(node, net, "MAX")
 
 
 def _fields(method: str, window: Window, rounding: str) -> dict[str, Any]:
@@ -287,5 +282,5 @@ CONVERTERS: Mapping[str, Converter] = {
     "ConvTranspose": _transposed,
     "GlobalAveragePool": partial(_global_pool, method="AVE"),
     "GlobalMaxPool": partial(_global_pool, method="MAX"),
-    "MaxPool": _max_pool,
+    "MaxPool": partial(_pool, method="MAX"),
 }

@@ -48,12 +48,6 @@ def _prelu(node: Node, net: NetBuilder) -> Result:
     return net.eltwise("SUM", [net.same("ReLU", x), scaled])
 
 
-def _selu(node: Node, net: NetBuilder) -> Result:
-    """Add ELU and its factor."""
-    inner = _with_alpha(node, net, "ELU", "elu_param", "alpha", SELU_ALPHA)
-    return net.power(inner, scale=node.attributes.get("gamma", SELU_GAMMA))
-
-
 def _clip(node: Node, net: NetBuilder) -> Result:
     """Add Clip, ReLU or ReLU6."""
     low, high = (
@@ -148,7 +142,10 @@ CONVERTERS: Mapping[str, Converter] = {
     "PRelu": _prelu,
     "Reciprocal": _power(-1),
     "Relu": _plain("ReLU"),
-    "Selu": _selu,
+    "Selu": lambda node, net: net.power(
+        _with_alpha(node, net, "ELU", "elu_param", "alpha", SELU_ALPHA),
+        scale=node.attributes.get("gamma", SELU_GAMMA),
+    ),
     "Sigmoid": _plain("Sigmoid"),
     "Softplus": _plain("BNLL"),
     "Softsign": lambda node, net: _gated(

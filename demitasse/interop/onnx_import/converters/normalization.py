@@ -52,18 +52,14 @@ def _normalized(node: Node, net: NetBuilder, count: int) -> str:
     return net.reshape(unit, shape)
 
 
-def _instance_normalization(node: Node, net: NetBuilder) -> Result:
-    """Add BatchNorm for each channel of each item, and Scale."""
-    unit = _normalized(node, net, math.prod(node.x.shape[:2]))
-    return _scale(net, unit, node.array(1, "scale"), node.array(2, "shift"))
-
-
 def _group_normalization(node: Node, net: NetBuilder) -> Result:
-    """Add BatchNorm for each group of each item, and Scale."""
+    """Add BatchNorm for each group of channels (each channel without groups), and Scale."""
     scale, shift = node.array(1, "scale"), node.array(2, "shift")
     if scale.size != node.x.shape[1]:
         refuse("its scale is not per channel")
-    unit = _normalized(node, net, node.x.shape[0] * node.attributes["num_groups"])
+    instances = node.op == "InstanceNormalization"
+    groups = scale.size if instances else node.attributes["num_groups"]
+    unit = _normalized(node, net, node.x.shape[0] * groups)
     return _scale(net, unit, scale, shift)
 
 
@@ -79,7 +75,6 @@ def _layer_normalization(node: Node, net: NetBuilder) -> Result:
 
 
 def _lrn(node: Node, net: NetBuilder) -> Result:
-    """Add LRN across channels."""
     at = node.attributes
     if at["size"] % 2 == 0:
         refuse(f"got an LRN window of size {at['size']}, expected an odd size", got=at["size"])
@@ -89,7 +84,6 @@ def _lrn(node: Node, net: NetBuilder) -> Result:
 
 
 def _softmax(node: Node, net: NetBuilder) -> str:
-    """Add Softmax."""
     shape, x = node.x.shape, net.blob(node.x)
     joint = node.opset < SAME_AXES
     axis = node.axis(1 if joint else -1)
@@ -101,7 +95,6 @@ def _softmax(node: Node, net: NetBuilder) -> str:
 
 
 def _log_softmax(node: Node, net: NetBuilder) -> Result:
-    """Add Softmax and Log."""
     net.notes.append(f"{node.label} becomes Softmax and Log: values below -87 are inexact or -inf")
     return net.same("Log", _softmax(node, net))
 
@@ -109,7 +102,7 @@ def _log_softmax(node: Node, net: NetBuilder) -> Result:
 CONVERTERS: Mapping[str, Converter] = {
     "BatchNormalization": _batch_normalization,
     "GroupNormalization": _group_normalization,
-    "InstanceNormalization": _instance_normalization,
+    "InstanceNormalization": _group_normalization,
     "LRN": _lrn,
     "LayerNormalization": _layer_normalization,
     "LogSoftmax": _log_softmax,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from demitasse.interop.onnx_import.model import Node, Tensor, refuse
+from demitasse.interop.onnx_import.model import Node, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
 
 GATES = [0, 2, 1, 3]
@@ -43,10 +43,15 @@ def _one_way(node: Node, net: NetBuilder, number: int, back: bool) -> list[str]:
     hidden = recurrent.shape[1]
     none = np.zeros(8 * hidden, np.float32)
     bias = none if node.optional_input(3) is None else node.array(3, "bias")[number]
-    weights = [_in_order(one, hidden) for one in (weight, bias[: 4 * hidden] + bias[4 * hidden :],
-                                                  recurrent)]  # fmt: skip
+    order = np.arange(4 * hidden).reshape(4, hidden)[GATES].reshape(-1)  # rows as in Caffe
+    both = bias[: 4 * hidden] + bias[4 * hidden :]
+    weights = [one[order] for one in (weight, both, recurrent)]
     wanted = [len(node.outputs) > place and node.outputs[place] is not None for place in range(3)]
-    begin = [_begin(node, position) for position in (5, 6)]
+    begin = [node.optional_input(position) for position in (5, 6)]
+    begin = [
+        None if one is None or (one.array is not None and not one.array.any()) else one
+        for one in begin  # None for zeros
+    ]
     exposed = wanted[2] or any(one is not None for one in begin)
     marks = np.ones((steps, items), np.float32)
     marks[0] = 1 if exposed else 0
@@ -88,19 +93,6 @@ def _check_options(node: Node) -> None:
     for reason, holds in reasons.items():
         if holds:
             refuse(f"the LSTM layer has no {reason}")
-
-
-def _in_order(weight: np.ndarray, hidden: int) -> np.ndarray:
-    """Return the rows of gates in Caffe's order."""
-    return np.concatenate(
-        [weight[gate * hidden : (gate + 1) * hidden] for gate in GATES], dtype=np.float32
-    )
-
-
-def _begin(node: Node, position: int) -> Tensor | None:
-    """Return an initial state; None for zeros."""
-    found = node.optional_input(position)
-    return None if found is None or (found.array is not None and not found.array.any()) else found
 
 
 CONVERTERS: Mapping[str, Converter] = {"LSTM": _lstm}

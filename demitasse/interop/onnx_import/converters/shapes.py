@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from demitasse.errors import ErrorCode, NetError
+from demitasse.errors import ErrorCode
 from demitasse.interop.onnx_import.converters.arithmetic import add
 from demitasse.interop.onnx_import.model import Node, Shape, refuse
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, Result
@@ -55,8 +55,7 @@ def _slice(node: Node, net: NetBuilder) -> Result:
     starts, ends = node.attribute_or_input("starts", 1), node.attribute_or_input("ends", 2)
     axes, steps = node.attribute_or_input("axes", 3), node.attribute_or_input("steps", 4)
     if starts is None or ends is None:
-        message = "starts or ends are missing"
-        raise NetError(message, code=ErrorCode.MISSING)
+        refuse("starts or ends are missing", ErrorCode.MISSING)
     chosen = range(len(starts)) if axes is None else [int(axis) % len(shape) for axis in axes]
     along = [1] * len(starts) if steps is None else [int(step) for step in steps]
     x, chosen_by = net.blob(node.x), dict[int, np.ndarray]()
@@ -188,13 +187,12 @@ def _resize(node: Node, net: NetBuilder) -> Result:
         return x
     scales = _scales(node)
     sizes = [size * scale for size, scale in zip(shape, scales, strict=True)]
-    if how == "align_corners" and any(
-        abs(size - round(size)) > INTEGER_TOLERANCE for size in sizes
-    ):
+    whole = all(abs(size - round(size)) <= INTEGER_TOLERANCE for size in sizes)
+    if how == "align_corners" and not whole:
         refuse("align_corners with a non-integer size is ambiguous")
     if max(a * b for a, b in zip(shape[2:], out[2:], strict=True)) > MOST:
-        message = f"resizing {shape[2:]} to {out[2:]} needs a matrix of more than {MOST} elements"
-        raise NetError(message, code=ErrorCode.LIMIT)
+        fault = f"resizing {shape[2:]} to {out[2:]} needs a matrix of more than {MOST} elements"
+        refuse(fault, ErrorCode.LIMIT)
     positions = [_positions(shape[axis], out[axis], scales[axis], how) for axis in (2, 3)]
     (n, c, h, w), (down, right) = shape, (out[2] // shape[2], out[3] // shape[3])
     if mode == "linear" and how == "align_corners":
@@ -202,14 +200,13 @@ def _resize(node: Node, net: NetBuilder) -> Result:
     if mode == "linear":
         rows, columns = _linear(positions[0], h), _linear(positions[1], w)
     else:
-        nearest = [_nearest(positions[0], h, rounding), _nearest(positions[1], w, rounding)]
-        repeats = (
-            down
-            and right
-            and all(
-                np.array_equal(chosen, np.arange(len(chosen)) // factor)
-                for chosen, factor in zip(nearest, (down, right), strict=True)
-            )
+        nearest = [  # the nearest input pixel of each output pixel
+            np.clip(ROUNDINGS[rounding](places), 0, size - 1).astype(np.int64)
+            for places, size in zip(positions, (h, w), strict=True)
+        ]
+        repeats = all(
+            factor and np.array_equal(chosen, np.arange(len(chosen)) // factor)
+            for chosen, factor in zip(nearest, (down, right), strict=True)
         )
         if repeats and down == right:
             return net.add("Upsample", [x], out, upsample_param={"scale": down})
@@ -266,12 +263,6 @@ def _linear(positions: np.ndarray, size: int) -> np.ndarray:
     np.add.at(matrix, (every, low), 1 - part)
     np.add.at(matrix, (every, high), part)
     return matrix.astype(np.float32)
-
-
-def _nearest(positions: np.ndarray, size: int, rounding: str) -> np.ndarray:
-    """Return the nearest input pixel of each output pixel."""
-    found: np.ndarray = np.clip(ROUNDINGS[rounding](positions), 0, size - 1).astype(np.int64)
-    return found
 
 
 CONVERTERS: Mapping[str, Converter] = {

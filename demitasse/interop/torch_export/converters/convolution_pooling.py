@@ -48,8 +48,10 @@ def _convolution(node: LayerNode, code: ModuleCode, kind: str = "Conv") -> Resul
         if kind == "Conv":
             image = _padded(image, window, bottom.shape[axis + 1 :], top.shape[axis + 1 :])
         maps = f"{module}({image})"
-        if kind == "ConvTranspose":
-            maps += _crop_index(window)
+        if kind == "ConvTranspose" and window.after is not None:  # crop where pads differ
+            spans = [f"{before - min(before, after) or ''}:{min(before, after) - after or ''}"
+                     for before, after in window.pads]  # fmt: skip
+            maps += f"[..., {', '.join(spans)}]"
         results.append(code.reshaped(maps, top.sizes) if lead else maps)
     return results
 
@@ -61,17 +63,6 @@ def _padded(image: str, window: Window, size: Shape, out: Shape) -> str:
         for (before, after), end in zip(window.pads, pads_to_fit(window, size, out), strict=True)
     ]
     return f"F.pad({image}, {_sides(beyond)})" if any(map(any, beyond)) else image
-
-
-def _crop_index(window: Window) -> str:
-    """Return the index that crops a transposed convolution where pads differ."""
-    if window.after is None:
-        return ""
-    spans = [
-        f"{before - min(before, after) or ''}:{min(before, after) - after or ''}"
-        for before, after in window.pads
-    ]
-    return f"[..., {', '.join(spans)}]"
 
 
 def _sides(pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:

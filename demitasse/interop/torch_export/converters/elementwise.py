@@ -51,16 +51,14 @@ def _power(node: LayerNode, code: ModuleCode) -> Result:
 
 def _exp(node: LayerNode, code: ModuleCode) -> Result:
     """Return a multiple of exp of a multiple."""
-    layer = node.layer_as(Exp)
-    inner = _linear(code.variable(node.bottoms[0]), layer.inner)
-    return _linear(f"torch.exp({inner})", layer.outer)
+    layer, x = node.layer_as(Exp), code.variable(node.bottoms[0])
+    return _linear(f"torch.exp({_linear(x, layer.inner)})", layer.outer)
 
 
 def _log(node: LayerNode, code: ModuleCode) -> Result:
     """Return a multiple of log of a linear function."""
-    layer = node.layer_as(Log)
-    inner = _linear(code.variable(node.bottoms[0]), layer.scale, layer.shift)
-    return _linear(f"torch.log({inner})", layer.outer)
+    layer, x = node.layer_as(Log), code.variable(node.bottoms[0])
+    return _linear(f"torch.log({_linear(x, layer.scale, layer.shift)})", layer.outer)
 
 
 def _linear(x: str, scale: float, shift: float = 0) -> str:

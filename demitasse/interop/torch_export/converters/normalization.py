@@ -45,7 +45,6 @@ def _norm(
     node: LayerNode, code: ModuleCode, eps: float, mean: np.ndarray, variance: np.ndarray,
     weights: dict[str, np.ndarray],
 ) -> Result:  # fmt: skip
-    """Add a PyTorch BatchNorm."""
     [x] = node.bottoms
     affine = "" if weights else ", affine=False"
     axes = AXES.get(len(x.shape), "1")
@@ -65,7 +64,6 @@ def _norm(
 
 
 def _bn(node: LayerNode, code: ModuleCode) -> Result:
-    """Add BN of PSPNet or of SegNet."""
     if isinstance(node.layer, SegNetBN):
         return _segnet(node, node.layer, code)
     layer = node.layer_as(BN)

@@ -49,7 +49,6 @@ def _loop(
 
 
 def _lstm_unit(node: LayerNode, code: ModuleCode) -> Result:
-    """Add one step of an LSTM."""
     layer, (cells, gates, cont) = node.layer_as(LSTMUnit), node.bottoms
     n = cells.sizes[1]
     found = code.call(

@@ -14,7 +14,6 @@ from demitasse.layers.slice import Slice
 
 
 def _reshape(node: LayerNode, code: ModuleCode) -> Result:
-    """Add flatten or reshape."""
     [x], [y] = node.bottoms, node.tops
     image = code.variable(x)
     if x.sizes == y.sizes:
@@ -36,7 +35,6 @@ def _concat(node: LayerNode, code: ModuleCode) -> Result:
 
 
 def _slice(node: LayerNode, code: ModuleCode) -> Result:
-    """Add split or chunk."""
     layer, [x], tops = node.layer_as(Slice), node.bottoms, node.tops
     image = code.variable(x)
     if len(tops) == 1:
@@ -51,7 +49,6 @@ def _slice(node: LayerNode, code: ModuleCode) -> Result:
 
 
 def _crop(node: LayerNode, code: ModuleCode) -> Result:
-    """Add a slice."""
     [x, _], [y], (axis, offsets) = node.bottoms, node.tops, crop_offsets(node)
     index = [":"] * axis
     for offset, size in zip(offsets, y.sizes[axis:], strict=True):
@@ -91,11 +88,6 @@ def _argmax(node: LayerNode, code: ModuleCode) -> Result:
     return code.reshaped(f"torch.stack([{index}, {values}], 1)", y.sizes)
 
 
-def _batch_reindex(node: LayerNode, code: ModuleCode) -> Result:
-    x, indices = map(code.variable, node.bottoms)
-    return f"{x}[{indices}.long()]"
-
-
 def _filter(node: LayerNode, code: ModuleCode) -> Result:
     """Add an index of the items with a selector other than 0."""
     *sources, selector = map(code.variable, node.bottoms)
@@ -106,7 +98,7 @@ def _filter(node: LayerNode, code: ModuleCode) -> Result:
 CONVERTERS: Mapping[str, Converter] = {
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _reshape),
     "ArgMax": _argmax,
-    "BatchReindex": _batch_reindex,
+    "BatchReindex": lambda node, code: "{}[{}.long()]".format(*map(code.variable, node.bottoms)),
     "Concat": _concat,
     "Crop": _crop,
     "Filter": _filter,
