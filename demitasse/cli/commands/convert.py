@@ -122,13 +122,9 @@ def export_command(
             preprocess=preprocess, **settings, **state,
         )  # fmt: skip
     facts = {
-        "files": [str(file) for file in done.files],
-        "opset": getattr(done, "opset", None),
-        "dtype": done.dtype,
-        "inputs": done.inputs,
-        "outputs": done.outputs,
-        "notes": done.notes,
-    }
+        "files": [str(file) for file in done.files], "opset": getattr(done, "opset", None),
+        "dtype": done.dtype, "inputs": done.inputs, "outputs": done.outputs, "notes": done.notes,
+    }  # fmt: skip
     text = _conversion_text(facts, f", opset {facts['opset']}" if facts["opset"] else "")
     result = None if check is None else report.check(done, done.files[0].name, done.dtype, *check)
     report.show_conversion(ctx, text, facts, result)
