@@ -6,14 +6,6 @@ from demitasse.benchmark.measure import Result, measure
 from demitasse.benchmark.results import Regression, read_results, regressions, write_results
 
 __all__ = [
-    "Case",
-    "LargestBatch",
-    "Regression",
-    "Result",
-    "deploy_nets",
-    "largest_batch",
-    "measure",
-    "read_results",
-    "regressions",
-    "write_results",
-]
+    "Case", "LargestBatch", "Regression", "Result", "deploy_nets", "largest_batch", "measure",
+    "read_results", "regressions", "write_results",
+]  # fmt: skip

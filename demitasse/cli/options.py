@@ -206,10 +206,8 @@ threads_option = option(
 mismatch_option = option(
     "--on_mismatch",
     "Raise an error for layers of --weights whose shapes differ, or skip these layers.",
-    ["raise", "skip"],
-    "raise",
-    old_values={"error": "raise"},
-)
+    ["raise", "skip"], "raise", old_values={"error": "raise"},
+)  # fmt: skip
 
 
 def device_option(help: str = "Device to run on: cpu, cuda:0, numpy, ...") -> Decorator:

@@ -160,12 +160,9 @@ MOST_CHARTS = 40
 """Limit of charts of outputs: a page with hundreds would not open."""
 
 QUANTILES = (
-    ("largest", 1.0, 1, 3),
-    ("95 %", 0.95, 0, 1),
-    ("median", 0.5, 0, 0),
-    ("5 %", 0.05, 0, 1),
+    ("largest", 1.0, 1, 3), ("95 %", 0.95, 0, 1), ("median", 0.5, 0, 0), ("5 %", 0.05, 0, 1),
     ("smallest", 0.0, 1, 3),
-)
+)  # fmt: skip
 """Curves of a distribution: name, quantile, colour and style."""
 
 Runs = Mapping[str, RunHistory]
@@ -203,16 +200,13 @@ def _add_summary(page: Page, runs: Runs) -> None:
     head = ("run", "net", "device", "iteration", "loss", "images/s", "data wait")
     rows = [
         (
-            name,
-            str(run.facts.get("net", "")),
-            str(run.facts.get("device", "")),
+            name, str(run.facts.get("net", "")), str(run.facts.get("device", "")),
             f"{max(iteration for values in run.scalars.values() for iteration in values):.0f}",
-            _last(run, LOSSES),
-            _median(run, "images_per_second", rate),
+            _last(run, LOSSES), _median(run, "images_per_second", rate),
             _median(run, "data_wait", "{:.1%}".format),
         )
         for name, run in runs.items()
-    ]
+    ]  # fmt: skip
     tests = dict.fromkeys(n for run in runs.values() for n in run.scalars if n.startswith("test"))
     pairs = [(name, run, test) for name, run in runs.items() for test in tests if run.points(test)]
     found = [(name, test, _last(run, (test,)), *_ends(run, test)) for name, run, test in pairs]
@@ -259,14 +253,11 @@ def _quantities(runs: Runs) -> dict[str, Groups]:
     tested = {name for name, groups in outputs.items() if groups.keys() - {TRAINING}}
     ordered = sorted(outputs.items(), key=lambda item: item[0] not in tested)
     return {
-        "loss" if len(parts) < 2 else "total loss": losses,
-        **dict(ordered[: len(tested)]),
+        "loss" if len(parts) < 2 else "total loss": losses, **dict(ordered[: len(tested)]),
         "learning rate": {TRAINING: ["learning_rate"]},
-        "images per second": {TRAINING: ["images_per_second"]},
-        WAITING: {TRAINING: ["data_wait"]},
-        "norm of all gradients": {TRAINING: ["gradient_norm"]},
-        **dict(ordered[len(tested) :]),
-    }
+        "images per second": {TRAINING: ["images_per_second"]}, WAITING: {TRAINING: ["data_wait"]},
+        "norm of all gradients": {TRAINING: ["gradient_norm"]}, **dict(ordered[len(tested) :]),
+    }  # fmt: skip
 
 
 def _chart(runs: Runs, label: str, groups: Groups) -> tuple[Chart, str]:

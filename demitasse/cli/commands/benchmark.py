@@ -13,23 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
 
+from demitasse.cli import options
 from demitasse.cli.command import DEVICES, Command, MultiValueCommand
 from demitasse.cli.errors import FAILED, echo, fail, print_stderr
-from demitasse.cli.options import (
-    FILE,
-    POSITIVE,
-    FloatRange,
-    complete_devices,
-    device_options,
-    json_option,
-    mismatch_option,
-    option,
-    phase_option,
-    split_names,
-    state_options,
-    switch,
-    weights_option,
-)
+from demitasse.cli.options import FILE, POSITIVE, device_options, option, split_names, switch
 from demitasse.cli.render import print_json, show, table
 from demitasse.core.text import bytes_text
 
@@ -49,15 +36,15 @@ def _iterations(ctx: click.Context, param: click.Parameter, value: str) -> int |
 
 @click.command(cls=Command)
 @option("--model", "The net's prototxt.", FILE, required=True)
-@weights_option("Weights to test.", required=True)
+@options.weights_option("Weights to test.", required=True)
 @option(
     "--iterations", "Number of batches; 'epoch' reads every record exactly once.", default="50",
     metavar="N|epoch", callback=_iterations,
 )  # fmt: skip
-@mismatch_option
-@state_options
+@options.mismatch_option
+@options.state_options
 @device_options
-@json_option
+@options.json_option
 def test_command(
     model: Path, weights: list[str], iterations: int | None, on_mismatch: Literal["raise", "skip"],
     state: dict[str, Any], device: str | None, as_json: bool,
@@ -94,10 +81,10 @@ def test_command(
 @option("--model", "The net's prototxt.", FILE, required=True)
 @option("--iterations", "Number of measured passes.", POSITIVE, 50)
 @switch("--forward_only", "Measure forward passes only.")
-@phase_option("TRAIN")
-@state_options
+@options.phase_option("TRAIN")
+@options.state_options
 @device_options
-@json_option
+@options.json_option
 def time_command(
     model: Path, iterations: int, forward_only: bool, phase: str, state: dict[str, Any],
     device: str | None, as_json: bool,
@@ -141,7 +128,7 @@ class Bench(MultiValueCommand):
 @click.argument("nets", type=FILE, nargs=-1, required=True, metavar="NET...")
 @option(
     "--devices", "Devices to run on. [default: the device of the settings]", default="",
-    metavar="A,B,...", shell_complete=complete_devices,
+    metavar="A,B,...", shell_complete=options.complete_devices,
 )  # fmt: skip
 @option("--batches", "Batch sizes.", default="1,8,64", metavar="N,M,...")
 @option(
@@ -149,15 +136,15 @@ class Bench(MultiValueCommand):
     metavar="test,train",
 )  # fmt: skip
 @option("--rounds", "Number of rounds; each round measures every case.", POSITIVE, 10)
-@option("--seconds", "Time of each case in a round.", FloatRange(min=0), 0.2)
+@option("--seconds", "Time of each case in a round.", options.FloatRange(min=0), 0.2)
 @switch("--layers", "Time each layer, too.")
 @switch("--peers", "Also measure ONNX Runtime and OpenVINO, where installed, on an export of NET.")
 @switch("--input reading", "Also measure data layers: alone, and the net while it reads.")
 @option("--save", "Write the results as pytest-benchmark does (JSON).", FILE)
 @option("--baseline", "Compare with a saved run; slower cases exit with 1.", FILE, old="--against")
 @option(
-    "--tolerance", "Slowdown from --baseline that is no regression.", FloatRange(min=0), 10.0,
-    old="--allowed", metavar="PERCENT",
+    "--tolerance", "Slowdown from --baseline that is no regression.",
+    options.FloatRange(min=0), 10.0, old="--allowed", metavar="PERCENT",
 )  # fmt: skip
 @option("--html", "Write a page with charts.", FILE)
 @option("--chart", "Draw images per second over batch sizes (.svg, .png).", FILE)
@@ -243,7 +230,7 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
 
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
-@phase_option("TRAIN")
+@options.phase_option("TRAIN")
 @option(
     "--limit", "Memory limit, e.g. 8GiB. [default: nine tenths of the free memory]", metavar="SIZE"
 )
@@ -263,7 +250,7 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
 )
 @option("--max_batch", "Largest batch size to try.", POSITIVE, 65536, old="--at_most")
 @device_options
-@json_option
+@options.json_option
 def largest_batch_command(net: Path, keep_blobs: str, as_json: bool, **how: Any) -> None:
     """Find the largest batch size that fits into memory.
 

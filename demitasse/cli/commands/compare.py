@@ -9,22 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from demitasse.cli import options
 from demitasse.cli.command import Command, MultiValueCommand
 from demitasse.cli.errors import FAILED, fail
-from demitasse.cli.options import (
-    FILE,
-    FloatRange,
-    complete_devices,
-    device_option,
-    json_option,
-    option,
-    option_group,
-    phase_option,
-    split_names,
-    state_options,
-    switch,
-    weights_option,
-)
+from demitasse.cli.options import FILE, option, phase_option, state_options, switch, weights_option
 from demitasse.cli.render import print_json, show
 
 if TYPE_CHECKING:
@@ -104,28 +92,28 @@ class ReportOptions:
             ctx.exit(FAILED)
 
 
-report_options = option_group(
-    "options",
+report_options = options.option_group(
+    "report",
     ReportOptions,
     option(
         "--rtol",
         "Largest difference allowed, relative to an array's largest value. [default: 1e-4]",
-        FloatRange(min=0),
+        options.FloatRange(min=0),
     ),
     switch("--sort_by_error", "List the layers with the largest differences first.", old="--worst"),
     switch("--details", "Print a row for each array, not for each layer."),
     option("--junit", "Write the result as JUnit's XML, for CI servers.", FILE),
     option("--html", "Write the result as a page with a chart.", FILE),
-    json_option,
+    options.json_option,
 )
-"""Adds the flags of comparisons; the command gets ``options``."""
+"""Adds the flags of comparisons; the command gets ``report``."""
 
 
 @click.command(cls=MultiValueCommand)
 @click.argument("net", type=FILE)
 @option(
     "--devices", "Two or more devices; the first is the reference.",
-    shell_complete=complete_devices, required=True, metavar="A B ...",
+    shell_complete=options.complete_devices, required=True, metavar="A B ...",
 )  # fmt: skip
 @weights_option("Weights of NET.")
 @option(
@@ -145,7 +133,7 @@ report_options = option_group(
 @click.pass_context
 def consistency_command(
     ctx: click.Context, net: Path, devices: str, weights: list[str], steps: int, each_step: bool,
-    seed: int, inputs: Path | None, phase: str, state: dict[str, Any], options: ReportOptions,
+    seed: int, inputs: Path | None, phase: str, state: dict[str, Any], report: ReportOptions,
 ) -> None:  # fmt: skip
     """Compare a net on several devices, layer by layer.
 
@@ -157,7 +145,7 @@ def consistency_command(
     from demitasse.inference.cards.card_file import ONNX
     from demitasse.testing.comparison import compare, compare_training, verify_steps
 
-    names = split_names(devices)
+    names = options.split_names(devices)
     if len(names) < 2:
         fail("--devices needs two or more devices, e.g. --devices cpu cuda:0")
     phase = "TEST" if net.suffix == ONNX else phase
@@ -178,8 +166,8 @@ def consistency_command(
         wrong = verify_steps(made, names, arrays, backward=backward) if each_step else []
         trained = compare_training(net, names, steps, prepare=prepare, seed=seed) if steps else []
         title = f"{made.name} ({net.name})" if made.name else net.name
-        result = ComparisonReport(title, found, trained, made.dtype, options.rtol, missing=wrong)
-    options.show(ctx, result)
+        result = ComparisonReport(title, found, trained, made.dtype, report.rtol, missing=wrong)
+    report.show(ctx, result)
 
 
 WEIGHT_FILES = {".caffemodel", ".h5", ".safetensors"}
@@ -191,7 +179,7 @@ WEIGHT_FILES = {".caffemodel", ".h5", ".safetensors"}
 @click.argument("other", type=FILE)
 @weights_option("Weights of NET.")
 @weights_option("Weights of OTHER, a prototxt.", "--other_weights")
-@device_option("Device of NET: cpu, cuda:0, numpy, ...")
+@options.device_option("Device of NET: cpu, cuda:0, numpy, ...")
 @option("--seed", "Seed of random inputs.", int, 0)
 @inputs_option
 @switch("--trust", "Allow OTHER to run code, which a .pt2 file can contain.")
@@ -202,7 +190,7 @@ WEIGHT_FILES = {".caffemodel", ".h5", ".safetensors"}
 def diff_command(
     ctx: click.Context, net: Path, other: Path, weights: list[str], other_weights: list[str],
     device: str | None, seed: int, inputs: Path | None, trust: bool, phase: str,
-    state: dict[str, Any], options: ReportOptions,
+    state: dict[str, Any], report: ReportOptions,
 ) -> None:  # fmt: skip
     """Compare a net with another model, by blobs and parameters.
 
@@ -233,10 +221,10 @@ def diff_command(
             found = _with_model(made, other, inputs, seed, trust=trust)
         title = f"{net.name} and {other.name}"
         result = ComparisonReport(
-            title, found.found, [], made.dtype, options.rtol,
+            title, found.found, [], made.dtype, report.rtol,
             title="Comparison", missing=found.missing, notes=found.notes,
         )  # fmt: skip
-    options.show(ctx, result)
+    report.show(ctx, result)
 
 
 def _with_net(net: Net, second: Net, path: Path, arrays: dict[str, Any]) -> ModelComparison:

@@ -12,24 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse.cli import options
 from demitasse.cli.command import Command
 from demitasse.cli.commands.compare import ReportOptions, report_options
 from demitasse.cli.errors import echo, fail
-from demitasse.cli.options import (
-    FILE,
-    FLOAT,
-    POSITIVE,
-    Decorator,
-    Function,
-    device_option,
-    option,
-    option_group,
-    shape_option,
-    split_values,
-    state_options,
-    switch,
-    weights_option,
-)
+from demitasse.cli.options import FILE, Function, device_option, option, shape_option, switch
 from demitasse.core.paths import regular_file
 
 if TYPE_CHECKING:
@@ -47,9 +34,9 @@ FOR_ONNX = ("any_size", "opset", "float16", "mean", "scale", "bgr", "uint8")
 """Options of ONNX files only."""
 
 
-def check_options(help: str) -> Decorator:
+def check_options(help: str) -> options.Decorator:
     """Add the flags of a check; the command gets ``check``: inputs and seed, or None."""
-    return option_group(
+    return options.option_group(
         "check",
         lambda check, inputs, seed: (inputs, seed) if check else None,
         switch("--check", help),
@@ -77,13 +64,13 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
 @click.argument("out", type=FILE)
-@weights_option("Weights of NET.")
+@options.weights_option("Weights of NET.")
 @option(
     "--to kind", "Framework of OUT. [default: by the extension of OUT]", click.Choice(list(ENDINGS))
 )
 @option(
     "--outputs", "Further blobs to output.",
-    multiple=True, metavar="BLOB[,BLOB]", callback=split_values,
+    multiple=True, metavar="BLOB[,BLOB]", callback=options.split_values,
 )  # fmt: skip
 @switch("--only", "Drop layers that --outputs do not need.")
 @option(
@@ -96,18 +83,20 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
 @option("--opset", "Version of ONNX's operators.", int, 17)
 @switch("--float16", "Compute in 16 bits; inputs and outputs stay 32 bits.")
 @option("--mean", "Subtract this from images: numbers, .npy, .binaryproto.", metavar="B,G,R|FILE")
-@option("--scale", "Multiply images by this, after --mean. [default: 1]", FLOAT, default=1.0)
+@option(
+    "--scale", "Multiply images by this, after --mean. [default: 1]", options.FLOAT, default=1.0
+)
 @switch("--bgr", "Convert images from RGB to NET's BGR.")
 @switch("--uint8", "Take images as integers from 0 to 255.")
 @check_options("Run OUT by ONNX Runtime or PyTorch, and compare every blob.")
 @device_option("Device of NET for --check: cpu, numpy, ...")
 @report_options
-@state_options
+@options.state_options
 @click.pass_context
 def export_command(
     ctx: click.Context, /, net: Path, out: Path, weights: list[str], kind: str | None,
     outputs: list[str], any_size: bool, opset: int, float16: bool, mean: str | None, scale: float,
-    bgr: bool, uint8: bool, check: Check | None, state: dict[str, Any], options: ReportOptions,
+    bgr: bool, uint8: bool, check: Check | None, state: dict[str, Any], report: ReportOptions,
     **settings: Any,
 ) -> None:  # fmt: skip
     """Write a net in phase TEST as an ONNX file or a PyTorch module.
@@ -133,16 +122,12 @@ def export_command(
             preprocess=preprocess, **settings, **state,
         )  # fmt: skip
     facts = {
-        "files": [str(file) for file in done.files],
-        "opset": getattr(done, "opset", None),
-        "dtype": done.dtype,
-        "inputs": done.inputs,
-        "outputs": done.outputs,
-        "notes": done.notes,
-    }
+        "files": [str(file) for file in done.files], "opset": getattr(done, "opset", None),
+        "dtype": done.dtype, "inputs": done.inputs, "outputs": done.outputs, "notes": done.notes,
+    }  # fmt: skip
     text = _conversion_text(facts, f", opset {facts['opset']}" if facts["opset"] else "")
-    result = None if check is None else options.check(done, done.files[0].name, done.dtype, *check)
-    options.show_conversion(ctx, text, facts, result)
+    result = None if check is None else report.check(done, done.files[0].name, done.dtype, *check)
+    report.show_conversion(ctx, text, facts, result)
 
 
 def _conversion_text(facts: Mapping[str, Any], about: str) -> str:
@@ -196,7 +181,7 @@ def _mean(text: str) -> np.ndarray:
 @click.argument("prototxt", type=FILE, required=False)
 @click.argument("caffemodel", type=FILE, required=False)
 @shape_option("Shape of an input, in place of MODEL's.", "INPUT=N,C,H,W")
-@option("--batch", "Batch size. [default: MODEL's, or 1 if dynamic]", POSITIVE)
+@option("--batch", "Batch size. [default: MODEL's, or 1 if dynamic]", options.POSITIVE)
 @check_options("Run MODEL by ONNX Runtime, and compare every value.")
 @device_option("Device of the net for --check: cpu, numpy, ...")
 @report_options
@@ -204,7 +189,7 @@ def _mean(text: str) -> np.ndarray:
 def import_command(
     ctx: click.Context, model: Path, prototxt: Path | None, caffemodel: Path | None,
     shapes: dict[str, tuple[int, ...]], batch: int | None, check: Check | None, device: str | None,
-    options: ReportOptions,
+    report: ReportOptions,
 ) -> None:  # fmt: skip
     """Convert an ONNX file to a prototxt and a caffemodel.
 
@@ -231,8 +216,8 @@ def import_command(
     files = [str(file) for file in done.files]
     facts = {"files": files, "inputs": inputs, "outputs": outputs, "notes": done.notes}
     text = _conversion_text(facts, f", {len(done.net.layers)} layers")
-    result = None if check is None else options.check(done, done.source.name, "float32", *check)
-    options.show_conversion(ctx, text, facts, result)
+    result = None if check is None else report.check(done, done.source.name, "float32", *check)
+    report.show_conversion(ctx, text, facts, result)
 
 
 def in_and_out(function: Function) -> Function:

@@ -12,23 +12,10 @@ from typing import Any
 
 import click
 
+from demitasse.cli import options
 from demitasse.cli.command import Command
 from demitasse.cli.errors import echo, fail
-from demitasse.cli.options import (
-    BACKEND,
-    FILE,
-    FOLDER,
-    backend_option,
-    device_option,
-    gpu_numbers,
-    json_option,
-    option,
-    option_group,
-    overwrite_option,
-    split_names,
-    switch,
-    threads_option,
-)
+from demitasse.cli.options import FILE, FOLDER, json_option, option, overwrite_option, switch
 from demitasse.cli.render import print_json
 
 
@@ -55,7 +42,7 @@ def make_image_set(
     echo(f"{out}: {done.written} records written{left_out}")
 
 
-image_set_options = option_group(
+image_set_options = options.option_group(
     "flags",
     dict,
     click.argument("root", metavar="ROOTFOLDER/"),
@@ -64,7 +51,7 @@ image_set_options = option_group(
     switch("--gray", "Store one channel: brightness."),
     switch("--shuffle", "Store the images in random order."),
     option("--seed", "Seed of --shuffle.", int, 0),
-    backend_option(),
+    options.backend_option(),
     option(
         "--resize_width", "Resize to this width, in pixels. [default: 0, no resizing]", int,
         default=0,
@@ -85,7 +72,7 @@ image_set_options = option_group(
         "--on_error", "Skip unreadable images with a warning, or raise an error.",
         ["skip", "raise"], "skip",
     ),
-    threads_option,
+    options.threads_option,
     json_option,
 )  # fmt: skip
 """Adds the flags of databases of images; the command gets ``flags``, by name."""
@@ -161,7 +148,7 @@ def convert_command() -> None:
 @convert_command.command(cls=Command)
 @click.argument("source", type=FOLDER)
 @click.argument("out", type=FOLDER, required=False)
-@backend_option(help="Kind of databases.")
+@options.backend_option(help="Kind of databases.")
 @overwrite_option
 @json_option
 def mnist(source: Path, out: Path | None, backend: str, overwrite: bool, as_json: bool) -> None:
@@ -180,7 +167,7 @@ def mnist(source: Path, out: Path | None, backend: str, overwrite: bool, as_json
 @click.argument("images", type=FILE)
 @click.argument("labels", type=FILE)
 @click.argument("out", metavar="DB_NAME", type=FOLDER)
-@backend_option()
+@options.backend_option()
 @overwrite_option
 @json_option
 def convert_mnist_data_command(
@@ -200,7 +187,7 @@ def convert_mnist_data_command(
 @click.argument("images", type=FILE)
 @click.argument("labels", type=FILE)
 @click.argument("out", metavar="DB_NAME", type=FOLDER)
-@backend_option("LEVELDB")
+@options.backend_option("LEVELDB")
 @option("--seed", "Seed of the pairs.", int, 0)
 @overwrite_option
 @json_option
@@ -221,7 +208,7 @@ def convert_mnist_siamese_data_command(
 @click.command(cls=Command)
 @click.argument("source", metavar="INPUT_FOLDER", type=FOLDER)
 @click.argument("out", metavar="OUTPUT_FOLDER", type=FOLDER)
-@click.argument("backend", metavar="DB_TYPE", type=BACKEND)
+@click.argument("backend", metavar="DB_TYPE", type=options.BACKEND)
 @overwrite_option
 @json_option
 def convert_cifar_data_command(
@@ -240,7 +227,7 @@ def convert_cifar_data_command(
 @click.command(cls=Command)
 @click.argument("database", type=FILE)
 @click.argument("out", type=FILE, required=False)
-@backend_option(help="Kind of database.")
+@options.backend_option(help="Kind of database.")
 @json_option
 def compute_image_mean_command(
     database: Path, out: Path | None, backend: str, as_json: bool
@@ -279,10 +266,10 @@ def compute_image_mean_command(
 @click.argument("blobs", metavar="BLOB[,BLOB]")
 @click.argument("databases", metavar="DB_NAME[,DB_NAME]")
 @click.argument("batches", type=click.IntRange(min=1))
-@click.argument("backend", metavar="DB_TYPE", type=BACKEND)
+@click.argument("backend", metavar="DB_TYPE", type=options.BACKEND)
 @click.argument("mode", metavar="[CPU|GPU]", required=False, type=click.Choice(["CPU", "GPU"]))
 @click.argument("gpu", metavar="[DEVICE_ID=0]", required=False, default="0")
-@device_option("Device to run on, in place of CPU or GPU.")
+@options.device_option("Device to run on, in place of CPU or GPU.")
 @overwrite_option
 @json_option
 def extract_features_command(
@@ -295,7 +282,8 @@ def extract_features_command(
     to the database at its position, a record for each item, with keys 0000000000, ...; DB_TYPE is
     lmdb or leveldb.
     """
-    names, paths = split_names(blobs), [Path(path) for path in split_names(databases)]
+    names = options.split_names(blobs)
+    paths = [Path(path) for path in options.split_names(databases)]
     if len(names) != len(paths):
         fail(f"got {len(names)} blobs and {len(paths)} databases; give a database for each blob")
     from demitasse.cli.evaluation import load_weights_into, write_features
@@ -304,7 +292,7 @@ def extract_features_command(
     from demitasse.net import Net
 
     if mode is not None and not device:
-        number = gpu_numbers(gpu.removeprefix("DEVICE_ID="))[0]
+        number = options.gpu_numbers(gpu.removeprefix("DEVICE_ID="))[0]
         device = f"cuda:{number}" if mode == "GPU" else "cpu"
     with Net(model, "TEST", device=device, keep_blobs=names) as net:
         get_logger(__name__).info("Use %s.", net.device)

@@ -65,16 +65,12 @@ def _doctor_text(found: dict[str, Any]) -> str:
     often = "never" if graphs == "off" else "where nothing stands in the way"
     general = [
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),
-        ("Python", found["python"]),
-        ("platform", found["platform"]),
-        ("cores", used),
+        ("Python", found["python"]), ("platform", found["platform"]), ("cores", used),
         ("BLAS of numpy", f"{blas['name']} {blas['version']}, kernels: {blas['kernel'] or '?'}"),
-        *onednn_rows,
-        ("JIT kernels", jit),
-        ("cuDNN", cudnn_text),
+        *onednn_rows, ("JIT kernels", jit), ("cuDNN", cudnn_text),
         ("MPI", found["mpi"] or "none (pip install 'demitasse[mpi]')"),
         ("GPU passes as one launch", f"{often} (setting cuda_graphs: {graphs})"),
-    ]
+    ]  # fmt: skip
     libraries = []
     for name, number in found["libraries"].items():
         extra = f"  (pip install 'demitasse[{EXTRAS[name]}]')" if name in EXTRAS else ""
@@ -89,12 +85,10 @@ def _doctor_text(found: dict[str, Any]) -> str:
         for name, entry in found["settings"].items()
     ]
     parts = [
-        table(("", ""), general).lstrip("\n"),
-        table(("library", "version"), libraries),
-        table(("backend", "devices"), devices),
-        table(("device", "memory"), memory),
+        table(("", ""), general).lstrip("\n"), table(("library", "version"), libraries),
+        table(("backend", "devices"), devices), table(("device", "memory"), memory),
         table(("setting", "value", "from", "environment"), settings),
-    ]
+    ]  # fmt: skip
     parts += [f"problem: {problem}" for problem in found["problems"]] or ["no problems found"]
     return "\n\n".join(parts)
 

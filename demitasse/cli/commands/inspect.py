@@ -12,18 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse.cli import options
 from demitasse.cli.command import Command
 from demitasse.cli.errors import MODEL_OR_DATA, echo, fail, print_stderr
-from demitasse.cli.options import (
-    FILE,
-    complete_codes,
-    device_options,
-    json_option,
-    option,
-    phase_option,
-    state_options,
-    switch,
-)
+from demitasse.cli.options import FILE, json_option, option, switch
 from demitasse.cli.render import print_json, show, table, terminal_width
 from demitasse.core.text import bytes_text, escaped
 
@@ -33,10 +25,10 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
-@phase_option("TEST")
-@state_options
+@options.phase_option("TEST")
+@options.state_options
 @switch("--runs", "Also print the code of each layer on the device, and why no faster code runs.")
-@device_options
+@options.device_options
 @json_option
 def summary_command(
     net: Path, phase: str, state: dict[str, Any], runs: bool, device: str | None, as_json: bool,
@@ -140,7 +132,7 @@ def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_j
 
 
 @click.command(cls=Command)
-@click.argument("code", required=False, shell_complete=complete_codes)
+@click.argument("code", required=False, shell_complete=options.complete_codes)
 def explain_command(code: str | None) -> None:
     """Explain a code of lint by examples; without CODE, list all codes."""
     from demitasse.core.text import suggestion

@@ -10,21 +10,10 @@ from typing import Any
 
 import click
 
+from demitasse.cli import options
 from demitasse.cli.command import Command
 from demitasse.cli.errors import echo, fail, input_errors
-from demitasse.cli.options import (
-    FILE,
-    FOLDER,
-    FloatRange,
-    json_option,
-    labels_option,
-    option,
-    overwrite_option,
-    shape_option,
-    state_options,
-    switch,
-    threads_option,
-)
+from demitasse.cli.options import FILE, FOLDER, option, switch
 from demitasse.cli.render import print_json
 
 replace_option = switch("--overwrite", "Replace existing files.")
@@ -50,7 +39,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tup
 @switch("--gray", "Store one channel: brightness.")
 @option(
     "--test", "Part of each class that is kept for the test.",
-    FloatRange(0, 1, min_open=True, max_open=True), 0.2,
+    options.FloatRange(0, 1, min_open=True, max_open=True), 0.2,
 )  # fmt: skip
 @option(
     "--max_per_class",
@@ -62,9 +51,9 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tup
     "--on_error", "Raise an error for an unreadable image, or skip it with a warning.",
     ["raise", "skip"], "raise",
 )  # fmt: skip
-@threads_option
-@overwrite_option
-@json_option
+@options.threads_option
+@options.overwrite_option
+@options.json_option
 def dataset_command(
     source: Path, out: Path, size: tuple[int, int], gray: bool, test: float,
     max_per_class: int | None, seed: int, on_error: str, threads: int | None, overwrite: bool,
@@ -80,10 +69,10 @@ def dataset_command(
     from demitasse.io.data.dataset import DatasetOptions, make_dataset
     from demitasse.io.data.threads import THREADS
 
-    options = DatasetOptions(size, gray, test, seed, max_per_class, skip=on_error == "skip")
+    chosen = DatasetOptions(size, gray, test, seed, max_per_class, skip=on_error == "skip")
     with line_progress() as progress:
         made = make_dataset(
-            source, out, options, overwrite=overwrite, threads=threads or THREADS, progress=progress
+            source, out, chosen, overwrite=overwrite, threads=threads or THREADS, progress=progress
         )
     if as_json:
         print_json({**asdict(made), "folder": str(out)})
@@ -162,11 +151,11 @@ def _need_new(files: list[Path], *, overwrite: bool) -> None:
 @click.command(cls=Command)
 @click.argument("net", metavar="TRAIN_VAL", type=FILE)
 @option("--weights", "The trained weights.", FILE, multiple=True, required=True)
-@labels_option
+@options.labels_option
 @option("--out -o", "Folder of the files. [default: the folder of TRAIN_VAL]", FOLDER)
-@shape_option("Shape of an input, in place of that of the data.")
+@options.shape_option("Shape of an input, in place of that of the data.")
 @replace_option
-@state_options
+@options.state_options
 def deploy_command(
     net: Path, weights: tuple[Path, ...], labels: Path | None, out: Path | None,
     shapes: dict[str, tuple[int, ...]], overwrite: bool, state: dict[str, Any],

@@ -12,18 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse.cli import options
 from demitasse.cli.command import Command
 from demitasse.cli.errors import MODEL_OR_DATA, echo, fail, input_errors, print_stderr
-from demitasse.cli.options import (
-    FILE,
-    FOLDER,
-    POSITIVE,
-    FloatRange,
-    device_options,
-    labels_option,
-    option,
-    switch,
-)
+from demitasse.cli.options import FILE, FOLDER, POSITIVE, FloatRange, device_options, option, switch
 
 if TYPE_CHECKING:
     from demitasse.inference.prediction.parts import Format
@@ -40,7 +32,7 @@ weights_files = option("--weights", "Weights of a net given as a prototxt.", FIL
     "--card card", "Use this published card, for weights that are not recognised.", default="",
     show_default=False, metavar="NAME",
 )  # fmt: skip
-@labels_option
+@options.labels_option
 @option("--mean", "Subtract this mean image, .npy or .binaryproto.", FILE)
 @option("--top", "Show this many classes or objects. [default: 5]", POSITIVE)
 @option("--threshold", "Hide objects with lower scores. [default: the card's]", FloatRange(0, 1))
@@ -295,7 +287,7 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
     metavar="NUMBERS|FILE|none",
 )
 @option("--scale", "Multiply by this after the mean. [default: 1]", metavar="NUMBERS")
-@labels_option
+@options.labels_option
 @option("--input input_", "Input of the net, if it has several.", metavar="BLOB")
 @option(
     "--output", "Read this blob. Repeatable. [default: the net's outputs]", metavar="BLOB",

@@ -14,25 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
+from demitasse.cli import options
 from demitasse.cli.command import Command, given_flags
 from demitasse.cli.errors import FAILED, INTERRUPTED, as_run_failures, fail, handle_errors
-from demitasse.cli.options import (
-    FILE,
-    FLOAT,
-    FOLDER,
-    POSITIVE,
-    STATE_FLAGS,
-    FloatRange,
-    complete_loggers,
-    device_options,
-    local_gpu,
-    mismatch_option,
-    option,
-    option_group,
-    switch,
-    training_device_options,
-    weights_option,
-)
+from demitasse.cli.options import FILE, POSITIVE, local_gpu, option, option_group, switch
 from demitasse.cli.signals import Effect, Signals
 
 if TYPE_CHECKING:
@@ -97,7 +82,7 @@ workers_options = option_group(
         "--timeout",
         "How long a process waits for the others before the run ends: at the start, in an "
         "iteration and at the end.",
-        FloatRange(min=1), 300.0, old="--deadline", metavar="SECONDS",
+        options.FloatRange(min=1), 300.0, old="--deadline", metavar="SECONDS",
     ),
     switch(
         "--fault-tolerant",
@@ -234,7 +219,7 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--force", "Resume from a --snapshot of another run, with other weights, layers or solver type."
 )
 @switch("--exact", "Refuse a --snapshot if the numbers would differ from those of its own run.")
-@weights_option("Initial weights, loaded by layer name, one file after the other.")
+@options.weights_option("Initial weights, loaded by layer name, one file after the other.")
 @option(
     "--sigint_effect", "Effect of Ctrl-C; stop finishes the iteration and writes a snapshot.",
     EFFECTS, "stop",
@@ -248,7 +233,7 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--on_nonfinite", "Warn or stop when the loss is NaN or infinite.", ["warn", "raise"], "warn",
     old_values={"stop": "raise"},
 )  # fmt: skip
-@mismatch_option
+@options.mismatch_option
 @option(
     "--keep_last",
     "Keep the last N snapshots of this run and delete older ones. [default: keep all]", POSITIVE,
@@ -266,21 +251,21 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 )  # fmt: skip
 @option("--patience", "Number of tests without improvement that end the run.", POSITIVE, 5)
 @option(
-    "--min_delta", "Least improvement that counts, for --early_stopping. [default: 0]", FLOAT,
-    default=0.0,
+    "--min_delta", "Least improvement that counts, for --early_stopping. [default: 0]",
+    options.FLOAT, default=0.0,
 )  # fmt: skip
 @option(
     "--logger loggers",
     "Also send the numbers of the run to jsonl:PATH, tensorboard:DIR, wandb:PROJECT or "
     "mlflow:EXPERIMENT; may be given several times. `demitasse report` draws the first kind.",
-    old="--log_to", multiple=True, metavar="KIND:PLACE", shell_complete=complete_loggers,
+    old="--log_to", multiple=True, metavar="KIND:PLACE", shell_complete=options.complete_loggers,
 )  # fmt: skip
 @option(
     "--histograms", "Log histograms of weights and gradients to --logger, every N iterations.",
     POSITIVE, metavar="N",
 )  # fmt: skip
-@option_group("state", dict, *STATE_FLAGS)
-@training_device_options
+@option_group("state", dict, *options.STATE_FLAGS)
+@options.training_device_options
 @workers_options
 @click.pass_context
 def train_command(
@@ -427,8 +412,8 @@ def example_command() -> None:
 
 
 @example_command.command(cls=Command)
-@option("--out", "Folder for data, prototxts and weights.", FOLDER, "digits")
-@device_options
+@option("--out", "Folder for data, prototxts and weights.", options.FOLDER, "digits")
+@options.device_options
 def digits(out: Path, device: str | None) -> None:
     """Train a small LeNet on 1,797 handwritten digits (needs scikit-learn)."""
     from demitasse.examples.digits import run

@@ -21,18 +21,8 @@ from demitasse.inference.cards.predictions import (
 from demitasse.inference.cards.predictor import Predictor
 
 __all__ = [
-    "Box",
-    "Boxes",
-    "Card",
-    "Classes",
-    "Features",
-    "Image",
-    "Prediction",
-    "Predictor",
-    "Segments",
-    "find_card",
-    "load_model",
-    "read_card",
-]
+    "Box", "Boxes", "Card", "Classes", "Features", "Image", "Prediction", "Predictor", "Segments",
+    "find_card", "load_model", "read_card",
+]  # fmt: skip
 
 __getattr__ = deprecated_names(__name__, {"Answer": "Prediction"})

@@ -215,13 +215,10 @@ def anchor_boxes(anchors: Anchors, input_size: tuple[int, int]) -> np.ndarray:
     height, width = input_size
     maps = [
         prior_boxes(
-            (math.ceil(height / step), math.ceil(width / step)),
-            input_size,
-            (step, step),
-            [(0.5, 0.5)],
-            [(min(side, width), min(side, height)) for side in sides],
+            (math.ceil(height / step), math.ceil(width / step)), input_size, (step, step),
+            [(0.5, 0.5)], [(min(side, width), min(side, height)) for side in sides],
         ).reshape(-1, 4)
         for sides, step in zip(anchors.sizes, anchors.steps, strict=True)
-    ]
+    ]  # fmt: skip
     boxes = np.concatenate(maps)
     return np.stack([boxes, np.broadcast_to(anchors.variance, boxes.shape)]).astype(np.float32)

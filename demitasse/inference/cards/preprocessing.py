@@ -216,13 +216,10 @@ def training_preprocess(net: Path) -> TrainingPreprocess | None:
             size = (p.resize_param.height, p.resize_param.width)
         crop = (p.crop_h, p.crop_w) if p.crop_h and p.crop_w else (p.crop_size, p.crop_size)
         return TrainingPreprocess(
-            mean=tuple(map(_as_written, p.mean_value)),
-            mean_file=p.mean_file,
-            scale=_as_written(p.scale),
-            crop=crop if all(crop) else (),
-            size=size if all(size) else (),
-            channels="gray" if p.force_gray else "",
-        )
+            mean=tuple(map(_as_written, p.mean_value)), mean_file=p.mean_file,
+            scale=_as_written(p.scale), crop=crop if all(crop) else (),
+            size=size if all(size) else (), channels="gray" if p.force_gray else "",
+        )  # fmt: skip
     return None
 
 
