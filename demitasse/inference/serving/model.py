@@ -201,13 +201,9 @@ class Model:
         max_batch: Largest number of items in a batch.
 
     Attributes:
-        name: Name for clients.
         inputs: Inputs. With a card, the input for images also accepts encoded images.
-        outputs: Outputs.
         can_batch: True if the first axis of all inputs and outputs counts items, of any number;
             otherwise requests must have the net's declared shapes.
-        max_batch: Largest number of items in a batch.
-        reader: Reads requests.
     """
 
     def __init__(self, name: str, files: ModelFiles, device: str | None, max_batch: int) -> None:
