@@ -198,19 +198,15 @@ Kind = type[NetParameter] | type[SolverParameter]
 class SourceFile:
     """A parsed prototxt file, of a ``kind`` that its fields determine by default.
 
-    Attributes:
-        findings: Syntax errors, unknown fields and fields of forks.
-        message: The message without unknown fields; None if the file cannot be read.
-        layer_lines: Of a net, the first line of each ``layers`` or ``layer`` entry.
-        input_line: Of a net, the line of its first ``input``, or None.
-        lines: Field of the outermost message -> its first line.
+    A net also has ``layer_lines``, the first line of each ``layers`` or ``layer`` entry, and
+    ``input_line``, the line of its first ``input``, or None.
     """
 
     def __init__(self, path: Path, kind: Kind | None = None) -> None:
         self.path, self.name = path, os.fspath(path)
-        self.findings: list[Finding] = []
-        self.message: Any = None
-        self.lines: dict[str, int] = {}
+        self.findings: list[Finding] = []  # syntax errors, unknown fields and fields of forks
+        self.message: Any = None  # without unknown fields; None if the file cannot be read
+        self.lines: dict[str, int] = {}  # field of the outermost message -> its first line
         try:
             text = text_of_file(path)
         except DemitasseError as error:

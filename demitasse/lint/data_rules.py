@@ -42,8 +42,7 @@ def missing_files(view: NetView) -> None:
             except (ConfigError, OSError):
                 there = False
             if not there:
-                message = f"cannot find {field} {name!r}"
-                view.report("warning", "missing-file", index, message)
+                view.report("warning", "missing-file", index, f"cannot find {field} {name!r}")
 
 
 def wrong_sources(view: NetView) -> None:
@@ -188,15 +187,10 @@ MOST_RECORDS = 1000
 
 @dataclass(frozen=True)
 class DataSample:
-    """Properties of the first records of a data layer, where known.
+    """Properties of the first records of a data layer, where known."""
 
-    Attributes:
-        shape: (C, H, W) of the first image.
-        labels: Least and greatest label of the read records.
-    """
-
-    shape: tuple[int, ...] | None = None
-    labels: tuple[float, float] | None = None
+    shape: tuple[int, ...] | None = None  # (C, H, W) of the first image
+    labels: tuple[float, float] | None = None  # least and greatest label of the read records
 
 
 def sample_data(layer: LayerParameter, base: Path | None) -> DataSample:

@@ -59,8 +59,7 @@ def values(param: SolverParameter) -> Iterator[FieldFinding]:
         message = f"got {len(given)} of {', '.join(TRAIN_FIELDS)}, expected one"
         yield "error", "solver-net", given[-1] if given else "", message
     if not param.HasField("max_iter"):
-        message = "max_iter is missing; only `solver.step` needs none"
-        yield "warning", "solver-field", "", message
+        yield "warning", "solver-field", "", "max_iter is missing; only `solver.step` needs none"
 
 
 def schedule(param: SolverParameter) -> Iterator[FieldFinding]:

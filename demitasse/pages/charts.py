@@ -61,19 +61,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve of a chart.
+    """One curve of a chart."""
 
-    Attributes:
-        name: Name in the legend and tooltips; empty for neither.
-        points: Pairs of ascending x and y.
-        color: Index of the colour; None for a new colour.
-        style: Index of the style, 0 is solid; None for solid while there are new colours.
-    """
-
-    name: str
-    points: Sequence[Point]
-    color: int | None = None
-    style: int | None = None
+    name: str  # in the legend and tooltips; empty for neither
+    points: Sequence[Point]  # in the order of x
+    color: int | None = None  # its index; None for a new colour
+    style: int | None = None  # its index, 0 is solid; None for solid while there are new colours
 
 
 @dataclass(frozen=True)
@@ -82,22 +75,15 @@ class Chart:
 
     NaN, infinite and huge values leave gaps; so do values up to 0 on a log scale. A linear y axis
     of values from 0 on does not run below 0.
-
-    Attributes:
-        y_label: Title of the y axis, above the axis.
-        scale: Scale of the y axis.
-        places: Labels along the x axis for x = 0, 1, ...; empty for numbers.
-        limit: Value of a dotted horizontal line, or None.
-        percent: Show values from 0 to 1 as percentages.
     """
 
     curves: Sequence[Curve]
-    y_label: str
+    y_label: str  # above the axis
     x_label: str = ""
-    scale: Literal["linear", "log"] = "linear"
-    places: Sequence[str] = ()
-    limit: float | None = None
-    percent: bool = False
+    scale: Literal["linear", "log"] = "linear"  # of the y axis
+    places: Sequence[str] = ()  # labels for x = 0, 1, ...; empty for numbers
+    limit: float | None = None  # value of a dotted horizontal line
+    percent: bool = False  # show values from 0 to 1 as percentages
 
     def svg(self, *, wide: bool = False) -> str:
         """Return the chart as SVG text with tooltips, in the text colour of its page."""

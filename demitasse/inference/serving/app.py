@@ -63,19 +63,12 @@ class Limits:
 
 @dataclass(eq=False)
 class Call:
-    """A request with a body.
+    """A request with a body."""
 
-    Attributes:
-        respond: Returns the response, given the whole body.
-        model: Name of the model whose responses are counted; "" for none.
-        body: Received part of the body.
-        start: Time of the request's head.
-    """
-
-    respond: Callable[[bytearray], Awaitable[Response]]
-    model: str = ""
-    body: bytearray = field(default_factory=bytearray)
-    start: float = field(default_factory=time.perf_counter)
+    respond: Callable[[bytearray], Awaitable[Response]]  # given the whole body
+    model: str = ""  # whose responses are counted; "" for none
+    body: bytearray = field(default_factory=bytearray)  # received part
+    start: float = field(default_factory=time.perf_counter)  # time of the request's head
 
 
 class App:
@@ -224,8 +217,7 @@ class App:
         except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict) or not isinstance(asked.get("ready", False), bool):
-            message = 'a request for the index is {}, or {"ready": true}'
-            raise HTTPError(message)
+            refuse('a request for the index is {}, or {"ready": true}')
         states = {name: queue.ready for name, queue in self._queues.items()}
         index = [
             {"name": name, "version": "1", "state": "READY" if ready else "UNAVAILABLE",

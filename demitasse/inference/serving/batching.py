@@ -45,38 +45,27 @@ class RunError(Exception):
 
 
 class _Job:
-    """A queued request, and its result.
-
-    Attributes:
-        key: Row shapes by input, which are equal in requests of one batch.
-        done: Set in the event loop once a worker thread has set the result; None before the
-            request waits for a thread.
-    """
+    """A queued request, and its result."""
 
     def __init__(self, request: PreparedRequest) -> None:
         self.request, self.arrived = request, time.perf_counter()
+        # row shapes, which are equal in requests of one batch
         self.key = {name: array.shape[1:] for name, array in request.inputs.items()}
         self.result: Arrays | RunError | None = None
+        # set in the event loop after the result; None before the request waits for a thread
         self.done: asyncio.Future[None] | None = None
 
 
 class _Worker:
-    """A worker thread's net and its state.
-
-    Attributes:
-        ready: True if the net ran on zeros, or a request, and has not failed on zeros since.
-        suspect: True if the net is to run on zeros before the next request.
-        tried: Set once the net has run or failed for the first time.
-        ended: True once the thread has ended.
-        mean: Moving mean of the seconds of a pass, which begins above ``SHORT``.
-    """
+    """A worker thread's net and its state."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self.ready = self.ended = False
-        self.suspect = True
-        self.tried = threading.Event()
-        self.mean = 2 * SHORT
+        self.ready = False  # the net ran on zeros, or a request, and has not failed on zeros since
+        self.ended = False  # of the thread
+        self.suspect = True  # the net is to run on zeros before the next request
+        self.tried = threading.Event()  # the net has run or failed for the first time
+        self.mean = 2 * SHORT  # moving mean of the seconds of a pass, which begins above SHORT
 
     def check(self, model: Model) -> None:
         """Run the net on zeros."""
@@ -94,13 +83,8 @@ class _Worker:
 class Queue:
     """Queued requests of a model, and its worker threads.
 
-    Args:
-        model: The model.
-        workers: Number of threads.
-        max_delay: Time that a request waits for others to fill the batch, in seconds.
-        max_queue: Largest number of queued requests.
-        on_batch: Called after each batch with its requests, rows, seconds, and the seconds that its
-            requests were queued, added up.
+    A request waits ``max_delay`` seconds for others to fill the batch. ``on_batch`` is called after
+    each batch with its requests, rows, seconds, and the sum of the seconds in the queue.
     """
 
     def __init__(

@@ -61,20 +61,12 @@ MAX_RESPONSE_TIMEOUTS = 20
 
 
 class Turns:
-    """Decides which connection parses next.
-
-    Args:
-        most: Number of connections from which on a new one closes another, which is idle.
-
-    Attributes:
-        most: As given.
-        connections: Open connections, by the last complete request, the oldest first.
-    """
+    """Decides which connection parses next."""
 
     def __init__(self, most: int = 1000) -> None:
-        self.most = most
+        self.most = most  # connections from which on a new one closes another, which is idle
         self._waiting: deque[Connection] = deque()
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[Connection, None] = {}  # the oldest complete request first
         self._scheduled = False
 
     def opened(self, connection: Connection) -> None:
@@ -136,15 +128,9 @@ class Turns:
 class Connection(asyncio.Protocol):
     """A client's connection.
 
-    Args:
-        app: The application. A client has its ``timeout`` to send the headers of a request, from
-            the connection's start or their first byte, to send the body, and to receive some of
-            the response.
-        turns: Decides which connection parses next; None for this connection alone.
-
-    Attributes:
-        transport: The transport.
-        waiting: True while the connection is to parse its input.
+    A client has the application's ``timeout`` to send the headers of a request, from the
+    connection's start or their first byte, to send the body, and to receive some of the response.
+    While ``waiting`` is True, the connection is to parse its input.
     """
 
     transport: asyncio.Transport

@@ -47,17 +47,11 @@ CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t -~\x80-\xff]*)?")
 
 @dataclass
 class Response:
-    """A response.
-
-    Attributes:
-        status: Status.
-        headers: Header fields, without the length of the body.
-        body: Parts of the body, each of bytes.
-    """
+    """A response."""
 
     status: int
-    headers: Mapping[str, str]
-    body: Sequence[bytes | memoryview]
+    headers: Mapping[str, str]  # without the length of the body
+    body: Sequence[bytes | memoryview]  # in parts
 
     def __len__(self) -> int:
         """Return the number of bytes of the body."""
@@ -94,18 +88,12 @@ class Head(NamedTuple):
     """Request line and header fields."""
 
     method: str
-    target: str
-    """Target in origin form."""
-    path: str
-    """Path of the target, decoded."""
-    headers: Mapping[bytes, bytes]
-    """Values by name, in lower case."""
-    length: int | None
-    """Length of the body; None for chunks."""
-    closes: bool
-    """True if the client uses the connection for no other request."""
-    expects_continue: bool
-    """True if the client waits for ``100 Continue`` before it sends the body."""
+    target: str  # in origin form
+    path: str  # of the target, decoded
+    headers: Mapping[bytes, bytes]  # values by name, in lower case
+    length: int | None  # of the body; None for chunks
+    closes: bool  # the client uses the connection for no other request
+    expects_continue: bool  # the client waits for ``100 Continue`` before it sends the body
 
 
 def parse_head(content: bytes) -> Head:
@@ -185,11 +173,9 @@ def _body_length(fields: dict[bytes, list[bytes]], *, http10: bool) -> int | Non
         refuse(f"Transfer-Encoding and {reason} contradict each other")
     if codings:
         if len(codings) > 1 or codings[0].lower() != b"chunked":
-            message = "Transfer-Encoding must be chunked"
             known = len(codings) == 1 and codings[0].lower().endswith(b"chunked")
-            raise HTTPError(
-                message, HTTPStatus.NOT_IMPLEMENTED if known else HTTPStatus.BAD_REQUEST
-            )
+            status = HTTPStatus.NOT_IMPLEMENTED if known else HTTPStatus.BAD_REQUEST
+            refuse("Transfer-Encoding must be chunked", status)
         return None
     if len(lengths) > 1 or (lengths and re.fullmatch(rb"[0-9]{1,18}", lengths[0]) is None):
         refuse("Content-Length must be one number of bytes")

@@ -50,22 +50,13 @@ State = dict[str, tuple[int, str, str]]
 
 
 class Gate:
-    """The process, from the side of the server.
+    """The process, from the side of the server; see ``main`` for timeout and most.
 
-    Args:
-        listener: The listening socket.
-        state: Returns the answers to probes; called in a thread of its own.
-        timeout: As for ``main``.
-        most: As for ``main``.
+    ``state`` returns the answers to probes, and is called in a thread of its own.
     """
 
     def __init__(
-        self,
-        listener: socket.socket,
-        state: Callable[[float], State],
-        *,
-        timeout: float,
-        most: int,
+        self, listener: socket.socket, state: Callable[[float], State], *, timeout: float, most: int
     ) -> None:
         self._listener, self._state, self._timeout, self._most = listener, state, timeout, most
         self._process: subprocess.Popen[bytes] | None = None

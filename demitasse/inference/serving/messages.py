@@ -16,21 +16,13 @@ from demitasse.errors import DataError, ErrorCode
 LENGTH_HEADER = "Inference-Header-Content-Length"
 """Header with the number of JSON bytes in a body; binary values follow them."""
 
-DTYPES: Mapping[str, np.dtype] = {
-    "BOOL": np.dtype("?"),
-    "UINT8": np.dtype("u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    "BYTES": np.dtype("O"),
-}
+_CODES = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
+    "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8",
+    "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BYTES": "O",
+}  # fmt: skip
+
+DTYPES: Mapping[str, np.dtype] = {name: np.dtype(code) for name, code in _CODES.items()}
 """numpy's type by the protocol's name; BYTES are objects of type ``bytes``."""
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -40,23 +40,14 @@ def _total(sums: Mapping[int, _Sum]) -> _Sum:
 
 @dataclass
 class _Counters:
-    """Counters of one model.
-
-    Attributes:
-        responses: Responses by status.
-        buckets: Number of responses in each bucket of durations.
-        batches: Batches by number of items.
-        queued: Requests in batches, and their time in the queue.
-        computed: The same requests, and the duration of their batches.
-        last: Time of the last batch, in milliseconds since 1970.
-    """
+    """Counters of one model: responses by status, batches by number of items."""
 
     responses: dict[int, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))  # of responses
     batches: dict[int, _Sum] = field(default_factory=lambda: defaultdict(_Sum))
-    queued: _Sum = field(default_factory=_Sum)
-    computed: _Sum = field(default_factory=_Sum)
-    last: int = 0
+    queued: _Sum = field(default_factory=_Sum)  # requests in batches, and their time in the queue
+    computed: _Sum = field(default_factory=_Sum)  # the same, and the duration of their batches
+    last: int = 0  # time of the last batch, in milliseconds since 1970
 
     @property
     def items(self) -> int:

@@ -37,17 +37,11 @@ class TensorSpec(NamedTuple):
 
 
 class PreparedRequest(NamedTuple):
-    """A validated request.
+    """A validated request."""
 
-    Attributes:
-        inputs: Array of each input of the net.
-        views: Views of the images; empty if no predictions are requested.
-        rows: Length of the first axis.
-    """
-
-    inputs: Arrays
-    views: Sequence[View] = ()
-    rows: int = 1
+    inputs: Arrays  # of all inputs of the net
+    views: Sequence[View] = ()  # of the images; empty if no predictions are requested
+    rows: int = 1  # length of the first axis
 
 
 class PreparedImages(NamedTuple):
@@ -96,19 +90,12 @@ class ImageReader(NamedTuple):
 
 
 class RequestReader(NamedTuple):
-    """Reads requests to a model with their images, in any process.
-
-    Attributes:
-        model: Name of the model.
-        inputs: Names of its inputs.
-        outputs: Names of its outputs.
-        images: Readers of images, by the name of the input.
-    """
+    """Reads requests to a model with their images, in any process."""
 
     model: str
     inputs: Sequence[str]
     outputs: Sequence[str]
-    images: Mapping[str, ImageReader]
+    images: Mapping[str, ImageReader]  # by the name of the input
 
     def read(
         self, body: bytes | bytearray, json_length: int | None
@@ -149,12 +136,7 @@ class RequestReader(NamedTuple):
 
 
 class Runner:
-    """A net with its weights, for one thread.
-
-    Args:
-        files: The model's files.
-        device: Device of the net; defaults to the configuration's.
-    """
+    """A net with its weights, for one thread, on the configuration's device by default."""
 
     def __init__(self, files: ModelFiles, device: str | None) -> None:
         self.model = LoadedModel(files, device)
@@ -219,13 +201,9 @@ class Model:
         max_batch: Largest number of items in a batch.
 
     Attributes:
-        name: Name for clients.
         inputs: Inputs. With a card, the input for images also accepts encoded images.
-        outputs: Outputs.
         can_batch: True if the first axis of all inputs and outputs counts items, of any number;
             otherwise requests must have the net's declared shapes.
-        max_batch: Largest number of items in a batch.
-        reader: Reads requests.
     """
 
     def __init__(self, name: str, files: ModelFiles, device: str | None, max_batch: int) -> None:

@@ -160,15 +160,10 @@ def _shape(entry: Fields) -> tuple[int, ...]:
     shape = entry.items_of("shape")
     lengths = tuple(one for one in shape if type(one) is int and 0 <= one < 1 << 63)
     if len(lengths) < len(shape) or len(shape) > MAX_AXES:
-        message = (
-            f"{entry.place}.shape must be a list of at most {MAX_AXES} whole numbers from 0 on"
-        )
-        _refuse(message, ErrorCode.INVALID, field=f"{entry.place}.shape")
+        entry.fault("shape", f"must be a list of at most {MAX_AXES} whole numbers from 0 on")
     if 0 in lengths and math.prod(filter(None, lengths)) > MAX_VALUES:
-        message = (
-            f"{entry.place}.shape is {list(lengths)}: its nonzero axes exceed those of any array"
-        )
-        _refuse(message, ErrorCode.LIMIT, field=f"{entry.place}.shape")
+        text = f"is {list(lengths)}: its nonzero axes exceed those of any array"
+        entry.fault("shape", text, ErrorCode.LIMIT)
     return lengths
 
 
@@ -195,8 +190,8 @@ def _from_json(entry: Fields, datatype: str, shape: tuple[int, ...], *, coded: b
         what = {"b": "true and false", "O": "texts"}.get(dtype.kind, "numbers")
         if dtype.kind in "iu":
             what = "whole numbers"
-        message = f"{entry.place}.data must contain only {what}, for datatype {datatype}"
-        _refuse(message, ErrorCode.DTYPE_MISMATCH, field=f"{entry.place}.data")
+        text = f"must contain only {what}, for datatype {datatype}"
+        entry.fault("data", text, ErrorCode.DTYPE_MISMATCH)
     if datatype == "BYTES":
         return _texts(entry, data, shape, coded=coded)
     try:
@@ -207,8 +202,8 @@ def _from_json(entry: Fields, datatype: str, shape: tuple[int, ...], *, coded: b
     else:
         finite = dtype.kind != "f" or bool(np.isfinite(values).all())
     if not finite:  # Python reads 1e999 as infinity already
-        message = f"{entry.place}.data contains numbers beyond the range of {datatype}"
-        _refuse(message, ErrorCode.OUT_OF_RANGE, field=f"{entry.place}.data")
+        text = f"contains numbers beyond the range of {datatype}"
+        entry.fault("data", text, ErrorCode.OUT_OF_RANGE)
     return values.reshape(shape)
 
 
@@ -218,13 +213,13 @@ def _flat(entry: Fields, shape: tuple[int, ...]) -> list[object]:
     while data and isinstance(data[0], list):
         rows = [row for row in data if isinstance(row, list) and len(row) == len(data[0])]
         if len(rows) < len(data) or len(lengths) > MAX_AXES:
-            message = f"{entry.place}.data has rows of different lengths, or rows and values"
-            _refuse(message, ErrorCode.SHAPE_MISMATCH, field=f"{entry.place}.data")
+            text = "has rows of different lengths, or rows and values"
+            entry.fault("data", text, ErrorCode.SHAPE_MISMATCH)
         lengths.append(len(rows[0]))
         data = list(chain.from_iterable(rows))
     if len(lengths) > 1 and tuple(lengths) != shape:
-        message = f"{entry.place}.data is nested as {lengths}, but its shape is {list(shape)}"
-        _refuse(message, ErrorCode.SHAPE_MISMATCH, field=f"{entry.place}.data")
+        text = f"is nested as {lengths}, but its shape is {list(shape)}"
+        entry.fault("data", text, ErrorCode.SHAPE_MISMATCH)
     return data
 
 
@@ -235,10 +230,7 @@ def _texts(entry: Fields, data: list[object], shape: tuple[int, ...], *, coded: 
             content = str(text).encode()
             values[index] = base64.b64decode(content, validate=True) if coded else content
         except (UnicodeEncodeError, binascii.Error) as error:
-            message = f"{entry.place}.data[{index}] cannot be read: {error}"
-            raise DataError(
-                message, code=ErrorCode.UNREADABLE, field=f"{entry.place}.data[{index}]"
-            ) from None
+            entry.fault(f"data[{index}]", f"cannot be read: {error}", ErrorCode.UNREADABLE)
     return values.reshape(shape)
 
 
@@ -251,12 +243,8 @@ def _from_bytes(
     dtype = DTYPES[datatype]
     wanted = math.prod(shape) * dtype.itemsize
     if wanted != len(content):
-        message = (
-            f"{entry.place}.parameters.binary_data_size is {len(content)}, but {datatype} "
-            f"{list(shape)} takes {_short(wanted)} bytes"
-        )
-        field = f"{entry.place}.parameters.binary_data_size"
-        _refuse(message, ErrorCode.SHAPE_MISMATCH, field=field)
+        text = f"is {len(content)}, but {datatype} {list(shape)} takes {_short(wanted)} bytes"
+        entry.fault("parameters.binary_data_size", text, ErrorCode.SHAPE_MISMATCH)
     if datatype == "BOOL":
         bits: np.ndarray = np.frombuffer(content, np.uint8) != 0
         return bits.reshape(shape)
@@ -358,12 +346,17 @@ class Fields(dict[str, object]):
 
     def refuse(self, key: str, needed: str, near: str = "") -> NoReturn:
         """Raise the error about a field; ``near`` is a suggestion."""
-        message = f"{self._name(key)} {needed}, it is {_short_repr(self.get(key))}{near}"
-        _refuse(message, ErrorCode.INVALID, field=self._name(key))
+        self.fault(key, f"{needed}, it is {_short_repr(self.get(key))}{near}")
+
+    def fault(self, key: str, text: str, code: ErrorCode = ErrorCode.INVALID) -> NoReturn:
+        """Raise an error whose message begins with the name of a field."""
+        name = self._name(key)
+        message = f"{name} {text}"
+        raise DataError(message, code=code, field=name) from None
 
     def _required(self, key: str) -> object:
         if key not in self:
-            _refuse(f"{self._name(key)} is missing", ErrorCode.MISSING, field=self._name(key))
+            self.fault(key, "is missing", ErrorCode.MISSING)
         return self[key]
 
     def _name(self, key: str) -> str:

@@ -20,19 +20,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--device``, ``--dtype`` and ``--record``."""
     group = parser.getgroup("demitasse", "Demitasse's conformance tests")
     group.addoption("--device", metavar="NAME", default="cpu", help="device to test; default: cpu")
-    group.addoption(
-        "--dtype",
-        metavar="NAME[,NAME]",
-        default="float32,float64",
-        help="element types of nets; default: float32,float64",
+    types, about = "float32,float64", "element types of nets; default: float32,float64"
+    group.addoption("--dtype", metavar="NAME[,NAME]", default=types, help=about)
+    about = (
+        "write the layer types that passed, by element type, as JSON; fail if the file has other "
+        "results"
     )
-    group.addoption(
-        "--record",
-        metavar="FILE",
-        type=Path,
-        help="write the layer types that passed, by element type, as JSON; "
-        "fail if the file has other results",
-    )
+    group.addoption("--record", metavar="FILE", type=Path, help=about)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,10 +44,6 @@ class LayerRecord:
 
     A type has passed in an element type if all of its cases have. The file has the digest of the
     cases, so that a test detects a file that is out of date.
-
-    Args:
-        device: The device.
-        file: The file to write.
     """
 
     def __init__(self, device: Device, file: Path) -> None:
