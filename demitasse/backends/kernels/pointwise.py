@@ -35,7 +35,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 PANEL = 2
 """Vectors of filters whose sums are in registers at a time."""
@@ -114,17 +114,17 @@ def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
         Declined: The windows are unsupported, or the convolution is too small.
     """
     tuning.require("pointwise")
-    if not op.is_pointwise or len(op.kernel) != 2:
-        message = "pointwise convolution takes windows of one pixel, without strides, in one group"
-        raise Declined(message)
+    decline_if(
+        not op.is_pointwise or len(op.kernel) != 2,
+        "pointwise convolution takes windows of one pixel, without strides, in one group",
+    )
     parts = PointwiseSchedule(x, y, tuning)
     fewest = PANEL * tuning.width
-    if parts.pixels < parts.rows or not tuning.width <= x[1] <= WIDEST or y[1] < fewest:
-        message = (
-            f"{parts.pixels} pixels, {x[1]} channels to {y[1]}; pointwise convolution takes "
-            f"{parts.rows} pixels or more, {tuning.width} to {WIDEST} channels to {fewest} or more"
-        )
-        raise Declined(message)
+    decline_if(
+        parts.pixels < parts.rows or not tuning.width <= x[1] <= WIDEST or y[1] < fewest,
+        f"{parts.pixels} pixels, {x[1]} channels to {y[1]}; pointwise convolution takes "
+        f"{parts.rows} pixels or more, {tuning.width} to {WIDEST} channels to {fewest} or more",
+    )
     if "pointwise" not in tuning.always:
         _check_gain(parts)
     return parts
@@ -141,12 +141,11 @@ def check_norm_gain(parts: PointwiseSchedule) -> None:
     """
     pixel_bytes = math.prod(parts.x) * FLOAT
     few = "pointwise" not in parts.tuning.always and parts.tuning.instructions == "avx2"
-    if few and pixel_bytes <= parts.tuning.cached_bytes:
-        message = (
-            f"pixels of {pixel_bytes >> 10} KiB; on AVX2 their normalisation on the way pays "
-            f"beyond {parts.tuning.cached_bytes >> 10} KiB"
-        )
-        raise Declined(message)
+    decline_if(
+        few and pixel_bytes <= parts.tuning.cached_bytes,
+        f"pixels of {pixel_bytes >> 10} KiB; on AVX2 their normalisation on the way pays "
+        f"beyond {parts.tuning.cached_bytes >> 10} KiB",
+    )
 
 
 def limits_pay(parts: PointwiseSchedule) -> bool:
@@ -161,18 +160,16 @@ def _check_gain(parts: PointwiseSchedule) -> None:
         Declined: The filters are too large, or the last pixels waste too much time.
     """
     filter_bytes = parts.x[1] * parts.y[1] * FLOAT
-    if filter_bytes > parts.tuning.pixel_filter_bytes:
-        message = (
-            f"filters of {filter_bytes >> 10} KiB, which are read for each few pixels; pointwise "
-            f"convolution pays up to {parts.tuning.pixel_filter_bytes >> 10} KiB"
-        )
-        raise Declined(message)
-    if parts.waste > MOST_WASTE:
-        message = (
-            f"{parts.pixels} pixels, {parts.rows} at a time; pointwise convolution pays where "
-            "these divide well"
-        )
-        raise Declined(message)
+    decline_if(
+        filter_bytes > parts.tuning.pixel_filter_bytes,
+        f"filters of {filter_bytes >> 10} KiB, which are read for each few pixels; pointwise "
+        f"convolution pays up to {parts.tuning.pixel_filter_bytes >> 10} KiB",
+    )
+    decline_if(
+        parts.waste > MOST_WASTE,
+        f"{parts.pixels} pixels, {parts.rows} at a time; pointwise convolution pays where "
+        "these divide well",
+    )
 
 
 LINE = 16

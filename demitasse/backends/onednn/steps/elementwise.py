@@ -37,9 +37,9 @@ def summed(
 ) -> Runnable:
     """Return target = sum of factor * source, all in one layout."""
     count, plain = len(sources), all(factor == 1 for factor in factors)
-    if rectify and not plain:
-        message = f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
-        raise Declined(message)
+    decline_if(
+        rectify and not plain, f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
+    )
     reads = [
         InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
     ]
@@ -264,9 +264,9 @@ class SumStep(OnednnStep[ops.Eltwise]):
         super().__init__(engine, op, at)
         decline_if(op.operation != "SUM", f"{op.operation}; oneDNN's Step is for SUM")
         memories = {id(blob.data_memory) for blob in (*at.bottom, *at.top)}
-        if len(memories) <= len(at.bottom):
-            message = "blobs that share a memory; oneDNN adds different ones"
-            raise Declined(message)
+        decline_if(
+            len(memories) <= len(at.bottom), "blobs that share a memory; oneDNN adds different ones"
+        )
         decline_if(not op.shape, "0 axes; oneDNN takes 1 to 12")
 
     def prepare(self) -> None:
