@@ -13,15 +13,8 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images, first_channels
+from demitasse.backends.kernels.language import structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    Arguments,
-    OptionalAddress,
-    Output,
-    Scratch,
-    Struct,
-)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -111,7 +104,7 @@ def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
     """Return the schedule of a pointwise convolution; shapes are (N, C, H, W).
 
     Raises:
-        Declined: The windows are unsupported, or the convolution is too small.
+        Declined: The windows are unsupported, the convolution is small, or the library is faster.
     """
     tuning.require("pointwise")
     decline_if(
@@ -125,8 +118,20 @@ def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
         f"{parts.pixels} pixels, {x[1]} channels to {y[1]}; pointwise convolution takes "
         f"{parts.rows} pixels or more, {tuning.width} to {WIDEST} channels to {fewest} or more",
     )
-    if "pointwise" not in tuning.always:
-        _check_gain(parts)
+    if "pointwise" in tuning.always:
+        return parts
+    # the library is faster there, though what it reads must be written before
+    filter_bytes = x[1] * y[1] * FLOAT
+    decline_if(
+        filter_bytes > tuning.pixel_filter_bytes,
+        f"filters of {filter_bytes >> 10} KiB, which are read for each few pixels; pointwise "
+        f"convolution pays up to {tuning.pixel_filter_bytes >> 10} KiB",
+    )
+    decline_if(
+        parts.waste > MOST_WASTE,
+        f"{parts.pixels} pixels, {parts.rows} at a time; pointwise convolution pays where "
+        "these divide well",
+    )
     return parts
 
 
@@ -153,25 +158,6 @@ def limits_pay(parts: PointwiseSchedule) -> bool:
     return "pointwise" in parts.tuning.always or parts.spare <= MOST_SPARE
 
 
-def _check_gain(parts: PointwiseSchedule) -> None:
-    """Decline what the library does faster, though what it reads must be written before.
-
-    Raises:
-        Declined: The filters are too large, or the last pixels waste too much time.
-    """
-    filter_bytes = parts.x[1] * parts.y[1] * FLOAT
-    decline_if(
-        filter_bytes > parts.tuning.pixel_filter_bytes,
-        f"filters of {filter_bytes >> 10} KiB, which are read for each few pixels; pointwise "
-        f"convolution pays up to {parts.tuning.pixel_filter_bytes >> 10} KiB",
-    )
-    decline_if(
-        parts.waste > MOST_WASTE,
-        f"{parts.pixels} pixels, {parts.rows} at a time; pointwise convolution pays where "
-        "these divide well",
-    )
-
-
 LINE = 16
 """Floats of a line of the cache."""
 
@@ -192,32 +178,32 @@ AHEAD = 8
 """Prefetch distance, in channels, of a row of filters from the second cache."""
 
 
-class PointwiseFields(Struct):
+class PointwiseFields(structs.Struct):
     """A pointwise convolution."""
 
-    x: Address
+    x: structs.Address
     x_stride: Word
     """Elements from one pixel of the input to the next."""
-    y: Output
+    y: structs.Output
     y_stride: Word
     pixels: Word
     """Number of pixels, at least those of one register tile."""
     channels: Word
     """Channels of the input, at least a vector."""
-    factors: OptionalAddress
+    factors: structs.OptionalAddress
     """One factor for each channel of the input."""
-    shifts: OptionalAddress
+    shifts: structs.OptionalAddress
     """One offset for each, added to the product."""
-    filters: Address
+    filters: structs.Address
     """Filters: for each panel, channel after channel."""
     panels: Word
-    panel_table: Address
+    panel_table: structs.Address
     """The first filter of each panel."""
-    offsets: Address
+    offsets: structs.Address
     """One offset for each channel of the output."""
-    rectifier: Address
+    rectifier: structs.Address
     """Numbers of the epilogue: the slope of negative sums, or the limits."""
-    scratch: Scratch
+    scratch: structs.Scratch
     """Memory for the rows of all parts."""
     pixel_parts: Word
     filter_parts: Word
@@ -360,7 +346,7 @@ class PointwiseConvolution:
         self.filters = aligned(size).reshape(-1, channels, panel)
         self._none = aligned(parts.y[1])
         of_pixels, of_filters = parts.divided
-        self._arguments = Arguments(
+        self._arguments = structs.Arguments(
             PointwiseFields.values(
                 x_stride=x.column_stride,
                 y_stride=y.column_stride,
