@@ -44,7 +44,7 @@ class WinogradKernels(calls.ConvKernels):
         width = self.tiling.width
         if not (calls.images_in_vectors(x, width) and calls.images_in_vectors(y, width)):
             why = f"the layouts of the images have no blocks of {width} channels"
-            return calls.ConvKernels(self.engine, self.x, (why,))
+            return calls.ConvKernels(self.engine, self.x, why=(why,))
         self._filters = self._transformed()
         return self
 

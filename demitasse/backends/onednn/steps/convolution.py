@@ -143,12 +143,9 @@ class ConvStep(WindowStep[ops.Conv]):
         super().__init__(engine, op, at)
         self.bias = engine.plain((self.maps[1],)) if op.bias else None
         self.images: tuple[Image, Image] = (engine.any, engine.any)
-        self.kernels = conv_kernels(
-            engine, op, self.image, self.maps, at.followers, training=at.backward
-        )
-        self.transposed = (
-            transposed_kernels(engine, op, self.image, self.maps) if at.backward else None
-        )
+        ends = self.image, self.maps
+        self.kernels = conv_kernels(engine, op, *ends, at.followers, training=at.backward)
+        self.transposed = transposed_kernels(engine, op, *ends) if at.backward else None
 
     def prepare(self) -> None:
         found, top = self._choose(), self.at.top[0]

@@ -104,9 +104,8 @@ def _relu(slope: float = 0.0) -> Function:
 
 
 def _elu(alpha: float) -> Function:
-    known: Literal["input", "bottom"] = "bottom"
-    if alpha < 0:  # the result does not have the sign of the input
-        known = "input"
+    # of a negative alpha, the result does not have the sign of the input
+    known: Literal["input", "bottom"] = "input" if alpha < 0 else "bottom"
     return Function("elu", (alpha,), "elu_slope", known, of_both=True)
 
 
