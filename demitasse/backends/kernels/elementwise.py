@@ -45,8 +45,11 @@ from demitasse.backends.kernels.tuning import Tuning
 FEWEST_EACH = 1 << 15
 """Elements of a thread at least: to meet others takes as long as so many."""
 
-Formula = Callable[[Kernel, Sequence[Vector], Sequence[Vector]], Vector]
-"""Takes the arrays' elements and the function's constants."""
+Numbers = Sequence[Vector]
+"""Constants of a function."""
+
+Formula = Callable[..., Vector]
+"""Takes the kernel, the function's constants, and an element of each array."""
 
 LARGEST = 50.0
 """No exponential of more is taken in the gradient of BNLL."""
@@ -73,39 +76,28 @@ class ElementFields(Struct):
     """The function's constants."""
 
 
-def _abs(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    [x] = arrays
-    return clamp_min(x, -x) + k.constant(0.0)  # of negative zero, too
+def _linear(_k: Kernel, numbers: Numbers, x: Vector) -> Vector:
+    _, scale, shift = numbers
+    return x * scale + shift
 
 
-def _clip(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k
-    low, high, _ = numbers
-    return clamp_min(clamp_max(arrays[0], high), low)
+def _square(k: Kernel, numbers: Numbers, x: Vector) -> Vector:
+    inner = _linear(k, numbers, x)
+    return inner * inner
 
 
-def _elu(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    [x], zero = arrays, k.constant(0.0)
+def _hard_swish(k: Kernel, _: Numbers, x: Vector) -> Vector:
+    gate = clamp_max(clamp_min(x + k.constant(3.0), k.constant(0.0)), k.constant(6.0))
+    return x * gate / k.constant(6.0)
+
+
+def _elu(k: Kernel, numbers: Numbers, x: Vector) -> Vector:
+    zero = k.constant(0.0)
     return clamp_min(x, zero) + numbers[0] * exp_less_one(k, clamp_max(x, zero))
 
 
-def _bnll(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    [x] = arrays
+def _bnll(k: Kernel, _: Numbers, x: Vector) -> Vector:
     return clamp_min(x, k.constant(0.0)) + log_one_more(k, exp(k, clamp_max(x, -x)))
-
-
-def _exp(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    inner, outer, _ = numbers
-    return exp(k, arrays[0] * inner) * outer
-
-
-def _gelu(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    [x] = arrays
-    size, bell = _bell(k, x)
-    return clamp_min(x, k.constant(0.0)) - _tail(k, size) * bell * size
 
 
 def _bell(k: Kernel, x: Vector) -> tuple[Vector, Vector]:
@@ -124,153 +116,85 @@ def _tail(k: Kernel, size: Vector) -> Vector:
     return polynomial(k, one - inverse * k.constant(8.0), tuple(coefficients)) * inverse
 
 
-def _hard_swish(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    [x] = arrays
-    gate = clamp_max(clamp_min(x + k.constant(3.0), k.constant(0.0)), k.constant(6.0))
-    return x * gate / k.constant(6.0)
-
-
-def _linear(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k
-    _, scale, shift = numbers
-    return arrays[0] * scale + shift
-
-
-def _relu(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k
-    return rectified(arrays[0], numbers[0])
-
-
-def _sigmoid(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    return sigmoid(k, arrays[0])
-
-
-def _square(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    inner = _linear(k, arrays, numbers)
-    return inner * inner
-
-
-def _swish(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    [x] = arrays
-    return x * sigmoid(k, x * numbers[0])
-
-
-def _tanh(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    return tanh(k, arrays[0])
+def _gelu(k: Kernel, _: Numbers, x: Vector) -> Vector:
+    size, bell = _bell(k, x)
+    return clamp_min(x, k.constant(0.0)) - _tail(k, size) * bell * size
 
 
 FUNCTIONS: dict[str, Formula] = {
-    "abs": _abs,
+    "abs": lambda k, _, x: clamp_min(x, -x) + k.constant(0.0),  # of negative zero, too
     "bnll": _bnll,
-    "clip": _clip,
+    "clip": lambda _k, numbers, x: clamp_min(clamp_max(x, numbers[1]), numbers[0]),
     "elu": _elu,
-    "exp": _exp,
+    "exp": lambda k, numbers, x: exp(k, x * numbers[0]) * numbers[1],
     "gelu": _gelu,
     "hard_swish": _hard_swish,
     "linear": _linear,
-    "relu": _relu,
-    "sigmoid": _sigmoid,
+    "relu": lambda _k, numbers, x: rectified(x, numbers[0]),
+    "sigmoid": lambda k, _, x: sigmoid(k, x),
     "square": _square,
-    "swish": _swish,
-    "tanh": _tanh,
+    "swish": lambda k, numbers, x: x * sigmoid(k, x * numbers[0]),
+    "tanh": lambda k, _, x: tanh(k, x),
 }
 """Functions of one array."""
 
 
-def _abs_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    x, dy = arrays
+def _abs_slope(k: Kernel, _: Numbers, x: Vector, dy: Vector) -> Vector:
     zero, one = k.constant(0.0), k.constant(1.0)
     return dy * choose(x > zero, one, choose(zero > x, -one, x))  # 0 of 0, NaN of NaN
 
 
-def _clip_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    x, dy = arrays
+def _clip_slope(k: Kernel, numbers: Numbers, x: Vector, dy: Vector) -> Vector:
     low, high, _ = numbers
     return dy * choose((x >= low) & (high >= x), k.constant(1.0), k.constant(0.0))
 
 
-def _inside_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    x, dy = arrays
+def _inside_slope(k: Kernel, numbers: Numbers, x: Vector, dy: Vector) -> Vector:
     low, high, _ = numbers
     return dy * choose((x > low) & (high > x), k.constant(1.0), k.constant(0.0))
 
 
-def _bnll_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    x, dy = arrays
+def _bnll_slope(k: Kernel, _: Numbers, x: Vector, dy: Vector) -> Vector:
     e = exp(k, clamp_max(x, k.constant(LARGEST)))
     return dy * (e / (e + k.constant(1.0)))
 
 
-def _exp_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k
-    y, dy = arrays
-    return dy * y * numbers[0]
-
-
-def _gelu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    x, dy = arrays
+def _gelu_slope(k: Kernel, _: Numbers, x: Vector, dy: Vector) -> Vector:
     size, bell = _bell(k, x)
     density = size * k.constant(1 / sqrt(2 * pi))
     below = (_tail(k, size) - density) * bell  # the derivative at -|x|; 1 less that at |x|
     return dy * choose(x > k.constant(0.0), k.constant(1.0) - below, below)
 
 
-def _hard_swish_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    x, dy = arrays
+def _hard_swish_slope(k: Kernel, _: Numbers, x: Vector, dy: Vector) -> Vector:
     zero, one, three = k.constant(0.0), k.constant(1.0), k.constant(3.0)
     curve = (x + x + three) / k.constant(6.0)
     return dy * choose(x >= three, one, choose(-three >= x, zero, curve))
 
 
-def _linear_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k
-    _, scale, _ = numbers
-    return arrays[1] * scale
-
-
-def _relu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    x, dy = arrays
+def _relu_slope(k: Kernel, numbers: Numbers, x: Vector, dy: Vector) -> Vector:
     zero = k.constant(0.0)
     return dy * choose(x > zero, k.constant(1.0), choose(zero >= x, numbers[0], zero))
 
 
-def _sigmoid_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    y, dy = arrays
-    return dy * y * (k.constant(1.0) - y)
-
-
-def _square_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+def _square_slope(k: Kernel, numbers: Numbers, x: Vector, dy: Vector) -> Vector:
     power, scale, _ = numbers
-    return arrays[1] * (power * scale * _linear(k, arrays[:1], numbers))
-
-
-def _tanh_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    y, dy = arrays
-    return dy * (k.constant(1.0) - y * y)
+    return dy * (power * scale * _linear(k, numbers, x))
 
 
 SLOPES: dict[str, Formula] = {
     "abs_slope": _abs_slope,
     "bnll_slope": _bnll_slope,
     "clip_slope": _clip_slope,
-    "exp_slope": _exp_slope,
+    "exp_slope": lambda _k, numbers, y, dy: dy * y * numbers[0],
     "gelu_slope": _gelu_slope,
     "hard_swish_slope": _hard_swish_slope,
     "inside_slope": _inside_slope,
-    "linear_slope": _linear_slope,
+    "linear_slope": lambda _k, numbers, _x, dy: dy * numbers[1],
     "relu_slope": _relu_slope,
-    "sigmoid_slope": _sigmoid_slope,
+    "sigmoid_slope": lambda k, _, y, dy: dy * y * (k.constant(1.0) - y),
     "square_slope": _square_slope,
-    "tanh_slope": _tanh_slope,
+    "tanh_slope": lambda k, _, y, dy: dy * (k.constant(1.0) - y * y),
 }
 """Gradients, from a function's input and the gradient of its result.
 
@@ -278,13 +202,11 @@ The gradients of exponential, sigmoid and tanh read the result in place of the i
 """
 
 
-def _elu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    x, y, dy = arrays
+def _elu_slope(k: Kernel, numbers: Numbers, x: Vector, y: Vector, dy: Vector) -> Vector:
     return dy * choose(x > k.constant(0.0), k.constant(1.0), y + numbers[0])
 
 
-def _swish_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    x, y, dy = arrays
+def _swish_slope(k: Kernel, numbers: Numbers, x: Vector, y: Vector, dy: Vector) -> Vector:
     one, by = k.constant(1.0), y * numbers[0]
     gate = one / (one + exp(k, -(x * numbers[0])))
     return dy * (by + gate * (one - by))
@@ -294,50 +216,17 @@ SLOPES_OF_BOTH: dict[str, Formula] = {"elu_slope": _elu_slope, "swish_slope": _s
 """Gradients, from a function's input, the contents of its result's memory, and their gradient."""
 
 
-def _larger(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k, numbers
-    one, two = arrays
+def _larger(_k: Kernel, _: Numbers, one: Vector, two: Vector) -> Vector:
     return choose(one > two, one, two)
 
 
-def _prelu(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k, numbers
-    return rectified(*arrays)
-
-
-def _product(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k, numbers
-    one, two = arrays
-    return one * two
-
-
-def _first_larger(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    one, two = arrays
-    return choose(one > two, k.constant(1.0), k.constant(0.0))
-
-
-def _marked(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    mark, dy = arrays
-    zero = k.constant(0.0)
-    return choose(mark > zero, dy, zero)
-
-
-def _unmarked(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del numbers
-    mark, dy = arrays
-    zero = k.constant(0.0)
-    return choose(mark > zero, zero, dy)
-
-
 COMBINATIONS: dict[str, Formula] = {
-    "first_larger": _first_larger,
+    "first_larger": lambda k, _, one, two: choose(one > two, k.constant(1.0), k.constant(0.0)),
     "larger": _larger,
-    "marked": _marked,
-    "prelu": _prelu,
-    "product": _product,
-    "unmarked": _unmarked,
+    "marked": lambda k, _, mark, dy: choose(mark > k.constant(0.0), dy, k.constant(0.0)),
+    "prelu": lambda _k, _, x, slopes: rectified(x, slopes),
+    "product": lambda _k, _, one, two: one * two,
+    "unmarked": lambda k, _, mark, dy: choose(mark > k.constant(0.0), k.constant(0.0), dy),
 }
 """Functions of two arrays; the first array of some is a mask, the second of ``prelu`` slopes."""
 
@@ -348,17 +237,15 @@ PAIRS: dict[str, tuple[str, str]] = {
 """Two of these at once, with two results."""
 
 
-def _sum(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k, numbers
+def _sum(_k: Kernel, _: Numbers, *arrays: Vector) -> Vector:
     return reduce(Vector.__add__, arrays)
 
 
-def _rectified_sum(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    return _relu(k, [reduce(Vector.__add__, arrays)], numbers)
+def _rectified_sum(_k: Kernel, numbers: Numbers, *arrays: Vector) -> Vector:
+    return rectified(reduce(Vector.__add__, arrays), numbers[0])
 
 
-def _weighted_sum(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
-    del k
+def _weighted_sum(_k: Kernel, numbers: Numbers, *arrays: Vector) -> Vector:
     return reduce(Vector.__add__, map(Vector.__mul__, arrays, numbers))
 
 
@@ -398,7 +285,7 @@ def _part(module: Any, name: str, width: int, function: str) -> Kernel:
     read = [x, other, third, fourth][: _count(function)]
     with k.loop(end, begin, k.vector_bytes) as loop:
         values = [k.load(array + loop.i) for array in read]
-        results = [formula(k, values, constants) for formula in formulas]
+        results = [formula(k, constants, *values) for formula in formulas]
         for result, target in zip(results, (y, also), strict=False):
             k.store(result, target + loop.i)
     k.done()

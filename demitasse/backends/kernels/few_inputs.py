@@ -43,7 +43,7 @@ from demitasse.backends.kernels.products import (
 )
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.kernels.windows import Padded, bordered
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 LINE = 16
 """Elements of a cache line."""
@@ -190,16 +190,16 @@ def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Dir
     """
     tuning.require("few_inputs")
     few = len(op.kernel) == 2 and op.group == 1 and x[1] < tuning.width <= y[1]
-    if not few or max(op.kernel) == 1 or op.kernel[1] > WIDEST:
-        message = (
-            f"direct convolution takes images of fewer than {tuning.width} channels to as many "
-            f"or more, in one group, windows up to {WIDEST} wide"
-        )
-        raise Declined(message)
+    decline_if(
+        not few or max(op.kernel) == 1 or op.kernel[1] > WIDEST,
+        f"direct convolution takes images of fewer than {tuning.width} channels to as many "
+        f"or more, in one group, windows up to {WIDEST} wide",
+    )
     work = 2 * math.prod(y) * x[1] * math.prod(op.kernel)
-    if "few_inputs" not in tuning.always and work < FEWEST:
-        message = f"{work:.1e} operations; direct convolution pays from {FEWEST:.0e} on"
-        raise Declined(message)
+    decline_if(
+        "few_inputs" not in tuning.always and work < FEWEST,
+        f"{work:.1e} operations; direct convolution pays from {FEWEST:.0e} on",
+    )
     return DirectSchedule(op, x, y, tuning)
 
 

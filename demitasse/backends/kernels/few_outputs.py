@@ -36,7 +36,7 @@ from demitasse.backends.kernels.windows import (
     plan_tile,
     window_values,
 )
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,11 @@ def plan_few_outputs(
     tuning.require("few_outputs")
     most = tuning.width // 2
     fits = len(op.kernel) == 2 and op.group == 1 and x[1] % tuning.width == 0 and y[1] <= most
-    if not fits or max(op.kernel) == 1 or op.kernel[1] > WIDEST:
-        message = (
-            f"convolution to few channels takes whole vectors of {tuning.width} channels to up to "
-            f"{most}, in one group, windows up to {WIDEST} wide"
-        )
-        raise Declined(message)
+    decline_if(
+        not fits or max(op.kernel) == 1 or op.kernel[1] > WIDEST,
+        f"convolution to few channels takes whole vectors of {tuning.width} channels to up to "
+        f"{most}, in one group, windows up to {WIDEST} wide",
+    )
     lines = FewOutputsSchedule(op, x, y, tuning)
     decline_many(lines.tile, op)
     return lines

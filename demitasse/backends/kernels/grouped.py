@@ -41,7 +41,7 @@ from demitasse.backends.kernels.windows import (
     plan_tile,
     window_values,
 )
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 PIXELS = {4: 14, 8: 8, 16: 14}
 """Floats of a vector -> windows whose sums fit into registers, with a row of taps."""
@@ -152,12 +152,11 @@ def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Gr
     reads, writes = x[1] // op.group, y[1] // op.group
     shared = reads == writes and width % reads == 0
     fits = 1 < reads <= width <= y[1] and (shared or writes % width == 0)
-    if len(op.kernel) != 2 or op.group == 1 or not fits or op.kernel[1] > WIDEST:
-        message = (
-            f"convolution of groups takes two axes, groups of 2 to {width} channels that divide a "
-            f"vector, or are written as whole ones, and windows up to {WIDEST} wide"
-        )
-        raise Declined(message)
+    decline_if(
+        len(op.kernel) != 2 or op.group == 1 or not fits or op.kernel[1] > WIDEST,
+        f"convolution of groups takes two axes, groups of 2 to {width} channels that divide a "
+        f"vector, or are written as whole ones, and windows up to {WIDEST} wide",
+    )
     parts = GroupedSchedule(op, x, y, tuning)
     decline_many(parts.tile, op)
     return parts

@@ -13,15 +13,8 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images, first_channels
+from demitasse.backends.kernels.language import structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    Arguments,
-    OptionalAddress,
-    Output,
-    Scratch,
-    Struct,
-)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -35,7 +28,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 PANEL = 2
 """Vectors of filters whose sums are in registers at a time."""
@@ -111,22 +104,34 @@ def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
     """Return the schedule of a pointwise convolution; shapes are (N, C, H, W).
 
     Raises:
-        Declined: The windows are unsupported, or the convolution is too small.
+        Declined: The windows are unsupported, the convolution is small, or the library is faster.
     """
     tuning.require("pointwise")
-    if not op.is_pointwise or len(op.kernel) != 2:
-        message = "pointwise convolution takes windows of one pixel, without strides, in one group"
-        raise Declined(message)
+    decline_if(
+        not op.is_pointwise or len(op.kernel) != 2,
+        "pointwise convolution takes windows of one pixel, without strides, in one group",
+    )
     parts = PointwiseSchedule(x, y, tuning)
     fewest = PANEL * tuning.width
-    if parts.pixels < parts.rows or not tuning.width <= x[1] <= WIDEST or y[1] < fewest:
-        message = (
-            f"{parts.pixels} pixels, {x[1]} channels to {y[1]}; pointwise convolution takes "
-            f"{parts.rows} pixels or more, {tuning.width} to {WIDEST} channels to {fewest} or more"
-        )
-        raise Declined(message)
-    if "pointwise" not in tuning.always:
-        _check_gain(parts)
+    decline_if(
+        parts.pixels < parts.rows or not tuning.width <= x[1] <= WIDEST or y[1] < fewest,
+        f"{parts.pixels} pixels, {x[1]} channels to {y[1]}; pointwise convolution takes "
+        f"{parts.rows} pixels or more, {tuning.width} to {WIDEST} channels to {fewest} or more",
+    )
+    if "pointwise" in tuning.always:
+        return parts
+    # the library is faster there, though what it reads must be written before
+    filter_bytes = x[1] * y[1] * FLOAT
+    decline_if(
+        filter_bytes > tuning.pixel_filter_bytes,
+        f"filters of {filter_bytes >> 10} KiB, which are read for each few pixels; pointwise "
+        f"convolution pays up to {tuning.pixel_filter_bytes >> 10} KiB",
+    )
+    decline_if(
+        parts.waste > MOST_WASTE,
+        f"{parts.pixels} pixels, {parts.rows} at a time; pointwise convolution pays where "
+        "these divide well",
+    )
     return parts
 
 
@@ -141,38 +146,16 @@ def check_norm_gain(parts: PointwiseSchedule) -> None:
     """
     pixel_bytes = math.prod(parts.x) * FLOAT
     few = "pointwise" not in parts.tuning.always and parts.tuning.instructions == "avx2"
-    if few and pixel_bytes <= parts.tuning.cached_bytes:
-        message = (
-            f"pixels of {pixel_bytes >> 10} KiB; on AVX2 their normalisation on the way pays "
-            f"beyond {parts.tuning.cached_bytes >> 10} KiB"
-        )
-        raise Declined(message)
+    decline_if(
+        few and pixel_bytes <= parts.tuning.cached_bytes,
+        f"pixels of {pixel_bytes >> 10} KiB; on AVX2 their normalisation on the way pays "
+        f"beyond {parts.tuning.cached_bytes >> 10} KiB",
+    )
 
 
 def limits_pay(parts: PointwiseSchedule) -> bool:
     """Return whether results within limits are computed faster than by the library and a pass."""
     return "pointwise" in parts.tuning.always or parts.spare <= MOST_SPARE
-
-
-def _check_gain(parts: PointwiseSchedule) -> None:
-    """Decline what the library does faster, though what it reads must be written before.
-
-    Raises:
-        Declined: The filters are too large, or the last pixels waste too much time.
-    """
-    filter_bytes = parts.x[1] * parts.y[1] * FLOAT
-    if filter_bytes > parts.tuning.pixel_filter_bytes:
-        message = (
-            f"filters of {filter_bytes >> 10} KiB, which are read for each few pixels; pointwise "
-            f"convolution pays up to {parts.tuning.pixel_filter_bytes >> 10} KiB"
-        )
-        raise Declined(message)
-    if parts.waste > MOST_WASTE:
-        message = (
-            f"{parts.pixels} pixels, {parts.rows} at a time; pointwise convolution pays where "
-            "these divide well"
-        )
-        raise Declined(message)
 
 
 LINE = 16
@@ -195,32 +178,32 @@ AHEAD = 8
 """Prefetch distance, in channels, of a row of filters from the second cache."""
 
 
-class PointwiseFields(Struct):
+class PointwiseFields(structs.Struct):
     """A pointwise convolution."""
 
-    x: Address
+    x: structs.Address
     x_stride: Word
     """Elements from one pixel of the input to the next."""
-    y: Output
+    y: structs.Output
     y_stride: Word
     pixels: Word
     """Number of pixels, at least those of one register tile."""
     channels: Word
     """Channels of the input, at least a vector."""
-    factors: OptionalAddress
+    factors: structs.OptionalAddress
     """One factor for each channel of the input."""
-    shifts: OptionalAddress
+    shifts: structs.OptionalAddress
     """One offset for each, added to the product."""
-    filters: Address
+    filters: structs.Address
     """Filters: for each panel, channel after channel."""
     panels: Word
-    panel_table: Address
+    panel_table: structs.Address
     """The first filter of each panel."""
-    offsets: Address
+    offsets: structs.Address
     """One offset for each channel of the output."""
-    rectifier: Address
+    rectifier: structs.Address
     """Numbers of the epilogue: the slope of negative sums, or the limits."""
-    scratch: Scratch
+    scratch: structs.Scratch
     """Memory for the rows of all parts."""
     pixel_parts: Word
     filter_parts: Word
@@ -363,7 +346,7 @@ class PointwiseConvolution:
         self.filters = aligned(size).reshape(-1, channels, panel)
         self._none = aligned(parts.y[1])
         of_pixels, of_filters = parts.divided
-        self._arguments = Arguments(
+        self._arguments = structs.Arguments(
             PointwiseFields.values(
                 x_stride=x.column_stride,
                 y_stride=y.column_stride,

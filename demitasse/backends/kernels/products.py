@@ -163,13 +163,8 @@ def product_rows(
 ) -> None:
     """Write this loop for a kernel of :func:`by_panel`, which calls another for the remainder.
 
-    Args:
-        k: The kernel.
-        count: Number of rows.
-        rows: How many the kernel is for.
-        starts: Addresses that belong to the first row; arguments of the kernel.
-        row_bytes: From each of them to the next row's.
-        body: Writes it for the addresses of some rows, and how many these are.
+    The arguments are those of :func:`a_few_at_a_time`, with the ``rows`` that the kernel is for in
+    place of ``most``; ``starts`` are arguments of the kernel.
     """
     if rows.few:
         body(starts, rows.few)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.language import status
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 from demitasse.core.config import settings
 
 LOWERINGS = {
@@ -85,12 +85,8 @@ class Tuning:
         Raises:
             Declined: It is off.
         """
-        if lowering in self.without:
-            message = f"the lowering {lowering} is off"
-            raise Declined(message)
-        if not self.width:
-            message = "no kernels are compiled at run time"
-            raise Declined(message)
+        decline_if(lowering in self.without, f"the lowering {lowering} is off")
+        decline_if(not self.width, "no kernels are compiled at run time")
 
     def as_set(self, threads: int) -> Tuning:
         """Return this tuning for some threads, changed by the settings ``jit`` and ``winograd``."""

@@ -24,7 +24,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.tuning import ConvSchedule
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 MOST_SEEN = 320
 """Greatest number of a tile's taps: kernels are unrolled over their addresses."""
@@ -157,11 +157,10 @@ def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
 def decline_many(tile: RegisterTile, op: ops.Conv) -> None:
     """Raise Declined if windows read too many pixels in a tile."""
     seen = op.kernel[0] * tile.span
-    if seen > MOST_SEEN:
-        message = (
-            f"windows of {op.kernel} see {seen} pixels at a time; kernels take up to {MOST_SEEN}"
-        )
-        raise Declined(message)
+    decline_if(
+        seen > MOST_SEEN,
+        f"windows of {op.kernel} see {seen} pixels at a time; kernels take up to {MOST_SEEN}",
+    )
 
 
 def columns_read(tile: RegisterTile) -> dict[int, list[tuple[int, int]]]:

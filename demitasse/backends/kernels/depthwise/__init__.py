@@ -11,7 +11,7 @@ from typing import ClassVar
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 FLOAT_BYTES = 4
 
@@ -87,17 +87,15 @@ def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
         Declined: The convolution is not depthwise, not 2-D, or has large windows.
     """
     tuning.require("depthwise")
-    if len(op.kernel) != 2 or not op.group == x[1] == y[1] or x[1] < tuning.width:
-        message = (
-            f"depthwise convolution takes two axes, {tuning.width} channels or more, each in a "
-            "group of its own"
-        )
-        raise Declined(message)
+    decline_if(
+        len(op.kernel) != 2 or not op.group == x[1] == y[1] or x[1] < tuning.width,
+        f"depthwise convolution takes two axes, {tuning.width} channels or more, each in a "
+        "group of its own",
+    )
     reach = (op.kernel[1] - 1) * op.dilation[1] + 1
-    if math.prod(op.kernel) > MOST_TAPS or reach > WIDEST:
-        message = (
-            f"a window of {op.kernel}; depthwise convolution takes up to {MOST_TAPS} taps, over "
-            f"{WIDEST} columns"
-        )
-        raise Declined(message)
+    decline_if(
+        math.prod(op.kernel) > MOST_TAPS or reach > WIDEST,
+        f"a window of {op.kernel}; depthwise convolution takes up to {MOST_TAPS} taps, over "
+        f"{WIDEST} columns",
+    )
     return DepthwiseSchedule(op, x, y, tuning)

@@ -13,7 +13,7 @@ from demitasse.backends.kernels.depthwise.convolution import PIXELS
 from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.products import ROWS
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 __all__ = ["LINE", "LINES", "PANEL", "UNROLLED", "WIDTHS", "SeparableSchedule", "plan_separable"]
 
@@ -213,25 +213,24 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         Declined: They are others, or it would not be faster.
     """
     tuning.require("separable")
-    if depthwise.after or not pointwise.is_pointwise or len(pointwise.kernel) != 2:
-        message = "a depthwise convolution runs as one with windows of one pixel in one group"
-        raise Declined(message)
+    decline_if(
+        depthwise.after or not pointwise.is_pointwise or len(pointwise.kernel) != 2,
+        "a depthwise convolution runs as one with windows of one pixel in one group",
+    )
     strips = plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning)
     blocks = SeparableSchedule(strips, pointwise.top)
     channels, fewest = blocks.channels, tuning.width
-    if channels > WIDTHS[-1] or pointwise.top[1] < fewest or not blocks.fits:
-        message = (
-            f"images of {strips.y[2:]}, {channels} channels to {pointwise.top[1]}; separable "
-            f"convolution takes {blocks.pixels} pixels or more for each thread, up to "
-            f"{WIDTHS[-1]} channels to {fewest} or more"
-        )
-        raise Declined(message)
+    decline_if(
+        channels > WIDTHS[-1] or pointwise.top[1] < fewest or not blocks.fits,
+        f"images of {strips.y[2:]}, {channels} channels to {pointwise.top[1]}; separable "
+        f"convolution takes {blocks.pixels} pixels or more for each thread, up to "
+        f"{WIDTHS[-1]} channels to {fewest} or more",
+    )
     spare = (blocks.waste - 1) * pointwise.top[1]
     wastes = blocks.waste > MOST_WASTE and spare > MOST_SPARE * tuning.width
-    if "separable" not in tuning.always and wastes:
-        message = (
-            f"images of {strips.y[2:]}, {blocks.pixels} pixels at a time, for {tuning.threads} "
-            "threads; separable convolution pays where these divide well"
-        )
-        raise Declined(message)
+    decline_if(
+        "separable" not in tuning.always and wastes,
+        f"images of {strips.y[2:]}, {blocks.pixels} pixels at a time, for {tuning.threads} "
+        "threads; separable convolution pays where these divide well",
+    )
     return blocks

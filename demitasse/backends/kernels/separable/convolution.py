@@ -18,17 +18,8 @@ from demitasse.backends.kernels.depthwise.convolution import (
 )
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled
+from demitasse.backends.kernels.language import compiled, structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    Arguments,
-    Code,
-    OptionalAddress,
-    Output,
-    Struct,
-)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -42,41 +33,41 @@ from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 from demitasse.backends.kernels.separable import LINE, LINES, UNROLLED, SeparableSchedule
 
 
-class SeparableFields(Struct):
+class SeparableFields(structs.Struct):
     """A depthwise convolution and a pointwise one."""
 
     depthwise: DepthwiseFields
     """The first; its output is the scratch memory."""
-    y: Output
+    y: structs.Output
     y_stride: Word
     """Elements from one pixel of the output to the next."""
     y_vector_stride: Word
     """Elements from a panel's first vector of a pixel's channels to its second."""
     channels: Word
     """Channels between the two."""
-    filters: Address
+    filters: structs.Address
     """Filters of the second: for each panel, channel after channel."""
     panels: Word
     quiet: Word
     """First panels during which nothing of the next block is prefetched."""
-    panel_table: Address
+    panel_table: structs.Address
     """The first filter of each panel."""
-    place_table: Address
+    place_table: structs.Address
     """Elements from the beginning of an output pixel to the first filter of each panel."""
     next_vector: Word
     """Filters from a panel's first vector to its second; fewer than a vector where there are fewer
     than two vectors of filters, some of which both hold then."""
-    offsets: Address
+    offsets: structs.Address
     """One offset for each channel of the output."""
-    other: OptionalAddress
+    other: structs.OptionalAddress
     """An image that is added, which lies as the output does."""
-    rectifier: Address
+    rectifier: structs.Address
     """Numbers of the epilogue: the slope of negative sums, or the limits."""
     most: Word
     """Pixels that are multiplied at a time."""
-    multiply: Code
+    multiply: structs.Code
     """The kernel that multiplies the pixels of a block with all filters."""
-    remainders: Address
+    remainders: structs.Address
     """For each number of pixels that a block leaves, the kernel that multiplies so few with a
     panel."""
     scratch_bytes: Word
@@ -210,7 +201,7 @@ class SeparableConvolution:
         )
         pixel_bytes = blocks.between.column_stride * FLOAT
         products = Products(strips.width, blocks.vectors, pixel_bytes, then[1].limited, adds)
-        self._arguments = Arguments(
+        self._arguments = structs.Arguments(
             SeparableFields.values(
                 depthwise=self.depthwise.values,
                 y_stride=y.column_stride,
@@ -222,7 +213,7 @@ class SeparableConvolution:
                 panel_table=np.array(blocks.panels, np.int64),
                 place_table=np.array([y.place(at) for at in blocks.panels], np.int64),
                 next_vector=blocks.next_vector,
-                other=RUNTIME if adds else None,
+                other=structs.RUNTIME if adds else None,
                 rectifier=then[1].numbers(),
                 most=products.most,
                 multiply=multiplying(products),

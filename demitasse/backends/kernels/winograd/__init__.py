@@ -12,7 +12,7 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering, filtering, has_filtering
-from demitasse.backends.step import Declined
+from demitasse.backends.step import decline_if
 
 FLOAT_BYTES = 4
 
@@ -269,15 +269,15 @@ def plan_winograd(
         Declined: The convolution is unsupported, or direct convolution costs less.
     """
     tuning.require("winograd")
-    if not _is_plain(op):
-        message = (
-            "winograd takes filters of 1, 2, 3, 5, 7 rows and columns, or 9 in one direction, of "
-            "stride 1"
-        )
-        raise Declined(message)
-    if min(x[1], y[1]) < tuning.width:
-        message = f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more"
-        raise Declined(message)
+    decline_if(
+        not _is_plain(op),
+        "winograd takes filters of 1, 2, 3, 5, 7 rows and columns, or 9 in one direction, of "
+        "stride 1",
+    )
+    decline_if(
+        min(x[1], y[1]) < tuning.width,
+        f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more",
+    )
     tiling = WinogradSchedule(
         filtering=filtering(op.kernel),
         images=x[0],
@@ -289,9 +289,10 @@ def plan_winograd(
         output=(y[2], y[3]),
         tuning=tuning,
     )
-    if "winograd" not in tuning.always and not pays(tiling, training=training):
-        message = "winograd would cost more than the definition in this shape"
-        raise Declined(message)
+    decline_if(
+        "winograd" not in tuning.always and not pays(tiling, training=training),
+        "winograd would cost more than the definition in this shape",
+    )
     return tiling
 
 

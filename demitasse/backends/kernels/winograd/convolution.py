@@ -17,7 +17,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Vector, choose, clamp_min, minimum
 from demitasse.backends.kernels.products import matrix_products
-from demitasse.backends.kernels.winograd import WinogradSchedule
+from demitasse.backends.kernels.winograd import WinogradSchedule, transforms
 from demitasse.backends.kernels.winograd.blocks import (
     ScratchLayout,
     StripFields,
@@ -26,18 +26,6 @@ from demitasse.backends.kernels.winograd.blocks import (
 )
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
-from demitasse.backends.kernels.winograd.transforms import (
-    ImageFields,
-    OutputFields,
-    Positions,
-    cut,
-    each_vector,
-    image_values,
-    rows_of_product,
-    some_rows,
-    times_vectors,
-    transform,
-)
 from demitasse.backends.ops import LOWEST
 
 
@@ -46,8 +34,8 @@ class ConvolutionFields(Struct):
 
     strips: StripFields
     products: ProductFields
-    x: ImageFields
-    y: OutputFields
+    x: transforms.ImageFields
+    y: transforms.OutputFields
     """The output; height and width are those before pooling."""
     rectifier: Address
     """Numbers of the epilogue: one slope for each output channel, or the limits."""
@@ -57,21 +45,25 @@ class ConvolutionFields(Struct):
 
 @ConvolutionFields.kernel("convolve")
 def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, pooled: bool, limited: bool) -> None:
-    forth = transform(k.module, "forth", (of.down.input, of.across.input), k.width)
+    forth = transforms.transform(k.module, "forth", (of.down.input, of.across.input), k.width)
     way_back = back(k.module, of, k.width, pool=pooled, limited=limited)
     p, y, by = f.products, f.y, POOLED if pooled else 1
     tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
     with each_block(k, f.strips) as block:
-        tiles = Positions(block.stack, tile_bytes, tile_position_bytes)
+        tiles = transforms.Positions(block.stack, tile_bytes, tile_position_bytes)
         sums = block.stack + p.sums_bytes
         with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, of.inputs, of.outputs, tiles)
+            transforms.cut(k, f.strips, f.x, block, forth, of.inputs, of.outputs, tiles)
         with block.stage(1), each_panel(k, p, block, of.positions) as panel:
             k.call_at(
                 panel.product, panel.tiles, tile_bytes, FLOAT, panel.filters, panel.row_bytes,
                 panel.sums, p.sum_stride * FLOAT, block.tiles, p.channels, 0, panel.remainders,
             )  # fmt: skip
-        with block.stage(2), each_strip(k, f.strips, block) as strip, each_vector(k, y) as tiled:
+        with (
+            block.stage(2),
+            each_strip(k, f.strips, block) as strip,
+            transforms.each_vector(k, y) as tiled,
+        ):
             down, across = of.outputs
             row = strip.image * y.image_stride + strip.row * (down // by) * y.row_stride
             target = y.at + row * FLOAT + tiled.pixel_bytes
@@ -124,8 +116,10 @@ class WinogradConvolution:
                 tiling.block_tiles,
                 self._scratch.sums_bytes,
             ),
-            "x": image_values(x, tiling.size, width, tiling.pad),
-            "y": image_values(y, self._written(y, pool=pool), width, of=OutputFields),
+            "x": transforms.image_values(x, tiling.size, width, tiling.pad),
+            "y": transforms.image_values(
+                y, self._written(y, pool=pool), width, of=transforms.OutputFields
+            ),
             "rectifier": self._rectifier,
             "offsets": self._offsets,
         }
@@ -188,12 +182,12 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
 
     def write(row: int, found: list[list[Vector]]) -> None:
         """Write a row of outputs, or the pooled row of two rows."""
-        values = times_vectors(k, across.output, found[0])
+        values = transforms.times_vectors(k, across.output, found[0])
         if pool:
             # a row or column that is not there is replaced by the one beside it
             following = zip(found[0], found[1], strict=True)
             under = [choose(rows > row + 1, other, one) for one, other in following]
-            under = times_vectors(k, across.output, under)
+            under = transforms.times_vectors(k, across.output, under)
             # NaN is never the largest, as in Caffe, nor is what a rectifier makes NaN of
             values = [
                 clamp_min(clamp_min(none, value), other)
@@ -211,10 +205,10 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
                     result = choose(output > none, result, lowest)
                 k.store(result, first + column_bytes * (place // step))
 
-    product = rows_of_product(
+    product = transforms.rows_of_product(
         k, down.output, side, positions, position_bytes * side, position_bytes
     )
-    for some in some_rows(down.outputs, side, width, step):
+    for some in transforms.some_rows(down.outputs, side, width, step):
         with k.when(rows > some.start):
             found = product(some)
             for row in some[::step]:

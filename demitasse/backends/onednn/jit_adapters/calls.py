@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -355,6 +355,7 @@ class GradientOperands:
             self.bias.done()
 
 
+@dataclass(eq=False)
 class ConvKernels:
     """Interface of the kernels that replace the library's primitives; here nothing does.
 
@@ -371,14 +372,15 @@ class ConvKernels:
             library's code.
     """
 
+    engine: Engine
+    x: ops.Shape
+    why: tuple[str, ...] = field(default=(), kw_only=True)
+
     pads_filters = False
     channels_last = False
     trains_channels_last = False
     gains_more = False
     takes_slopes = True
-
-    def __init__(self, engine: Engine, x: ops.Shape, why: tuple[str, ...] = ()) -> None:
-        self.engine, self.x, self.why = engine, x, why
 
     def within(self, x: Layout, y: Layout) -> ConvKernels:
         """Return the kernels that read and write images in these layouts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -84,7 +84,7 @@ def conv_kernels(
     Shapes: ``x``, ``y`` (N, C, *spatial).
     """
     if op.after:
-        return ConvKernels(engine, x, ("other pads after the axes than before",))
+        return ConvKernels(engine, x, why=("other pads after the axes than before",))
     tuning = engine.tuning.as_set(wanted())
     if max(op.kernel) == 1:  # a product of matrices, which the library does best
         if not training:
@@ -98,7 +98,7 @@ def conv_kernels(
             joined = _joins(op, followers, tuning)
             return DepthwiseKernels(engine, x, strips, joined=joined)
         except Declined as declined:
-            return ConvKernels(engine, x, (str(declined),))
+            return ConvKernels(engine, x, why=(str(declined),))
     groups = None
     if not training:
         with suppress(Declined):
@@ -118,7 +118,7 @@ def conv_kernels(
     try:
         return DirectKernels(engine, x, plan_direct(op, x, y, tuning))
     except Declined as declined:
-        return ConvKernels(engine, x, (tiled, str(declined)))
+        return ConvKernels(engine, x, why=(tiled, str(declined)))
 
 
 def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
@@ -138,14 +138,12 @@ def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
     return False
 
 
+@dataclass(eq=False)
 class PointwiseKernels(ConvKernels):
     """1x1 convolutions that the library has none for: into a larger output, or within limits."""
 
+    parts: PointwiseSchedule
     takes_slopes = False
-
-    def __init__(self, engine: Engine, x: ops.Shape, parts: PointwiseSchedule) -> None:
-        super().__init__(engine, x)
-        self.parts = parts
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         parts, channel_slice = self.parts, operands.target.layout.channel_slice
@@ -160,18 +158,16 @@ class PointwiseKernels(ConvKernels):
         return ConvCall(self.engine, operands, parts.code, make)
 
 
+@dataclass(eq=False)
 class DepthwiseKernels(ConvKernels):
     """Convolutions of each channel by itself, without gradients.
 
-    Args:
+    Attributes:
         joined: True if it is fused with the convolution behind it.
     """
 
-    def __init__(
-        self, engine: Engine, x: ops.Shape, strips: DepthwiseSchedule, *, joined: bool
-    ) -> None:
-        super().__init__(engine, x)
-        self.strips, self.joined = strips, joined
+    strips: DepthwiseSchedule
+    joined: bool = field(kw_only=True)
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         strips = self.strips
@@ -228,14 +224,12 @@ class DepthwiseKernels(ConvKernels):
         return argument
 
 
+@dataclass(eq=False)
 class NarrowKernels(ConvKernels):
     """Convolutions to few channels, without gradients."""
 
+    lines: FewOutputsSchedule
     gains_more = True
-
-    def __init__(self, engine: Engine, x: ops.Shape, lines: FewOutputsSchedule) -> None:
-        super().__init__(engine, x)
-        self.lines = lines
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         lines = self.lines
@@ -403,15 +397,13 @@ class TransposedGradientCall(KernelCall):
         np.add.reduce(each, axis=0, out=bias[:m])
 
 
+@dataclass(eq=False)
 class GroupedKernels(ConvKernels):
     """Convolutions of groups of few channels."""
 
+    groups: GroupedSchedule
     channels_last = True
     gains_more = True
-
-    def __init__(self, engine: Engine, x: ops.Shape, groups: GroupedSchedule) -> None:
-        super().__init__(engine, x)
-        self.groups = groups
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         return None if pool else self._grouped(ConvCall, self.groups, operands)

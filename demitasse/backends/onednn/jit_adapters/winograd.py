@@ -12,14 +12,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.winograd import WinogradSchedule, can_pool_tiles
 from demitasse.backends.onednn.arguments import CachedReorder
-from demitasse.backends.onednn.jit_adapters.calls import (
-    ConvKernels,
-    ConvOperands,
-    FilterGradientCall,
-    GradientOperands,
-    PackedConvCall,
-    images_in_vectors,
-)
+from demitasse.backends.onednn.jit_adapters import calls
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -32,7 +25,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 
 
-class WinogradKernels(ConvKernels):
+class WinogradKernels(calls.ConvKernels):
     """Kernels of Winograd's filtering."""
 
     gains_more = True
@@ -47,21 +40,21 @@ class WinogradKernels(ConvKernels):
         self.trains_channels_last = any(count % width for count in counts)
         self._filters: TransformedFilters | None = None
 
-    def within(self, x: Layout, y: Layout) -> ConvKernels:
+    def within(self, x: Layout, y: Layout) -> calls.ConvKernels:
         width = self.tiling.width
-        if not (images_in_vectors(x, width) and images_in_vectors(y, width)):
+        if not (calls.images_in_vectors(x, width) and calls.images_in_vectors(y, width)):
             why = f"the layouts of the images have no blocks of {width} channels"
-            return ConvKernels(self.engine, self.x, (why,))
+            return calls.ConvKernels(self.engine, self.x, why=(why,))
         self._filters = self._transformed()
         return self
 
     def _transformed(self) -> TransformedFilters:
         return TransformedFilters(self.engine, self.tiling, kept=not self._training)
 
-    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> WinogradCall | None:
+    def forward(self, operands: calls.ConvOperands, pool: ops.Pool | None) -> WinogradCall | None:
         tiling = self.tiling
         ends = operands.source.layout, operands.target.layout
-        x, y = (images_in_vectors(layout, tiling.width) for layout in ends)
+        x, y = (calls.images_in_vectors(layout, tiling.width) for layout in ends)
         if x is None or y is None or (pool and not can_pool_tiles(tiling, pool)):
             return None
         if pool and operands.then.limited:  # minus infinity would not become the least number
@@ -71,9 +64,9 @@ class WinogradKernels(ConvKernels):
         filters = filters or self._transformed()
         return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
 
-    def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
+    def weights(self, operands: calls.GradientOperands) -> calls.FilterGradientCall | None:
         engine, tiling, arguments = self.engine, self.tiling, (operands.source, operands.dy)
-        x, y = (images_in_vectors(argument.layout, tiling.width) for argument in arguments)
+        x, y = (calls.images_in_vectors(argument.layout, tiling.width) for argument in arguments)
         if x is None or y is None:
             return None
 
@@ -91,13 +84,13 @@ class WinogradKernels(ConvKernels):
             sums = engine.scratch_for(Arg.WEIGHTS, kernel().sums_size)
             kernel()(source, dy, weight, bias, scratch, sums)
 
-        return FilterGradientCall(engine, operands, tiling.code, write)
+        return calls.FilterGradientCall(engine, operands, tiling.code, write)
 
-    def data(self, operands: ConvOperands) -> WinogradCall | None:
+    def data(self, operands: calls.ConvOperands) -> WinogradCall | None:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
         turned = self.tiling.backward
         ends = operands.source.layout, operands.target.layout
-        x, y = (images_in_vectors(layout, turned.width) for layout in ends)
+        x, y = (calls.images_in_vectors(layout, turned.width) for layout in ends)
         if x is None or y is None:
             return None
 
@@ -123,7 +116,7 @@ class TransformedFilters:
 
         return Filters(self._tiling)
 
-    def of(self, operands: ConvOperands) -> np.ndarray:
+    def of(self, operands: calls.ConvOperands) -> np.ndarray:
         """Return them as the parameter is now, or as they were given; to be used at once."""
         if not operands.external_weights:
             return self._copy.of(operands.weight.data_memory, self._engine)
@@ -147,14 +140,14 @@ class TransformedFilters:
         return self._copy.nbytes + (0 if self._given is None else self._given.nbytes)
 
 
-class WinogradCall(PackedConvCall):
+class WinogradCall(calls.PackedConvCall):
     """A convolution over tiles."""
 
     def __init__(
         self,
         engine: Engine,
         tiling: WinogradSchedule,
-        operands: ConvOperands,
+        operands: calls.ConvOperands,
         images: tuple[Images, Images],
         filters: TransformedFilters,
         *,

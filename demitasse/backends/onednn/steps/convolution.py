@@ -68,9 +68,9 @@ class WindowStep(OnednnStep[C]):
     def __init__(self, engine: Engine, op: C, at: Operands) -> None:
         super().__init__(engine, op, at)
         axes = len(op.kernel)
-        if not 1 <= axes <= MOST_AXES:
-            message = f"{axes} spatial axes; oneDNN takes 1 to {MOST_AXES}"
-            raise Declined(message)
+        decline_if(
+            not 1 <= axes <= MOST_AXES, f"{axes} spatial axes; oneDNN takes 1 to {MOST_AXES}"
+        )
         decline_if(len(at.bottom) != 1, f"{len(at.bottom)} bottoms; oneDNN's Step takes one")
         g = self.geometry()
         self.image, self.maps = (g.n, g.channels, *g.spatial), (g.n, g.maps, *g.positions)
@@ -143,12 +143,9 @@ class ConvStep(WindowStep[ops.Conv]):
         super().__init__(engine, op, at)
         self.bias = engine.plain((self.maps[1],)) if op.bias else None
         self.images: tuple[Image, Image] = (engine.any, engine.any)
-        self.kernels = conv_kernels(
-            engine, op, self.image, self.maps, at.followers, training=at.backward
-        )
-        self.transposed = (
-            transposed_kernels(engine, op, self.image, self.maps) if at.backward else None
-        )
+        ends = self.image, self.maps
+        self.kernels = conv_kernels(engine, op, *ends, at.followers, training=at.backward)
+        self.transposed = transposed_kernels(engine, op, *ends) if at.backward else None
 
     def prepare(self) -> None:
         found, top = self._choose(), self.at.top[0]

@@ -13,14 +13,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Call, GradArg, InputArg, OutputArg, ParamArg
-from demitasse.backends.onednn.jit_adapters.calls import (
-    IMAGE_AXES,
-    ConvKernels,
-    ConvOperands,
-    GradientOperands,
-    PackedConvCall,
-    kernel_tuning,
-)
+from demitasse.backends.onednn.jit_adapters import calls
 from demitasse.backends.onednn.jit_adapters.convolutions import conv_kernels
 from demitasse.backends.onednn.jit_adapters.winograd import WinogradKernels
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
@@ -86,10 +79,10 @@ class DeconvStep(WindowStep[ops.Deconv]):
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
         operands = self._operands(x, y)
         with suppress(Declined):
-            return OverlapCall(engine, op, operands, kernel_tuning(engine, "overlap_add"))
+            return OverlapCall(engine, op, operands, calls.kernel_tuning(engine, "overlap_add"))
         return None
 
-    def _kernels(self) -> ConvKernels:
+    def _kernels(self) -> calls.ConvKernels:
         """Return the kernels of that convolution, whose passes are those of a deconvolution."""
         op, (x, _, y) = self.op, self.hint.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         turned = ops.Conv(
@@ -99,15 +92,15 @@ class DeconvStep(WindowStep[ops.Deconv]):
         )  # fmt: skip
         kernels = conv_kernels(self.engine, turned, self.image, self.maps, training=True)
         if not isinstance(kernels, WinogradKernels):
-            return ConvKernels(self.engine, self.image)
+            return calls.ConvKernels(self.engine, self.image)
         return kernels.within(x, y)
 
-    def _operands(self, x: Layout, y: Layout) -> ConvOperands:
+    def _operands(self, x: Layout, y: Layout) -> calls.ConvOperands:
         """Return the operands of the forward pass in kernels."""
         at, bias = self.at, None
         if self.op.bias:
             bias = InputArg(Arg.BIAS, at.params[1], self.engine.plain((self.image[1],)))
-        return ConvOperands(*self.in_and_out(x, y), at.params[0], at.layouts, bias)
+        return calls.ConvOperands(*self.in_and_out(x, y), at.params[0], at.layouts, bias)
 
     kind = Pass.TRAINING  # what gradients refer to
 
@@ -180,7 +173,9 @@ class DeconvStep(WindowStep[ops.Deconv]):
         plain, packed = (
             GradArg(Arg.DIFF_WEIGHTS, at.params[0], layout) for layout in (engine.plain(self.w), w)
         )
-        jit_call = self.kernels.weights(GradientOperands(source, bottom, plain, None, at.layouts))
+        jit_call = self.kernels.weights(
+            calls.GradientOperands(source, bottom, plain, None, at.layouts)
+        )
         return jit_call or Call(engine, found, [source, bottom, packed])
 
     def _data_gradient(self) -> Runnable:
@@ -188,7 +183,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         dy, w, dx = found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         source = InputArg(Arg.SRC, at.top[0], dy, diff=True)
         target = OutputArg(Arg.DST, at.bottom[0], dx, diff=True)
-        operands = ConvOperands(source, target, at.params[0], at.layouts)
+        operands = calls.ConvOperands(source, target, at.params[0], at.layouts)
         weight = ParamArg(Arg.WEIGHTS, at.params[0], w)
         jit_call = self.kernels.forward(operands, None)
         return jit_call or Call(self.engine, found, [source, weight, target])
@@ -214,17 +209,17 @@ def overlaps(op: ops.Deconv) -> bool:
 
     The library pads few channels to sixteen, and multiplies with the padding.
     """
-    images = len(op.bottom) == IMAGE_AXES and op.axis == 1
+    images = len(op.bottom) == calls.IMAGE_AXES and op.axis == 1
     alone = op.group == 1 and all(n == 1 for n in op.dilation)
     whole = all(size % step == 0 for size, step in zip(op.kernel, op.stride, strict=True))
     return images and alone and whole and op.top[1] < BLOCK
 
 
-class OverlapCall(PackedConvCall):
+class OverlapCall(calls.PackedConvCall):
     """A deconvolution of one group over two axes, with the channels last."""
 
     def __init__(
-        self, engine: Engine, op: ops.Deconv, operands: ConvOperands, tuning: Tuning
+        self, engine: Engine, op: ops.Deconv, operands: calls.ConvOperands, tuning: Tuning
     ) -> None:
         from demitasse.backends.kernels.col2im import Col2Im
 

@@ -37,9 +37,9 @@ def summed(
 ) -> Runnable:
     """Return target = sum of factor * source, all in one layout."""
     count, plain = len(sources), all(factor == 1 for factor in factors)
-    if rectify and not plain:
-        message = f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
-        raise Declined(message)
+    decline_if(
+        rectify and not plain, f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
+    )
     reads = [
         InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
     ]
@@ -104,9 +104,8 @@ def _relu(slope: float = 0.0) -> Function:
 
 
 def _elu(alpha: float) -> Function:
-    known: Literal["input", "bottom"] = "bottom"
-    if alpha < 0:  # the result does not have the sign of the input
-        known = "input"
+    # of a negative alpha, the result does not have the sign of the input
+    known: Literal["input", "bottom"] = "input" if alpha < 0 else "bottom"
     return Function("elu", (alpha,), "elu_slope", known, of_both=True)
 
 
@@ -264,9 +263,9 @@ class SumStep(OnednnStep[ops.Eltwise]):
         super().__init__(engine, op, at)
         decline_if(op.operation != "SUM", f"{op.operation}; oneDNN's Step is for SUM")
         memories = {id(blob.data_memory) for blob in (*at.bottom, *at.top)}
-        if len(memories) <= len(at.bottom):
-            message = "blobs that share a memory; oneDNN adds different ones"
-            raise Declined(message)
+        decline_if(
+            len(memories) <= len(at.bottom), "blobs that share a memory; oneDNN adds different ones"
+        )
         decline_if(not op.shape, "0 axes; oneDNN takes 1 to 12")
 
     def prepare(self) -> None:

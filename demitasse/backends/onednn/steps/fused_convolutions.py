@@ -174,13 +174,11 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
 
     def _product(self, *matrices: tuple[Argument, int]) -> Call:
         """Return the product of the first two, of which the third is made; each is seen so."""
-        engine, arguments = self.engine, []
         for argument, seen in matrices:
             argument.descriptor = seen
-            arguments.append(argument)
         (_, one), (_, two), (_, result) = matrices
-        found = engine.describe("matmul", one, two, None, result)
-        return Call(engine, found, arguments)
+        found = self.engine.describe("matmul", one, two, None, result)
+        return Call(self.engine, found, [argument for argument, _ in matrices])
 
     def _rows(self, channels: int, *, turned: bool = False) -> int:
         """Return how the groups' matrices lie: pixels by channels, or the other way round."""

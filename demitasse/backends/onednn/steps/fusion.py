@@ -90,9 +90,10 @@ def _norm(
     step = NormStep(engine, chain[0], parts, names)
     step.prepare()
     if whole.backward:
-        if step.jit_forward is None and not whole.in_place:
-            message = "its top is not its bottom; oneDNN leaves no gradient behind the norm"
-            raise Declined(message)
+        decline_if(
+            step.jit_forward is None and not whole.in_place,
+            "its top is not its bottom; oneDNN leaves no gradient behind the norm",
+        )
         step.prepare_backward()
     return step
 

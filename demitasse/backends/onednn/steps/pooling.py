@@ -38,12 +38,12 @@ class PoolStep(OnednnStep[ops.Pool]):
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(op.tops > 1, "a second top; oneDNN's Step writes one")
-        if len(op.bottom) not in IMAGE_AXES:
-            message = f"{len(op.kernel)} spatial axes; oneDNN takes 1 to 3"
-            raise Declined(message)
-        if some_empty(op):
-            message = "windows outside the image; oneDNN takes those with elements of it"
-            raise Declined(message)
+        decline_if(
+            len(op.bottom) not in IMAGE_AXES, f"{len(op.kernel)} spatial axes; oneDNN takes 1 to 3"
+        )
+        decline_if(
+            some_empty(op), "windows outside the image; oneDNN takes those with elements of it"
+        )
         self.algorithm = algorithm(op)
         self.largest = op.method == "MAX" and len(op.kernel) == 2
         none = tuple(0 for _ in op.kernel)

@@ -107,12 +107,13 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
     def prepare_backward(self) -> None:
         at, op = self.at, self.op
         wanted, last = at.param_propagate_down, self.first_state + 1
-        if at.propagate_down[1]:
-            message = "a gradient of the marks where sequences begin, which have none"
-            raise Declined(message)
-        if any(i < len(wanted) and wanted[i] and not wanted[i - 1] for i in (1, last + 1)):
-            message = "a bias that is learned without its weight; oneDNN computes both gradients"
-            raise Declined(message)
+        decline_if(
+            at.propagate_down[1], "a gradient of the marks where sequences begin, which have none"
+        )
+        decline_if(
+            any(i < len(wanted) and wanted[i] and not wanted[i - 1] for i in (1, last + 1)),
+            "a bias that is learned without its weight; oneDNN computes both gradients",
+        )
         self.dz = np.zeros_like(self.z)
         known = self.z if self.hidden is None else self.hidden
         self.kept_bytes += self.dz.nbytes

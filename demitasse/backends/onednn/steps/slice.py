@@ -52,10 +52,8 @@ class SliceStep(OnednnStep[ops.Slice]):
         if engine.library is None:
             arguments = [InputArg(Arg.SRC, top, one, diff=True)
                          for top, one in zip(at.top, parts, strict=True)]  # fmt: skip
-            bottom, axis = at.bottom[0], self.op.axis
-            self.backward_calls = [
-                *copies_into(engine, arguments, bottom, self._whole, axis, diff=True)
-            ]
+            ends = at.bottom[0], self._whole, self.op.axis
+            self.backward_calls += copies_into(engine, arguments, *ends, diff=True)
             return
         found = describe_concat(engine, self._whole.handle, self.op.axis, parts)
         pairs = enumerate(zip(at.top, parts, strict=True))
