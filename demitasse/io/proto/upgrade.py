@@ -140,10 +140,7 @@ def upgrade_solver(solver: SolverParameter) -> list[str]:
         return []
     old = SolverParameter.SolverType.Name(solver.solver_type)
     if solver.HasField("type"):
-        message = (
-            f"the solver has both solver_type: {old} and type: {solver.type!r}; "
-            "solver_type is the old name: remove it"
-        )
+        message = f"got both solver_type: {old} and type: {solver.type!r}; remove solver_type"
         raise PrototxtError(message, code=ErrorCode.CONFLICT, field="solver_type")
     solver.type = next(name for name in SOLVER_TYPES if name.upper() == old)
     solver.ClearField("solver_type")
