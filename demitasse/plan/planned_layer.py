@@ -15,8 +15,7 @@ from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.layers.base import Layer
 from demitasse.plan.layout import LayoutAssignment
 
-CACHED_SHAPES = 16
-"""Number of shapes of its blobs for which a layer's Steps stay prepared."""
+CACHED_SHAPES = 16  # number of shapes of its blobs for which a layer's Steps stay prepared
 
 
 Key = tuple[object, ...]

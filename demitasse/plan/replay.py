@@ -18,13 +18,7 @@ from typing import Any, NamedTuple, Self
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
 from demitasse.backends.kernel_cache import LRUCache
-from demitasse.backends.recording import (
-    NotRecorded,
-    Program,
-    Recorder,
-    Recording,
-    TracingRecorder,
-)
+from demitasse.backends.recording import NotRecorded, Program, Recorder, Recording, TracingRecorder
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct

@@ -45,8 +45,7 @@ def new_uid() -> bytes:
         return bytes(nccl.get_unique_id())
 
 
-SUCCESS, NOT_READY = 0, 600
-"""Answers of CUDA about an event."""
+SUCCESS, NOT_READY = 0, 600  # answers of CUDA about an event
 
 
 class NcclConnector:
