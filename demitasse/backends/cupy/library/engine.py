@@ -102,8 +102,6 @@ class Engine(ABC):
         """Bytes of working memory that this thread's Steps take turns with."""
         return 0
 
-    # -- kernels -------------------------------------------------------------------------------
-
     def elementwise(
         self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
     ) -> Launch:
@@ -154,8 +152,6 @@ class Engine(ABC):
         self, family: str, name: str, flags: tuple[str, ...], grid: Grid, numbers: tuple[Any, ...]
     ) -> Launch:
         """Return kernel ``name`` of ``family``, compiled with ``flags``, bound to its numbers."""
-
-    # -- memory --------------------------------------------------------------------------------
 
     @abstractmethod
     def scratch(self, dtype: str, *counts: int) -> list[Array]:
