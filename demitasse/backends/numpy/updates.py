@@ -192,11 +192,6 @@ def _divide_by_root(u: Update, g: np.ndarray, h: np.ndarray, t: np.ndarray) -> N
 
 
 CHANGES: dict[str, Change] = {
-    "SGD": _sgd,
-    "Nesterov": _nesterov,
-    "AdaGrad": _adagrad,
-    "RMSProp": _rmsprop,
-    "AdaDelta": _adadelta,
-    "Adam": _adam,
-    "AdamW": _adam,
-}
+    "SGD": _sgd, "Nesterov": _nesterov, "AdaGrad": _adagrad, "RMSProp": _rmsprop,
+    "AdaDelta": _adadelta, "Adam": _adam, "AdamW": _adam,
+}  # fmt: skip

@@ -328,12 +328,10 @@ class Cudnn:
     def prepare(self, convolution: Convolution, rival: Rival | None = None) -> Executable:
         """Return a convolution ready to run; see ``Engine.prepare_convolution``."""
         rules = Rules(
-            tf32=rounds_to_tf32(),
-            deterministic=bool(settings.get("deterministic")),
-            most_workspace=self.device.column_budget,
-            timed=bool(settings.get("cudnn_autotune")),
+            tf32=rounds_to_tf32(), deterministic=bool(settings.get("deterministic")),
+            most_workspace=self.device.column_budget, timed=bool(settings.get("cudnn_autotune")),
             narrow=convolution.dtype in ARRAYS,
-        )
+        )  # fmt: skip
         other = None if rival is None else partial(self._time_rival, rival, convolution)
         graph, choice = self._plans.graph(convolution, rules, other)
         self.handle()  # so that none is made while a CUDA graph is recorded
