@@ -27,8 +27,7 @@ BUILT_IN = {
 }
 """Name -> module and class there, or a function that returns the class; as entry points have it."""
 
-GROUP = "demitasse.backends"
-"""Entry points of packages that add backends."""
+GROUP = "demitasse.backends"  # entry points of packages that add backends
 
 TORCH_DEVICES = ("mps", "xpu", "hpu", "xla")
 """Devices that PyTorch alone computes on; their names here begin with ``torch:``."""

@@ -16,14 +16,12 @@ Stored = Literal["float", "half", "bfloat16"]
 
 STORAGES: tuple[Stored, ...] = ("float", "half", "bfloat16")
 
-ARRAYS: Mapping[str, str] = {"half": "float16", "bfloat16": "uint16"}
-"""Array dtype by storage name."""
+ARRAYS: Mapping[str, str] = {"half": "float16", "bfloat16": "uint16"}  # array dtype by storage name
 
 INFINITE: Mapping[str, np.uint16] = {"half": np.uint16(0x7C00), "bfloat16": np.uint16(0x7F80)}
 """Bits of infinity."""
 
-MAGNITUDE = np.uint16(0x7FFF)
-"""All bits but that of the sign."""
+MAGNITUDE = np.uint16(0x7FFF)  # all bits but that of the sign
 
 ROUND, QUIET, FRACTION = np.uint32(0x7FFF), np.uint16(0x0040), np.uint32(16)
 

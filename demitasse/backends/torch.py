@@ -35,8 +35,6 @@ class TorchBackend(Backend):
         self._on_host = self.array_device.type == "cpu"
         self.has_float64 = self.array_device.type != "mps"
 
-    # -- where ---------------------------------------------------------------------------------
-
     @classmethod
     def devices(cls) -> list[str]:
         torch, _ = _library()
@@ -74,8 +72,6 @@ class TorchBackend(Backend):
             )
             raise OutOfMemoryError(message, device=f"torch:{self.index}") from error
 
-    # -- arrays --------------------------------------------------------------------------------
-
     def zeros(self, size: int, dtype: str) -> Array:
         with self._failures():
             return self._torch.zeros(size, dtype=self.dtype(dtype), device=self.array_device)
@@ -112,8 +108,6 @@ class TorchBackend(Backend):
         result = self._torch.zeros((size, rows.shape[1]), dtype=rows.dtype)
         return result.index_add_(0, indices, rows)
 
-    # -- work ----------------------------------------------------------------------------------
-
     def synchronize(self) -> None:
         if not self._on_host:
             self._torch.accelerator.synchronize(self.array_device)
@@ -128,8 +122,6 @@ class TorchBackend(Backend):
         # PyTorch stores 32-bit words without a sign, but does not compare them
         words = random.bits(seed, stream, passes, count, first)
         return self.asarray(words.astype(np.int64))
-
-    # -- functions -----------------------------------------------------------------------------
 
     def custom_gradient(
         self,

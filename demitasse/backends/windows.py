@@ -192,14 +192,10 @@ class ConvGeometry:
     def between(cls, op: Conv, image: Shape, maps: Shape) -> ConvGeometry:
         """Return the geometry of an operation whose image and map have these shapes."""
         return cls(
-            n=math.prod(image[: op.axis]),
-            group=op.group,
-            channels=image[op.axis],
-            maps=maps[op.axis],
-            spatial=image[op.axis + 1 :],
-            positions=maps[op.axis + 1 :],
+            n=math.prod(image[: op.axis]), group=op.group, channels=image[op.axis],
+            maps=maps[op.axis], spatial=image[op.axis + 1 :], positions=maps[op.axis + 1 :],
             window=Window(op.kernel, op.stride, op.pad, op.dilation, op.after),
-        )
+        )  # fmt: skip
 
     @property
     def image_plane(self) -> int:

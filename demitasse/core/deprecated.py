@@ -105,53 +105,40 @@ def renamed_arguments(**names: str) -> Callable[[Function], Function]:
 ADDRESSES = {f"demitasse.{name}": f"demitasse.compat.{name}" for name in ("pycaffe", "cvdnn")}
 """Public names of packages that stay for good, and the folders of their files."""
 
-MOVED = {
-    "demitasse.cards": "demitasse.inference.cards",
-    "demitasse.atomic": "demitasse.core.atomic",
-    "demitasse.config": "demitasse.core.config",
-    "demitasse.data": "demitasse.io.data",
-    "demitasse.device": "demitasse.core.device",
-    "demitasse.export": "demitasse.interop",
-    "demitasse.intake": "demitasse.interop.onnx_import",
-    "demitasse.layers.facts": "demitasse.layers.metadata",
-    "demitasse.log": "demitasse.core.log",
-    "demitasse.parallel": "demitasse.training.distributed",
-    "demitasse.prediction": "demitasse.inference.prediction",
-    "demitasse.proto": "demitasse.io.proto",
-    "demitasse.serving": "demitasse.inference.serving",
-    "demitasse.solvers": "demitasse.training",
-    "demitasse.testing.against": "demitasse.testing.compare_models",
-    "demitasse.testing.differences": "demitasse.testing.error_stats",
-    "demitasse.testing.others": "demitasse.testing.reference",
-    "demitasse.testing.training": "demitasse.testing.comparison",
-    "demitasse.tracking": "demitasse.training.tracking",
-    "demitasse.weights": "demitasse.io.weights",
-}
+
+def _in_package(names: Mapping[str, str]) -> dict[str, str]:
+    return {f"demitasse.{old}": f"demitasse.{new}" for old, new in names.items()}
+
+
+MOVED = _in_package({
+    "cards": "inference.cards", "atomic": "core.atomic", "config": "core.config", "data": "io.data",
+    "device": "core.device", "export": "interop", "intake": "interop.onnx_import",
+    "layers.facts": "layers.metadata", "log": "core.log", "parallel": "training.distributed",
+    "prediction": "inference.prediction", "proto": "io.proto", "serving": "inference.serving",
+    "solvers": "training", "testing.against": "testing.compare_models",
+    "testing.differences": "testing.error_stats", "testing.others": "testing.reference",
+    "testing.training": "testing.comparison", "tracking": "training.tracking",
+    "weights": "io.weights",
+})  # fmt: skip
 """Deprecated names of packages, and the present ones."""
 
-RENAMED = {
-    "demitasse.layers.data_layers.image_seg_data": "demitasse.layers.data_layers.image_data",
-    "demitasse.memory.guard": "demitasse.memory.transfers",
-    "demitasse.net.memory_use": "demitasse.net.memory_usage",
-    "demitasse.plan.stopwatch": "demitasse.plan.report",
-    "demitasse.data.databases.annotated": "demitasse.io.data.databases.datum",
-    "demitasse.data.images.decode": "demitasse.io.data.images.codecs",
-    "demitasse.data.images.encode": "demitasse.io.data.images.codecs",
-    "demitasse.data.images.interpolate": "demitasse.io.data.images.resize",
-    "demitasse.data.sources.hdf5": "demitasse.io.data.sources.arrays",
-    "demitasse.data.sources.label_images": "demitasse.io.data.sources.image_list",
-    "demitasse.data.sources.memory": "demitasse.io.data.sources.arrays",
-    "demitasse.data.transform.augment.annotated": "demitasse.io.data.transform.augment",
-    "demitasse.data.transform.augment.augmenter": "demitasse.io.data.transform.augment",
-    "demitasse.weights.npy": "demitasse.io.weights.npz",
-    "demitasse.weights.pairing": "demitasse.io.weights.load",
-    "demitasse.weights.read": "demitasse.io.weights.formats",
-    "demitasse.solvers.snapshot": "demitasse.training.checkpoint.snapshot",
-    "demitasse.solvers.distributions": "demitasse.training.report",
-    "demitasse.solvers.surviving": "demitasse.training.distributed.fault_tolerance",
-    "demitasse.notebook.tables": "demitasse.notebook.show",
-    "demitasse.training.tracking.json_lines": "demitasse.training.tracking.logger",
-}
+RENAMED = _in_package({
+    "layers.data_layers.image_seg_data": "layers.data_layers.image_data",
+    "memory.guard": "memory.transfers", "net.memory_use": "net.memory_usage",
+    "plan.stopwatch": "plan.report", "data.databases.annotated": "io.data.databases.datum",
+    "data.images.decode": "io.data.images.codecs", "data.images.encode": "io.data.images.codecs",
+    "data.images.interpolate": "io.data.images.resize",
+    "data.sources.hdf5": "io.data.sources.arrays",
+    "data.sources.label_images": "io.data.sources.image_list",
+    "data.sources.memory": "io.data.sources.arrays",
+    "data.transform.augment.annotated": "io.data.transform.augment",
+    "data.transform.augment.augmenter": "io.data.transform.augment",
+    "weights.npy": "io.weights.npz", "weights.pairing": "io.weights.load",
+    "weights.read": "io.weights.formats", "solvers.snapshot": "training.checkpoint.snapshot",
+    "solvers.distributions": "training.report",
+    "solvers.surviving": "training.distributed.fault_tolerance", "notebook.tables": "notebook.show",
+    "training.tracking.json_lines": "training.tracking.logger",
+})  # fmt: skip
 """Present names of modules that have another name in their new package."""
 
 

@@ -42,30 +42,19 @@ NET: Mapping[str, str] = {
 """Attributes of models in PyTorch, Keras and pycaffe."""
 
 SOLVER: Mapping[str, str] = {
-    "epoch": "solver.iter",
-    "get_lr": "solver.lr",
-    "iteration": "solver.iter",
-    "learning_rate": "solver.lr, or solver.next_lr",
-    "loss": "solver.smoothed_loss",
-    "model": "solver.net",
-    "optimizer": "solver.param",
-    "save": "solver.snapshot()",
+    "epoch": "solver.iter", "get_lr": "solver.lr", "iteration": "solver.iter",
+    "learning_rate": "solver.lr, or solver.next_lr", "loss": "solver.smoothed_loss",
+    "model": "solver.net", "optimizer": "solver.param", "save": "solver.snapshot()",
     "train": "solver.solve(), solver.step(n) or solver.fit(x, y)",
     "zero_grad": "solver.net.clear_param_diffs()",
-}
+}  # fmt: skip
 """Attributes of trainers and optimizers."""
 
 BLOB: Mapping[str, str] = {
-    "cpu": "blob.data",
-    "detach": "blob.data",
-    "grad": "blob.diff",
-    "item": "blob.data.item()",
-    "numpy": "blob.data",
-    "requires_grad": "blob.lr_mult",
-    "size": "blob.count",
-    "value": "blob.data",
-    "values": "blob.data",
-}
+    "cpu": "blob.data", "detach": "blob.data", "grad": "blob.diff", "item": "blob.data.item()",
+    "numpy": "blob.data", "requires_grad": "blob.lr_mult", "size": "blob.count",
+    "value": "blob.data", "values": "blob.data",
+}  # fmt: skip
 """Attributes of tensors."""
 
 MODULE: Mapping[str, str] = {

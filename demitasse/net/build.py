@@ -51,9 +51,6 @@ log = get_logger(__name__)
 WORTH_THREADS = 1 << 18  # elements of parameters from which threads are faster than none
 
 
-# -- arguments ---------------------------------------------------------------------------------
-
-
 def read_source(
     source: str | os.PathLike[str] | NetParameter, ignore_unknown_fields: bool
 ) -> ReadNet:
@@ -125,9 +122,6 @@ def as_sequence(weights: Any) -> Iterable[Any]:
     if isinstance(weights, (str, os.PathLike, NetParameter)):
         return (weights,)
     return tuple(weights)
-
-
-# -- layers and blobs --------------------------------------------------------------------------
 
 
 def layer_label(layer: Layer | LayerParameter) -> str:

@@ -52,15 +52,9 @@ class NetFunction:
         message = net.source_message()
         _declare_inputs(message, net)
         self._net = copy = type(net)(
-            message,
-            device=self.device.functional(),
-            dtype=net.dtype,
-            optimize=False,
-            seed=net.seed,
-            base_dir=net.base_dir,
-            storage="float",
-            force_backward=True,
-        )
+            message, device=self.device.functional(), dtype=net.dtype, optimize=False,
+            seed=net.seed, base_dir=net.base_dir, storage="float", force_backward=True,
+        )  # fmt: skip
         self._backend = copy.device.backend
         structure = copy.structure
         self._bindings = structure.bindings()
@@ -78,8 +72,6 @@ class NetFunction:
         self._state = {name: blobs for name, blobs in state.items() if blobs}
         self._run = self._backend.opaque(self._apply)
         self._clear()
-
-    # -- parameters ----------------------------------------------------------------------------
 
     @property
     def params(self) -> dict[str, tuple[Array, ...]]:
@@ -123,8 +115,6 @@ class NetFunction:
         xp = self._backend.xp
         terms = [xp.sum(outputs[name]) * weight for name, weight in self.loss_weights.items()]
         return sum(terms[1:], start=terms[0])
-
-    # -- the function --------------------------------------------------------------------------
 
     def __call__(
         self,
@@ -174,15 +164,8 @@ class NetFunction:
             new[name] = tuple(next(rest) for _ in blobs)
         return outputs, new
 
-    # -- details -------------------------------------------------------------------------------
-
     def _apply(self, key: int | None, *arrays: Array) -> Sequence[Array]:
-        """Return outputs and new state in one sequence.
-
-        Args:
-            key: Number of the pass, if it is no array.
-            arrays: Parameters, state, inputs, and a number of the pass that is an array.
-        """
+        """Return outputs and new state; ``arrays`` are parameters, state, inputs, perhaps a key."""
         call = _Call(self, key)
         return self._backend.custom_gradient(call.forward, call.backward)(*arrays)
 
@@ -207,11 +190,7 @@ class NetFunction:
         return found
 
     def _flatten(self, given: Tree, own: Mapping[str, Sequence[Blob]]) -> list[Array]:
-        """Return the arrays in the order of the layers.
-
-        Raises:
-            ShapeError: A layer, or the number or shape of its arrays, is another.
-        """
+        """Return the arrays in the order of the layers; others raise a ShapeError."""
         wanted = {name: [blob.shape for blob in blobs] for name, blobs in own.items()}
         got = {name: [tuple(array.shape) for array in arrays] for name, arrays in given.items()}
         if got != wanted:
@@ -240,12 +219,7 @@ class NetFunction:
 
 
 class _Call:
-    """One call of a net function: its forward pass, and the backward pass of its derivative.
-
-    Args:
-        function: The function.
-        key: Number of the pass, if it is no array.
-    """
+    """One call of a net function: its forward pass, and the backward pass of its derivative."""
 
     def __init__(self, function: NetFunction, key: int | None) -> None:
         self._function, self._key = function, key

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-# -- obstacles to a capture --------------------------------------------------------------------
-
-
 def count_sources(entries: Sequence[PlannedLayer]) -> int:
     """Return the number of layers at the beginning that only bring data in."""
     firsts = (index for index, entry in enumerate(entries) if entry.binding.bottom)
@@ -53,9 +50,6 @@ def layer_blocker(entries: Sequence[PlannedLayer]) -> str:
         if why:
             return f"{entry.binding.label} {why}"
     return ""
-
-
-# -- captured work -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

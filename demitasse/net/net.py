@@ -699,17 +699,11 @@ class Net:
             rank: Index of the clone as a data-parallel worker; None for this net's.
         """
         copy = Net(
-            self._source,
-            device=self.device if device is None else device,
-            dtype=self.dtype,
-            optimize=self.plan.optimize,
-            seed=self.seed,
-            base_dir=self.base_dir,
-            keep_blobs=self._kept,
-            rank=self._context.rank if rank is None else rank,
-            world_size=self._context.world_size,
-            verify=self.verify,
-        )
+            self._source, device=self.device if device is None else device, dtype=self.dtype,
+            optimize=self.plan.optimize, seed=self.seed, base_dir=self.base_dir,
+            keep_blobs=self._kept, rank=self._context.rank if rank is None else rank,
+            world_size=self._context.world_size, verify=self.verify,
+        )  # fmt: skip
         for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):
             theirs.copy_from(mine)
         copy.passes = self.passes

@@ -122,9 +122,7 @@ def net_summary(net: Net) -> dict[str, Any]:
         )
     parameters = sum(blob.count for blob in net.learnable_params)
     return {
-        "name": net.name,
-        "phase": net.phase,
-        "layers": layers,
+        "name": net.name, "phase": net.phase, "layers": layers,
         "total": {
             "layers": len(layers),
             "parameters": parameters,
@@ -134,7 +132,7 @@ def net_summary(net: Net) -> dict[str, Any]:
             "top_bytes": width * sum(blob.count for blob in net.structure.blob_list),
             "memory_used": net.structure.memory_used,
         },
-    }
+    }  # fmt: skip
 
 
 def without_split_layers(layers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -151,8 +151,6 @@ class StepVerifier:
         for result in results:
             self._compare(result, step, layers, backward=backward)
 
-    # -- the reference ---------------------------------------------------------------------
-
     def _entry(self, index: int) -> PlannedLayer:
         return self._plan().entries[index]
 
@@ -191,10 +189,7 @@ class StepVerifier:
             other.layer.backward(other.binding.top, flags, other.binding.bottom)
 
     def _copy(self, blob: Blob, to: Blob, *, diff: bool = False, name: str = "") -> None:
-        """Copy data or gradient to a blob of the reference.
-
-        ``name`` is the name of an input of the Step, for messages; "" for other blobs.
-        """
+        """Copy data or gradient to the reference; ``name`` an input of the Step, for messages."""
         to.reshape(blob.shape)
         array = _values(blob, diff=diff)
         memory = to.diff_memory if diff else to.data_memory
@@ -225,8 +220,6 @@ class StepVerifier:
             states = entry.layer.state_blobs(), other.layer.state_blobs()
             for blob, to in zip(*states, strict=False):
                 self._copy(blob, to)
-
-    # -- results -------------------------------------------------------------------------------
 
     def _tops(self, layers: range) -> Iterator[Compared]:
         """Yield the results of a forward Step: tops, and parameters that it has changed."""
@@ -296,19 +289,11 @@ class StepVerifier:
             f"{'; '.join(self._read)}"
         )
         error = NetError(
-            message,
-            code=ErrorCode.FAILED,
-            layers=[self._entry(i).layer.name for i in layers],
-            step=type(step).__name__,
-            implementation=code,
-            result=result.name,
-            index=place,
-            got=float(got[index]),
-            expected=float(expected[index]),
-            difference=difference,
-            tolerance=self._tolerance * scale,
-            read=list(self._read),
-        )
+            message, code=ErrorCode.FAILED, layers=[self._entry(i).layer.name for i in layers],
+            step=type(step).__name__, implementation=code, result=result.name, index=place,
+            got=float(got[index]), expected=float(expected[index]), difference=difference,
+            tolerance=self._tolerance * scale, read=list(self._read),
+        )  # fmt: skip
         first, last = self._entry(layers[0]).binding, self._entry(layers[-1]).binding
         span = " to ".join(dict.fromkeys([first.label, last.label]))
         where = f"{span}, {'backward' if backward else 'forward'}"

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from demitasse.plan.planned_layer import PlannedLayer
 
-LONGEST = 40
-"""Largest number of layers that may run as one; backends take fewer."""
+LONGEST = 40  # largest number of layers that may run as one; backends take fewer
 
 
 class Fusion:

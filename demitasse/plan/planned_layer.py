@@ -15,8 +15,7 @@ from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.layers.base import Layer
 from demitasse.plan.layout import LayoutAssignment
 
-CACHED_SHAPES = 16
-"""Number of shapes of its blobs for which a layer's Steps stay prepared."""
+CACHED_SHAPES = 16  # number of shapes of its blobs for which a layer's Steps stay prepared
 
 
 Key = tuple[object, ...]
@@ -249,19 +248,12 @@ class PlannedLayer:
         binding, layer = self.binding, self.layer
         storage = layer.context.storage
         return Operands(
-            bottom=binding.bottom,
-            top=binding.top,
-            params=tuple(layer.blobs),
-            saved=layer.saved,
+            bottom=binding.bottom, top=binding.top, params=tuple(layer.blobs), saved=layer.saved,
             propagate_down=binding.propagate_down,
             param_propagate_down=tuple(
                 layer.param_propagate_down(i) for i in range(len(layer.blobs))
             ),
-            phase=layer.phase,
-            backward=binding.backward and storage == "float",
-            random_words=layer.random_words,
-            draw=layer.draw,
-            layouts=self._layouts,
-            storage=storage,
-            followers=tuple(followers),
-        )
+            phase=layer.phase, backward=binding.backward and storage == "float",
+            random_words=layer.random_words, draw=layer.draw, layouts=self._layouts,
+            storage=storage, followers=tuple(followers),
+        )  # fmt: skip

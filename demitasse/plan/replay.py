@@ -18,13 +18,7 @@ from typing import Any, NamedTuple, Self
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
 from demitasse.backends.kernel_cache import LRUCache
-from demitasse.backends.recording import (
-    NotRecorded,
-    Program,
-    Recorder,
-    Recording,
-    TracingRecorder,
-)
+from demitasse.backends.recording import NotRecorded, Program, Recorder, Recording, TracingRecorder
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
@@ -57,10 +51,6 @@ class WarmUp:
     def done(self) -> bool:
         """True once enough runs are counted."""
         return self.runs >= self.needed
-
-    def restart(self, key: Hashable) -> None:
-        """Count from zero, for another key."""
-        self.key, self.runs = key, 0
 
     def count(self) -> None:
         """Count a run."""
@@ -118,7 +108,7 @@ class Replay:
         """Do the work by a recording that matches, or run and perhaps record it; on the host."""
         key, warm_up = self._recorder.key(), self.warm_up
         if key != warm_up.key:
-            warm_up.restart(key)
+            warm_up.key, warm_up.runs = key, 0
             self.recorded = []
         found = self.find()
         if found is not None:
@@ -248,9 +238,6 @@ def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
     if not blocker and layer.loss_weights and not backend.queues:
         blocker = "has a loss that the host adds up"
     return blocker
-
-
-# -- segments of a pass on the host ------------------------------------------------------------
 
 
 def _memories(entries: Sequence[PlannedLayer], *, backward: bool) -> list[SyncedMemory]:

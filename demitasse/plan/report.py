@@ -71,19 +71,14 @@ def _first(entry: PlannedLayer, members: Sequence[PlannedLayer]) -> LayerReport:
     together = entry.group is not None and entry.group.step.own_backward
     back = step if together else entry.step
     return LayerReport(
-        name=entry.layer.name,
-        type=entry.layer.type,
-        code="portable" if step is None else step.code,
-        backward_code=_backward_code(entry, back),
-        fused=tuple(member.layer.name for member in members[1:]),
-        why=entry.why,
+        name=entry.layer.name, type=entry.layer.type,
+        code="portable" if step is None else step.code, backward_code=_backward_code(entry, back),
+        fused=tuple(member.layer.name for member in members[1:]), why=entry.why,
         why_not_fused=entry.why_not_fused,
         multiply_adds=sum(_multiply_adds(member) for member in members),
-        backward_multiply_adds=_backward_multiply_adds(entry),
-        bytes=_bytes(members),
-        backward_bytes=_backward_bytes(entry),
-        workspace=entry.workspace,
-    )
+        backward_multiply_adds=_backward_multiply_adds(entry), bytes=_bytes(members),
+        backward_bytes=_backward_bytes(entry), workspace=entry.workspace,
+    )  # fmt: skip
 
 
 def _part(entry: PlannedLayer, head: PlannedLayer) -> LayerReport:

@@ -400,7 +400,16 @@ def mean_average_precision(
     ``version`` is one of ``AP_VERSIONS``. With ``per_class`` the precision of each class is logged.
     Another output than that of DetectionEvaluate raises a ConfigError.
     """
-    _check_outputs(net)
+    layers = [at for at in net.structure.bindings() if at.layer.type == "DetectionEvaluate"]
+    evaluated = {blob.name for at in layers for blob in at.top}
+    others = [name for name in net.outputs if name not in evaluated]
+    if others or not net.outputs:
+        got = f"outputs {', '.join(others)} of other layers" if others else "no output"
+        message = (
+            f'eval_type: "detection" got {got} of a test net, expected outputs of '
+            "DetectionEvaluate layers alone"
+        )
+        raise ConfigError(message, code=ErrorCode.INVALID, field="eval_type", outputs=others)
     counts = {name: DetectionCounts() for name in net.outputs}
     losses, weights = 0.0, 0
 
@@ -420,20 +429,6 @@ def mean_average_precision(
         mean = sum(precisions.values()) / max(len(precisions), 1)
         means[name] = np.array(mean, net.dtype)
     return means, losses / (weights or 1)
-
-
-def _check_outputs(net: Net) -> None:
-    """Check that all outputs are those of DetectionEvaluate layers."""
-    layers = [at for at in net.structure.bindings() if at.layer.type == "DetectionEvaluate"]
-    evaluated = {blob.name for at in layers for blob in at.top}
-    others = [name for name in net.outputs if name not in evaluated]
-    if others or not net.outputs:
-        got = f"outputs {', '.join(others)} of other layers" if others else "no output"
-        message = (
-            f'eval_type: "detection" got {got} of a test net, expected outputs of '
-            "DetectionEvaluate layers alone"
-        )
-        raise ConfigError(message, code=ErrorCode.INVALID, field="eval_type", outputs=others)
 
 
 # -- the tests of a solver ---------------------------------------------------------------------

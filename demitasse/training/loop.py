@@ -152,18 +152,11 @@ class TrainingLoop:
         )
 
     def _queue_update(self, rollback: Callable[[], None], *, cleared: bool) -> bool:
-        """Queue the passes and the update, and read the loss afterwards.
-
-        Args:
-            rollback: Undoes the iteration.
-            cleared: Whether the gradients are cleared already.
+        """Queue the passes and the update, and read the loss; return False if all was undone.
 
         If the loss is NaN or infinite, the device has changed nothing. The update is then made
-        after all, unless such a loss ends the run.
-
-        Returns:
-            False if the iteration was undone: of several batches with such a loss, each is to be
-            run alone.
+        after all, unless such a loss ends the run. With several batches in the iteration, it is
+        undone instead: each is to be run alone.
         """
         solver, run, iteration = self._solver, self._run, self._solver.iter
         run.net.debug_info = False
@@ -374,11 +367,7 @@ class QueuedIteration:
         return net.execution.finish_pass(loss, param.iter_size)
 
     def _queue_batches(self, batches: list[list[Array]]) -> Array | None:
-        """Run all batches of an iteration forward and backward; return the mean of their losses.
-
-        Args:
-            batches: Arrays of all but the last batch, which the memories have.
-        """
+        """Run ``batches`` and that in the memories forward and backward; return the mean loss."""
         execution = self._run.net.execution
         if not batches:
             return execution.queue_rest(backward=True)

@@ -32,7 +32,11 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
     check_policy(param)
     policy, step = param.lr_policy, current_step
     if in_ramp(param, iteration):
-        rate = _ramp(param, iteration)
+        if param.rampup_interval:
+            low, done = param.rampup_lr, (iteration / param.rampup_interval) ** 2
+        else:
+            low, done = param.warmup_start_lr, iteration / param.warmup_iter
+        rate = low + (param.base_lr - low) * done
     else:
         if policy == "step":
             step = iteration // param.stepsize
@@ -53,14 +57,6 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
 def in_ramp(param: SolverParameter, iteration: int) -> bool:
     """Return whether the learning rate still rises to ``base_lr`` at an iteration."""
     return iteration < max(param.rampup_interval, param.warmup_iter)
-
-
-def _ramp(param: SolverParameter, iteration: int) -> float:
-    if param.rampup_interval:
-        low, done = param.rampup_lr, (iteration / param.rampup_interval) ** 2
-    else:
-        low, done = param.warmup_start_lr, iteration / param.warmup_iter
-    return low + (param.base_lr - low) * done
 
 
 def _poly(param: SolverParameter, iteration: int, _: int) -> float:

@@ -63,20 +63,13 @@ def run_metadata(param: SolverParameter, net: Net, world_size: int) -> dict[str,
                  "type", "random_seed"):  # fmt: skip
         fields.ClearField(name)
     return MessageToDict(fields, preserving_proto_field_name=True) | {
-        "demitasse": __version__,
-        "net": net.name,
-        "device": net.device.name,
-        "dtype": net.dtype,
+        "demitasse": __version__, "net": net.name, "device": net.device.name, "dtype": net.dtype,
         "solver": param.type,
         "base_lr": float(number(param.base_lr)),  # as written, without the digits of float32
-        "lr_policy": param.lr_policy,
-        "max_iter": param.max_iter,
-        "batch": batch_size_of(net),
-        "iter_size": param.iter_size,
-        "ranks": world_size,
-        "seed": net.seed,
+        "lr_policy": param.lr_policy, "max_iter": param.max_iter, "batch": batch_size_of(net),
+        "iter_size": param.iter_size, "ranks": world_size, "seed": net.seed,
         "prototxt": text_of(net.structure.message),
-    }
+    }  # fmt: skip
 
 
 class TrainReport:

@@ -184,17 +184,13 @@ class Solver:
         active = self.loggers if rank == 0 else []
         loggers = LoggerGroup(active, lambda: run_metadata(self.param, self.net, world_size))
         self._run = TrainingContext(
-            self.param,
-            self.net,
-            self.test_nets,
-            Updater(self.net, rule),
+            self.param, self.net, self.test_nets, Updater(self.net, rule),
             TrainReport(self.param.average_loss, loggers, self.param.iter_size * world_size),
             MetricMonitor(self.param, self.test_nets, keep_best, early_stopping),
             NonfiniteCheck(on_nonfinite),
-            make_worker_group(self.net, communicator, shards, allreduce, overlap=overlap),
-            rank,
+            make_worker_group(self.net, communicator, shards, allreduce, overlap=overlap), rank,
             world_size,
-        )
+        )  # fmt: skip
         self._requests = Requests()
         self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
         custom = self.__class__.apply_update is not Solver.apply_update

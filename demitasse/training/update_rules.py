@@ -208,16 +208,11 @@ def numbers(param: SolverParameter, rule: UpdateRule, rate: float, iteration: in
     beta1, beta2 = param.momentum, param.momentum2
     time = iteration + 1
     return Update(
-        rule.type,
-        rate=rate,
-        decay=param.weight_decay,
-        l1=param.regularization_type == "L1",
-        momentum=beta1,
-        decay2=getattr(param, rule.squares),
-        delta=param.delta,
+        rule.type, rate=rate, decay=param.weight_decay, l1=param.regularization_type == "L1",
+        momentum=beta1, decay2=getattr(param, rule.squares), delta=param.delta,
         correction=math.sqrt(1 - beta2**time) / (1 - beta1**time) if rule.corrected else 1.0,
         trust={"": 0.0, "gradient": param.trust_coefficient, "step": 1.0}[rule.trusts],
-    )
+    )  # fmt: skip
 
 
 def check_update(param: SolverParameter, rule: UpdateRule) -> None:

@@ -108,8 +108,6 @@ class CupyBackend(Backend):
                     stream.wait_event(before.stream.record(event))
         return _Use(self, home)
 
-    # -- arrays --------------------------------------------------------------------------------
-
     def environment(self) -> dict[str, str]:
         gpu = properties(int(self.index)).get("name", "")
         return {
@@ -178,8 +176,6 @@ class CupyBackend(Backend):
     def view(self, flat: Array, shape: tuple[int, ...], count: int) -> Array:
         part = flat if flat.size == count else flat[:count]
         return part.reshape(shape)
-
-    # -- work ----------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
         """Wait until everything queued on any stream of the GPU is done."""

@@ -108,8 +108,7 @@ class NarrowParameter(_Narrow):
         self._known = (memory.serial, memory.version)
 
 
-DTYPES = ("float32", "float64")
-"""Compute dtype of the kernels."""
+DTYPES = ("float32", "float64")  # compute dtype of the kernels
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 

@@ -12,8 +12,7 @@ from demitasse.backends.cupy.library.engine import Engine
 LEAST = 4096
 """Elements that a part has at least, unless its row has fewer; 8 for each thread of its block."""
 
-ENOUGH = 2048
-"""Parts of all rows together that keep the largest GPU busy."""
+ENOUGH = 2048  # parts of all rows together that keep the largest GPU busy
 
 MULTIPLE = 4
 """Alignment of a part in elements, so that each part begins with a whole pack of 16 bytes."""

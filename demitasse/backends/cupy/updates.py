@@ -15,15 +15,13 @@ from demitasse.backends.cupy.library.engine import DeviceScalars, Engine
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.updates import Piece, Update
 
-UNIT = 4096
-"""Elements that a block works on at a time."""
+UNIT = 4096  # elements that a block works on at a time
 
 FIXED = 9
 """Count of the numbers shared by all parameters. The last two are the scale, and the default of
 a guard where there is none."""
 
-FIELDS = 6
-"""Columns of the table of units."""
+FIELDS = 6  # columns of the table of units
 
 KEPT = 32
 """Greatest number of cached tables. A solver that clips has two: for its updates and its norm;

@@ -18,8 +18,7 @@ from demitasse.backends.step import Lowerings
 from demitasse.backends.updates import UpdateKernels
 from demitasse.core.threads import wanted_threads
 
-ELEMENTS = 1 << 16
-"""Most elements that are scattered at once, unless a single row has more."""
+ELEMENTS = 1 << 16  # most elements that are scattered at once, unless a single row has more
 
 
 class _Entered(held_to):

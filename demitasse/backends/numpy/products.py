@@ -22,20 +22,11 @@ from demitasse.backends.numpy.step import Engine
 from demitasse.backends.windows import ConvGeometry, Shape
 from demitasse.core.threads import wanted_threads
 
-BUDGET = 1 << 20
-"""Elements of columns that are made at once."""
-
-BIG_PLANE = 512
-"""Places from which on one image makes an efficient product, if it is a big one too."""
-
-BIG_PRODUCT = 1 << 24
-"""Multiplications of a big product."""
-
-SHORT_ROW = 32
-"""Length of a row up to which the image index may run fastest."""
-
-SOME_IMAGES = 4
-"""Smallest number of images for that path."""
+BUDGET = 1 << 20  # elements of columns that are made at once
+BIG_PLANE = 512  # places from which on one image makes an efficient product, if it is a big one too
+BIG_PRODUCT = 1 << 24  # multiplications of a big product
+SHORT_ROW = 32  # length of a row up to which the image index may run fastest
+SOME_IMAGES = 4  # smallest number of images for that path
 
 
 @dataclass(frozen=True)
@@ -297,8 +288,7 @@ def blas() -> list[Any]:
 
 
 _passes: weakref.WeakSet[held_to] = weakref.WeakSet()
-_before: dict[Any, int] = {}
-"""Threads of each BLAS library before the first pass."""
+_before: dict[Any, int] = {}  # threads of each BLAS library before the first pass
 
 
 class held_to:  # noqa: N801 - is read as what the block is

@@ -44,8 +44,7 @@ class Engine:
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
 
-NEEDS_BOTTOM = "numpy's Step needs the bottom"
-"""Reason for declining in-place layers."""
+NEEDS_BOTTOM = "numpy's Step needs the bottom"  # reason for declining in-place layers
 
 
 class HostStep(Step[Engine, O]):

@@ -22,8 +22,7 @@ BLOCK = 1 << 16
 """Elements worked on at a time: four blocks of floats fill a cache of 1 MB. Much smaller blocks
 cost more in calls, and in threads that wait for the interpreter, than they gain."""
 
-THREADED = 1 << 22
-"""Elements from which on threads gain more than they cost."""
+THREADED = 1 << 22  # elements from which on threads gain more than they cost
 
 Work = tuple[Piece, int, int]  # a piece and the range of it to work on
 Values = np.ndarray
@@ -193,11 +192,6 @@ def _divide_by_root(u: Update, g: np.ndarray, h: np.ndarray, t: np.ndarray) -> N
 
 
 CHANGES: dict[str, Change] = {
-    "SGD": _sgd,
-    "Nesterov": _nesterov,
-    "AdaGrad": _adagrad,
-    "RMSProp": _rmsprop,
-    "AdaDelta": _adadelta,
-    "Adam": _adam,
-    "AdamW": _adam,
-}
+    "SGD": _sgd, "Nesterov": _nesterov, "AdaGrad": _adagrad, "RMSProp": _rmsprop,
+    "AdaDelta": _adadelta, "Adam": _adam, "AdamW": _adam,
+}  # fmt: skip

@@ -60,8 +60,6 @@ class Checkpointer:
         if run.is_root:
             warn_if_disk_full(run)
 
-    # -- snapshots -----------------------------------------------------------------------------
-
     def write(
         self, iteration: int, step: int, prefix: str | os.PathLike[str] | None = None
     ) -> tuple[Path, Path]:
@@ -149,8 +147,6 @@ class Checkpointer:
         error, self._lost_best = self._lost_best, None
         if error is not None:
             raise error
-
-    # -- state in memory and on disk -----------------------------------------------------------
 
     def state_dict(self, iteration: int, step: int) -> TrainingState:
         """Return the state of the run between two iterations, unless an update was interrupted."""

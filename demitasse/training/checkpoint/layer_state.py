@@ -34,9 +34,6 @@ ARRAY = re.compile(r"[<>|]?[biufcSU][0-9]{1,9}")
 """Dtypes of stored arrays: numbers and texts of a fixed size."""
 
 
-# -- values ------------------------------------------------------------------------------------
-
-
 def encode(value: object, depth: int = 0) -> Value:
     """Return a plain value as a message; other types, and too deep nesting, raise a TypeError.
 
@@ -117,9 +114,6 @@ def decode(message: Value) -> Any:
             return array if message.type == "array" else array[()]
     text = f"a value of type {message.type!r}"
     raise ValueError(text)
-
-
-# -- layers ------------------------------------------------------------------------------------
 
 
 def unstored_state(layer: Layer, weights: Sequence[object]) -> list[Blob]:

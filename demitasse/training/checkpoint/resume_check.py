@@ -39,9 +39,6 @@ DATA_LOCATION_FIELDS = ("source", "root_folder", "prefetch", "cache", "cache_ima
 """Fields of a data layer that affect where records are, or how fast they arrive, but no number."""
 
 
-# -- the fingerprint ---------------------------------------------------------------------------
-
-
 def run_fingerprint(run: TrainingContext) -> RunFingerprint:
     """Return the fingerprint of a run, without the digest of its weights."""
     train = run.net
@@ -112,9 +109,6 @@ def _layer_digest(param: LayerParameter) -> str:
                 if hasattr(value, name):
                     value.ClearField(name)
     return hashlib.sha256(own.SerializeToString(deterministic=True)).hexdigest()[:16]
-
-
-# -- differences -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,6 @@ def _weights_mistaken_for_state(path: Path) -> SnapshotError:
     return SnapshotError(text, code=ErrorCode.INVALID).at(str(path))
 
 
-# -- HDF5 --------------------------------------------------------------------------------------
-
-
 def _write_hdf5(path: Path, state: State) -> None:
     with new_hdf5(path) as file:
         _write_string(file, "learned_net", state.learned_net)

@@ -54,13 +54,11 @@ class Product:
 
 DEFAULT_MATH, TF32_MATH = 0, 3
 
-NO_NARROW_SUMS = 16
-"""Part of the mode: products of 16 bits are added up in float32 throughout."""
+NO_NARROW_SUMS = 16  # part of the mode: products of 16 bits are added up in float32 throughout
 
 _SCALARS = {"float32": ("S", c_float), "float64": ("D", c_double)}
 
-_NARROW = {"half": 2, "bfloat16": 14}
-"""``cudaDataType`` of cuBLAS by storage dtype."""
+_NARROW = {"half": 2, "bfloat16": 14}  # ``cudaDataType`` of cuBLAS by storage dtype
 
 COMPUTE_FLOAT, ANY_ALGORITHM = 68, -1
 

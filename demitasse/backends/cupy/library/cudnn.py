@@ -30,11 +30,8 @@ from demitasse.errors import DeviceError, ErrorCode
 if TYPE_CHECKING:
     from demitasse.backends.cupy.library.gpu import GpuEngine
 
-NUMBERS = {"image": 1, "weight": 2, "maps": 3, "bias": 4}
-"""Numbers of the tensors."""
-
-MOST_AXES = 3
-"""Spatial axes that cuDNN knows, at most."""
+NUMBERS = {"image": 1, "weight": 2, "maps": 3, "bias": 4}  # numbers of the tensors
+MOST_AXES = 3  # spatial axes that cuDNN knows, at most
 
 DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "half": "HALF", "bfloat16": "BFLOAT16"}
 
@@ -109,14 +106,12 @@ def _strides(shape: list[int]) -> list[int]:
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
-MOST_TIMED = 8
-"""Greatest number of plans to time, in cuDNN's order of recommendation."""
+MOST_TIMED = 8  # greatest number of plans to time, in cuDNN's order of recommendation
 
 Clock = Callable[[Any, Convolution], float]
 """Returns the time that a built graph takes to compute a convolution."""
 
-RIVAL = "rival"
-"""Name of a choice that is none of cuDNN's plans."""
+RIVAL = "rival"  # name of a choice that is none of cuDNN's plans
 
 
 @dataclass(frozen=True)
@@ -333,12 +328,10 @@ class Cudnn:
     def prepare(self, convolution: Convolution, rival: Rival | None = None) -> Executable:
         """Return a convolution ready to run; see ``Engine.prepare_convolution``."""
         rules = Rules(
-            tf32=rounds_to_tf32(),
-            deterministic=bool(settings.get("deterministic")),
-            most_workspace=self.device.column_budget,
-            timed=bool(settings.get("cudnn_autotune")),
+            tf32=rounds_to_tf32(), deterministic=bool(settings.get("deterministic")),
+            most_workspace=self.device.column_budget, timed=bool(settings.get("cudnn_autotune")),
             narrow=convolution.dtype in ARRAYS,
-        )
+        )  # fmt: skip
         other = None if rival is None else partial(self._time_rival, rival, convolution)
         graph, choice = self._plans.graph(convolution, rules, other)
         self.handle()  # so that none is made while a CUDA graph is recorded

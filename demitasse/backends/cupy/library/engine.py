@@ -47,18 +47,14 @@ def options(dtype: str, *, wide: bool) -> tuple[str, ...]:
     return ("-std=c++17", f"-DReal={real}", f"-DSTORED={stored}", f"-DWIDE={int(wide)}")
 
 
-THREADS = 256
-"""Threads in a block of a kernel that has no rows."""
-
-PACK = 16
-"""Bytes that a thread reads and writes at a time where arrays are aligned."""
+THREADS = 256  # threads in a block of a kernel that has no rows
+PACK = 16  # bytes that a thread reads and writes at a time where arrays are aligned
 
 WIDE = 1 << 30
 """Arrays of more elements than this are counted with 64 bits; far enough below 2^31 that adding
 the size of a grid does not overflow."""
 
-Launch = Callable[..., None]
-"""A kernel with its size and numbers fixed; called with its arrays."""
+Launch = Callable[..., None]  # a kernel with its size and numbers fixed; called with its arrays
 
 
 @dataclass(frozen=True)
@@ -105,8 +101,6 @@ class Engine(ABC):
     def nbytes(self) -> int:
         """Bytes of working memory that this thread's Steps take turns with."""
         return 0
-
-    # -- kernels -------------------------------------------------------------------------------
 
     def elementwise(
         self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
@@ -158,8 +152,6 @@ class Engine(ABC):
         self, family: str, name: str, flags: tuple[str, ...], grid: Grid, numbers: tuple[Any, ...]
     ) -> Launch:
         """Return kernel ``name`` of ``family``, compiled with ``flags``, bound to its numbers."""
-
-    # -- memory --------------------------------------------------------------------------------
 
     @abstractmethod
     def scratch(self, dtype: str, *counts: int) -> list[Array]:

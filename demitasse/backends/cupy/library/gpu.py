@@ -20,14 +20,12 @@ from demitasse.core.config import settings
 CUBLAS_WORKSPACE = 32 << 20
 """Bytes of workspace for matrix products; what NVIDIA recommends for Hopper."""
 
-ALIGNMENT = 256
-"""Bytes that the beginning of every scratch array is a multiple of."""
+ALIGNMENT = 256  # bytes that the beginning of every scratch array is a multiple of
 
 STREAMS = 4
 """For how many streams a thread keeps scratch memory, and cuBLAS handles with their workspace."""
 
-TIMED = 5
-"""Repetitions of a timed piece of work."""
+TIMED = 5  # repetitions of a timed piece of work
 
 
 class _Local(threading.local):

@@ -45,8 +45,7 @@ def new_uid() -> bytes:
         return bytes(nccl.get_unique_id())
 
 
-SUCCESS, NOT_READY = 0, 600
-"""Answers of CUDA about an event."""
+SUCCESS, NOT_READY = 0, 600  # answers of CUDA about an event
 
 
 class NcclConnector:
@@ -81,11 +80,8 @@ class Nccl:
         self.size: int = communicator.size()
         version = nccl.get_version()  # 22307 -> 2.23.7
         self.name = f"NCCL {version // 10000}.{version // 100 % 100}.{version % 100}"
-        self._types = {
-            "float16": nccl.NCCL_FLOAT16,
-            "float32": nccl.NCCL_FLOAT32,
-            "float64": nccl.NCCL_FLOAT64,
-        }
+        kinds = ("float16", "float32", "float64")
+        self._types = {kind: getattr(nccl, f"NCCL_{kind.upper()}") for kind in kinds}
 
     def broadcast(self, array: Array) -> None:
         with self._at_work() as stream:

@@ -99,8 +99,7 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
             self._backward(*known, at.bottom[0].diff_buffer())
 
 
-KERNELS = {"euclidean": "euclidean_loss", "sigmoid": "cross_entropy_loss"}
-"""By the loss."""
+KERNELS = {"euclidean": "euclidean_loss", "sigmoid": "cross_entropy_loss"}  # by the loss
 
 
 class PairLossStep(GpuStep[ops.PairLoss]):

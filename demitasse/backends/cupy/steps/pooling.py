@@ -7,8 +7,7 @@ from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.step import Operands, decline_if, decline_in_place
 
-AXES = 3
-"""Spatial axes of the kernels."""
+AXES = 3  # spatial axes of the kernels
 
 
 class _PoolStep(GpuStep[ops.Pool]):

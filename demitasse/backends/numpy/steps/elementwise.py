@@ -12,8 +12,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Operand, Operands, decline_if, decline_in_place
 
-PART = 16384
-"""Elements: a handful of such arrays lies in the second cache."""
+PART = 16384  # elements: a handful of such arrays lies in the second cache
 
 
 class ReLUStep(HostStep[ops.Activation]):

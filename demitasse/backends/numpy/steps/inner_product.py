@@ -9,8 +9,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Operands, decline_in_place
 
-FEW = 4
-"""Rows are few when there are this many times more outputs."""
+FEW = 4  # rows are few when there are this many times more outputs
 
 
 class InnerProductStep(HostStep[ops.InnerProduct]):

@@ -14,8 +14,7 @@ from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Operands, decline_if, decline_in_place
 from demitasse.backends.windows import Shape, Window
 
-LEAD = 2
-"""Axes before the spatial ones: images and channels, which pooling does not tell apart."""
+LEAD = 2  # axes before the spatial ones: images and channels, which pooling does not tell apart
 
 BLOCK = 1 << 19
 """Elements of padded planes that are worked on at once, so that they stay in the caches."""
@@ -338,8 +337,7 @@ class GlobalAverageStep(PoolStep):
             np.divide(self.dy().reshape(-1, 1), dx.shape[1], out=dx)
 
 
-MOST_TAPS = 1 << 14
-"""Larger windows, of which there are few, run the portable code."""
+MOST_TAPS = 1 << 14  # larger windows, of which there are few, run the portable code
 
 
 def pool(engine: Engine, op: ops.Pool, at: Operands) -> PoolStep:
