@@ -20,8 +20,6 @@ program that handles errors reads :attr:`DemitasseError.code` and :attr:`Demitas
 both are stable, while messages may change from one version to the next.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Self
 

@@ -4,8 +4,6 @@ Each name is a module that is made when it is imported. Run by ``python -m``, it
 ``demitasse caffe NAME``, with Caffe's exit code 1 for every failure.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder

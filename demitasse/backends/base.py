@@ -4,8 +4,6 @@ A backend that only says how to move arrays runs every layer through the layer's
 What it lowers runs faster; nothing else changes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """Collective communication between devices of several processes or threads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol

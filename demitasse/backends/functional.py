@@ -4,8 +4,6 @@ Memories on a functional backend replace their arrays, no Step runs, and nothing
 host. The layers of a net then compute a pure function of arrays, which JAX and PyTorch trace.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import cache
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ name and contents under a key that only the user can read: so a damaged file is 
 that was written while the folder was open to others.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections import OrderedDict

@@ -7,8 +7,6 @@ the tail too: below 1e-15 in float64 and 5e-7 in float32.
 Temporaries are changed in place: new arrays would cost more than the arithmetic.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any

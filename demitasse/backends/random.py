@@ -7,8 +7,6 @@ continue exactly. numpy carries the generator in C; ``block`` says what it compu
 Source: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

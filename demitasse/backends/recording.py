@@ -5,8 +5,6 @@ a small net has hundreds of both in an iteration, each shorter than that. If not
 changes from one iteration to the next, a recording repeats all of them at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol

@@ -8,8 +8,6 @@ Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_
 (daijifeng001/caffe-rfcn), ``src/caffe/layers/psroi_pooling_layer.cu``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

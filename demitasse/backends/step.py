@@ -5,8 +5,6 @@ until a blob changes its shape or its memory. A Step that cannot beat the portab
 code raises :class:`Declined` with the reason, which is kept and shown.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

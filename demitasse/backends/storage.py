@@ -4,8 +4,6 @@
 numpy and most libraries of arrays do not know bfloat16, so it is kept as its bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Devices for tests: read-only arrays, and the strict array API."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Layers run their portable code; nothing is lowered. This backend is found by its
 those of other packages are. Devices are ``torch:cpu``, ``torch:cuda:0``, ``torch:mps``, ....
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module

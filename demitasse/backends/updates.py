@@ -4,8 +4,6 @@ Solvers write each formula once, in array API terms (``demitasse.training.update
 may have a faster body for all of them; a test holds the two equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Cases of a benchmark: a net, a device, a batch size and a phase."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path

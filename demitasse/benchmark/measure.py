@@ -4,8 +4,6 @@ Other load of the machine and its clock change from second to second. Interleave
 equally, so their ratios are stable although their times are not.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics

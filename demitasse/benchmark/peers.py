@@ -4,8 +4,6 @@ The exported net has the case's random weights, so that an engine that computes 
 found: the results of a first pass are compared before any time is taken.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from importlib import import_module, metadata

@@ -4,8 +4,6 @@ Modules in ``commands`` import nothing heavy at their top, for quick ``--help`` 
 command imports what it needs when it runs.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

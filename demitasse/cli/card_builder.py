@@ -1,7 +1,5 @@
 """Model cards built from files and flags."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

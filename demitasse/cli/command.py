@@ -3,8 +3,6 @@
 Source: glog, ``src/logging.cc`` (names of log files, and the link to the newest).
 """
 
-from __future__ import annotations
-
 import getpass
 import logging
 import os

@@ -1,7 +1,5 @@
 """Reports of comparisons: text, JSON, JUnit's XML and a page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Deployment of a training net: the deploy net, the model card and copies of their files."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager

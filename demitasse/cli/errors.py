@@ -1,7 +1,5 @@
 """Exit codes, errors as messages, and standard streams that cannot be written."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

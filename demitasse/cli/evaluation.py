@@ -4,8 +4,6 @@ Source: Caffe, ``tools/caffe.cpp`` (``test``).
 Source: Caffe, ``tools/extract_features.cpp``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Lines of prototxt files below the errors that name them, with a mark as compilers show it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Source: Caffe, ``tools/caffe.cpp``, whose flags are gflags' and glog's.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path

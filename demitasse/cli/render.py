@@ -1,7 +1,5 @@
 """Tables, wrapped text and JSON on standard output."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The command ``demitasse``: sections of commands, each command imported when it is used."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn

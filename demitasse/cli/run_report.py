@@ -1,7 +1,5 @@
 """Pages about training runs, read from JSON lines or logs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 Source: Caffe, ``src/caffe/util/signal_handler.cpp``.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

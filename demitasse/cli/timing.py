@@ -3,8 +3,6 @@
 Source: Caffe, ``tools/caffe.cpp`` (``time``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter

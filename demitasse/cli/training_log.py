@@ -4,8 +4,6 @@ Source: Caffe, ``tools/extra/parse_log.py``, ``extract_seconds.py`` and
 ``plot_training_log.py.example``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

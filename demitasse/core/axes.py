@@ -3,8 +3,6 @@
 Source: Caffe, ``include/caffe/blob.hpp``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Old names work for one more release and warn once per process. The public addres
 ``demitasse.pycaffe`` and ``demitasse.cvdnn`` stay for good.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Libraries of extras: the one error for a library that is not installed."""
 
-from __future__ import annotations
-
 import sys
 from typing import TypeVar
 

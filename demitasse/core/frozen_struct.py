@@ -4,8 +4,6 @@ Python generates and compiles six functions for every frozen dataclass, which ta
 millisecond; subclasses of ``FrozenStruct`` share theirs, which shortens start-up.
 """
 
-from __future__ import annotations
-
 from inspect import get_annotations
 from typing import Any, ClassVar, NoReturn, dataclass_transform
 

@@ -1,7 +1,5 @@
 """Names that other libraries have, and what stands for them here, for messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import ModuleType
 

@@ -6,8 +6,6 @@ process less than the machine has. Outside Linux only the machine's size is know
 Source: the kernel's documentation, ``cgroup-v1/cgroups.rst`` and ``cgroup-v2.rst``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

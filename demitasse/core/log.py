@@ -4,8 +4,6 @@ The logger is silent until a program adds a handler, or calls :func:`start_loggi
 line does.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

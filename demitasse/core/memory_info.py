@@ -1,7 +1,5 @@
 """Memory of devices: how much is free, and how much blobs use."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass

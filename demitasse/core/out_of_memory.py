@@ -1,7 +1,5 @@
 """Out-of-memory errors: convert what Python and libraries raise, and add the location."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

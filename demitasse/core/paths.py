@@ -1,7 +1,5 @@
 """Paths: resolve file names from prototxts, read regular files, explain failures."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

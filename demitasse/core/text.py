@@ -4,8 +4,6 @@ Also HTML of objects in notebooks: the package's ``__init__`` sets the renderer,
 when a notebook asks for HTML.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Threads that report failed starts, and blocks that defer Ctrl-C."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Images for examples without a download: scikit-learn's digits, and drawn shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

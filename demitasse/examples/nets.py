@@ -5,8 +5,6 @@ ResNet-20 (He et al., 2015) and SqueezeNet 1.1 (Iandola et al., 2016). SqueezeNe
 names of the published weights, except for the last layer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Source: the files ``train_val.prototxt`` and ``deploy.prototxt`` of Caffe's models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Layers: one file for each type or close family, loaded when a net first uses the type."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

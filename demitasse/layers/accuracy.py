@@ -1,7 +1,5 @@
 """Accuracy and SegAccuracy: metrics of class scores."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Between, Blobs, Exactly, Layer

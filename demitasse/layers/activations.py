@@ -3,8 +3,6 @@
 Source: Caffe, ``src/caffe/layers``; other sources are named in the classes.
 """
 
-from __future__ import annotations
-
 from demitasse.backends import normal, ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import FillerParameter

@@ -1,7 +1,5 @@
 """ArgMax: where the largest values are, and what they are if asked."""
 
-from __future__ import annotations
-
 import math
 
 from demitasse.backends.arrays import Array

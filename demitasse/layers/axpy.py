@@ -1,7 +1,5 @@
 """Axpy: y = a x + b, where a has one value for each channel of each item."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ErrorCode, NetError

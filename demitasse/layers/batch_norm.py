@@ -7,8 +7,6 @@ Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``; the scale and the bias
 (NVIDIA/caffe), the same file.
 """
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ErrorCode

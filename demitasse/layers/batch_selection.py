@@ -1,7 +1,5 @@
 """BatchReindex and Filter: items chosen from a batch."""
 
-from __future__ import annotations
-
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer, wrong_blobs
 from demitasse.layers.checks import check_indices, wrong_shapes

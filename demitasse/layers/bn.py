@@ -8,8 +8,6 @@ frozen, for both phases.
 Source: SegNet (alexgkendall/caffe-segnet) and yjxiong/caffe, ``src/caffe/layers/bn_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from demitasse.io.proto import BNParameter, FillerParameter, LayerParameter
 from demitasse.layers.axes import Channels
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer

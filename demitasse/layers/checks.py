@@ -3,8 +3,6 @@
 A field is named by its path in the layer's message, for instance ``crop_param.offset``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Concat: bottoms side by side along one axis."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.blob import Blob
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer

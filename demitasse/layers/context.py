@@ -1,7 +1,5 @@
 """Context that a net gives to its layers: device, dtype, seed, and arrays on that device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Convolution and Deconvolution."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Crop: cut the first bottom to the size of the second."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import no_such_axis, wrong_count, wrong_shapes

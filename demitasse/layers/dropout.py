@@ -1,7 +1,5 @@
 """Dropout: zero a random share of the values in TRAIN, and scale the rest to keep the mean."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.layers.activations import NeuronLayer
 from demitasse.layers.base import Blobs, Flags

@@ -1,7 +1,5 @@
 """Eltwise: bottoms combined element by element, by product, weighted sum or maximum."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from demitasse.backends import ops

@@ -1,7 +1,5 @@
 """Embed: each index is replaced by its row of a table, y = W[x] (+ b)."""
 
-from __future__ import annotations
-
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import check_indices, positive
 from demitasse.layers.registry import register_layer

@@ -1,7 +1,5 @@
 """Exp, Log and Power: elementwise functions of shift + scale x."""
 
-from __future__ import annotations
-
 import math
 
 from demitasse.backends.arrays import Array

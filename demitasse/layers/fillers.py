@@ -6,8 +6,6 @@ weights on every device and in every dtype. Caffe's own random streams are not r
 Source: Caffe, ``include/caffe/filler.hpp``.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

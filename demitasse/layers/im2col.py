@@ -1,7 +1,5 @@
 """Im2col: values under a convolution's window, one channel for each kernel offset."""
 
-from __future__ import annotations
-
 import math
 
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer

@@ -1,7 +1,5 @@
 """InnerProduct: a fully connected layer, y = x W^T + b."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer

@@ -1,7 +1,5 @@
 """Input and Parameter: blobs that the caller fills, or that are learned."""
 
-from __future__ import annotations
-
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import wrong_count
 from demitasse.layers.registry import register_layer

@@ -1,7 +1,5 @@
 """Interp: resize an image by bilinear interpolation; corner pixels stay at the corners."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ErrorCode, NetError

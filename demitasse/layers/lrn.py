@@ -6,8 +6,6 @@ WITHIN_CHANNEL: y = x (1 + alpha/n^2 sum x^2)^-beta, over n by n neighbouring pi
 Source: Caffe, ``src/caffe/layers/lrn_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from demitasse.backends import ops

@@ -1,7 +1,5 @@
 """MVN: each row has its mean taken away and is divided by its deviation; nothing is learned."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.numerics import normalization_backward

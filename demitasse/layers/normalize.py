@@ -1,7 +1,5 @@
 """Normalize: y = s x / sqrt(sum x^2 + eps), with a learned scale s."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import FillerParameter

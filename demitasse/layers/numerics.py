@@ -1,7 +1,5 @@
 """Numerical limits and functions that several layers share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from demitasse.backends.arrays import Array

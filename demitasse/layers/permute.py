@@ -1,7 +1,5 @@
 """Permute, Reorg and ShuffleChannel: elements in another order."""
 
-from __future__ import annotations
-
 import math
 
 from demitasse.backends import ops

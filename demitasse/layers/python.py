@@ -3,8 +3,6 @@
 Source: Caffe, ``include/caffe/layers/python_layer.hpp`` and ``python/caffe/_caffe.cpp``.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

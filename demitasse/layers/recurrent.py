@@ -1,7 +1,5 @@
 """Recurrent layers: sequences of T steps, computed inside one layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 

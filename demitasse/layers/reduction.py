@@ -1,7 +1,5 @@
 """Reduction: all axes from ``axis`` on become one number, a sum or a mean, times ``coeff``."""
 
-from __future__ import annotations
-
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import ReductionParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer

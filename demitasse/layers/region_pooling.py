@@ -3,8 +3,6 @@
 The bins of the regions are computed on the host, which synchronizes with the device.
 """
 
-from __future__ import annotations
-
 import math
 
 from demitasse.backends import ops

@@ -1,7 +1,5 @@
 """Reshape and Flatten: other axes over the same elements; nothing is copied."""
 
-from __future__ import annotations
-
 import math
 
 from demitasse.blob import Blob

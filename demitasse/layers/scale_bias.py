@@ -1,7 +1,5 @@
 """Scale and Bias: a product or a sum with an operand that is broadcast over other axes."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob

@@ -3,8 +3,6 @@
 Source: Caffe, ``src/caffe/layers/silence_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register_layer
 

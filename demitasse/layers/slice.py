@@ -1,7 +1,5 @@
 """Slice: cut a bottom along one axis."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from demitasse.backends import ops

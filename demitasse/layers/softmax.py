@@ -1,7 +1,5 @@
 """Softmax: y_i = exp(x_i) / sum_j exp(x_j), along one axis."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.numerics import softmax

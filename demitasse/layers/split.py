@@ -1,7 +1,5 @@
 """Split: several readers of one blob; their gradients are summed."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register_layer

@@ -1,7 +1,5 @@
 """SPP: pooling over a pyramid of ever finer grids, whatever the size of the image."""
 
-from __future__ import annotations
-
 from demitasse.backends import ops
 from demitasse.blob import Blob
 from demitasse.core.device import Device

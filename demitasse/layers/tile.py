@@ -1,7 +1,5 @@
 """Tile: several copies of the bottom along one axis."""
 
-from __future__ import annotations
-
 import math
 
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer

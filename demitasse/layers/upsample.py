@@ -1,7 +1,5 @@
 """Upsample: pixels repeated, or put back where pooling took them from."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

@@ -3,8 +3,6 @@
 Source: Caffe, ``python/caffe/_caffe.cpp`` and ``include/caffe/layers/python_layer.hpp``.
 """
 
-from __future__ import annotations
-
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum

@@ -7,8 +7,6 @@ the transpose, adds columns back.
 Source: Caffe, ``src/caffe/util/im2col.cpp``, ``src/caffe/layers/base_conv_layer.cpp``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """Rules about data layers: files, sizes, means, labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The documentation shows the examples, and tests check them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Findings, and their codes: the meaning of each, and its remedy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ For the last, the net is set up as for training, but not run. Layers are set up 
 ``numpy``, which allocates the memory of a blob when the blob is first used.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The layers of a net in one state, and the connections between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path

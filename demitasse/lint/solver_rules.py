@@ -1,7 +1,5 @@
 """Rules about solvers: schedules, tests, snapshots."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path

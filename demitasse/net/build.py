@@ -5,8 +5,6 @@ Filter, insert splits, create, wire, set up, share parameters, find the layers t
 Source: Caffe, ``Net::Init`` in ``src/caffe/net.cpp``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Source: Caffe, ``Net::ForwardDebugInfo``, ``BackwardDebugInfo``, ``Backward`` in
 ``src/caffe/net.cpp``.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 

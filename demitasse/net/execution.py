@@ -7,8 +7,6 @@ at a time, a rollback of an interrupted pass, the loss, and a launch as one wher
 Source: Caffe, ``Net::ForwardFromTo`` and ``Net::BackwardFromTo`` in ``src/caffe/net.cpp``.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Label check: labels that are no classes, for which losses are NaN and accuracies wrong."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Source: Caffe, ``include/caffe/net.hpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -5,8 +5,6 @@ to the reference; after it, the results of both are compared. Errors thus never 
 first difference names the Step that is wrong. A pass takes several times as long as otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

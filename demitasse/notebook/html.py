@@ -1,7 +1,5 @@
 """Pieces of HTML for notebooks: tables, SVG charts, PNG images; all text is escaped."""
 
-from __future__ import annotations
-
 import math
 import struct
 import zlib

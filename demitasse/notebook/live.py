@@ -1,7 +1,5 @@
 """Live curves of a training run in a notebook."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

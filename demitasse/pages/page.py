@@ -1,7 +1,5 @@
 """Pages of HTML in one file, without external resources, for light, dark and paper."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape

@@ -4,8 +4,6 @@ The layer that writes such a blob may then write into the memory of the top, and
 nothing; the Steps decide. In a chain of Concats, all blobs may be views of the last top.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple

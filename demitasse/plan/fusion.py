@@ -1,7 +1,5 @@
 """Fusion: consecutive layers of a plan that one Step may run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from demitasse.plan.planned_layer import PlannedLayer

@@ -22,8 +22,6 @@ shapes and the range of the pass, not from what was prepared before. It is a pre
 another layout are converted when a Step reads them.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 

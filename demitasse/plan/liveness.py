@@ -10,8 +10,6 @@ Source: Y. Pisarchyk and J. Lee, *Efficient Memory Management for Deep Neural Ne
 "greedy by size for shared objects".
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ A plan asks the backend once for a faster way to run each operation. As long as 
 shape or memory, a pass is a loop over the prepared steps; one integer comparison detects changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -8,8 +8,6 @@ compiled calls alone. ``demitasse.net.graph_capture`` replays whole passes of de
 their work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial

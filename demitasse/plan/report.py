@@ -1,7 +1,5 @@
 """Report: the code that runs each layer, why nothing faster does, costs, and measured times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter

@@ -1,7 +1,5 @@
 """Comparison of a net on several devices: blobs, gradients, parameters, training steps."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext

@@ -1,7 +1,5 @@
 """Error statistics of two arrays, and tolerances by element type and layer type."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Source: Caffe, ``include/caffe/test/test_gradient_check_util.hpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

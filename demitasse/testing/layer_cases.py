@@ -4,8 +4,6 @@ Types with a gradient have a case for every option that changes results; the pro
 their gradients. :mod:`demitasse.testing.conformance` runs all cases on any device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

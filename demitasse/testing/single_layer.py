@@ -1,7 +1,5 @@
 """A single layer with its own bottoms and tops, for tests of layers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Training: solvers, from gradients to trained nets, with Caffe's formulas, schedules and files."""
 
-from __future__ import annotations
-
 from demitasse.training.checkpoint import State, read_state
 from demitasse.training.evaluation import Epoch, mean_outputs
 from demitasse.training.lr_policies import learning_rate

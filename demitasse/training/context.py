@@ -1,7 +1,5 @@
 """The parts of a training run, which a solver makes once and its helpers share."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

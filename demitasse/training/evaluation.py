@@ -8,8 +8,6 @@ precision: SSD (weiliu89/caffe), ``Solver::TestDetection`` there, and ``ComputeA
 ``src/caffe/util/bbox_util.cpp``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

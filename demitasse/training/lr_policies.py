@@ -4,8 +4,6 @@ Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp``, ``GetLearningRate``; the sa
 ``rampup_interval`` and ``min_lr``, of Intel's Caffe for ``warmup_iter`` and ``multifixed``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

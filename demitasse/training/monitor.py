@@ -4,8 +4,6 @@ Source: Caffe's forks for the plateau policy (``GetLearningRate`` in Intel's and
 ``src/caffe/solvers/sgd_solver.cpp``); the rest is Demitasse's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The fields of a solver: reading, validation, and the schedule of tests, display and snapshots."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

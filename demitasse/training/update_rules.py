@@ -9,8 +9,6 @@ weight decay regularization"; LARS You, Gitman and Ginsburg's, "Large batch trai
 convolutional networks"; LAMB You and others', "Large batch optimization for deep learning".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 A normalisation with fixed statistics has this form. The vectors are channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ windows: a stride's adjacent pixels of each, with all channels. If windows are n
 strides, the last window has fewer pixels.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from demitasse.backends.arrays import aligned

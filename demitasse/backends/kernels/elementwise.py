@@ -4,8 +4,6 @@ Array after array as they lie in memory, in whatever layout. The operations are 
 portable formulas, in their order, so that NaN, infinities and what lies on a kink give the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import pi, sqrt

@@ -1,7 +1,5 @@
 """Epilogues of convolutions and products: ReLU, PReLU, Clip, or nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

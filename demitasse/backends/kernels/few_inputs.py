@@ -3,8 +3,6 @@
 Rows of an image are copied in bands, with zeros around them; windows are multiplied with filters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Convolution of images with contiguous channels, in blocks or all, to few planes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar

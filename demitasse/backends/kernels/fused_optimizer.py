@@ -3,8 +3,6 @@
 The operations and their rounding are those of the portable formulas, so the bits are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple

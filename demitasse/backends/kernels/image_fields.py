@@ -1,7 +1,5 @@
 """Fields of images in the arguments of kernels; the channels of a pixel or block are contiguous."""
 
-from __future__ import annotations
-
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word

@@ -3,8 +3,6 @@
 As many pixels as a vector has elements get their roots and quotients together.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from demitasse.backends.arrays import aligned

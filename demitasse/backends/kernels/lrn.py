@@ -5,8 +5,6 @@ of, squares or the gradient's ratios, is written to memory with zeros on both si
 vector of neighbours is one load. Nothing is kept from forward to backward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple

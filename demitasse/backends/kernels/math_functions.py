@@ -4,8 +4,6 @@ e^x is 2^n times a polynomial of what is left of x beside n * log(2), which is t
 parts so that large x lose nothing. log(1 + u) is 2 * artanh(u / (2 + u)), a short series.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import log
 

@@ -1,7 +1,5 @@
 """Pointwise (1x1) convolution of images, which may be normalised and rectified on the way."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Matrix products of kernels: panels of columns, and few rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple

@@ -4,8 +4,6 @@ First every row that is needed is resized sideways, into integers of 16 bits; th
 made of two of those. ``demitasse/io/data/images/resize.py`` has the same in numpy.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields

@@ -4,8 +4,6 @@ The vectors are channels. As many bins as a vector has elements are noted in a s
 transposed, so that the results are in C order: a fully connected layer comes next.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ in C order. A softmax whose exponential makes a number of everything would hide 
 diverged: ``NanRows`` writes NaN where a row holds NaN or infinity.
 """
 
-from __future__ import annotations
-
 from math import inf
 
 import numpy as np

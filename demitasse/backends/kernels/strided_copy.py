@@ -1,7 +1,5 @@
 """Copies between memory layouts: nested loops with a stride on either side."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

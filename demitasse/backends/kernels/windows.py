@@ -1,7 +1,5 @@
 """Rows of windows over images, with zeros in place of pixels outside."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The host itself: numpy arrays, portable layers and a few kernels."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Base of the Steps on the host, and their engine."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable

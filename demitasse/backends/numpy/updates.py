@@ -5,8 +5,6 @@ results are the same bit for bit. An iteration then reads and writes each array 
 large nets are spread over threads (numpy lets go of the interpreter's lock inside its loops).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait

@@ -5,8 +5,6 @@ the kernels of the package and numpy; without llvmlite, numpy alone. :func:`stat
 why. Importing this loads nothing; asking for the device does.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 from demitasse.backends.base import Backend

@@ -1,7 +1,5 @@
 """Arguments of primitives and kernels, in the layout that each needs."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The backend: numpy on the host, with what oneDNN does faster lowered to it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Base of this backend's Steps."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """Threads of a pass: their number, and the length of their time slice."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """Commands by section, and the module of each: ``X`` is ``X_command`` in its module."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {

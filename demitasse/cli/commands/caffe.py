@@ -3,8 +3,6 @@
 Source: Caffe, ``tools/caffe.cpp``, whose command may come after its flags.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

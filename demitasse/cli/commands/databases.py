@@ -4,8 +4,6 @@ Source: Caffe, ``tools``, ``examples/mnist``, ``examples/siamese`` and ``example
 (weiliu89/caffe), ``tools/convert_annoset.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Source: Caffe, ``tools/caffe.cpp`` (``device_query``) and ``Caffe::DeviceQuery``.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -4,8 +4,6 @@ Source: Caffe, ``tools/extra/resize_and_crop_images.py``.
 Source: SSD (weiliu89/caffe), ``tools/get_image_size.cpp``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """dataset, new and deploy: from a folder of images to a trained net in use."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict
 from pathlib import Path

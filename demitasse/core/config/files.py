@@ -8,8 +8,6 @@ Trusted files are listed in ``demitasse/trusted.json`` in ``$XDG_CONFIG_HOME`` o
 path and SHA-256 of each. Source: direnv and git keep such lists.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

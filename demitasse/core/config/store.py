@@ -5,8 +5,6 @@ or ``[tool.demitasse]`` in ``pyproject.toml`` (of the working directory or the n
 has one), the default.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -1,7 +1,5 @@
 """The table of settings: name, values, default, meaning; and the other environment variables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

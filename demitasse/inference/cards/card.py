@@ -1,7 +1,5 @@
 """Contents of a model card: the net, its preprocessing, the meaning of its outputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Resolve a model argument (card, folder, prototxt, weights) to its files and its card."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Decode a net's outputs into predictions, one function for each task."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn

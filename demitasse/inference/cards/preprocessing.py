@@ -1,7 +1,5 @@
 """Preprocess images, map results back to them, and read preprocessing from training nets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

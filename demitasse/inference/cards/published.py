@@ -8,8 +8,6 @@ our names of the 1000 synsets of ILSVRC2012, in the order of their ids: WordNet'
 clearer one where the word is ambiguous.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

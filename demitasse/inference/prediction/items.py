@@ -1,7 +1,5 @@
 """Ordered items for a net: image files, records of a database, or rows of arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

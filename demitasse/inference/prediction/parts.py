@@ -4,8 +4,6 @@ A part is written atomically and records the fingerprint of its inputs, so that 
 reused. Its content is independent of the number of shards and attempts.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

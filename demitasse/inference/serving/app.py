@@ -3,8 +3,6 @@
 Source: KServe, *Open Inference Protocol*, version 2, with extensions of Triton.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ it may wait for more requests. A net whose passes are short runs in the thread o
 instead: waking a thread, and the event loop again, would take longer than the pass.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -5,8 +5,6 @@ run: with a body of 20 MB for seconds. A server that did this work itself would 
 meantime.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pickle

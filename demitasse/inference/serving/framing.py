@@ -6,8 +6,6 @@ client smuggles a request past the proxy. What RFC 9112 lets a server repair is 
 Source: R. Fielding et al., *HTTP Semantics* (RFC 9110) and *HTTP/1.1* (RFC 9112), 2022.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

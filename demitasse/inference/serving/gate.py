@@ -7,8 +7,6 @@ answers to probes come from a thread of the server, which has the interpreter's 
 the event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import selectors

@@ -3,8 +3,6 @@
 Source: KServe, *Open Inference Protocol*, version 2, with the binary extension of Triton.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

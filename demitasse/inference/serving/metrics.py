@@ -3,8 +3,6 @@
 Source: Prometheus, *Text-based format*; Triton, *Statistics Extension*.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """A served model: its inputs and outputs, and one net per worker thread."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Source: W3C, *Content Security Policy Level 3*.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Run the application on a port until a signal stops it."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

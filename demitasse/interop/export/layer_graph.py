@@ -5,8 +5,6 @@ earlier one is ``blob@layer`` with the layer that wrote it. For a blob that is a
 the input has the blob's name, and the last value is ``blob@layer``, too.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

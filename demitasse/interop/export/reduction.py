@@ -1,7 +1,5 @@
 """Reduction of a net to the layers that are exported: inputs, no training, no data layers."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

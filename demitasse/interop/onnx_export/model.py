@@ -1,7 +1,5 @@
 """ONNX models: conversion of a layer graph, preprocessing of images, float16."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

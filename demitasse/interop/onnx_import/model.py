@@ -1,7 +1,5 @@
 """ONNX models as read: inlined functions, inferred shapes, folded constants."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Builder of imported nets: layers, weights and shapes of blobs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Parts of an exported module: attributes, arrays, lines, Python names and functions."""
 
-from __future__ import annotations
-
 import ast
 import keyword
 import re

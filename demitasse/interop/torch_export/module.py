@@ -1,7 +1,5 @@
 """Python source of exported modules: class, ``load`` function, and layout of lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

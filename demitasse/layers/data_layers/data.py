@@ -1,7 +1,5 @@
 """Data and AnnotatedData: batches of records from an LMDB or a LevelDB."""
 
-from __future__ import annotations
-
 from demitasse.io.data.sources.collate import AnnotatedMaker, DatumMaker
 from demitasse.io.data.transform.augment import AnnotatedAugmenter
 from demitasse.io.data.transform.geometric import EmitFilter

@@ -1,7 +1,5 @@
 """DummyData: tops filled by fillers, for tests and timing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """HDF5Data and HDF5Output: rows of HDF5 files, read or written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from demitasse.io.data.databases.hdf5 import Hdf5Writer, read_list

@@ -7,8 +7,6 @@ Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``; DeepLab,
 ``src/caffe/layers/dense_image_data_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """MemoryData: batches of arrays that a caller hands over."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """WindowData: windows of images, some around objects and some not, drawn at random."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from demitasse.core.paths import resolve_path, rooted_path

@@ -6,8 +6,6 @@ in units of the image's width and height.
 Source: SSD (weiliu89/caffe), ``src/caffe/util/bbox_util.cpp``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ Source: Cascade R-CNN (zhaoweicai/cascade-rcnn), ``src/caffe/layers/decode_bbox_
 ``box_group_output_layer.cpp``, ``src/caffe/util/bbox_util.cpp``.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

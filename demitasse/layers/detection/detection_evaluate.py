@@ -1,7 +1,5 @@
 """DetectionEvaluate: true and false positives, for the mean average precision of a test."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """DetectionOutput: boxes that a single-shot detector has found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ Host code on numpy arrays.
 Source: SSD (weiliu89/caffe), ``MineHardExamples`` in ``src/caffe/util/bbox_util.cpp``.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

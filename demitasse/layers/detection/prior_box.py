@@ -1,7 +1,5 @@
 """PriorBox: prior boxes of a single-shot detector, for every cell of a map."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -7,8 +7,6 @@ Source: Faster R-CNN (rbgirshick/py-faster-rcnn), ``lib/rpn/proposal_layer.py``,
 caffe-windows' ``ProposalParameter``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

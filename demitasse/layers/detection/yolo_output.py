@@ -7,8 +7,6 @@ Source: MobileNet-YOLO (eric612/MobileNet-YOLO),
 ``src/caffe/layers/yolo_detection_output_layer.cpp``, ``yolov3_detection_output_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

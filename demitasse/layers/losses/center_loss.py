@@ -6,8 +6,6 @@ class, divided by their number plus 1.
 Source: caffe-face (ydwen), ``src/caffe/layers/center_loss_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array

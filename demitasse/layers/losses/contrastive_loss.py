@@ -1,7 +1,5 @@
 """ContrastiveLoss: sum (y d^2 + (1 - y) max(margin - d, 0)^2) / (2 N), d = |a - b|."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array

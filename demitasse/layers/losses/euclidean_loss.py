@@ -1,7 +1,5 @@
 """EuclideanLoss: sum (a - b)^2 / (2 N)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends import ops

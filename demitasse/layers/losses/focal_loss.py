@@ -7,8 +7,6 @@ Source: Lin et al., Focal Loss for Dense Object Detection; with a sigmoid: caffe
 (happynear), ``src/caffe/layers/focal_loss_layer.cu``; with a softmax: liaomingg/Focal-Loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array

@@ -1,7 +1,5 @@
 """HingeLoss: sum max(0, 1 - t x)^p / N, t = 1 for the labelled class and -1 for the others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array

@@ -1,7 +1,5 @@
 """InfogainLoss: -sum_k H[label, k] log(p_k) / normaliser, p the softmax of the scores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array

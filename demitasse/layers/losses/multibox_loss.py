@@ -6,8 +6,6 @@ loss = (loc_weight * sum over matched priors of the loss of the box
 Source: SSD (weiliu89/caffe), ``src/caffe/layers/multibox_loss_layer.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

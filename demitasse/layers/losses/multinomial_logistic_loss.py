@@ -1,7 +1,5 @@
 """MultinomialLogisticLoss: -sum log(p_label) / N, of probabilities."""
 
-from __future__ import annotations
-
 from demitasse.backends.arrays import Array
 from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Blobs, Flags

@@ -1,7 +1,5 @@
 """SigmoidCrossEntropyLoss: -sum (t log s(x) + (1 - t) log(1 - s(x))) / normaliser."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends import ops

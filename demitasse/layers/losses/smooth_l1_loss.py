@@ -1,7 +1,5 @@
 """SmoothL1Loss and SmoothL1LossOHEM: squared errors near 0, absolute errors beyond."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array

@@ -1,7 +1,5 @@
 """SoftmaxWithLoss and SoftmaxWithLossOHEM: multinomial logistic losses of a softmax."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends import ops

@@ -1,7 +1,5 @@
 """TripletLoss: sum max(|a - p|^2 - |a - n|^2 + margin, 0) / (2 N)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array

@@ -5,8 +5,6 @@ the table has the rest. ``lint``, ``summary``, the plan and the reference pages 
 tests compare it with the code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 A type reads the message that is named after the type, unless ``fields`` are given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Test cases of layers that read or write files or run Python code, with their files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pytest options and fixtures of the conformance tests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator
 from hashlib import sha256

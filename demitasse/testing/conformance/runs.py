@@ -1,7 +1,5 @@
 """Comparison of a net on the tested device with portable code on numpy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reference models for comparisons: files of other frameworks, other nets, recorded arrays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from demitasse.core.paths import check_exists

@@ -4,8 +4,6 @@ Reading such a file runs code of its author: PyTorch evaluates expressions, impo
 name, and unpickles constants. Therefore only files that the user trusts are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path

@@ -4,8 +4,6 @@ Reading a file runs no code: ONNX has no such operation, and libraries of custom
 loaded. External weights are read from the model's folder only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path, PurePosixPath, PureWindowsPath

@@ -1,7 +1,5 @@
 """Checkpointing of a run: snapshots to files, state dictionaries, and rollback of an iteration."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

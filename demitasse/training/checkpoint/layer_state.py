@@ -5,8 +5,6 @@ the ``state_dict`` of a Python layer, and the blobs of ``Layer.state_blobs`` tha
 weights, such as hidden states. Values are data alone: reading them runs no code.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct

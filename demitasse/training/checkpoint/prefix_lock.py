@@ -5,8 +5,6 @@ the process dies. The file is deleted at the end of the run; a file that a kille
 locked again by the next run.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

@@ -1,7 +1,5 @@
 """Check that a run may resume from a state: the fingerprint of a run, and its differences."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

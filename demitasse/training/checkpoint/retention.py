@@ -1,7 +1,5 @@
 """Retention of a run's snapshots: all or the last few, and the newest to resume from."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

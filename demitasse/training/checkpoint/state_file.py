@@ -4,8 +4,6 @@ Source: Caffe, ``SGDSolver::SnapshotSolverState...`` and ``RestoreSolverStateFro
 ``src/caffe/solvers/sgd_solver.cpp``.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ end. Once some megabytes are complete, a thread exchanges them with other proces
 queued these gradients by then: their exchange is queued after them, on a side stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager

@@ -12,8 +12,6 @@ A watchdog that is stopped itself, as by a scheduler that suspends a job, does n
 The watchdog process runs this file as its program, so the file imports the standard library alone.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal

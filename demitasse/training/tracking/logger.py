@@ -1,7 +1,5 @@
 """Loggers of training runs: their protocol, JSON lines, and a group that cannot end a run."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -3,8 +3,6 @@
 TensorBoard, Weights & Biases, and MLflow are called through their own clients.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Depthwise convolution: which ones have a kernel, and their schedule."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -6,8 +6,6 @@ possible: a process that compiles nothing neither loads LLVM's library nor write
 Python takes longer to write a module than to load LLVM's library.
 """
 
-from __future__ import annotations
-
 import gc
 import platform
 import threading

@@ -7,8 +7,6 @@ Sources: System V Application Binary Interface, AMD64 Architecture Processor Sup
 Arm 64-bit Architecture (AArch64).
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

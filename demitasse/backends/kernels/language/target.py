@@ -4,8 +4,6 @@ Code that differs between architectures is in this module: names of instructions
 calls, fields of Linux's ``/proc/cpuinfo``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

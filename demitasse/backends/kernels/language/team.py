@@ -4,8 +4,6 @@ A second team would compete for the cores: threads spin for a while after their 
 belong to the OpenMP runtime, or to its replacement (``backends/kernels/team``).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping

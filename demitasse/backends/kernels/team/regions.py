@@ -7,8 +7,6 @@ A region takes the first team that no thread leads. It begins when the team has 
 part but the leader's, because parts may wait for each other.
 """
 
-from __future__ import annotations
-
 from llvmlite import ir
 
 from demitasse.backends.kernels.language.words import Condition, Word

@@ -6,8 +6,6 @@ a stage reads the other threads' results of the stage before. Between calls the 
 running parts; at a barrier it would wait for a thread without a core.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple

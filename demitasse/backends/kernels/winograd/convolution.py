@@ -4,8 +4,6 @@ The same is the gradient of a convolution's input, which is a convolution of the
 with flipped filters.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

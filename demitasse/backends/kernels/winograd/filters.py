@@ -1,7 +1,5 @@
 """Filter transform, and its transpose for the gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Gradients of Winograd convolutions with respect to weights and bias."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from demitasse.backends.kernels.images import Images

@@ -8,8 +8,6 @@ Source: S. Winograd, Arithmetic Complexity of Computations, 1980; A. Lavin and S
 Algorithms for Convolutional Neural Networks, 2016.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple

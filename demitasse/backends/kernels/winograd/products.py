@@ -1,7 +1,5 @@
 """Products at the transform positions, of tiles and transformed filters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Winograd transforms of tiles: products with two matrices, and the input transform."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

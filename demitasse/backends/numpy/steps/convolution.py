@@ -1,7 +1,5 @@
 """Convolution and Deconvolution by im2col and matrix products."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from functools import partial
 from typing import ClassVar, TypeVar

@@ -1,7 +1,5 @@
 """Concat and Split."""
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 
 import numpy as np

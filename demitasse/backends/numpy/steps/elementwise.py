@@ -1,7 +1,5 @@
 """Activations, Eltwise, Scale, BatchNorm and LRN."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """InnerProduct: matrix products straight into the blobs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from demitasse.backends import ops

@@ -1,7 +1,5 @@
 """MAX and AVE pooling over planes of images."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import product

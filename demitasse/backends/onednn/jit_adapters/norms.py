@@ -1,7 +1,5 @@
 """Normalisations: kernels of a Step, and their calls."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """LSTM and RNN: kernels of a Step, and their calls."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -3,8 +3,6 @@
 They are part of its binary interface and have not changed since 3.0.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

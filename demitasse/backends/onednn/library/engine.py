@@ -1,7 +1,5 @@
 """Engine of the Steps: the library, its layouts, shared memory."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import threading

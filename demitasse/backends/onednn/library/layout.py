@@ -7,8 +7,6 @@ Without oneDNN's library (``library`` is None), Python keeps the descriptors: nu
 :class:`Arrangement`. The kernels' layouts, copies and planning then work as with the library.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import math

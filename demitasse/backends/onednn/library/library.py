@@ -4,8 +4,6 @@ Search order: the setting ``onednn_library``, the folders of pip and conda, the 
 the system's loader. Any version 3 with a CPU runtime is accepted.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

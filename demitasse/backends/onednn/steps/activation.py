@@ -9,8 +9,6 @@ Fewer instructions do the same behind a convolution: PReLU multiplies negative v
 zero, which gives zero, or NaN of minus infinity. A negative slope multiplies them in the same way.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -3,8 +3,6 @@
 A Scale by a second bottom (N, C), or an Axpy, which adds other images too.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Concat: by the library, or in place."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convolution by the library or by kernels of our own."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 The bottom's gradient is that convolution's forward pass.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Elementwise Steps: sums, products, Dropout, constants."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from ctypes import c_float, c_void_p

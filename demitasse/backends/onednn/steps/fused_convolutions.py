@@ -3,8 +3,6 @@
 What lies between the two is never written to memory; each few rows of it stay in a core's cache.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Fusion: several operations in one primitive, where those after the first run in place."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

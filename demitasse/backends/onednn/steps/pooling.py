@@ -1,7 +1,5 @@
 """Pooling, spatial pyramid pooling, ROI pooling and interpolation of planes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

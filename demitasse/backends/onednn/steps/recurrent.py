@@ -5,8 +5,6 @@ weights; only the product with the hidden state waits for the step before. The s
 of our own, or one by one in the library and numpy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 

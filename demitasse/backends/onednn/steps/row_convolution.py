@@ -5,8 +5,6 @@ filters of one channel. The memory of such an image equals a channels-last image
 row and one channel per column, so the primitive runs on that view without a copy.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from demitasse.backends import ops

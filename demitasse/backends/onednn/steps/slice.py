@@ -1,7 +1,5 @@
 """Slice, Crop, Split, Permute and ShuffleChannel."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from ctypes import c_void_p

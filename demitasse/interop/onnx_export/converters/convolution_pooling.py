@@ -4,8 +4,6 @@ Caffe rounds output sizes up. Its mean counts the pads of both sides, but not th
 beyond them. The converters express every size by pads alone, without ONNX's rounding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The layers of Cascade R-CNN and MobileNet-YOLO are at the end.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Converters of elementwise layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Converters of normalization layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from demitasse.backends.windows import Window

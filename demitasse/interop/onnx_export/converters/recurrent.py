@@ -4,8 +4,6 @@ ONNX's LSTM and RNN have no counterpart of Caffe's ``cont``, which starts a new 
 pass. The exported model does not keep states between passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from demitasse.interop.export.layer_graph import LayerNode, Value

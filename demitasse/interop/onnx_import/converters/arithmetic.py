@@ -1,7 +1,5 @@
 """Converters of sums, products, minima and maxima, with ONNX's broadcasting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial

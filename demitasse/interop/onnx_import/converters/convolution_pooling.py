@@ -4,8 +4,6 @@ Caffe pads both sides equally. For unequal pads, the first pad grows by multiple
 until the last window fits, and a Slice removes the results of the additional windows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

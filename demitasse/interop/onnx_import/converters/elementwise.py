@@ -1,7 +1,5 @@
 """Converters of elementwise operators, and fusion of GELU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

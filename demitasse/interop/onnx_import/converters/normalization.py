@@ -1,7 +1,5 @@
 """Converters of normalization operators."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Converters of matrix products, reductions and gathers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

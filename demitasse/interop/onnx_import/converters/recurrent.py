@@ -1,7 +1,5 @@
 """Converters of recurrent operators."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Converters of operators that reshape, move, select, pad or resize values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 

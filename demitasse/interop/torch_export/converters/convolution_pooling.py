@@ -1,7 +1,5 @@
 """Converters of convolution, pooling and other layers over feature maps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 

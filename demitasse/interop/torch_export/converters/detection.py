@@ -1,7 +1,5 @@
 """Converters of detection layers: boxes, proposals and pooling of regions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Converters of elementwise layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from demitasse.interop.export.layer_graph import LayerNode, constant_power

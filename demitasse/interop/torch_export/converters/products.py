@@ -1,7 +1,5 @@
 """Converters of products, sums, reductions and embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 

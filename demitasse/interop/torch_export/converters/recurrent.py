@@ -4,8 +4,6 @@ PyTorch's LSTM and RNN have no counterpart of Caffe's ``cont``, which starts a n
 pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Converters of layers that reshape, move or select values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
