@@ -117,7 +117,12 @@ class PriorBox(Layer):
         _above_0("variance", self.variance)
         self.image = _sides(p, "img_size", "img_h", "img_w")
         self.step = _sides(p, "step", "step_h", "step_w")
-        self.offsets = _offsets(p)
+        self.offsets: Sequence[tuple[float, float]] = [(p.offset, p.offset)]  # (y, x), in steps
+        if p.offset_h or p.offset_w:
+            if p.HasField("offset") or len(p.offset_h) != len(p.offset_w):
+                message = "prior_box_param takes offset, or as many offset_h as offset_w"
+                raise conflict("prior_box_param.offset", message)
+            self.offsets = list(zip(p.offset_h, p.offset_w, strict=True))
         self.made: tuple[tuple[int, int], tuple[int, int]] | None = None
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
@@ -166,16 +171,6 @@ def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[flo
     if sides is not None:
         _above_0(square, sides)
     return sides
-
-
-def _offsets(p: PriorBoxParameter) -> tuple[tuple[float, float], ...]:
-    """Return the centres in a cell, (y, x), in steps."""
-    if not p.offset_h and not p.offset_w:
-        return ((p.offset, p.offset),)
-    if p.HasField("offset") or len(p.offset_h) != len(p.offset_w):
-        message = "prior_box_param takes offset, or as many offset_h as offset_w"
-        raise conflict("prior_box_param.offset", message)
-    return tuple(zip(p.offset_h, p.offset_w, strict=True))
 
 
 def _above_0(name: str, values: Sequence[float]) -> None:

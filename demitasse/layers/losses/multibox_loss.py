@@ -26,19 +26,6 @@ from demitasse.layers.numerics import FLT_MIN, sigmoid, softmax
 from demitasse.layers.registry import register_layer
 
 
-def mining_of(p: MultiBoxLossParameter) -> Mining | None:
-    """Return the mining of a message, or None if all priors count; errors of ``MultiBoxLoss``."""
-    mined = p.mining_type != MultiBoxLossParameter.NONE
-    if p.HasField("do_neg_mining") and p.do_neg_mining != mined:
-        name = MultiBoxLossParameter.MiningType.Name(p.mining_type)
-        message = (
-            f"multibox_loss_param.do_neg_mining and mining_type {name} contradict each other; "
-            "remove do_neg_mining"
-        )
-        raise conflict("multibox_loss_param.do_neg_mining", message)
-    return Mining(p) if mined else None
-
-
 @register_layer("MultiBoxLoss")
 class MultiBoxLoss(LossLayer):
     """Match priors with objects, and compare the predicted boxes and classes with them.
@@ -70,7 +57,15 @@ class MultiBoxLoss(LossLayer):
         super().setup(bottom, top)
         p = self.param.multibox_loss_param
         refuse_weights(self.param.loss_param, self.type)
-        self.mining = mining_of(p)
+        mined = p.mining_type != MultiBoxLossParameter.NONE
+        if p.HasField("do_neg_mining") and p.do_neg_mining != mined:
+            name = MultiBoxLossParameter.MiningType.Name(p.mining_type)
+            message = (
+                f"multibox_loss_param.do_neg_mining and mining_type {name} contradict each other; "
+                "remove do_neg_mining"
+            )
+            raise conflict("multibox_loss_param.do_neg_mining", message)
+        self.mining = Mining(p) if mined else None  # None if all priors count
         self.assign = TargetAssigner(p)
         self.boxes = 1 if p.share_location else self.assign.classes
         self.squared = p.loc_loss_type == MultiBoxLossParameter.L2

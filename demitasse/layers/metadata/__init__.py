@@ -23,21 +23,10 @@ from demitasse.layers.metadata.schema import (
 )
 
 __all__ = [
-    "ALWAYS",
-    "FAMILIES",
-    "IN_PLACE",
-    "METADATA",
-    "NEVER",
-    "Condition",
-    "LayerMetadata",
-    "ParamMetadata",
-    "canonical_type",
-    "field_value",
-    "has_field",
-    "layer_metadata",
-    "register_metadata",
-    "unregister_metadata",
-]
+    "ALWAYS", "FAMILIES", "IN_PLACE", "METADATA", "NEVER", "Condition", "LayerMetadata",
+    "ParamMetadata", "canonical_type", "field_value", "has_field", "layer_metadata",
+    "register_metadata", "unregister_metadata",
+]  # fmt: skip
 
 __getattr__ = deprecated_names(
     __name__,
