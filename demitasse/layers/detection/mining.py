@@ -103,6 +103,12 @@ def matched_boxes(targets: Assignment) -> np.ndarray:
     return matched
 
 
+def all_counted(targets: Assignment) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks that count all matched boxes and all priors. Shapes: (N, P, L), (N, P)."""
+    boxes = matched_boxes(targets)
+    return boxes, np.ones(boxes.shape[:2], bool)
+
+
 @register_layer("BoxAnnotatorOHEM")
 class BoxAnnotatorOHEM(Layer):
     """Keep labels and weights of the ``roi_per_img`` regions of greatest loss in each image.

@@ -6,9 +6,10 @@ loss = (loc_weight * sum over matched priors of the loss of the box
 Source: SSD (weiliu89/caffe), ``src/caffe/layers/multibox_loss_layer.cpp``.
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import MultiBoxLossParameter
@@ -20,10 +21,13 @@ from demitasse.layers.detection.matching import (
     TargetAssigner,
     parse_ground_truth,
 )
-from demitasse.layers.detection.mining import Mining, matched_boxes
+from demitasse.layers.detection.mining import Mining, all_counted
 from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
 from demitasse.layers.numerics import FLT_MIN, sigmoid, softmax
 from demitasse.layers.registry import register_layer
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @register_layer("MultiBoxLoss")
@@ -151,7 +155,7 @@ class MultiBoxLoss(LossLayer):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return masks of the priors that count, for boxes (N, P, L) and for classes (N, P)."""
         if self.mining is None:
-            return matched_boxes(targets), np.ones(self.sizes, bool)
+            return all_counted(targets)
         to_host = self.device.backend.to_host
         boxes = self._priors(bottom)[0]
         if self.mining.suppresses and not self.param.multibox_loss_param.use_prior_for_nms:
