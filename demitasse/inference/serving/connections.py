@@ -129,7 +129,8 @@ class Connection(asyncio.Protocol):
     """A client's connection.
 
     A client has the application's ``timeout`` to send the headers of a request, from the
-    connection's start or their first byte, to send the body, and to receive some of the response.
+    connection's start or their first byte. The same limit holds for the body, and for the receipt
+    of some of the response.
     While ``waiting`` is True, the connection is to parse its input.
     """
 
