@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.backends.storage import Stored
 from demitasse.core import guesses
-from demitasse.core.axes import LEGACY, Axes, checked_shape, flat_list
+from demitasse.core.axes import LEGACY, Axes, checked_shape, flat_list, shape_string
 from demitasse.core.device import Device, current_device
 from demitasse.core.guesses import attribute_error
 from demitasse.core.text import html_of
@@ -181,7 +181,10 @@ class Blob(Axes):
     def _adopt(self, array: Array, side: Head) -> None:
         got = tuple(array.shape)
         if math.prod(got) != self._count:
-            message = f"got data of {got} for {self._label()} {self.shape_string}: counts differ"
+            message = (
+                f"got an array of shape {got} as the data of {self._label()} {self.shape_string}; "
+                "the counts must be equal"
+            )
             raise self._misfit(message, ErrorCode.COUNT_MISMATCH, got, self._shape)
         if self._data.size != self._count:  # both memories are replaced, as in Caffe
             data, diff = self._new_memories(self._count)
@@ -472,7 +475,10 @@ class Blob(Axes):
             self.reshape(stored_shape(proto))
         elif not self.shape_equals(proto):
             got = stored_shape(proto)
-            message = f"got a message of {got} for {self._label()} {self._shape}"
+            message = (
+                f"got a message of shape {shape_string(got)} for {self._label()} "
+                f"{self.shape_string}"
+            )
             raise self._misfit(message, ErrorCode.SHAPE_MISMATCH, got, self._shape)
         self.set_floats(floats(proto), floats(proto, diff=True))
 

@@ -47,7 +47,10 @@ def filter_net(net: NetParameter) -> tuple[NetParameter, list[int]]:
     faults: list[DemitasseError] = []
     for index, layer in enumerate(net.layer):
         if layer.include and layer.exclude:
-            message = f"got include and exclude rules in layer {layer.name!r}; keep only one kind"
+            message = (
+                f"layer {layer.name!r} has both include and exclude rules; "
+                "say either where it is or where it is not"
+            )
             faults.append(NetError(message, code=ErrorCode.CONFLICT, layer=layer.name))
         rules = layer.include or layer.exclude
         if any(state_meets_rule(net.state, rule) for rule in rules) == bool(layer.include):

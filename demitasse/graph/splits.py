@@ -120,8 +120,10 @@ def producers(net: NetParameter, origins: Sequence[str] = ()) -> dict[tuple[int,
             if blob in latest:
                 sources[i, j] = latest[blob]
             else:
-                hint = _hint(net, blob, i, latest)
-                message = f"unknown bottom blob {blob!r} of layer {layer.name!r} ({j}): {hint}"
+                message = (
+                    f"unknown bottom blob {blob!r} (layer {layer.name!r}, bottom index {j}): "
+                    f"{_hint(net, blob, i, latest)}"
+                )
                 error = NetError(message, code=ErrorCode.UNKNOWN, layer=layer.name, blob=blob)
                 faults.append(error.from_line(origins[i] if origins else ""))
         for j, blob in enumerate(layer.top):

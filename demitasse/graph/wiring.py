@@ -59,7 +59,10 @@ def wire(
     for number, (param, needed) in enumerate(zip(net.layer, tops_needed, strict=True)):
         if param.propagate_down and len(param.propagate_down) != len(param.bottom):
             given, count = len(param.propagate_down), len(param.bottom)
-            message = f"layer {param.name!r}: got {given} propagate_down, expected {count} or none"
+            message = (
+                f"layer {param.name!r}: got {given} propagate_down for {count} bottoms; give one "
+                "for each bottom, or none"
+            )
             refuse(
                 number, message, ErrorCode.COUNT_MISMATCH,
                 field="propagate_down", got=given, expected=count,
@@ -158,7 +161,10 @@ def _check_fit(param: Param, owner: Param, *, permissive: bool) -> None:
     if permissive:
         got, expected, code = prod(mine), prod(theirs), ErrorCode.COUNT_MISMATCH
         if got != expected:
-            message = f"shared parameter {name!r} {mine} has {got} values, {theirs} has {expected}"
+            message = (
+                f"shared parameter {name!r} {mine} has {got} values, its owner {theirs} has "
+                f"{expected}"
+            )
             raise NetError(message, code=code, param=name, got=got, expected=expected)
     elif mine != theirs:
         message = (

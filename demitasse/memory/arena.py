@@ -102,7 +102,8 @@ class Assignment:
         """Refuse an access outside of a pass, when another memory may have used the buffer."""
         if not self.arena.open:
             message = (
-                f"blob {self.name!r} was not kept; make the net with keep_blobs=[{self.name!r}]"
+                f"blob {self.name!r} was not kept: its memory is shared with other blobs; make the "
+                f"net with keep_blobs=[{self.name!r}, ...], or without keep_blobs to keep all"
             )
             raise NetError(message, code=ErrorCode.BAD_STATE, blob=self.name)
 

@@ -374,7 +374,10 @@ class SyncedMemory:
         """Make a contiguous ``array`` (size,) of equal dtype the host side, without a copy."""
         if array.shape != (self.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
             got, expected, code = tuple(array.shape), (self.size,), ErrorCode.INCOMPATIBLE
-            message = f"got {array.dtype} {got}, expected contiguous {self.dtype} {expected}"
+            message = (
+                f"got a {array.dtype} array of shape {got}, expected a contiguous {self.dtype} "
+                f"array of shape {expected}"
+            )
             raise ShapeError(message, code=code, got=got, expected=expected)
         if self.state is Head.SYNCED:  # until the host side is the new one
             self.state = Head.HEAD_AT_GPU

@@ -95,7 +95,10 @@ def _checked(
         message = f"{len(boxes)} boxes have {len(values)} scores; each needs one"
         raise error(message, code=ErrorCode.COUNT_MISMATCH, field="scores")
     if score_threshold < 0 or nms_threshold < 0 or eta <= 0:
-        message = f"got {score_threshold}, {nms_threshold}, {eta}; thresholds are >= 0, eta is > 0"
+        message = (
+            "score_threshold and nms_threshold must be 0 or more and eta above 0; they are "
+            f"{score_threshold}, {nms_threshold} and {eta}"
+        )
         raise error(message, code=ErrorCode.OUT_OF_RANGE)
     return boxes, values
 

@@ -181,7 +181,10 @@ class DetectionModel(Model):
         del nmsThreshold
         last = self._net.getLayer(self._net.getLayerNames()[-1])
         if last.type != "DetectionOutput":
-            message = f"got a last layer {last.type}, expected DetectionOutput; call predict"
+            message = (
+                f"the last layer, {last.name!r}, must be of type DetectionOutput, it is of "
+                f"{last.type}; call predict, and NMSBoxes for other boxes"
+            )
             raise error(message, code=ErrorCode.UNSUPPORTED, layer=last.name, got=last.type)
         outputs = self.predict(frame)
         rows = np.concatenate([output.reshape(-1, 7) for output in outputs])

@@ -204,7 +204,10 @@ class Net:
         """Return the engine's net, built with the shapes of the inputs if necessary."""
         self._build({name: values.shape for name, values in self._inputs.items()})
         if self._built is None:
-            message = f"inputs {', '.join(self._imported.inputs)} have no shapes; call setInput"
+            message = (
+                f"the file declares no shapes of inputs {', '.join(self._imported.inputs)}; "
+                "call setInput for each"
+            )
             raise error(message, code=ErrorCode.MISSING, blob=self._imported.inputs[0])
         return self._built
 
@@ -226,7 +229,10 @@ class Net:
             raise error(message, code=ErrorCode.INVALID, layer=INPUTS)
         built = self._ready()
         if built.untrained:
-            message = f"layers {', '.join(built.untrained)} have no weights; pass the caffemodel"
+            message = (
+                f"layers {', '.join(built.untrained)} have parameters and no weights were given; "
+                "pass the caffemodel to readNetFromCaffe"
+            )
             raise error(message, code=ErrorCode.MISSING, layer=built.untrained[0])
         missing = [name for name in self._imported.inputs if name not in self._inputs]
         if missing:
@@ -477,7 +483,10 @@ def readNet(model: Source, config: Source = "", framework: Source = "") -> Net:
         first, second = second, first
     known = _ends(first, WEIGHTS) or _ends(second, TEXTS)
     if not known and str(framework).lower() != "caffe":
-        message = f"{first or second!r} is neither .prototxt nor .caffemodel; only these are read"
+        message = (
+            f"{first or second!r} does not have a suffix of Caffe's files; only .prototxt and "
+            ".caffemodel are read"
+        )
         raise error(message, code=ErrorCode.UNSUPPORTED, file=first or second)
     if not second:
         message = f"{first!r} needs the .prototxt that describes its net, as config"

@@ -56,7 +56,9 @@ class Classifier(Net):
         else:
             size = np.array(resized.shape[1:3])
             if np.any(size < self.crop_dims):
-                message = f"got image_dims {size}, expected the input's {self.crop_dims} or more"
+                message = (
+                    f"the net's input is {self.crop_dims} pixels, larger than image_dims, {size}"
+                )
                 raise ValueError(message)
             (top, left), (height, width) = (size - self.crop_dims) // 2, self.crop_dims
             views = resized[:, top : top + height, left : left + width]

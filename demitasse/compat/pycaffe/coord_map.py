@@ -49,7 +49,10 @@ def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
     params = nested or fn.params
     legacy = sorted(LEGACY & {*params, *fn.params})
     if legacy:
-        message = f"got {', '.join(legacy)} in {fn.type_name}, expected kernel_size, stride and pad"
+        message = (
+            f"{fn.type_name} is given by {', '.join(legacy)}; write kernel_size, stride and pad, "
+            "which may be lists"
+        )
         raise AssertionError(message)
     window = np.atleast_1d(params["kernel_size"])
     dilation = np.atleast_1d(params.get("dilation", 1))
@@ -109,7 +112,10 @@ def coord_map_from_to(top_from: Top, top_to: Top) -> Map:
     for top, to_map in _maps_back(top_to):
         if top in from_maps:
             return compose(to_map, inverse(from_maps[top]))
-    message = f"no map of points from {top_from.fn.type_name} to {top_to.fn.type_name}"
+    message = (
+        "the tops are not connected by layers that map points: "
+        f"one is of a {top_from.fn.type_name} layer, the other of a {top_to.fn.type_name} layer"
+    )
     raise RuntimeError(message)
 
 

@@ -46,7 +46,10 @@ def __getattr__(name: str) -> ModuleType:
         for part in ("io", "transform"):
             import_module(f"skimage.{part}")
     except ImportError as error:
-        message = f"scikit-image cannot be imported ({error}); pip install scikit-image"
+        message = (
+            f"{__name__}.skimage is scikit-image, which cannot be imported ({error}); "
+            "pip install scikit-image"
+        )
         raise AttributeError(message) from error
     return import_module("skimage")
 
@@ -112,7 +115,10 @@ def datum_to_array(datum: Datum) -> np.ndarray:
     """
     shape = (datum.channels, datum.height, datum.width)
     if datum.encoded:
-        message = "the datum is a compressed image; decode it with demitasse.io.data.decode_image"
+        message = (
+            "the datum holds a compressed image: "
+            "decode datum.data with demitasse.io.data.decode_image: (C, H, W), blue first"
+        )
         raise ValueError(message)
     if datum.data:
         return np.frombuffer(datum.data, np.uint8).reshape(shape).copy()
@@ -299,7 +305,10 @@ def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.n
     """
     height, width = (int(size) for size in new_dims)
     if im.ndim != 3 or 0 in im.shape or min(height, width) < 1:
-        message = f"cannot resize an array of {im.shape} to {tuple(new_dims)}; images are (H, W, C)"
+        message = (
+            f"an array of shape {im.shape} cannot be resized to {tuple(new_dims)}: "
+            "an image is (H, W, C), and all sizes are above 0"
+        )
         raise ValueError(message)
     values = im.astype(np.float64)
     if im.shape[2] not in {1, 3}:

@@ -218,7 +218,10 @@ class Net:
                     raise ValueError  # one item is not broadcast to a batch
                 (blob.diff if diff else blob.data)[...] = array
             except ValueError:
-                message = f"got an array of {array.shape} for blob {name!r} of {blob.shape}"
+                message = (
+                    f"blob {name!r} is {blob.shape}, the array given is {array.shape}; "
+                    "reshape one of them"
+                )
                 raise ShapeError(
                     message, code=ErrorCode.SHAPE_MISMATCH, blob=name, got=array.shape,
                     expected=blob.shape,
@@ -287,7 +290,10 @@ class Net:
         """
         first = self._net.layers[0]
         if not isinstance(first, MemoryData):
-            message = f"got a first layer {first.name!r} ({first.type}), expected MemoryData"
+            message = (
+                "set_input_arrays is for nets whose first layer is MemoryData; here it is "
+                f"{first.name!r} ({first.type})"
+            )
             raise NetError(message, code=ErrorCode.UNSUPPORTED, layer=first.name)
         first.reset(data, labels)
 

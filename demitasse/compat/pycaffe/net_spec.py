@@ -113,8 +113,10 @@ class NetSpec:
         writer = _Writer({top: name for name, top in self.tops.items()})
         for name, top in self.tops.items():
             if not isinstance(top, Top | Function):
-                kind = type(top).__name__
-                message = f"got a {kind} for {name!r}; assign each top of a layer: n.a, n.b = ..."
+                message = (
+                    f"{name!r} is a {type(top).__name__}, not a top; "
+                    "a layer of several tops is assigned to as many names: n.a, n.b = ..."
+                )
                 raise TypeError(message)
             writer.add(top)
         return writer.net()

@@ -222,7 +222,10 @@ def rank_and_count() -> tuple[int, int]:
     """Return the rank of a new solver, and the number of solvers, which is larger."""
     rank, count = solver_rank(), solver_count()
     if rank >= count:
-        message = f"got rank {rank} of {count} solvers, with ranks from 0; call set_solver_count"
+        message = (
+            f"got rank {rank} of {count} solvers, which have ranks from 0; call set_solver_count, "
+            "too"
+        )
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="solver_rank", got=rank)
     return rank, count
 

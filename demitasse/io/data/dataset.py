@@ -126,7 +126,10 @@ def read_dataset(folder: Path) -> Dataset:
     """Return the data set in a folder."""
     missing = sorted(name for name in NAMES if not (folder / name).exists())
     if missing:
-        message = f"lacks {', '.join(missing)}; make it by: demitasse dataset PHOTOS {folder}"
+        message = (
+            f"got a folder without {', '.join(missing)}, expected a data set; make one by: "
+            f"demitasse dataset PHOTOS {folder}"
+        )
         raise DataError(message, str(folder), code=ErrorCode.NOT_FOUND, files=missing)
     try:
         labels = (folder / LABELS).read_text("utf-8", "surrogateescape").splitlines()

@@ -140,7 +140,10 @@ def upgrade_solver(solver: SolverParameter) -> list[str]:
         return []
     old = SolverParameter.SolverType.Name(solver.solver_type)
     if solver.HasField("type"):
-        message = f"got both solver_type: {old} and type: {solver.type!r}; remove solver_type"
+        message = (
+            f"the solver has both solver_type: {old} and type: {solver.type!r}; "
+            "solver_type is the old name: remove it"
+        )
         raise PrototxtError(message, code=ErrorCode.CONFLICT, field="solver_type")
     solver.type = next(name for name in SOLVER_TYPES if name.upper() == old)
     solver.ClearField("solver_type")

@@ -130,7 +130,10 @@ def _fold_padding(net: NetParameter) -> list[int]:
 
 def _take_pad(layer: V1LayerParameter, bottom: int, padding: V1LayerParameter) -> None:
     if layer.layer.type not in {"conv", "pool"}:
-        message = f"{_label(layer)} takes no padding of {padding.layer.name!r}; conv and pool do"
+        message = (
+            f"{_label(layer)} reads the padding layer {padding.layer.name!r}; "
+            "only 'conv' and 'pool' layers take padding"
+        )
         raise PrototxtError(message, code=ErrorCode.UNSUPPORTED, field="pad")
     for one in (layer, padding):
         if len(one.bottom) != 1:

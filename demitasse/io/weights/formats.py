@@ -63,7 +63,10 @@ def _write_caffemodel(path: Path, weights: Parameters) -> None:
     for name, arrays in weights.items():
         if list(arrays) != list(range(len(arrays))):
             present = ", ".join(map(str, arrays))
-            text = f"layer {name!r} has only the parameters {present}; write npz, h5 or safetensors"
+            text = (
+                f"got only the parameters {present} of layer {name!r}, but a caffemodel stores "
+                "all; write npz, h5 or safetensors"
+            )
             raise WeightsError(text, code=ErrorCode.MISSING, layer=name, got=present)
         layer = message.layer.add(name=name)
         for array in arrays.values():

@@ -86,7 +86,10 @@ def array_pairs(
     _same_number(name, len(wanted), len(arrays))
     if wanted != list(arrays):
         got, expected = (", ".join(map(str, indices)) for indices in (arrays, wanted))
-        text = f"got parameters {got} of layer {name!r}, expected {expected}; rename the layer"
+        text = (
+            f"got the parameters {got} of layer {name!r}, expected {expected}; rename the layer "
+            "to keep its parameters"
+        )
         raise WeightsError(text, code=ErrorCode.MISSING, layer=name, got=got, expected=expected)
     for index, array in arrays.items():
         blob = mine[index]

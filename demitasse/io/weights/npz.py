@@ -123,7 +123,10 @@ def _need_room(archive: zipfile.ZipFile, size: int) -> None:
         stored += member.compress_size
         total += member.file_size
         if total > max(ROOM, GROWTH * size):
-            message = f"got {total} bytes of arrays in {size} bytes; store the arrays uncompressed"
+            message = (
+                f"got {total} bytes of arrays in {size} bytes, expected at most {GROWTH} times as "
+                "many; store the arrays uncompressed"
+            )
             raise ValueError(message)
         fits = stored <= size and member.file_size <= growth * member.compress_size
         check(fits, f"{member.filename!r} declares more bytes than the file can hold")

@@ -49,7 +49,9 @@ ARRAYS = {".npz", ".safetensors"}
 def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
     """Write a net's parameters in the format of the path's extension."""
     if path.suffix in FOREIGN:
-        message = f"{path} is in a format that net.save does not write; use {FOREIGN[path.suffix]}"
+        message = (
+            f"{path} cannot be written: net.save has no such format; use {FOREIGN[path.suffix]}"
+        )
         raise WeightsError(message, code=ErrorCode.UNSUPPORTED, file=str(path))
     if path.suffix == ".h5":
         write_hdf5_weights(net, path, write_diff)

@@ -102,7 +102,10 @@ class Unit:
             if affine and len(shapes[-1]) == 1:
                 bias = affine.pop()
                 if bias.any():
-                    message = f"the module of {self} has a bias other than 0; set bias_term: true"
+                    message = (
+                        f"the module of {self} has a bias other than 0, but the Scale has none; "
+                        "set bias_term: true"
+                    )
                     layer, code = self.names[-1], ErrorCode.INCOMPATIBLE
                     raise WeightsError(message, code=code, layer=layer, field="bias_term")
             if len(self.layers) == 2:
@@ -167,7 +170,9 @@ def _need(unit: Unit, tensors: Tensors, wanted: Tensors) -> None:
     for name, array in wanted.items():
         got, expected, layer = tensors[name].shape, array.shape, unit.names[0]
         if got != expected:
-            message = f"got {name} of {module} of {got}, expected {expected}"
+            message = (
+                f"got {name} of {module} of {shape_string(got)}, expected {shape_string(expected)}"
+            )
             code = ErrorCode.SHAPE_MISMATCH
             raise ShapeError(
                 message, code=code, layer=layer, param=name, got=got, expected=expected
@@ -371,7 +376,10 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
     if not isinstance(found, dict) or not all(
         isinstance(name, str) and torch.is_tensor(one) for name, one in found.items()
     ):
-        message = f"{path} is no state_dict; save one with torch.save(net.state_dict(), ...)"
+        message = (
+            f"{path} is no state_dict, a dictionary of tensors; save one with "
+            "torch.save(net.state_dict(), ...)"
+        )
         raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
     halves = {torch.bfloat16, torch.float16}
     plain = {name: one.detach() for name, one in found.items()}

@@ -272,7 +272,10 @@ class LmdbFile:
     def _check_read(self, number: int, size: int, found: int) -> None:
         """Refuse a short read, and any read of a changed file."""
         if self._size_and_time() != self._when:
-            message = "the LMDB was changed while it was read; restart when its writer has finished"
+            message = (
+                "the LMDB was changed while it was read, so records may be inconsistent; "
+                "do not write to an open database, restart when the writer has finished"
+            )
             raise DataError(message, str(self._path), code=ErrorCode.BAD_STATE)
         if found < size:
             message = f"page {number} is beyond the end of the file"

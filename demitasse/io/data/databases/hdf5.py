@@ -155,7 +155,10 @@ def member(group: Any, name: str, *, links: int = LINKS) -> Any:
     for part in filter(None, name.split("/")):
         link: Any = here.get(part, getlink=True) if hasattr(here, "visititems") else None
         if hasattr(link, "filename"):
-            message = f"{here.name}/{part} is a link to {link.filename!r}; store the array itself"
+            message = (
+                f"{here.name.rstrip('/')}/{part} is a link to the file {link.filename!r}; "
+                "store the array itself"
+            )
             raise _OtherFileError(message)
         if hasattr(link, "path"):
             check(links > 0, f"{name} leads through more than {LINKS} links")

@@ -47,7 +47,10 @@ class MemoryRows:
         """Refuse a number of rows that is no multiple of the batch size."""
         if len(self.data) % batch_size:
             got, code = len(self.data), ErrorCode.COUNT_MISMATCH
-            message = f"got {got} rows, expected a multiple of the batch size {batch_size}"
+            message = (
+                f"got {got} rows, expected a multiple of the batch size {batch_size}; "
+                "change the number of rows or the batch size"
+            )
             raise DataError(message, code=code, got=got, expected=batch_size)
 
     def take(self, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -284,7 +284,10 @@ def _labels(scenes: Sequence[Scene]) -> np.ndarray:
     first = scenes[0].objects is None
     for index, scene in enumerate(scenes):
         if (scene.objects is None) is not first:
-            message = "only some records of this batch have boxes; set anno_type: BBOX"
+            message = (
+                "some records of this batch have boxes and others do not; set "
+                "annotated_data_param.anno_type: BBOX"
+            )
             raise RecordError(
                 message, index, broken=False, code=ErrorCode.CONFLICT, field="anno_type"
             )

@@ -325,7 +325,10 @@ class LabelImageBatches(ListSampler[LabelledImage]):
             if self._look.label_type == "IMAGE":
                 short = INTEGER.fullmatch(text) is not None and len(text) < 20
                 if not short or abs(int(text)) > np.iinfo(np.int32).max:
-                    message = f"got {text[:40]!r}, expected an int32; or set label_type: PIXEL"
+                    message = (
+                        f"got the label {text[:40]!r}, expected an integer of 32 bits; for images "
+                        "set label_type: PIXEL"
+                    )
                     code, got = ErrorCode.INVALID, text[:40]
                     raise DataError(message, code=code, field="label", got=got)
                 label = int(text)

@@ -107,7 +107,10 @@ def _refuse(field: str, fault: str) -> NoReturn:
 def need_bytes(image: np.ndarray) -> None:
     """Refuse arrays that are no images of bytes in 1 or 3 channels."""
     if image.dtype != np.uint8 or len(image) not in {1, 3}:
-        message = f"got {image.dtype} in {len(image)} channels, expected bytes in 1 or 3 channels"
+        message = (
+            f"got {image.dtype} in {len(image)} channels, expected bytes in 1 or 3 channels "
+            f"for {', '.join(FIELDS)}"
+        )
         raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, got=str(image.dtype))
 
 

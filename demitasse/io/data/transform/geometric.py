@@ -172,7 +172,10 @@ class Resize:
         self._mode = ResizeParameter.Resize_mode.Name(param.resize_mode)
         self._ways = [ResizeParameter.Interp_mode.Name(way) for way in param.interp_mode]
         if not min(self.size):
-            message = f"got height {param.height} and width {param.width}, expected both above 0"
+            message = (
+                f"got resize_param height {param.height} and width {param.width}, "
+                "expected both above 0"
+            )
             raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="resize_param.height")
 
     @property

@@ -48,7 +48,9 @@ def read_mean(path: Path) -> np.ndarray:
     if len(dims) == 4 and dims[0] == 1:
         dims = dims[1:]
     if len(dims) != 3 or min(dims) < 1 or values.size != np.prod(dims, dtype=object):
-        message = f"got a mean of {dims} with {values.size} values, expected an array (C, H, W)"
+        message = (
+            f"got a mean of shape {dims} with {values.size} values, expected one array (C, H, W)"
+        )
         raise DataError(message, str(path), code=ErrorCode.SHAPE_MISMATCH, got=dims)
     return values.reshape(dims)
 

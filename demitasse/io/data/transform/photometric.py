@@ -54,7 +54,10 @@ class Distort:
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Return an image with distorted colours. Shapes: (C, H, W), uint8."""
         if self._needs_color and len(image) != 3:
-            message = f"got {len(image)} channels, expected 3 for hue, saturation; set force_color"
+            message = (
+                f"got {len(image)} channels, expected 3 for saturation, hue or channel order; "
+                "set force_color, or remove those fields"
+            )
             raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=len(image), expected=3)
         p, between = self._param, draws.between
         contrast_first = draws.share(Choice.ORDER) > 0.5
@@ -144,7 +147,9 @@ class Noise:
         if p.saltpepper:
             image = self._salted(image, draws)
         if (p.convert_to_hsv or p.convert_to_lab) and len(image) != 3:
-            message = f"got {len(image)} channels, expected 3 to convert; set force_color"
+            message = (
+                f"got {len(image)} channels, expected 3 for another colour space; set force_color"
+            )
             raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=len(image), expected=3)
         if p.convert_to_hsv:
             return colors.bgr_to_hsv(image)

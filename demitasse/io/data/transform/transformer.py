@@ -129,7 +129,10 @@ class DataTransformer:
             raise ShapeError(message, code=code, field=field, got=(h, w), expected=(H, W))
         if self._mean_file and self._mean is not None and self._mean.shape != shape:
             field, got, code = "mean_file", self._mean.shape, ErrorCode.SHAPE_MISMATCH
-            message = f"got mean_file {self._mean_file!r} of {got}, expected {shape} (uncropped)"
+            message = (
+                f"got mean_file {self._mean_file!r} of {got}, expected {shape}, the shape of a "
+                "record before the crop"
+            )
             raise ShapeError(message, code=code, field=field, got=got, expected=shape)
         if not self._mean_file and self._mean is not None:
             check_channel_values("mean_value", len(self._mean), C)
