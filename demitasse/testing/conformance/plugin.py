@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from demitasse.core.atomic import write_bytes
 from demitasse.core.device import Device
 from demitasse.errors import DeviceError
 from demitasse.testing.conformance.file_cases import FILES
@@ -81,13 +82,13 @@ class LayerRecord:
             if before | {"environment": record["environment"]} == record:
                 return
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_bytes(self._file, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def digest_of_cases() -> str:
     """Return a digest of the cases of all layer types."""
     tables = (*CASES.values(), *OTHER_CASES.values())
-    cases = [f"{case} {case.text} {case.phase}" for table in tables for case in table]
+    cases = [f"{case} {' '.join(case.text.split())} {case.phase}" for t in tables for case in t]
     files = [f"{name} {case.net} {case.phase}" for name, case in FILES.items()]
     return sha256("\n".join(sorted(cases + files)).encode()).hexdigest()[:16]
 
