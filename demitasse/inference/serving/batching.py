@@ -159,11 +159,12 @@ class Queue:
         try:
             if self._in_loop and not alone:
                 await asyncio.sleep(0)  # until all requests that have arrived are queued
-            while job.result is None and self._run_in_loop():
-                pass
-            with self._changed:
-                if job.result is None:
-                    job.done = asyncio.get_running_loop().create_future()
+            while job.result is None and job.done is None:
+                if self._run_in_loop():
+                    continue
+                with self._changed:  # the thread may have left its requests to this loop just now
+                    if job.result is None and not (self._in_loop and self._jobs):
+                        job.done = asyncio.get_running_loop().create_future()
             if job.done is not None:
                 await job.done
         except asyncio.CancelledError:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -562,6 +563,34 @@ def test_a_closed_queue_answers_what_waits_and_takes_no_more(serving, folder):
             await queue.run(prepared)
 
     asyncio.run(closed())
+
+
+def test_a_request_finishes_when_the_thread_hands_over_as_it_begins_to_wait(
+    serving, held, monkeypatch
+):
+    client = serving()
+    queue = client.app._queues["means"]
+    run_in_loop = queue._run_in_loop
+
+    def slowly():
+        ran = run_in_loop()
+        if held.begun.is_set() and len(queue) and not held.go.is_set():
+            queue._workers[0].mean = 0.0  # the thread's next passes belong in the event loop
+            held.go.set()
+            while not queue._in_loop:
+                time.sleep(0.001)
+        return ran
+
+    async def at_once():
+        body = json.dumps(asked()).encode()
+        first = asyncio.create_task(client.ask("POST", INFER, body))
+        await asyncio.to_thread(held.begun.wait, 30)
+        monkeypatch.setattr(queue, "_run_in_loop", slowly)
+        async with asyncio.timeout(20):
+            second = await client.ask("POST", INFER, body)
+            return [(await first).status, second.status]
+
+    assert asyncio.run(at_once()) == [200, 200]
 
 
 def test_several_threads_have_nets_of_their_own(serving):
