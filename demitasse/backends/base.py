@@ -197,7 +197,7 @@ class Backend(ABC):
         raise NotImplementedError(there)
 
     storages: ClassVar[tuple[Stored, ...]] = ("float",)
-    """Return the storage dtype for the device side of a float32 memory."""
+    """Storage dtypes that the device side of a float32 memory may have."""
 
     def narrow(self, array: Array, storage: str, out: Array | None = None) -> Array:
         """Return float32 values in 16 bits, rounded to the nearest; or write them to ``out``.

@@ -223,7 +223,7 @@ class _Call:
 
     def __init__(self, function: NetFunction, key: int | None) -> None:
         self._function, self._key = function, key
-        self._net, self._xp = function._net, function._backend.xp
+        self._net = function._net
         self._saved: list[Blob] = []
 
     def forward(
