@@ -6,7 +6,6 @@ changes from one iteration to the next, a recording repeats all of them at once.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol
 
 from demitasse.backends.arrays import ArrayHolder
@@ -46,12 +45,6 @@ class Recorder(Protocol):
 
     def key(self) -> Hashable:
         """Return the environment of recordings, which are valid while it is unchanged."""
-
-    def side_stream(self) -> AbstractContextManager[None]:
-        """Run the block on the stream that records.
-
-        The block runs after work queued before, and before work queued later.
-        """
 
     def record(self, work: Callable[[], object], /) -> Recording:
         """Run ``work`` and record it.
@@ -101,9 +94,6 @@ class TracingRecorder:
 
     def key(self) -> Hashable:
         return None
-
-    def side_stream(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def record(
         self,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.recording import NotRecorded, Recorder
+from demitasse.backends.recording import NotRecorded
 from demitasse.core.config import settings
 from demitasse.core.log import get_logger
 from demitasse.core.threads import Uninterrupted
@@ -128,17 +128,17 @@ class GraphCapture:
             return self._run(work)
 
     def _run(self, work: CapturableWork) -> Array | None:
-        replay, recorder = self._replay, self._execution.device.backend.recorder
+        replay = self._replay
         changed = self._changes != self._execution.passes.changes  # data of another size
-        if replay is None or recorder is None or changed:
+        if replay is None or changed:
             self._restart()
             work.clear()
             return work.queue()
+        if not replay.warm_up.done:
+            loss = work.queue()
+            replay.warm_up.count()
+            return loss
         try:
-            if not replay.warm_up.done:
-                loss = self._rehearse(work, recorder)
-                replay.warm_up.count()
-                return loss
             self._captured = self._captured or self._capture(work, replay)
         except (NotRecorded, DeviceError) as why:
             self._failed = True
@@ -156,16 +156,6 @@ class GraphCapture:
         self._captured = None
         if replay is not None:
             replay.warm_up.count()
-
-    def _rehearse(self, work: CapturableWork, recorder: Recorder) -> Array | None:
-        """Run the work on the stream of the capture, which leaves all memories where they stay."""
-        roll_back = self._execution.savepoint()
-        try:
-            with recorder.side_stream():
-                return work.queue()
-        except DeviceError:  # perhaps no memory for another stream
-            roll_back()
-            raise
 
     def _capture(self, work: CapturableWork, replay: Replay) -> tuple[Recorded, BlobCopies]:
         execution = self._execution
@@ -185,7 +175,7 @@ class GraphCapture:
 
         try:
             recorded = replay.record(record, self._numbers(work))
-        except NotRecorded:
+        except (NotRecorded, DeviceError):
             roll_back()
             raise
         execution.passes.plan.recordings.add(recorded.recording)

@@ -163,8 +163,7 @@ class Replay:
             self._overwritten(),
             self._volatile(),
         )
-        with recorder.side_stream():
-            guard.order()
+        guard.order()
         before = transfers.reorders_here
         if isinstance(recorder, TracingRecorder):
             recording: Recording = self._trace(recorder, work, memories, numbers)

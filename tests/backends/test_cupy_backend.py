@@ -386,12 +386,12 @@ class TestStreams:
 
     @pytest.fixture
     def engine(self, cupy, gpu, monkeypatch):
-        def handle(library, stream, workspace):
+        def handle(library, workspace):
             assert library == "cuBLAS"
             assert workspace[1] == gpu_engine.CUBLAS_WORKSPACE
-            return SimpleNamespace(stream=stream, multiply=self.multiply)
+            return SimpleNamespace(use=self.streams.append, multiply=self.multiply)
 
-        self.products = []
+        self.products, self.streams = [], []
 
         monkeypatch.setattr(gpu_engine, "load", lambda: "cuBLAS")
         monkeypatch.setattr(gpu_engine, "Cublas", str)
@@ -404,7 +404,8 @@ class TestStreams:
         second = engine._handle(), engine.scratch_memory(100)
         cupy.stream.ptr = 0
 
-        assert (first[0].stream, second[0].stream) == (0, 1)
+        assert self.streams == [0, 1]
+        assert first[0] is not second[0]
         assert first[1] is not second[1]
         assert engine.scratch_memory(100) is first[1]
 

@@ -3,12 +3,16 @@
 On the stand-in: there, work is done as late as a GPU may do it, and there are two GPUs.
 """
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from replays import played_from_now_on
 
 from demitasse import Net
+from demitasse.backends.cupy.library.cublas import Cublas
 from demitasse.blob import Blob
 from demitasse.core.config import settings
 from demitasse.core.device import Device
@@ -171,6 +175,115 @@ class TestStreams:
             copy = memory.gpu_data().copy()
 
             assert copy.get().tolist() == [3, 3, 3, 3]
+
+
+@pytest.fixture
+def another_thread():
+    """A living thread that has used the GPU; runs functions."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: net_on("cuda:0").forward()).result()
+        yield thread
+
+
+class TestGraphsOfThreads:
+    """Work that is launched as one while several threads use the GPU."""
+
+    def passes(self, net, count=5):
+        found = []
+        for number in range(count):
+            net.blobs["x"].mutable_cpu_data()[...] = number
+            net.forward()
+            found.append(net.blobs["ip"].cpu_data().copy())
+        return np.stack(found)
+
+    def queued(self, count=5):
+        with settings.override(cuda_graphs="off"):
+            return self.passes(net_on("cuda:0"), count)
+
+    @pytest.fixture
+    def played(self, monkeypatch):
+        return played_from_now_on(monkeypatch)
+
+    def test_each_thread_launches_its_own(self, another_thread, played):
+        theirs = another_thread.submit(self.passes, net_on("cuda:0"))
+        mine = self.passes(net_on("cuda:0"))
+
+        np.testing.assert_array_equal(theirs.result(60), mine)
+        np.testing.assert_array_equal(mine, self.queued())
+        assert len(played) == 3 + 3
+
+    def test_others_work_while_one_captures(self, another_thread, played, monkeypatch):
+        recorder = Device("cuda:0").backend.recorder
+        record, theirs, waiting = recorder.record, [], threading.Event()
+
+        def wait_for_all():
+            waiting.set()
+            Device("cuda:0").backend.synchronize()
+
+        def meanwhile(work):
+            def both():
+                theirs.append(another_thread.submit(self.passes, net_on("cuda:0"), 2).result(60))
+                theirs.append(another_thread.submit(wait_for_all))
+                waiting.wait(60)
+                return work()
+
+            return record(both)
+
+        monkeypatch.setattr(recorder, "record", meanwhile)
+        mine = self.passes(net_on("cuda:0"))
+        theirs[1].result(60)
+
+        assert len(played) == 3
+        np.testing.assert_array_equal(mine, self.queued())
+        np.testing.assert_array_equal(theirs[0], mine[:2])
+
+    def test_two_capture_at_the_same_time(self, another_thread, played, monkeypatch):
+        recorder, together = Device("cuda:0").backend.recorder, threading.Barrier(2)
+        record = recorder.record
+
+        def meet(work):
+            together.wait(60)
+            return record(work)
+
+        monkeypatch.setattr(recorder, "record", meet)
+        theirs = another_thread.submit(self.passes, net_on("cuda:0"))
+        mine = self.passes(net_on("cuda:0"))
+
+        np.testing.assert_array_equal(theirs.result(60), mine)
+        np.testing.assert_array_equal(mine, self.queued())
+        assert len(played) == 3 + 3
+
+    def test_a_net_is_recorded_anew_in_another_thread(self, another_thread, played):
+        net = net_on("cuda:0")
+        mine = self.passes(net)
+
+        theirs = another_thread.submit(self.passes, net).result(60)
+
+        np.testing.assert_array_equal(theirs, mine)
+        assert len(played) == 3 + 3
+        assert len(set(played)) == 2
+
+    def test_an_ended_thread_leaves_its_handle_to_the_next(self, monkeypatch):
+        call, called = Cublas.call, []
+        monkeypatch.setattr(Cublas, "call", lambda *given: (called.append(given[1]), call(*given)))
+
+        for _ in range(3):
+            called.clear()
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(self.passes, net_on("cuda:0"), 1).result(60)
+
+        assert "cublasSetStream_v2" in called
+        assert "cublasCreate_v2" not in called
+
+    def test_a_thread_needs_one_scratch_memory(self, another_thread):
+        def needed(graphs):
+            with settings.override(cuda_graphs=graphs):
+                self.passes(net_on("cuda:0"))
+            return Device("cuda:0").backend.engine.nbytes
+
+        queued = another_thread.submit(needed, "off").result(60)
+
+        assert another_thread.submit(needed, "auto").result(60) == queued
 
 
 class TestPinnedMemory:

@@ -15,7 +15,6 @@ in LD_PRELOAD, and PYTHONMALLOC=malloc) what is read or written beside an array 
 import ctypes
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -132,7 +131,9 @@ class HostEngine(Engine):
     @cached_property
     def _handle(self) -> Handle:
         need_compiler()
-        return Handle(Cublas(ctypes.CDLL(str(blas.at_once()))), 0, (256, 1))
+        handle = Handle(Cublas(ctypes.CDLL(str(blas.at_once()))), (256, 1))
+        handle.use(0)
+        return handle
 
 
 class HostRecorder:
@@ -145,9 +146,6 @@ class HostRecorder:
 
     def key(self) -> None:
         return None
-
-    def side_stream(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def record(self, work: Callable[[], None]) -> "HostRecording":
         engine, updates = self.engine, []

@@ -71,9 +71,7 @@ class CupyBackend(Backend):
             raise DeviceError(self.missing(), code=ErrorCode.UNAVAILABLE, device=device) from error
         self._in_flight = InFlightCopies()
         self._limit = 0
-        self._threads: set[int] = set()
-        self._recording = threading.RLock()
-        self._side_streams: dict[int, Any] = {}  # the recorder's streams, and those they stand for
+        self._capturing = threading.RLock()
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -86,8 +84,6 @@ class CupyBackend(Backend):
     @contextmanager
     def enter(self) -> Iterator[None]:
         """Make the GPU current; its failures leave the block as DeviceError."""
-        with self._recording:  # who comes while another thread records waits until it has
-            self._threads.add(threading.get_ident())
         with self.array_device, self._failures():
             yield
 
@@ -96,17 +92,16 @@ class CupyBackend(Backend):
 
     def order_after(self, before: object) -> object:
         """Let the current stream wait for the stream of the last use, if different."""
-        stream = self._cupy.cuda.get_current_stream(self.array_device.id)
-        home = self._side_streams.get(stream.ptr, stream)
+        stream = self.engine.home()
         if isinstance(before, _Use) and before.gpu is self:
-            if before.stream == home:
+            if before.stream == stream:
                 return before
             # no wait during a capture: the work runs at replay
-            if home is stream or not stream.is_capturing():
+            if self.engine.input_updates is None:
                 with self.array_device, self._failures():
                     event = self._cupy.cuda.Event(disable_timing=True)
                     stream.wait_event(before.stream.record(event))
-        return _Use(self, home)
+        return _Use(self, stream)
 
     def environment(self) -> dict[str, str]:
         gpu = properties(int(self.index)).get("name", "")
@@ -179,7 +174,8 @@ class CupyBackend(Backend):
 
     def synchronize(self) -> None:
         """Wait until everything queued on any stream of the GPU is done."""
-        with self.array_device, self._failures():
+        # a wait for all streams would end the capture of another thread
+        with self._capturing, self.array_device, self._failures():
             self.array_device.synchronize()
         self._in_flight.release_done()
 
@@ -240,18 +236,10 @@ class CupyBackend(Backend):
         """Updates of a net's parameters, for solvers."""
         return Updates(self.engine)
 
-    @property
-    def recorder(self) -> GraphRecorder | None:
-        """Records work as CUDA graphs, while one living thread alone has used the GPU.
-
-        What another queued meanwhile would be taken into the recording, or would end it.
-        """
-        self._threads.intersection_update(one.ident or 0 for one in threading.enumerate())
-        return self._recorder if len(self._threads) < 2 else None
-
     @cached_property
-    def _recorder(self) -> GraphRecorder:
-        return GraphRecorder(self._cupy, self.engine, self._side_streams, self._recording)
+    def recorder(self) -> GraphRecorder:
+        """Records work as CUDA graphs."""
+        return GraphRecorder(self._cupy, self.engine, self._capturing)
 
     @property
     def connector(self) -> NcclConnector:

@@ -41,11 +41,6 @@ int cublasCreate_v2(Handle** handle) {
   return OK;
 }
 
-int cublasDestroy_v2(Handle* handle) {
-  delete handle;
-  return OK;
-}
-
 int cublasSetStream_v2(Handle* handle, void* stream) {
   handle->stream = (unsigned long long)stream;
   handle->workspace = nullptr;  // as the real one does

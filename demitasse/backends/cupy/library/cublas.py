@@ -5,7 +5,6 @@ transpose in column-major order, so C = A B is asked for as C' = B' A'.
 """
 
 import ctypes
-import sys
 from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_double, c_float, c_int, c_longlong, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -80,9 +79,9 @@ class Cublas:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
+        self.idle: list[c_void_p] = []  # handles of ended threads
         plain: dict[str, Sequence[Any]] = {
             "cublasCreate_v2": [c_void_p],
-            "cublasDestroy_v2": [c_void_p],
             "cublasSetStream_v2": [c_void_p, c_void_p],
             "cublasSetWorkspace_v2": [c_void_p, c_void_p, c_size_t],
             "cublasSetMathMode": [c_void_p, c_int],
@@ -119,18 +118,30 @@ class Cublas:
 
 
 class Handle:
-    """cuBLAS on one device and one stream, for one thread at a time.
+    """cuBLAS on one device, for one thread at a time.
 
     ``workspace`` is the address and the size in bytes of device memory that nothing else uses.
     """
 
-    def __init__(self, cublas: Cublas, stream: int, workspace: tuple[int, int]) -> None:
-        self._cublas, self._handle, self._rounds = cublas, c_void_p(), False
-        cublas.call("cublasCreate_v2", byref(self._handle))
-        cublas.call("cublasSetStream_v2", self._handle, stream)
-        # setting the stream takes the workspace away, so this comes after it
-        cublas.call("cublasSetWorkspace_v2", self._handle, *workspace)
+    def __init__(self, cublas: Cublas, workspace: tuple[int, int]) -> None:
+        self._cublas, self._workspace, self._rounds = cublas, workspace, False
+        self._stream: int | None = None
+        try:
+            self._handle = cublas.idle.pop()
+        except IndexError:
+            handle = c_void_p()
+            cublas.call("cublasCreate_v2", byref(handle))
+            self._handle = handle
         cublas.call("cublasSetMathMode", self._handle, DEFAULT_MATH | NO_NARROW_SUMS)
+
+    def use(self, stream: int) -> None:
+        """Queue products on a stream from now on."""
+        if stream != self._stream:
+            self._stream = None  # until both are set
+            self._cublas.call("cublasSetStream_v2", self._handle, stream)
+            # setting the stream takes the workspace away, so this comes after it
+            self._cublas.call("cublasSetWorkspace_v2", self._handle, *self._workspace)
+            self._stream = stream
 
     def multiply(self, product: Product, a: int, b: int, out: int, *, rounds: bool = False) -> None:
         """Queue a product of the matrices at these addresses; ``rounds`` allows TF32."""
@@ -171,6 +182,6 @@ class Handle:
         )
 
     def __del__(self) -> None:
-        # at the end of the process CUDA may be gone already
-        if self._handle and not sys.is_finalizing():
-            self._cublas.library.cublasDestroy_v2(self._handle)
+        # to destroy a handle would wait for the device, and end the capture of another thread
+        if hasattr(self, "_handle"):
+            self._cublas.idle.append(self._handle)

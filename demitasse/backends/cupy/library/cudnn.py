@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -289,11 +288,14 @@ class Plans:
 
 
 class Handle:
-    """A handle of cuDNN's, for one thread."""
+    """A handle of cuDNN's, for one thread; ``idle`` are those of ended threads."""
 
-    def __init__(self, frontend: ModuleType) -> None:
-        self._frontend = frontend
-        self._handle = frontend.create_handle()
+    def __init__(self, frontend: ModuleType, idle: list[Any]) -> None:
+        self._frontend, self._idle = frontend, idle
+        try:
+            self._handle = idle.pop()
+        except IndexError:
+            self._handle = frontend.create_handle()
 
     def on(self, stream: int) -> Any:
         """Return the frontend's handle, which works on a stream from now on."""
@@ -301,9 +303,9 @@ class Handle:
         return self._handle
 
     def __del__(self) -> None:
-        # at the end of the process CUDA may be gone already
-        if hasattr(self, "_handle") and not sys.is_finalizing():
-            self._frontend.destroy_handle(self._handle)
+        # to destroy a handle would wait for the device, and end the capture of another thread
+        if hasattr(self, "_handle"):
+            self._idle.append(self._handle)
 
 
 class Cudnn:
@@ -318,6 +320,7 @@ class Cudnn:
 
     def __init__(self, device: GpuEngine, number: int) -> None:
         self._frontend, self.device, self._local = cudnn(), device, threading.local()
+        self._idle: list[Any] = []
         try:
             properties = self._frontend.create_device_properties(number)
         except RuntimeError as error:
@@ -340,7 +343,7 @@ class Cudnn:
     def handle(self) -> Any:
         """Return the calling thread's handle, on the stream that is current."""
         if not hasattr(self._local, "handle"):
-            self._local.handle = Handle(self._frontend)
+            self._local.handle = Handle(self._frontend, self._idle)
         return self._local.handle.on(self.device.stream())
 
     def _time(self, graph: Any, convolution: Convolution) -> float:

@@ -1,7 +1,8 @@
 """The engine that talks to a GPU through cupy."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
 
@@ -29,13 +30,14 @@ TIMED = 5  # repetitions of a timed piece of work
 
 
 class _Local(threading.local):
-    """Scratch memory and handles of each thread by stream.
+    """Scratch memory and handles of each thread by stream, and the stream that a capture replaces.
 
     Those of streams that were not used for long go: what is queued on a stream keeps its memory,
     which cupy's pool gives to later work on the same stream only.
     """
 
     def __init__(self) -> None:
+        self.home: Any = None
         self.scratch: LRUCache[Array] = LRUCache(STREAMS)
         self.handles: LRUCache[tuple[Handle, Array]] = LRUCache(STREAMS)
 
@@ -47,7 +49,8 @@ class GpuEngine(Engine):
 
     Every thread has scratch memory and cuBLAS handles of its own for each stream, so that work
     queued at the same time never overwrites another's. Scratch memory grows to what the largest
-    layer needs; a recorded CUDA graph must keep what ``scratch_memory`` returns alive.
+    layer needs; a recorded CUDA graph must keep what ``scratch_memory`` returns alive. Recorded
+    work uses those of its *home*, the stream on which it will run.
     """
 
     def __init__(self, cupy: Any, device: Any) -> None:
@@ -90,12 +93,12 @@ class GpuEngine(Engine):
 
     def scratch_memory(self, nbytes: int = 0) -> Array:
         """Return the scratch memory of this thread and stream, of at least ``nbytes`` bytes."""
-        mine, stream = self._local.scratch, self.stream()
-        found = mine.find(stream)
+        mine, home = self._local.scratch, self.home().ptr
+        found = mine.find(home)
         if found is None or found.size < nbytes:
             found = None
-            mine.pop(stream, None)  # first, so that its memory can be used again
-            found = mine.keep(stream, self._cupy.empty(max(nbytes, ALIGNMENT), "uint8"))
+            mine.pop(home, None)  # first, so that its memory can be used again
+            found = mine.keep(home, self._cupy.empty(max(nbytes, ALIGNMENT), "uint8"))
         return found
 
     def held(self) -> tuple[object, ...]:
@@ -140,16 +143,31 @@ class GpuEngine(Engine):
         return Cudnn(self, self._device.id)
 
     def _handle(self) -> Handle:
-        mine, stream = self._local.handles, self.stream()
-        found = mine.find(stream)
+        mine, home = self._local.handles, self.home().ptr
+        found = mine.find(home)
         if found is None:
             if self._cublas is None:
                 self._cublas = Cublas(load())
             workspace = self._cupy.empty(CUBLAS_WORKSPACE, "uint8")
             place = (workspace.data.ptr, workspace.nbytes)
-            found = mine.keep(stream, (Handle(self._cublas, stream, place), workspace))
+            found = mine.keep(home, (Handle(self._cublas, place), workspace))
+        found[0].use(self.stream())
         return found[0]
 
     def stream(self) -> int:
         """Return the address of the stream that is current."""
         return int(self._cupy.cuda.get_current_stream().ptr)
+
+    def home(self) -> Any:
+        """Return the stream on which work runs that is queued now, or recorded."""
+        home = self._local.home
+        return self._cupy.cuda.get_current_stream(self._device.id) if home is None else home
+
+    @contextmanager
+    def recording(self, home: Any, updates: list[Callable[[], None]]) -> Iterator[None]:
+        """Collect input updates in ``updates``, for work that is captured, to run on ``home``."""
+        self._local.home, self.input_updates = home, updates
+        try:
+            yield
+        finally:
+            self._local.home = self.input_updates = None
