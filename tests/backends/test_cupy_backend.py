@@ -228,14 +228,14 @@ class TestTransfers:
     def test_memory_under_way_is_held(self, gpu):
         gpu.upload(np.arange(4.0), gpu.zeros(4, "float64"))
         gpu.upload(np.arange(4.0), gpu.zeros(4, "float64"))
-        assert len(gpu._in_flight) == 2
+        assert len(gpu.engine.in_flight) == 2
 
         Event.events[0].done = True
         gpu.upload(np.arange(4.0), gpu.zeros(4, "float64"))
-        assert len(gpu._in_flight) == 2
+        assert len(gpu.engine.in_flight) == 2
 
         gpu.synchronize()
-        assert len(gpu._in_flight) == 0
+        assert len(gpu.engine.in_flight) == 0
 
     def test_a_download_fills_the_host_side(self, cupy, gpu):
         device = gpu.asarray(np.arange(3.0))

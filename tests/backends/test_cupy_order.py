@@ -296,3 +296,17 @@ class TestPinnedMemory:
         host[...] = 2
 
         assert backend.to_host(array).tolist() == [1, 1, 1, 1]
+
+    @pytest.mark.parametrize("size", [3, 1 << 19])
+    def test_numbers_are_staged_before_their_memory_is_the_callers_again(self, size):
+        backend, host = Device("cuda:0").backend, np.empty(size, "float32")
+        arrays = [backend.zeros(size, "float32") for _ in range(5)]
+
+        for number, array in enumerate(arrays):
+            host[...] = number
+            backend.engine.put(host, array)
+        backend.engine.put(np.full(size, 9, "float32"), backend.zeros(size, "float32"))
+        host[...] = -1
+
+        for number, array in enumerate(arrays):
+            assert (backend.to_host(array) == number).all()

@@ -71,10 +71,24 @@ class TestOrder:
 
         assert array.get() == 2
 
-    def test_memory_that_is_not_pinned_is_read_at_once(self, cupy):
+    def test_memory_that_is_not_pinned_is_read_when_the_copy_runs(self, cupy):
         host = np.ones(1)
         array = cupy.empty(1)
         array.set(host)
+
+        host[...] = 2
+
+        assert array.get() == 2
+
+    def test_memory_that_was_freed_before_is_poison(self, cupy):
+        array = cupy.empty(2)
+        array.set(np.ones(3)[1:])
+
+        assert np.isnan(array.get()).all()
+
+    def test_a_new_array_is_made_of_memory_that_may_be_overwritten(self, cupy):
+        host = np.ones(1)
+        array = cupy.array(host)
 
         host[...] = 2
 

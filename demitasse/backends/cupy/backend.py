@@ -20,10 +20,10 @@ from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.failures import failures
 from demitasse.backends.cupy.library.gpu import GpuEngine
-from demitasse.backends.cupy.library.memory_pools import Pools, properties
+from demitasse.backends.cupy.library.memory_pools import Pools, pinned_memory, properties
 from demitasse.backends.cupy.library.nccl import NcclConnector
 from demitasse.backends.cupy.library.recorder import GraphRecorder
-from demitasse.backends.cupy.library.uploads import GpuUploader, InFlightCopies
+from demitasse.backends.cupy.library.uploads import GpuUploader
 from demitasse.backends.cupy.lowerings import LOWERINGS
 from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
@@ -32,10 +32,6 @@ from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.backends.storage import STORAGES, Stored
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
-
-POOLED = 1 << 20
-"""Up to so many bytes pinned memory comes from cupy's pool, which rounds sizes up to a power of
-two; larger blocks, of which a net has few, come from the driver in the size they have."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,6 @@ class CupyBackend(Backend):
         except Exception as error:  # whatever a missing driver or library raises
             device = f"cuda:{self.index}"
             raise DeviceError(self.missing(), code=ErrorCode.UNAVAILABLE, device=device) from error
-        self._in_flight = InFlightCopies()
         self._limit = 0
         self._capturing = threading.RLock()
 
@@ -114,20 +109,8 @@ class CupyBackend(Backend):
 
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
         """Return zeros in pinned memory, or in ordinary memory where none can be had."""
-        if size == 0:
-            return np.zeros(size, dtype)
-        nbytes = size * np.dtype(dtype).itemsize
-        cuda = self._cupy.cuda
-        try:
-            with self.array_device:
-                pinned = (
-                    cuda.alloc_pinned_memory(nbytes)
-                    if nbytes <= POOLED
-                    else cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0)
-                )
-        except (cuda.runtime.CUDARuntimeError, MemoryError):
-            return np.zeros(size, dtype)
-        host = np.frombuffer(pinned, dtype, size)
+        with self.array_device:
+            host = pinned_memory(self._cupy, size, dtype)
         host[...] = 0
         return host
 
@@ -144,12 +127,7 @@ class CupyBackend(Backend):
         if not host.size:
             return None
         with self.array_device, self._failures():
-            stream = self._cupy.cuda.get_current_stream()
-            device.set(host, stream=stream)
-            event: Event = self._cupy.cuda.Event(disable_timing=True)
-            event.record(stream)  # type: ignore[attr-defined]
-        self._in_flight.add(event, host)
-        return event
+            return self.engine.upload(host, device)
 
     def download(self, device: Array, host: np.ndarray) -> None:
         if not host.size:
@@ -177,7 +155,7 @@ class CupyBackend(Backend):
         # a wait for all streams would end the capture of another thread
         with self._capturing, self.array_device, self._failures():
             self.array_device.synchronize()
-        self._in_flight.release_done()
+        self.engine.in_flight.release_done()
 
     @property
     def pooled(self) -> int:
@@ -214,7 +192,7 @@ class CupyBackend(Backend):
 
     def uploader(self) -> GpuUploader:
         with self.array_device, self._failures():
-            return GpuUploader(self._cupy, self.array_device, self.engine, self._in_flight)
+            return GpuUploader(self._cupy, self.array_device, self.engine)
 
     def lower(self, op: Op, at: Operands, refused: Sequence[str] = ()) -> AnyStep:
         with self.array_device, self._failures():

@@ -12,6 +12,7 @@ import numpy as np
 from gpu import machine, memory
 from gpu.errors import Misuse
 from gpu.memory import MemoryPointer
+from gpu.pinned import is_memory_pinned
 from gpu.streams import Device, get_current_stream
 
 SCALARS = (bool, int, float, complex, np.generic)
@@ -146,8 +147,12 @@ class ndarray:
             raise RuntimeError("Cannot set to non-contiguous array")
         arr = np.ascontiguousarray(arr)
         stream = get_current_stream() if stream is None else stream
-        if self.size:
+        if not self.size:
+            return
+        if is_memory_pinned(arr.ctypes.data):
             self.data.copy_from_host_async(arr.ctypes.data, self.nbytes, stream)
+        else:
+            memory.copy_pageable_async(self.data, arr, stream)
 
     def item(self) -> Any:
         if self.size != 1:
@@ -385,7 +390,10 @@ def _known_later(function: Any, array: ndarray, *args: Any) -> ndarray:
 
 
 def array_of(obj: Any, dtype: Any = None, *, copy: Any = True, blocking: bool = False) -> ndarray:
-    """Return a new device array, as ``cupy.array``; pinned memory is read when the copy runs."""
+    """Return a new device array, as ``cupy.array``; pinned memory is read when the copy runs.
+
+    Other memory is copied at once, to pinned memory of cupy's own.
+    """
     if isinstance(obj, ndarray):
         need = copy or (dtype is not None and obj.dtype != np.dtype(dtype))
         return obj.astype(obj.dtype if dtype is None else dtype) if need else obj
@@ -399,8 +407,10 @@ def array_of(obj: Any, dtype: Any = None, *, copy: Any = True, blocking: bool = 
     if not host.ndim:
         new.fill(host.item() if host.dtype.kind in "bif" else host[()])
         return new
-    new.set(np.ascontiguousarray(host))
-    _hold(host)
+    pinned = is_memory_pinned(host.ctypes.data)
+    source = np.ascontiguousarray(host) if pinned else host.copy()
+    new.set(source)
+    _hold(source)
     if blocking:
         queue().synchronize()
     return new

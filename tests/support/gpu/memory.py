@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,6 +106,28 @@ class MemoryPointer:
     def copy_from_device_async(self, src: MemoryPointer, size: int, stream: Any = None) -> None:
         there, here = bytes_at(self.ptr, size), bytes_at(src.ptr, size)
         queue_of(stream).add(lambda: np.copyto(there, here))
+
+
+def copy_pageable_async(there: MemoryPointer, host: np.ndarray, stream: Any) -> None:
+    """Queue a copy of ordinary memory, which is read when the copy runs.
+
+    GPUs do so that read the host's page tables. Memory that was freed by then is poison.
+    """
+    queue = queue_of(stream)
+    _not_captured(queue)
+    owner = host
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    alive = weakref.ref(owner)
+    target, source = bytes_at(there.ptr, host.nbytes), bytes_at(host.ctypes.data, host.nbytes)
+
+    def copy() -> None:
+        if alive() is None:
+            target.fill(POISON)
+        else:
+            np.copyto(target, source)
+
+    queue.add(copy)
 
 
 def _not_captured(queue: machine.Queue) -> None:

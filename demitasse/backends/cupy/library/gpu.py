@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.arrays import Array
+from demitasse.backends.arrays import Array, Event
 from demitasse.backends.cupy.library.convolutions import Convolution, Prepared, Rival
 from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product, load
 from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch, source
+from demitasse.backends.cupy.library.memory_pools import pinned_memory
+from demitasse.backends.cupy.library.uploads import InFlightCopies
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.step import decline_if
 from demitasse.backends.storage import array_dtype
@@ -60,6 +62,7 @@ class GpuEngine(Engine):
         self.column_budget = min(self.column_budget, int(device.mem_info[1]) // 16)
         self._kernel = cache(self._compile)
         self._cublas: Cublas | None = None
+        self.in_flight = InFlightCopies()
 
     def function(
         self, family: str, name: str, flags: tuple[str, ...], grid: Grid, numbers: tuple[Any, ...]
@@ -111,8 +114,20 @@ class GpuEngine(Engine):
     def asarray(self, host: np.ndarray) -> Array:
         return self._cupy.array(host, order="C")
 
+    def upload(self, host: np.ndarray, array: Array) -> Event:
+        """Queue a copy of a host array, which is read until the returned event."""
+        stream = self._cupy.cuda.get_current_stream()
+        array.set(host, stream=stream)
+        event: Event = self._cupy.cuda.Event(disable_timing=True)
+        event.record(stream)  # type: ignore[attr-defined]
+        self.in_flight.add(event, host)
+        return event
+
     def put(self, host: np.ndarray, array: Array) -> None:
-        array.set(host, stream=self._cupy.cuda.get_current_stream())
+        # GPUs that use the host's page tables read ordinary memory when the copy runs
+        staged = pinned_memory(self._cupy, host.size, str(host.dtype)).reshape(host.shape)
+        staged[...] = host
+        self.upload(staged, array)
 
     def address(self, array: Array) -> int:
         return int(array.data.ptr)

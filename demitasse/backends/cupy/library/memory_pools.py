@@ -4,8 +4,32 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from demitasse.core.text import bytes_text
 from demitasse.errors import DeviceError, ErrorCode
+
+POOLED = 1 << 20
+"""Up to so many bytes pinned memory comes from cupy's pool, which rounds sizes up to a power of
+two; larger blocks, of which a net has few, come from the driver in the size they have."""
+
+
+def pinned_memory(cupy: Any, size: int, dtype: str) -> np.ndarray:
+    """Return a pinned array of the current GPU, or an ordinary one where none can be had.
+
+    Shape: (size,), not initialised.
+    """
+    cuda, nbytes = cupy.cuda, size * np.dtype(dtype).itemsize
+    try:
+        if not size:
+            return np.empty(size, dtype)
+        if nbytes <= POOLED:
+            pinned = cuda.alloc_pinned_memory(nbytes)
+        else:
+            pinned = cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0)
+    except (cuda.runtime.CUDARuntimeError, MemoryError):
+        return np.empty(size, dtype)
+    return np.frombuffer(pinned, dtype, size)
 
 
 @dataclass(frozen=True)

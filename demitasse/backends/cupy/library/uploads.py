@@ -4,18 +4,22 @@ cupy returns pinned memory to its pool with the last array, even during a copy o
 owner would then overwrite the source of the copy.
 """
 
+from __future__ import annotations
+
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from demitasse.backends.arrays import Array, Event
-from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.pixels import ImageBatch
+
+if TYPE_CHECKING:
+    from demitasse.backends.cupy.library.gpu import GpuEngine
 
 
 class InFlightCopies:
@@ -63,8 +67,8 @@ class _Upload:
 class GpuUploader:
     """Uploads batches for one layer."""
 
-    def __init__(self, cupy: Any, device: Any, engine: Engine, in_flight: InFlightCopies) -> None:
-        self._cupy, self._device, self._engine, self._in_flight = cupy, device, engine, in_flight
+    def __init__(self, cupy: Any, device: Any, engine: GpuEngine) -> None:
+        self._cupy, self._device, self._engine = cupy, device, engine
         self._stream = cupy.cuda.Stream(non_blocking=True)
         empty = cupy.empty
         self._rooms = [_DeviceBuffer([empty(0, "uint8"), empty(0, "int32")]) for _ in range(2)]
@@ -86,7 +90,7 @@ class GpuUploader:
                 array[: host.size].set(host, stream=stream)
             there = cuda.Event(disable_timing=True)
             there.record(stream)
-        self._in_flight.add(there, (hosts, *room.arrays))
+        self._engine.in_flight.add(there, (hosts, *room.arrays))
         return _Upload(partial(self._unpack, room, pixels, there), there)
 
     def _unpack(self, room: _DeviceBuffer, pixels: ImageBatch, there: Event, target: Array) -> None:
