@@ -15,7 +15,8 @@ class Embed(Layer):
 
     Raises:
         ConfigError: ``num_output`` or ``input_dim`` is missing or 0.
-        ShapeError: An index is not in the table (checked unless it is on a device only).
+        ShapeError: An index is not in the table. Indices that a device computes are not checked on
+            GPUs: CuPy counts them modulo K, and a row outside of the table gets no gradient.
     """
 
     bottoms = tops = Exactly(1)

@@ -60,6 +60,16 @@ class TestArrays:
         with expect_error(ValueError, mentions="Peer access"):
             array[...] = 1
 
+    def test_indices_in_arrays_are_counted_modulo_the_size_of_their_axis(self, cupy):
+        x, far = cupy.arange(6.0).reshape(2, 3), cupy.asarray(np.array([4, -2]))
+
+        x[:, far] = x[:, far] + 10
+
+        assert x.get().tolist() == [[0, 11, 2], [3, 14, 5]]
+        assert cupy.take(x, far, axis=0).get().tolist() == [[0, 11, 2], [0, 11, 2]]
+        assert cupy.take_along_axis(x, far[:, None], axis=1).get().tolist() == [[11], [14]]
+        assert x[..., far, None].get().tolist() == [[[11], [11]], [[14], [14]]]
+
 
 class TestOrder:
     def test_work_waits_until_somebody_waits_for_it(self, cupy):

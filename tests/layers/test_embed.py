@@ -61,6 +61,28 @@ def test_a_wrong_index_that_is_on_the_device_alone_is_refused_too(word):
         one.layer.forward(one.bottom, one.top)
 
 
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("word", [7, -1])
+def test_a_gpu_counts_a_wrong_index_that_is_there_alone_modulo_the_rows(word):
+    one = layer("bias_term: false", device="cuda:0")
+    table = np.arange(10.0).reshape(5, 2)
+    one.params[0].data = table
+    one.forward(np.zeros(3))
+    one.bottom[0].write(one.layer.device.backend.asarray(np.array([0, word, 2], np.float32)))
+
+    one.layer.forward(one.bottom, one.top)
+
+    np.testing.assert_array_equal(one.top[0].cpu_data(), table[[0, word % 5, 2]])
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_gpu_refuses_a_wrong_index_that_the_host_has():
+    one = layer(device="cuda:0")
+
+    with expect_error(ShapeError, ErrorCode.OUT_OF_RANGE, blob="bottom0", mentions="7"):
+        one.forward(np.array([0, 7, 2]))
+
+
 def test_has_no_gradient_for_indices():
     one = layer()
     one.forward()

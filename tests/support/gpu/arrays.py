@@ -231,7 +231,7 @@ class ndarray:
             np.broadcast_to(np.empty(()) if np.isscalar(source) else source, part.shape)
             queue().add(lambda: np.copyto(part, source, casting="unsafe"))
         else:
-            queue().add(lambda: target.__setitem__(plain, source))
+            queue().add(lambda: target.__setitem__(_wrapped(target, plain), source))
 
     # -- copies --------------------------------------------------------------------------------
 
@@ -373,8 +373,19 @@ def _result(function: Any, kinds: Any, kwargs: Any) -> tuple[tuple[int, ...], np
 
 
 def _take(array: np.ndarray, *keys: Any) -> np.ndarray:
-    result: np.ndarray = array[keys]
+    result: np.ndarray = array[_wrapped(array, keys)]
     return result
+
+
+def _wrapped(array: np.ndarray, keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return indices within the array: cupy takes those in arrays modulo the size of the axis."""
+    used, axis, found = sum(k is not None and k is not Ellipsis for k in keys), 0, []
+    for key in keys:
+        size = array.shape[axis] if axis < array.ndim else 0
+        whole = isinstance(key, np.ndarray) and key.dtype.kind in "iu" and size
+        found.append(key % size if whole else key)
+        axis += array.ndim - used if key is Ellipsis else key is not None
+    return tuple(found)
 
 
 def _known_later(function: Any, array: ndarray, *args: Any) -> ndarray:

@@ -146,11 +146,15 @@ def clip(a: Any, a_min: Any, a_max: Any, out: Any = None) -> ndarray:
 
 
 def take(a: ndarray, indices: Any, axis: Any = None, out: Any = None) -> ndarray:
-    return apply(np.take, a, indices, out=out, axis=axis)
+    return apply(np.take, a, indices, out=out, axis=axis, mode="wrap")
 
 
 def take_along_axis(a: ndarray, indices: ndarray, axis: Any = -1) -> ndarray:
-    return apply(np.take_along_axis, a, indices, axis=axis)
+    return apply(_take_along_axis, a, indices, axis=axis)
+
+
+def _take_along_axis(a: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
+    return np.take_along_axis(a, indices % a.shape[axis] if a.shape[axis] else indices, axis)
 
 
 def stack(tup: Any, axis: int = 0, out: Any = None, *, dtype: Any = None,
