@@ -7,11 +7,17 @@ import pytest
 from demitasse.backends.onednn import threads as timeslice
 
 
+def length():
+    """The calling thread's time slice in nanoseconds; 0 if unknown."""
+    found = timeslice._attributes()
+    return found[5] if found and found[1] in timeslice.SHARING else 0
+
+
 @pytest.fixture
 def thread():
     """A thread of its own, whose request ends with it."""
     with ThreadPoolExecutor(1) as pool:
-        if not pool.submit(timeslice.timeslice).result():
+        if not pool.submit(length).result():
             pytest.skip("this system does not say how long turns are (Linux does from 6.12 on)")
         yield pool
 
@@ -19,7 +25,7 @@ def thread():
 def test_a_thread_that_asks_has_short_turns(thread):
     thread.submit(timeslice.request_short_slice).result()
 
-    assert thread.submit(timeslice.timeslice).result() == timeslice.SHORT
+    assert thread.submit(length).result() == timeslice.SHORT
 
 
 def test_threads_that_it_starts_have_them_too(thread):
@@ -27,7 +33,7 @@ def test_threads_that_it_starts_have_them_too(thread):
 
     def of_a_new_one():
         with ThreadPoolExecutor(1) as pool:
-            return pool.submit(timeslice.timeslice).result()
+            return pool.submit(length).result()
 
     assert thread.submit(of_a_new_one).result() == timeslice.SHORT
 
@@ -39,7 +45,7 @@ def test_a_shorter_turn_stands(thread, monkeypatch):
 
     thread.submit(timeslice.request_short_slice).result()
 
-    assert thread.submit(timeslice.timeslice).result() == 200_000
+    assert thread.submit(length).result() == 200_000
 
 
 def test_a_system_without_the_call_is_left_alone(monkeypatch):
@@ -47,4 +53,4 @@ def test_a_system_without_the_call_is_left_alone(monkeypatch):
 
     timeslice.request_short_slice()
 
-    assert timeslice.timeslice() == 0
+    assert length() == 0

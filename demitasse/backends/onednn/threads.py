@@ -7,7 +7,8 @@ import struct
 import sys
 import threading
 
-from demitasse.backends.kernels.language.team import check_workers, openmp, prepare
+from demitasse.backends.kernels import language as kernels
+from demitasse.backends.kernels.language.team import check_workers, has_library, prepare
 from demitasse.core.config import settings
 from demitasse.core.config.table import MOST_THREADS
 from demitasse.core.host import cores
@@ -42,8 +43,8 @@ def ready_threads() -> None:
 
 
 def wanted() -> int:
-    """Return the number of threads of a pass; 1 without an OpenMP runtime."""
-    if openmp() is None:
+    """Return the number of threads of a pass; 1 if neither a library nor kernels run on a team."""
+    if not (has_library() or kernels.status().ready):
         return 1
     return int(settings.get_often("threads")) or _of_openmp() or cores()
 
@@ -90,12 +91,6 @@ def request_short_slice() -> None:
         size, policy, flags & RESET_ON_FORK, nice, priority, SHORT, deadline, period
     )
     _call(CALLS[platform.machine()][1], wanted, SELF)
-
-
-def timeslice() -> int:
-    """Return the calling thread's time slice in nanoseconds; 0 if unknown."""
-    found = _attributes()
-    return found[5] if found and found[1] in SHARING else 0
 
 
 def _attributes() -> tuple[int, ...] | None:

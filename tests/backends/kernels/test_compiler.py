@@ -5,7 +5,7 @@ import pytest
 
 from demitasse.backends import kernel_cache as kept
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import command_queue, compiler
+from demitasse.backends.kernels.language import command_queue, compiler, target
 from demitasse.core.config import settings
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
@@ -91,15 +91,12 @@ def test_a_setting_does_without():
 
 @pytest.mark.parametrize("known", ["by Linux", "by LLVM alone"])
 def test_what_lacks_is_named(monkeypatch, known):
-    class Old:
-        @staticmethod
-        def get_host_cpu_features():
-            return {"avx2": True, "fma": False}
-
-    there = frozenset({"avx2", "sse2"}) if known == "by Linux" else None
     monkeypatch.setattr(compiler, "architecture", lambda: "x86_64")
-    monkeypatch.setattr(compiler, "processor_features", lambda: there)
-    monkeypatch.setattr(compiler, "_llvm", lambda: Old)
+    monkeypatch.setattr(target, "architecture", lambda: "x86_64")
+    there = {"flags": "avx2 sse2"} if known == "by Linux" else {}
+    monkeypatch.setattr(target, "_processor_fields", lambda _: there)
+    features = {"avx2": True, "fma": False}
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: features)
 
     assert "no fma" in str(compiler._probed.__wrapped__())
 
@@ -122,8 +119,7 @@ def test_a_missing_library_is_named(monkeypatch):
         message = "libllvmlite.so: cannot open shared object file"
         raise OSError(message)
 
-    monkeypatch.setattr(compiler, "processor_features", lambda: None)
-    monkeypatch.setattr(compiler, "_llvm", missing)
+    monkeypatch.setattr(compiler, "processor_features", missing)
 
     assert "cannot open shared object file" in str(compiler._probed.__wrapped__())
 

@@ -14,12 +14,7 @@ from demitasse.backends.kernels.language import command_queue, compiler, linker,
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 
-pytestmark = [
-    pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
-    pytest.mark.skipif(
-        target.processor_features() is None, reason="modules are linked here on Linux alone"
-    ),
-]
+pytestmark = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
 
 NAME = "linked"
 
@@ -55,17 +50,6 @@ def result_of(address):
 
 def test_a_linked_kernel_does_what_llvm_s_does(code):
     found = link(code, [NAME], team.functions())
-
-    np.testing.assert_array_equal(result_of(found[NAME]), np.full(8, 1.5, np.float32))
-
-
-def test_what_cannot_be_linked_is_left_to_llvm(code, monkeypatch):
-    def never(*args):
-        raise NotLinkableError
-
-    monkeypatch.setattr(compiler, "link", never)
-
-    found = compiler._linked(code, (NAME,))
 
     np.testing.assert_array_equal(result_of(found[NAME]), np.full(8, 1.5, np.float32))
 
@@ -121,13 +105,14 @@ def test_addresses_are_filled_into_instructions_of_aarch64(monkeypatch):
     start = link(code, [NAME], {"far": FAR})[NAME]
 
     words = words_at(start, 40)
+    words = words[: words.index(0xD65F03C0)]  # ret; data may look like a call
     [call] = (i for i, word in enumerate(words) if word >> 26 == 0b100101)  # bl
     distance = (words[call] & 0x3FFFFFF ^ 0x2000000) - 0x2000000
     stub = start + 4 * (call + distance)
     assert words_at(stub, 2) == [0x58000050, 0xD61F0200]  # ldr x16, .+8; br x16
     assert ctypes.c_uint64.from_address(stub + 8).value == FAR
     filled = {}
-    for word in words[: words.index(0xD65F03C0)]:  # ret
+    for word in words:
         if word >> 23 in (0b110100101, 0b111100101):  # movz, movk of 64 bits
             register, shift = word & 31, 16 * (word >> 21 & 3)
             before = filled.get(register, 0) if word >> 29 & 1 else 0

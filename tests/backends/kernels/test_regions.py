@@ -12,8 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from demitasse.backends import onednn
+from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels import team as installation
 from demitasse.backends.kernels.language import team as openmp_team
+from demitasse.backends.kernels.language.team import own_team
 from demitasse.backends.kernels.team import Imports
 from demitasse.backends.kernels.team.regions import ALONE_AT_FIRST
 from demitasse.backends.kernels.team.runtime import Field
@@ -21,9 +23,10 @@ from demitasse.backends.onednn.library.library import load
 
 onednn.status()  # takes our team into use, where there can be one
 pytestmark = pytest.mark.skipif(
-    bool(onednn.status().openmp) or not onednn.status().loaded,
-    reason=f"no team of our own: {onednn.status().openmp or onednn.status()}",
+    bool(onednn.status().openmp) or not jit.status().ready,
+    reason=f"no team of our own: {onednn.status().openmp or jit.status()}",
 )
+with_library = pytest.mark.skipif(not onednn.status().loaded, reason=str(onednn.status()))
 
 LONG = ctypes.c_long
 PART = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -48,14 +51,14 @@ KINDS = {
 def functions(of):
     """Return functions of a team, by their names in OpenMP's runtime."""
     if of == "ours":
-        addresses = installation.own_team().functions
+        addresses = own_team().functions
     else:
         runtime = openmp_team.openmp()
         addresses = {n: ctypes.cast(getattr(runtime, n), ctypes.c_void_p).value for n in KINDS}
     return SimpleNamespace(**{name: kind(addresses[name]) for name, kind in KINDS.items()})
 
 
-@pytest.fixture(params=["ours", "libgomp"])
+@pytest.fixture(params=["ours", pytest.param("libgomp", marks=with_library)])
 def team(request):
     return functions(request.param)
 
@@ -65,10 +68,20 @@ def ours():
     return functions("ours")
 
 
+class State:
+    """Fields of the first team."""
+
+    def __getitem__(self, field):
+        return ctypes.c_int64.from_address(own_team().address + field).value
+
+    def __setitem__(self, field, value):
+        ctypes.c_int64.from_address(own_team().address + field).value = value
+
+
 @pytest.fixture
 def state():
     """What our team shares, as after regions that went well."""
-    state = installation.own_team().state
+    state = State()
     kept = {field: state[field] for field in (Field.ALONE, Field.LEVEL, Field.GOOD)}
     for field in kept:
         state[field] = 0
@@ -144,6 +157,7 @@ def test_nobody_gets_past_a_barrier_before_all_have_come(team):
     assert sorted(seen) == sorted([(round_, 3) for round_ in range(10)] * 3)
 
 
+@with_library
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize(
     ("start", "stop", "step", "chunk"),
@@ -245,7 +259,7 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import threading
-from test_regions import Field, functions, installation, run
+from test_regions import Field, State, functions, run
 ours = functions("ours")
 """
 
@@ -263,7 +277,7 @@ def said(program, *arguments, **variables):
 
 def test_one_thread_does_all_parts_if_no_other_comes():
     program = f"""{PROGRAM}
-installation.own_team().state[Field.HELPERS] = 10  # who are not there
+State()[Field.HELPERS] = 10  # who are not there
 done = []
 run(ours, lambda: done.append((ours.omp_get_thread_num(), threading.get_ident())), 4)
 assert sorted(done) == [(part, threading.get_ident()) for part in range(4)], done
@@ -336,6 +350,7 @@ print(digest.hexdigest(), "openmp" if onednn.status().openmp else "ours")
 """
 
 
+@with_library
 def test_results_are_openmp_s_bit_for_bit():
     of_ours = said(TRAINING, DEMITASSE_THREADS="2")
     of_openmp = said(TRAINING, DEMITASSE_THREADS="2", OMP_WAIT_POLICY="passive")
@@ -344,26 +359,27 @@ def test_results_are_openmp_s_bit_for_bit():
     assert of_ours[0] == of_openmp[0]
 
 
+@with_library
 @pytest.mark.parametrize("name", installation.OPENMP_VARIABLES)
 def test_a_user_who_says_how_openmp_s_threads_behave_has_them(monkeypatch, name):
     monkeypatch.setenv(name, "1")
 
-    assert name in installation.install(load())
+    assert name in installation.obstacle()
 
 
 def test_a_library_that_calls_what_we_do_not_know_keeps_openmp(monkeypatch):
     changed = []
     imports = SimpleNamespace(places={"GOMP_task": [], "omp_get_level": []}, replace=changed.append)
     monkeypatch.setattr(installation, "Imports", lambda _: imports)
-    monkeypatch.setattr(installation, "obstacle", lambda: "")
 
-    assert installation.install(None) == "the library calls GOMP_task, omp_get_level"
+    assert installation._replace_imports(None) == "the library calls GOMP_task, omp_get_level"
     assert changed == []
 
 
+@with_library
 def test_the_library_calls_ours():
     places = Imports(load()).places
-    ours = installation.own_team().functions
+    ours = own_team().functions
 
     called = {
         name: {ctypes.c_uint64.from_address(place).value for place in places[name]}

@@ -1,14 +1,20 @@
 """Kernels on all threads of a team."""
 
-import ctypes
+import os
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from stages import WIDTH, exported
 
+from demitasse.backends import onednn
 from demitasse.backends.kernels.language import team
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import Word, chunk
+from demitasse.errors import DeviceError, ErrorCode
 
 
 class Vectors(Struct):
@@ -40,14 +46,53 @@ def test_a_team_does_all_of_the_work_once(width, threads):
     assert np.array_equal(array, 2 * np.arange(width * 37))
 
 
-def test_without_openmp_one_thread_does_it(monkeypatch):
-    monkeypatch.setattr(team, "openmp", lambda: None)
-    kernel = exported("alone", 8, twice)
-    array = np.arange(8 * 3, dtype=np.float32)
+PROGRAM = """
+import ctypes, threading
+load = ctypes.CDLL
+def refuse(name, *arguments, **options):
+    if "gomp" in str(name):
+        raise OSError(name)
+    return load(name, *arguments, **options)
+ctypes.CDLL = refuse
+import demitasse as dm
+from demitasse.io.proto import NetParameter, parse_text
+net = dm.Net(parse_text('''
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 16 dim: 32 dim: 32 } } }
+layer { name: "c" type: "Convolution" bottom: "x" top: "c"
+        convolution_param { num_output: 32 kernel_size: 3 weight_filler { type: "xavier" } } }
+''', NetParameter), phase="TEST", device="cpu")
+net.forward()
+with open("/proc/self/maps") as maps:
+    assert "gomp" not in maps.read()
+print(net.device.backend.name, sum(one.name == "demitasse helper" for one in threading.enumerate()))
+"""
 
-    Arguments(Vectors.values(at=array, count=3)).run(kernel, 2)
 
-    assert np.array_equal(array, 2 * np.arange(8 * 3))
-    number, count = team.functions.__wrapped__().values()
-    ask = ctypes.CFUNCTYPE(ctypes.c_int)
-    assert (ask(number)(), ask(count)()) == (0, 1)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's /proc")
+def test_without_openmp_s_runtime_kernels_run_on_threads_of_their_own():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True,
+        env={**os.environ, "DEMITASSE_ONEDNN_LIBRARY": "none", "DEMITASSE_THREADS": "3"},
+    )  # fmt: skip
+
+    assert done.stdout.split() == ["kernels", "2"]
+
+
+@pytest.fixture
+def no_threads(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.mark.skipif(bool(onednn.status().openmp), reason=onednn.status().openmp)
+def test_threads_that_the_system_refuses_are_an_error_and_a_kernel_runs_alone(no_threads):
+    kernel = exported("refused", 8, twice)
+    array = np.arange(8 * 90, dtype=np.float32)
+
+    with expect_error(DeviceError, ErrorCode.LIMIT, resource="threads"):
+        team.prepare(88)
+    Arguments(Vectors.values(at=array, count=90)).run(kernel, 89)
+
+    assert np.array_equal(array, 2 * np.arange(8 * 90))

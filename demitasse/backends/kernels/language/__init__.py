@@ -6,6 +6,7 @@ of any width. Each kernel is compiled once for a processor and cached on the dis
 """
 
 from demitasse.backends.kernel_cache import folder
-from demitasse.backends.kernels.language.compiler import Status, compiled, status
+from demitasse.backends.kernels.language.compiler import Status, status
+from demitasse.backends.kernels.language.team import compiled
 
 __all__ = ["Status", "compiled", "folder", "status"]

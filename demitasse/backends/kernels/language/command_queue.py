@@ -21,8 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from demitasse.backends.arrays import address
-from demitasse.backends.kernels.language.compiler import compiled, status
-from demitasse.backends.kernels.language.team import function_address, parallel_call
+from demitasse.backends.kernels.language.compiler import status
+from demitasse.backends.kernels.language.team import compiled, function_address, parallel_call
 from demitasse.backends.recording import NotRecorded
 
 Check = Callable[[int], None]
@@ -300,37 +300,18 @@ def _table_loop() -> Any:
 
 def _write(module: Any, name: str) -> None:
     """Write the loop over a call table."""
-    from llvmlite import ir
+    from demitasse.backends.kernels.team.runtime import REGION, Function
 
-    word, number = ir.IntType(64), ir.IntType(32)
-    function = ir.Function(module, ir.FunctionType(word, [word, word]), name)
-    table, count = function.args
-    entry, head, body, failed, more, end = (
-        function.append_basic_block(part)
-        for part in ("entry", "head", "body", "failed", "more", "end")
-    )
-    b = ir.IRBuilder(entry)
-    b.branch(head)
-    b.position_at_end(head)
-    i = b.phi(word)
-    i.add_incoming(ir.Constant(word, 0), entry)
-    b.cbranch(b.icmp_signed("<", i, count), body, end)
-    b.position_at_end(body)
-    line = b.add(table, b.mul(i, ir.Constant(word, COLUMNS * 8)))
-    places = [
-        b.inttoptr(b.add(line, ir.Constant(word, 8 * column)), word.as_pointer())
-        for column in range(COLUMNS)
-    ]
-    called, *arguments, checked = [b.load(place) for place in places]
-    kind = ir.FunctionType(number, [word] * ARGUMENTS).as_pointer()
-    found = b.call(b.inttoptr(called, kind), arguments)
-    nonzero = b.icmp_signed("!=", found, ir.Constant(number, 0))
-    b.cbranch(b.and_(nonzero, b.icmp_signed("!=", checked, ir.Constant(word, 0))), failed, more)
-    b.position_at_end(failed)
-    b.store(b.sext(found, word), places[-1])
-    b.ret(i)
-    b.position_at_end(more)
-    i.add_incoming(b.add(i, ir.Constant(word, 1)), more)
-    b.branch(head)
-    b.position_at_end(end)
-    b.ret(count)
+    f = Function(module, name, 2)
+    (table, count), row = f.arguments, f.local(0)
+    with f.forever() as rows:
+        with f.when(f.load(row) >= count):
+            rows.leave()
+        line = table + f.load(row) * (COLUMNS * 8)
+        called, *arguments, checked = (f.load(line, 8 * column) for column in range(COLUMNS))
+        result = f.call_at(called, *arguments) * REGION >> 32  # of 32 bits
+        with f.when(f.unequal(result, 0) & f.unequal(checked, 0)):
+            f.store(result, line, 8 * (COLUMNS - 1))
+            rows.leave()
+        f.store(f.load(row) + 1, row)
+    f.give(f.load(row))

@@ -8,7 +8,6 @@ Python takes longer to write a module than to load LLVM's library.
 
 import gc
 import platform
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -20,20 +19,17 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.kernel_cache import read_code, write_code
-from demitasse.backends.kernels.language import team
-from demitasse.backends.kernels.language.linker import NotLinkableError, link
+from demitasse.backends.kernels.language.linker import link
 from demitasse.backends.kernels.language.target import (
     ARCHITECTURES,
     architecture,
     processor_features,
     processor_name,
     processor_signature,
+    triple,
 )
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
-
-_lock = threading.RLock()
-_known: dict[str, dict[str, int]] = {}
 
 LEVEL = 2
 
@@ -80,17 +76,14 @@ def _probed() -> Status:
     machine = architecture()
     if not machine:
         known = ", ".join(ARCHITECTURES)
-        reason = f"kernels are made for {known} (aarch64 on Linux), not {platform.machine()}"
+        reason = f"kernels are made for {known} not {platform.machine()}"
         return Status(False, reason=reason)
-    has = processor_features()
     try:
         if find_spec("llvmlite") is None:
             return Status(False, reason="llvmlite is not here")
-        if has is None:
-            has = frozenset(
-                name for name, there in _llvm().get_host_cpu_features().items() if there
-            )
         import llvmlite
+
+        has = processor_features()
     except (ImportError, OSError) as error:  # the package, or the library in it
         return Status(False, reason=f"llvmlite is not here ({error})")
     lacking = [name for name in ARCHITECTURES[machine].needed if name not in has]
@@ -106,25 +99,10 @@ def status() -> Status:
     return _probed()
 
 
-def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
-    """Return the addresses of a module's kernels, which stay valid until the process ends.
-
-    The name of the module is unique in the process; ``write`` writes its kernels.
-    """
-    with _lock:
-        if name not in _known:
-            _known[name] = _linked(_load_or_compile(name, write), exports)
-        return _known[name]
-
-
 def linked(
     name: str, write: Callable[[Any], None], exports: Sequence[str], outside: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the addresses of a module's functions, linked against the addresses ``outside``.
-
-    Raises:
-        NotLinkableError: The module cannot be linked without LLVM.
-    """
+    """Return the addresses of a module's functions, linked against the addresses ``outside``."""
     return link(_load_or_compile(name, write), exports, outside)
 
 
@@ -174,33 +152,17 @@ def _features() -> str:
 
 def _machine() -> Any:
     binding = _llvm()
-    return binding.Target.from_default_triple().create_target_machine(
+    return binding.Target.from_triple(triple()).create_target_machine(
         cpu=binding.get_host_cpu_name(), features=_features(), opt=LEVEL, jit=True
     )
 
 
-@cache
-def _engine() -> Any:
-    binding = _llvm()
-    for function, address in team.functions().items():
-        binding.add_symbol(function, address)
-    return binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
-
-
-def _linked(code: bytes, exports: tuple[str, ...]) -> dict[str, int]:
-    try:
-        return link(code, exports, team.functions())
-    except NotLinkableError:
-        engine = _engine()
-        engine.add_object_file(_llvm().ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        return {name: engine.get_function_address(name) for name in exports}
-
-
 def _digest(key: str) -> str:
     """Return the cache's digest of a key, this version of LLVM, and this processor."""
+    import llvmlite
+
     machine = processor_signature() or (_llvm().get_host_cpu_name(), _features())
-    made = (key, status().version, architecture(), machine, LEVEL)
+    made = (key, llvmlite.__version__, triple(), machine, LEVEL)
     return digest(repr(made).encode())
 
 

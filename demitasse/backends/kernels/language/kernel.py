@@ -74,10 +74,11 @@ class Routine:
         with self._b.if_then(condition.llvm):
             yield
 
-    def call_at(self, address: Word, *arguments: Word | int) -> None:
-        kind = ir.FunctionType(ir.VoidType(), [WORD] * len(arguments))
+    def call_at(self, address: Word, *arguments: Word | int) -> Word:
+        """Call a function at an address; return its result, of which 64 bits need not be there."""
+        kind = ir.FunctionType(WORD, [WORD] * len(arguments))
         function = self._b.inttoptr(address.llvm, ir.PointerType(kind))
-        self._b.call(function, [self.word(value).llvm for value in arguments])
+        return Word(self._b, self._b.call(function, [self.word(value).llvm for value in arguments]))
 
 
 class Kernel(Routine):

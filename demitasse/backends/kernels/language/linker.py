@@ -3,18 +3,29 @@
 LLVM's JIT target writes every address as 64 bits. Linking therefore copies a module's sections to
 memory and fills in the addresses. LLVM links modules with other relocations or file formats.
 
+No thread has the right to write and to run the same page at once.
+
 Sources: System V Application Binary Interface, AMD64 Architecture Processor Supplement; ELF for the
-Arm 64-bit Architecture (AArch64).
+Arm 64-bit Architecture (AArch64);
+Apple, "Porting just-in-time compilers to Apple silicon"; Microsoft, ``VirtualProtect``.
 """
 
 import ctypes
 import mmap
 import os
 import struct
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
-from demitasse.backends.kernels.language.target import ARCHITECTURES, architecture, is_x86
+from demitasse.backends.kernels.language.target import (
+    ARCHITECTURES,
+    MACOS,
+    WINDOWS,
+    architecture,
+    is_x86,
+    system,
+)
 
 ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
 RELOCATABLE = 1
@@ -31,36 +42,23 @@ STUB = struct.Struct("<IIQ")
 LOAD_ADDRESS, BRANCH = 0x58000050, 0xD61F0200
 """Instructions ``ldr x16, .+8`` and ``br x16``; the address follows."""
 
-UNDEFINED, HIGHEST_SECTION = 0, 0xFF00
 READ, WRITE, EXECUTE = 1, 2, 4
+JIT = 0x800
+"""macOS's flag of memory for code, whose pages each thread can either write or run."""
+
+RESERVE_AND_COMMIT, READ_WRITE, EXECUTE_READ = 0x3000, 0x04, 0x20
+THIS_PROCESS = -1
+"""Windows: kinds and rights of memory; handle of the calling process."""
+
+UNDEFINED, HIGHEST_SECTION = 0, 0xFF00
 
 
 class NotLinkableError(Exception):
     """Raised if a module or this system needs LLVM's linker."""
 
 
-class _Section(NamedTuple):
-    name: int
-    type: int
-    flags: int
-    address: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    align: int
-    entry: int
-
-
-class _Symbol(NamedTuple):
-    name: int
-    info: int
-    other: int
-    section: int
-    value: int
-    size: int
-
-
+_Section = namedtuple("_Section", "name type flags address offset size link info align entry")
+_Symbol = namedtuple("_Symbol", "name info other section value size")
 SECTION, SYMBOL, RELOCATION = (struct.Struct(f) for f in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
 
 
@@ -77,24 +75,6 @@ def link(code: bytes, exports: Sequence[str], outside: Mapping[str, int]) -> dic
         return _Module(code).link(exports, outside)
     except (struct.error, LookupError, ValueError, OSError, AttributeError) as error:
         raise NotLinkableError(repr(error)) from error
-
-
-def protect(start: int, size: int, rights: int) -> None:
-    """Set the access rights of memory that begins at a page.
-
-    Raises:
-        OSError: The system refuses the rights.
-    """
-    system = ctypes.CDLL(None, use_errno=True)
-    if system.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(size), rights):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-def _synchronise_instructions(start: int, size: int) -> None:
-    """Make written code visible to instruction fetches; on x86-64 the processor does."""
-    if not is_x86():
-        clear = ctypes.CDLL("libgcc_s.so.1").__clear_cache
-        clear(ctypes.c_void_p(start), ctypes.c_void_p(start + size))
 
 
 class _Module:
@@ -123,8 +103,8 @@ class _Module:
     def link(self, exports: Sequence[str], outside: Mapping[str, int]) -> dict[str, int]:
         places, size = self._section_offsets()
         stubs = -(-size // STUB.size) * STUB.size
-        memory = mmap.mmap(-1, size if is_x86() else stubs + STUB.size * len(self.symbols))
-        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        memory = bytearray(size if is_x86() else stubs + STUB.size * len(self.symbols))
+        base = allocate(len(memory))
         for number, place in places.items():
             section = self.sections[number]
             if section.type != NOBITS:
@@ -134,11 +114,7 @@ class _Module:
         for section in self.sections:
             if section.type == RELA and section.info in places:
                 self._fill(memory, base, section, places[section.info], addresses, stubs)
-        # no page is ever writable and executable
-        protect(base, len(memory), READ | EXECUTE)
-        _synchronise_instructions(base, len(memory))
-        # threads may still run there when Python's modules are taken apart
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+        publish(base, memory)
         named = {self._text(self.symbol_names, s.name): a
                  for s, a in zip(self.symbols, addresses, strict=True)}  # fmt: skip
         return {name: named[name.encode()] for name in exports}
@@ -168,10 +144,10 @@ class _Module:
             return outside[name] if name else 0
         if symbol.section >= HIGHEST_SECTION or symbol.section not in places:
             return 0
-        return base + places[symbol.section] + symbol.value
+        return int(base + places[symbol.section] + symbol.value)
 
     def _fill(
-        self, memory: mmap.mmap, base: int, table: _Section, place: int, addresses: Sequence[int],
+        self, memory: bytearray, base: int, table: _Section, place: int, addresses: Sequence[int],
         stubs: int,
     ) -> None:  # fmt: skip
         """Fill in the addresses of a section, given the table of its relocations.
@@ -205,3 +181,66 @@ class _Module:
     def _text(self, table: _Section, start: int) -> bytes:
         first = table.offset + start
         return self.code[first : self.code.index(b"\0", first)]
+
+
+def allocate(size: int) -> int:
+    """Return the address of new pages for :func:`publish`, which are never freed.
+
+    Threads may still run there when Python's modules are taken apart.
+    """
+    if system() == WINDOWS:
+        reserve = _windows().VirtualAlloc
+        reserve.restype = ctypes.c_void_p
+        address: int = reserve(None, ctypes.c_size_t(size), RESERVE_AND_COMMIT, READ_WRITE) or 0
+        if not address:
+            raise MemoryError
+        return address
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    if system() == MACOS:
+        memory = mmap.mmap(-1, size, flags | JIT, READ | WRITE | EXECUTE)
+    else:
+        memory = mmap.mmap(-1, size, flags, READ | WRITE)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def publish(start: int, code: bytearray) -> None:
+    """Copy code to new pages, and make them executable.
+
+    Raises:
+        OSError: The system refuses the rights.
+    """
+    size, address = ctypes.c_size_t(len(code)), ctypes.c_void_p(start)
+    if system() == WINDOWS:
+        ctypes.memmove(start, bytes(code), len(code))
+        before = ctypes.byref(ctypes.c_ulong())
+        if not _windows().VirtualProtect(address, size, EXECUTE_READ, before):
+            raise OSError(_windows().GetLastError(), "VirtualProtect")
+        _windows().FlushInstructionCache(ctypes.c_void_p(THIS_PROCESS), address, size)
+    elif system() == MACOS:
+        library = ctypes.CDLL(None)
+        library.pthread_jit_write_protect_np(0)
+        ctypes.memmove(start, bytes(code), len(code))
+        library.pthread_jit_write_protect_np(1)
+        library.sys_icache_invalidate(address, size)
+    else:
+        ctypes.memmove(start, bytes(code), len(code))
+        protect(start, len(code), READ | EXECUTE)
+        if not is_x86():
+            clear = ctypes.CDLL("libgcc_s.so.1").__clear_cache
+            clear(address, ctypes.c_void_p(start + len(code)))
+
+
+def protect(start: int, size: int, rights: int) -> None:
+    """Set the access rights of memory that begins at a page.
+
+    Raises:
+        OSError: The system refuses the rights.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(size), rights):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _windows() -> Any:
+    return ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]

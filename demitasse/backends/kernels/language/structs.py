@@ -24,8 +24,8 @@ import numpy as np
 
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.team import compiled
 from demitasse.backends.kernels.language.words import Word
 
 

@@ -4,10 +4,10 @@ Code that differs between architectures is in this module: names of instructions
 calls, fields of Linux's ``/proc/cpuinfo``.
 """
 
-import ctypes
 import os
 import platform
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -24,12 +24,14 @@ class Architecture(NamedTuple):
         code_fields: Fields of ``/proc/cpuinfo`` that decide which code LLVM generates.
         features: Extra features for LLVM.
         elf: Number of the architecture in ELF files.
+        futex: Number of Linux's system call.
     """
 
     needed: tuple[str, ...]
     code_fields: tuple[str, ...]
     features: str
     elf: int
+    futex: int
 
 
 ARCHITECTURES = {
@@ -38,21 +40,34 @@ ARCHITECTURES = {
         ("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
         "-prefer-256-bit",  # vectors of 512 bits stay whole where there are registers for them
         62,
+        202,
     ),
     AARCH64: Architecture(
         ("asimd",),
         ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision",
          "Features"),
-        "",
+        "+reserve-x18",  # which belongs to the system on macOS and Windows
         183,
+        98,
     ),
 }  # fmt: skip
 """Architectures that kernels are compiled for."""
 
-NAMES = {"x86_64": X86_64, "amd64": X86_64}
-if sys.platform == "linux":
-    NAMES["aarch64"] = AARCH64
-"""Architecture by the lower-case name of the machine. For AArch64, kernels have run on Linux."""
+NAMES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
+"""Architecture by the lower-case name of the machine."""
+
+WINDOWS, MACOS = "win32", "darwin"
+
+
+def system() -> str:
+    """Return the operating system, as in ``sys.platform``."""
+    return sys.platform
+
+
+def triple() -> str:
+    """Return LLVM's name of the target. Object files are ELF on every system."""
+    known = {WINDOWS: "pc-windows-msvc-elf", MACOS: "none-elf"}
+    return f"{architecture()}-{known.get(system(), 'unknown-linux-gnu')}"
 
 
 def architecture() -> str:
@@ -66,8 +81,6 @@ def is_x86() -> bool:
 
 
 CPUINFO = Path("/proc/cpuinfo")
-AT_HWCAP, ASIMD = 16, 1 << 1
-"""Entry of the auxiliary vector that has the instruction sets; bit of AArch64's vectors."""
 
 
 @cache
@@ -90,17 +103,21 @@ def _processor_fields(machine: str) -> dict[str, str]:
     return found if known and known.code_fields[-1] in found else {}
 
 
-def processor_features() -> frozenset[str] | None:
-    """Return the names of the processor's instruction sets; None if unknown."""
+def processor_features() -> frozenset[str]:
+    """Return the names of the processor's instruction sets, from the system or else from LLVM.
+
+    Raises:
+        ImportError, OSError: LLVM is needed and not installed.
+    """
     machine = architecture()
     fields = _processor_fields(machine)
     if fields:
         return frozenset(fields[ARCHITECTURES[machine].code_fields[-1]].split())
     if machine == AARCH64:
-        ask = ctypes.CDLL(None).getauxval
-        ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
-        return frozenset(["asimd"] if ask(AT_HWCAP) & ASIMD else [])
-    return None
+        return frozenset(["asimd"])  # which every system requires
+    from llvmlite import binding
+
+    return frozenset(name for name, there in binding.get_host_cpu_features().items() if there)
 
 
 def processor_name() -> str:
@@ -132,7 +149,10 @@ def vector_width() -> int:
 
     On x86-64, oneDNN's environment variable limits the width with and without the library.
     """
-    has, machine = processor_features() or frozenset(), architecture()
+    machine, has = architecture(), frozenset[str]()
+    if machine:
+        with suppress(ImportError, OSError):
+            has = processor_features()
     if not machine or not has.issuperset(ARCHITECTURES[machine].needed):
         return 0
     if machine == AARCH64:

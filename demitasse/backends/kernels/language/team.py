@@ -6,17 +6,26 @@ belong to the OpenMP runtime, or to its replacement (``backends/kernels/team``).
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from demitasse.core.threads import check_startable, no_threads
+from demitasse.backends.kernels.language import compiler
+from demitasse.backends.kernels.language.target import MACOS, WINDOWS, system
+from demitasse.core.threads import Uninterrupted, check_startable, no_threads, start
 from demitasse.errors import DeviceError, ErrorCode
 
-FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads")
-"""Functions that kernels call."""
+STACK = 8 << 20
+"""Bytes of a helper's stack, as of OpenMP's threads."""
 
+
+_lock = threading.RLock()
+_known: dict[str, dict[str, int]] = {}
+
+FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+"""Functions of the OpenMP runtime that run kernels, and that kernels call."""
 
 SPIN_COUNT = "10000"
 """Polls of a waiting thread before it sleeps: some microseconds.
@@ -122,49 +131,127 @@ def check_workers() -> None:
         raise DeviceError(message)
 
 
-_PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-_PREPARE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+class Team(NamedTuple):
+    """The thread team.
 
-
-class _Instead:
-    """Replacement of OpenMP's functions: addresses and the parallel entry point."""
-
-    functions: Mapping[str, int] | None = None
-    parallel: Any = None
-    prepare: Any = None
-
-
-def use(addresses: Mapping[str, int], prepare: int) -> None:
-    """Replace the OpenMP runtime's functions in kernels; none must have been linked before.
-
-    The addresses are those of the new functions, by the names of the replaced functions, and of
-    the function that starts the threads of a team.
+    Attributes:
+        functions: Addresses of the team's functions, by their names in OpenMP.
+        prepare: Function that starts the helpers for a number of parts. Its result is 0 unless the
+            system refuses threads.
+        address: Address of the teams' shared memory.
     """
-    _Instead.prepare = _PREPARE(prepare)
-    _Instead.parallel = _PARALLEL(addresses["GOMP_parallel"])
-    _Instead.functions = addresses
+
+    functions: dict[str, int]
+    prepare: Any
+    address: int
 
 
-_ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_NUMBER = ctypes.CFUNCTYPE(ctypes.c_int)
-_SUBSTITUTES = _NUMBER(lambda: 0), _NUMBER(lambda: 1)
+@cache
+def own_team() -> Team:
+    """Return the process's team, created by the first call."""
+    from demitasse.backends.kernels.team.runtime import OURS, allocate_teams, clear_teams
+
+    outside, key = _system_functions()
+    teams = allocate_teams(key)
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+    helpers: list[Any] = []
+    start_helper = call(lambda team: _start(helpers[0], team))
+    outside |= {"state": teams, "start_helper": function_address(start_helper)}
+    own = compiler.linked("team", _write, (*OURS.values(), "prepare", "helper"), outside)
+    helpers += call(own["helper"]), start_helper  # which compiled code calls to the end
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(helpers))
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(clear_teams, teams))
+    return Team({name: own[ours] for name, ours in OURS.items()}, call(own["prepare"]), teams)
+
+
+def _start(helper: Any, address: int) -> int:
+    """Start a helper of the team at an address; return 0 if the system refuses a thread."""
+    with Uninterrupted():
+        before = threading.stack_size(STACK)
+        try:
+            name = "demitasse helper"
+            start(threading.Thread(target=helper, args=(address,), name=name, daemon=True))
+        except (DeviceError, MemoryError):
+            return 0
+        finally:
+            threading.stack_size(before)
+    return 1
+
+
+def _system_functions() -> tuple[dict[str, int], int]:
+    """Return the addresses of the functions that the team calls, and the key of the members."""
+    names = {
+        WINDOWS: ("TlsGetValue", "TlsSetValue", "SwitchToThread", "WaitOnAddress",
+                  "WakeByAddressAll", "WakeByAddressSingle", "TlsAlloc"),
+        MACOS: ("pthread_getspecific", "pthread_setspecific", "sched_yield", "__ulock_wait",
+                "__ulock_wake", "__ulock_wake", "pthread_key_create"),
+    }.get(system(), ("pthread_getspecific", "pthread_setspecific", "sched_yield", "syscall",
+                     "syscall", "syscall", "pthread_key_create"))  # fmt: skip
+    library = ctypes.CDLL("kernelbase" if system() == WINDOWS else None)
+    *functions, create = (getattr(library, name) for name in names)
+    if system() == WINDOWS:
+        key = create()
+    else:
+        made = ctypes.c_size_t()  # pthread_key_t is an unsigned int, or long on macOS
+        key = -1 if create(ctypes.byref(made), None) else made.value
+    if key < 0:
+        raise MemoryError
+    ours = ("get_member", "set_member", "yield", "wait", "wake", "wake_one")
+    return dict(zip(ours, map(function_address, functions), strict=True)), key
+
+
+def _write(module: Any) -> None:
+    from demitasse.backends.kernels.team.regions import write_regions
+    from demitasse.backends.kernels.team.runtime import write_members
+
+    write_regions(module)
+    write_members(module)
+
+
+class _Library:
+    """OpenMP runtime of oneDNN's library, and whether that runs the library's regions."""
+
+    runtime: Any = None
+    regions = False
+
+
+def follow_library(*, regions: bool) -> None:
+    """Note that oneDNN's library is loaded, and whether OpenMP's runtime runs its regions.
+
+    The runtime then runs the kernels, too.
+    """
+    _Library.runtime = openmp()
+    _Library.regions = regions and _Library.runtime is not None
+
+
+def has_library() -> bool:
+    """Return whether oneDNN's library runs its regions on a team."""
+    return _Library.runtime is not None
 
 
 @cache
 def functions() -> dict[str, int]:
-    """Return the addresses of :data:`FUNCTIONS`, by name."""
-    if _Instead.functions is not None:
-        return {name: _Instead.functions[name] for name in FUNCTIONS}
-    runtime = openmp()
-    found = [getattr(runtime, name) for name in FUNCTIONS] if runtime is not None else _SUBSTITUTES
-    return {
-        name: function_address(function) for name, function in zip(FUNCTIONS, found, strict=True)
-    }
+    """Return the addresses of the functions that kernels call, by name."""
+    if _Library.regions:
+        return {name: function_address(getattr(_Library.runtime, name)) for name in FUNCTIONS}
+    return own_team().functions
 
 
 def function_address(function: Any) -> int:
     """Return the address of a ctypes function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
+    """Return the addresses of a module's kernels, which stay valid until the process ends.
+
+    The name of the module is unique in the process; ``write`` writes its kernels.
+    """
+    with _lock:
+        if name not in _known:
+            _known[name] = compiler.linked(name, write, exports, functions())
+        return _known[name]
 
 
 def prepare(threads: int) -> None:
@@ -176,14 +263,13 @@ def prepare(threads: int) -> None:
     Raises:
         DeviceError: The system refuses the threads, or OpenMP's runtime gives fewer.
     """
-    runtime = openmp()
-    if runtime is None:
-        return
-    runtime.omp_set_num_threads(threads)
+    runtime = _Library.runtime
+    if runtime is not None:
+        runtime.omp_set_num_threads(threads)
     if threads < 2:
         return
-    if _Instead.prepare is not None:
-        if _Instead.prepare(threads):
+    if not _Library.regions:
+        if own_team().prepare(threads):
             reason = f"{threads} are needed for one operation"
             raise no_threads(reason)
         return
@@ -202,13 +288,16 @@ def prepare(threads: int) -> None:
         raise DeviceError(message, code=ErrorCode.LIMIT, resource="threads")
 
 
+_ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+
+
 def parallel_call(kernel: int, threads: int) -> tuple[Any, Callable[[int], tuple[int, ...]]]:
     """Return a function that runs a kernel on a team, and its arguments for the kernel's argument.
 
-    One thread runs without OpenMP. Without OpenMP, the calling thread runs alone.
+    One thread runs without a team.
     """
-    runtime = openmp() if threads > 1 else None
-    if runtime is None:
+    if threads < 2:
         return _ALONE(kernel), lambda argument: (argument,)
-    parallel = _Instead.parallel or runtime.GOMP_parallel
+    parallel = _PARALLEL(functions()["GOMP_parallel"])
     return parallel, lambda argument: (kernel, argument, threads, 0)

@@ -1,4 +1,4 @@
-"""Thread team that replaces GCC's OpenMP runtime and never waits for a thread without a core.
+"""Thread team of kernels, which also replaces GCC's OpenMP runtime in oneDNN's library.
 
 oneDNN's primitives and demitasse's kernels divide their work into one part per thread and end after
 the last part. GCC's OpenMP runtime assigns each part to a fixed thread. On busy cores, all threads
@@ -8,105 +8,65 @@ In this team, threads take parts dynamically: a thread that ends a part takes th
 region waits only for running parts. The parts and their results are OpenMP's, bit for bit.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os
-import platform
-import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from demitasse.backends.kernels.language import compiler, team
 from demitasse.backends.kernels.language.linker import READ, WRITE, NotLinkableError, protect
-
-if TYPE_CHECKING:
-    from demitasse.backends.kernels.team.runtime import State
+from demitasse.backends.kernels.language.target import X86_64, architecture, system
 
 OPENMP_VARIABLES = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
 """Environment variables that configure the OpenMP runtime's threads."""
 
 
 def install(library: Any) -> str:
-    """Run the parallel regions of a library, loaded by ctypes, and of the kernels on the team.
+    """Run the parallel regions of a library, loaded by ctypes, on the team.
 
     Returns:
-        Reason for keeping the OpenMP runtime's threads; "" if the team is installed.
+        Reason for keeping the OpenMP runtime's threads, which then run the kernels too; "" if the
+        team is installed.
     """
-    reason = obstacle()
-    if reason:
-        return reason
-    from demitasse.backends.kernels.team.runtime import HARMLESS, OURS  # needs llvmlite
-
-    try:
-        imports = Imports(library)
-        unknown = {name for name in imports.places if name.startswith(("GOMP_", "omp_"))}
-        unknown -= OURS.keys() | HARMLESS
-        if unknown:
-            return f"the library calls {', '.join(sorted(unknown))}"
-        functions = own_team().functions
-        imports.replace(functions)
-    except (OSError, LookupError, AttributeError, MemoryError, NotLinkableError) as error:
-        return repr(error)
-    team.use(functions, own_team().prepare)
-    return ""
+    reason = obstacle() or _replace_imports(library)
+    team.follow_library(regions=bool(reason))
+    return reason
 
 
 def obstacle() -> str:
-    """Return the reason against the team on this system; "" if it can be used."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    """Return the reason against the team in oneDNN's library on this system; "" for none."""
+    if system() != "linux" or architecture() != X86_64:
         return "it is written for Linux on x86-64"
     variables = [name for name in OPENMP_VARIABLES if name in os.environ]
     if variables:
         return f"{', '.join(variables)} configures OpenMP's threads"
     if not compiler.status().ready:
         return str(compiler.status())
-    if team.functions.cache_info().currsize:
-        return "kernels know the OpenMP runtime's functions already"
     return "there is no OpenMP runtime" if team.openmp() is None else ""
 
 
-class Team(NamedTuple):
-    """The thread team.
+def _replace_imports(library: Any) -> str:
+    """Replace the OpenMP functions that a library imports; return the reason against it."""
+    from demitasse.backends.kernels.team.runtime import HARMLESS, OURS  # needs llvmlite
 
-    Attributes:
-        functions: Addresses of the team's functions, by the names of the replaced functions.
-        prepare: Address of the function that starts the helpers for a number of parts. Its result
-            is 0 unless the system refuses threads.
-    """
-
-    functions: dict[str, int]
-    prepare: int
-    state: State
-
-
-@cache
-def own_team() -> Team:
-    """Return the process's team, created by the first call."""
-    from demitasse.backends.kernels.team.runtime import OURS, SYSTEM, State, original
-
-    runtime, system = team.openmp(), ctypes.CDLL(None)
-    state = State()
-    outside = {"state": state.address}
-    outside |= {name: team.function_address(getattr(system, name)) for name in SYSTEM}
-    for name in (*OURS, "omp_get_max_threads"):
-        outside[original(name)] = team.function_address(getattr(runtime, name))
-    own = compiler.linked("team", _write, (*OURS.values(), "prepare"), outside)
-    os.register_at_fork(after_in_child=state.clear)
-    return Team({name: own[ours] for name, ours in OURS.items()}, own["prepare"], state)
+    try:
+        imports = Imports(library)
+        unknown = {name for name in imports.places if name.startswith(OPENMP_PREFIXES)}
+        unknown -= OURS.keys() | HARMLESS
+        if unknown:
+            return f"the library calls {', '.join(sorted(unknown))}"
+        imports.replace(team.own_team().functions)
+    except (OSError, LookupError, AttributeError, MemoryError, NotLinkableError) as error:
+        return repr(error)
+    return ""
 
 
-def _write(module: Any) -> None:
-    from demitasse.backends.kernels.team.regions import write_regions
-    from demitasse.backends.kernels.team.runtime import write_members
-
-    write_regions(module)
-    write_members(module)
+OPENMP_PREFIXES = ("GOMP_", "omp_", "__kmpc_")
+"""First characters of the functions of GCC's and LLVM's OpenMP runtimes."""
 
 
 LINK_MAP = 2  # RTLD_DI_LINKMAP

@@ -1,7 +1,7 @@
 """Parallel regions: functions that every member of a team calls with its part.
 
 Source: the interface of GCC's ``libgomp`` (``GOMP_parallel_start`` and its neighbours), which
-compiled OpenMP programs call. Calls from threads outside a region go to ``libgomp``.
+compiled OpenMP programs call.
 
 A region takes the first team that no thread leads. It begins when the team has a helper for each
 part but the leader's, because parts may wait for each other.
@@ -9,7 +9,7 @@ part but the leader's, because parts may wait for each other.
 
 from llvmlite import ir
 
-from demitasse.backends.kernels.language.words import Condition, Word
+from demitasse.backends.kernels.language.words import Condition, Word, maximum
 from demitasse.backends.kernels.team.runtime import (
     PARTS,
     REGION,
@@ -19,7 +19,6 @@ from demitasse.backends.kernels.team.runtime import (
     Function,
     Member,
     member,
-    original,
     take_member,
 )
 
@@ -46,7 +45,6 @@ NAP = 100_000
 """Nanoseconds of a helper's timed sleep. A helper then joins a region that is still running: long
 regions are shared, and a part can wait for another part."""
 
-MOST_PARTS = PARTS - 1
 IMPOSSIBLE = 1
 """Result instead of a team's address: no team has the helpers, and the system refuses threads."""
 
@@ -100,12 +98,9 @@ def _write_take(f: Function) -> None:
         with f.forever() as helpers:
             with f.when(f.get(Field.HELPERS) >= parts - 1):
                 helpers.leave()
-            thread, attributes = f.local(0), f.shared(Field.ATTRIBUTES)
-            failed = f.call("pthread_create", thread, attributes, f.address("helper"), f.team)
-            with f.when(f.unequal(failed % REGION, 0)):
+            with f.when(f.equal(f.call("start_helper", f.team), 0)):
                 f.set(Field.BUSY, 0)
                 teams.repeat()
-            f.call("pthread_detach", f.load(thread))
             f.add(Field.HELPERS, 1)
         f.give(f.team)
     f.give(f.load(result))
@@ -118,13 +113,14 @@ def _take(f: Function, parts: Word) -> Word:
         f.store(f.call("take", parts), team)
         with f.when(f.unequal(f.load(team), 0)):
             loop.leave()
-        f.call("sched_yield")
+        f.call("yield")
     return f.load(team)
 
 
 def _write_prepare(f: Function) -> None:
     """Write the function that starts the helpers for a number of parts; 0 if they are there."""
     (parts,) = f.arguments
+    f.set(Field.WANTED, parts)
     team = _take(f, parts)
     with f.when(f.equal(team, IMPOSSIBLE)):
         f.give(1)
@@ -139,28 +135,20 @@ def _write_start(f: Function) -> None:
     with f.when(f.unequal(me, 0)):
         f.store(f.load(me, Member.DEPTH) + 1, me, Member.DEPTH)
         f.give()
-    count = f.local(0)
+    count, team = f.local(0), f.local(0)
     f.store(wanted % REGION, count)
     with f.when(f.equal(f.load(count), 0)):
-        f.store(f.call(original("omp_get_max_threads")) % REGION, count)
-    parts = f.load(count)
-
-    def leave_to_original() -> None:
-        f.call(original("GOMP_parallel_start"), work, argument, wanted)
-        f.give()
-
-    for condition in (parts < 2, parts > MOST_PARTS):
-        with f.when(condition):
-            leave_to_original()
-    team = _take(f, parts)
-    with f.when(f.equal(team, IMPOSSIBLE)):  # not after "prepare"
-        leave_to_original()
-    f.team = team
+        f.store(maximum(f.get(Field.WANTED), 1), count)
+    f.store(_take(f, f.load(count)), team)
+    with f.when(f.equal(f.load(team), IMPOSSIBLE)):  # not after "prepare"
+        f.store(1, count)
+        f.store(_take(f, f.word(1)), team)
+    f.team, parts = f.load(team), f.load(count)
     leader = f.shared(Field.LEADER)
     f.store(0, leader, Member.PART)
     f.store(parts, leader, Member.PARTS)
     f.store(0, leader, Member.DEPTH)
-    f.store(team, leader, Member.TEAM)
+    f.store(f.team, leader, Member.TEAM)
     take_member(f, leader)
     f.set(Field.WORK, work)
     f.set(Field.ARGUMENT, argument)
@@ -183,9 +171,6 @@ def _write_start(f: Function) -> None:
 
 def _write_end(f: Function) -> None:
     me = member(f)
-    with f.when(f.equal(me, 0)):
-        f.call(original("GOMP_parallel_end"))
-        f.give()
     depth = f.load(me, Member.DEPTH)
     with f.when(depth > 0):
         f.store(depth - 1, me, Member.DEPTH)

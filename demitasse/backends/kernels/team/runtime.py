@@ -1,4 +1,8 @@
-"""OpenMP's interface for a team of our own: state, members, and generated functions."""
+"""OpenMP's interface for a team of our own: state, members, and generated functions.
+
+Sources of the system's calls: ``futex(2)``; Microsoft, ``WaitOnAddress``; LLVM's libc++,
+``src/atomic.cpp``, for macOS.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,15 @@ from typing import Any
 
 from llvmlite import ir
 
-from demitasse.backends.kernels.language.kernel import Routine
+from demitasse.backends.kernels.language.kernel import INDEX, Routine
+from demitasse.backends.kernels.language.target import (
+    ARCHITECTURES,
+    MACOS,
+    WINDOWS,
+    architecture,
+    is_x86,
+    system,
+)
 from demitasse.backends.kernels.language.words import (
     INT,
     WORD,
@@ -21,8 +33,17 @@ from demitasse.backends.kernels.language.words import (
 )
 
 ORDER = "seq_cst"
-FUTEX, WAIT, WAKE = 202, 128, 129
-"""Number of Linux's call on x86-64; to wait and to wake, within one process."""
+WAIT, WAKE = 128, 129
+"""Operations of Linux's futex within one process."""
+
+COMPARE_AND_WAIT, WAKE_ALL = 5, 0x100
+"""Operation of macOS's ``ulock`` on 64 bits, and its flag to wake all threads."""
+
+MILLISECOND, ENDLESS = 1_000_000, 0xFFFFFFFF
+"""Unit of Windows's timeouts in nanoseconds; the timeout that never ends."""
+
+TICKS = 3_000_000_000
+"""Ticks of a second, about those of x86-64's counter."""
 
 
 class Loop:
@@ -74,16 +95,34 @@ class Function(Routine):
         return Word(self._b, self._b.ptrtoint(self._state(), WORD))
 
     def sleep(self, field: Field, value: Word, nanoseconds: int = 0) -> None:
-        """Sleep until the field's sleepers are woken, if the field's lower half is ``value``.
+        """Sleep until the field's sleepers are woken, if the field is ``value``.
 
         The timeout is below a second; 0 for none.
         """
-        until = self.local(0, nanoseconds) if nanoseconds else 0
-        self.call("syscall", FUTEX, self.shared(field), WAIT, value, until, 0, 0)
+        place = self.shared(field)
+        if system() == WINDOWS:
+            compared = self.local(0)
+            self.store(value, compared)
+            self.call("wait", place, compared, INT, -(-nanoseconds // MILLISECOND) or ENDLESS)
+        elif system() == MACOS:
+            self.call("wait", COMPARE_AND_WAIT, place, value, nanoseconds // 1000)
+        else:
+            until = self.local(0, nanoseconds) if nanoseconds else 0
+            self.call("wait", self._futex, place, WAIT, value, until, 0, 0)
 
     def wake(self, field: Field, count: Word | int) -> None:
-        """Wake up to ``count`` threads that sleep on a field."""
-        self.call("syscall", FUTEX, self.shared(field), WAKE, count, 0, 0, 0)
+        """Wake up to ``count`` threads that sleep on a field, or all if ``count`` varies."""
+        place, one = self.shared(field), count == 1
+        if system() == WINDOWS:
+            self.call("wake_one" if one else "wake", place)
+        elif system() == MACOS:
+            self.call("wake", COMPARE_AND_WAIT | (0 if one else WAKE_ALL), place, 0)
+        else:
+            self.call("wake", self._futex, place, WAKE, count, 0, 0, 0)
+
+    @property
+    def _futex(self) -> int:
+        return ARCHITECTURES[architecture()].futex
 
     def ring(self, count: Word | int) -> None:
         """Wake up to ``count`` sleeping helpers."""
@@ -95,7 +134,7 @@ class Function(Routine):
     ) -> None:
         """Wait until a field meets a condition: spin first, then sleep.
 
-        A thread that changes the field must then wake the sleepers. The futex refuses to sleep if
+        A thread that changes the field must then wake the sleepers. The system refuses to sleep if
         the field has changed since the last read. ``sleepers`` counts the sleepers; ``patience`` is
         the number of ticks to spin.
         """
@@ -152,7 +191,17 @@ class Function(Routine):
 
     def now(self) -> Word:
         """Return the time in ticks."""
-        return Word(self._b, call_function(self._b, "llvm.readcyclecounter", WORD))
+        if is_x86():
+            return Word(self._b, call_function(self._b, "llvm.readcyclecounter", WORD))
+        count, frequency = (self._register(name) for name in ("CNTVCT_EL0", "CNTFRQ_EL0"))
+        return count * (self.word(TICKS) // frequency)
+
+    def _register(self, name: str) -> Word:
+        """Read a system register of AArch64."""
+        register = self.module.add_metadata([ir.MetaDataString(self.module, name)])
+        return Word(
+            self._b, call_function(self._b, "llvm.read_volatile_register.i64", WORD, register)
+        )
 
     # -- control -------------------------------------------------------------------------------
 
@@ -161,17 +210,15 @@ class Function(Routine):
         words = [self.word(value).llvm for value in arguments]
         return Word(self._b, call_function(self._b, name, WORD, *words))
 
-    def address(self, name: str) -> Word:
-        """Return the address of a function of this module, of one argument."""
-        kind = ir.FunctionType(WORD, [WORD])
-        return Word(self._b, self._b.ptrtoint(declared(self.module, name, kind), WORD))
-
     def give(self, result: Word | int = 0) -> None:
         self._b.ret(self.word(result).llvm)
 
     def pause(self) -> None:
         """Write the processor's spin-wait hint."""
-        call_function(self._b, "llvm.x86.sse2.pause", ir.VoidType())
+        if is_x86():
+            call_function(self._b, "llvm.x86.sse2.pause", ir.VoidType())
+        else:
+            call_function(self._b, "llvm.aarch64.isb", ir.VoidType(), ir.Constant(INDEX, 15))
 
     @contextmanager
     def forever(self) -> Iterator[Loop]:
@@ -187,36 +234,34 @@ class Function(Routine):
 
 def member(f: Function) -> Word:
     """Return the address of this thread's :class:`Member`; 0 outside a region."""
-    return f.call("pthread_getspecific", f.get(Field.KEY))
+    return f.call("get_member", f.get(Field.KEY))
 
 
 def take_member(f: Function, place: Word | int) -> None:
     """Set the address of this thread's :class:`Member`; 0 for none."""
-    f.call("pthread_setspecific", f.get(Field.KEY), place)
+    f.call("set_member", f.get(Field.KEY), place)
 
 
 def write_members(module: ir.Module) -> None:
     """Write the functions."""
     f = Function(module, "part", 0)
-    f.give(_part_and_parts(f, _outside(f, "omp_get_thread_num"))[0])
+    f.give(_part_and_parts(f, _member_or(f, 0))[0])
     f = Function(module, "parts", 0)
-    f.give(_part_and_parts(f, _outside(f, "omp_get_num_threads"))[1])
+    f.give(_part_and_parts(f, _member_or(f, 1))[1])
     f = Function(module, "in_parallel", 0)
-    _outside(f, "omp_in_parallel")
+    _member_or(f, 0)
     f.give(1)
     _write_barrier(Function(module, "barrier", 0))
     _write_loop_next(Function(module, "loop_next", 2))
     _write_loop_start(Function(module, "loop_start", 6))
-    f = Function(module, "loop_end", 0)
-    _outside(f, "GOMP_loop_end_nowait")
-    f.give()
+    Function(module, "loop_end", 0).give()
 
 
-def _outside(f: Function, name: str) -> Word:
-    """Forward threads outside a region to the OpenMP runtime; return the others' Member."""
+def _member_or(f: Function, result: int) -> Word:
+    """Return this thread's Member; outside a region, return ``result`` from the function."""
     me = member(f)
     with f.when(f.equal(me, 0)):
-        f.give(f.call(original(name), *f.arguments))
+        f.give(result)
     return me
 
 
@@ -230,7 +275,7 @@ def _part_and_parts(f: Function, me: Word) -> tuple[Word, Word]:
 
 
 def _write_barrier(f: Function) -> None:
-    me = _outside(f, "GOMP_barrier")
+    me = _member_or(f, 0)
     with f.when(f.load(me, Member.DEPTH) > 0):
         f.give()
     f.team, parts = f.load(me, Member.TEAM), f.load(me, Member.PARTS)
@@ -250,7 +295,7 @@ def _write_barrier(f: Function) -> None:
 
 def _write_loop_start(f: Function) -> None:
     start, stop, step, chunk, first, last = f.arguments
-    me = _outside(f, "GOMP_loop_static_start")
+    me = _member_or(f, 0)
     f.store(0, me, Member.TRIPS)
     f.store(start, me, Member.START)
     f.store(stop, me, Member.STOP)
@@ -262,7 +307,7 @@ def _write_loop_start(f: Function) -> None:
 def _write_loop_next(f: Function) -> None:
     """Write the assignment of a member's next iterations: a block, or round-robin chunks."""
     first, last = f.arguments
-    me = _outside(f, "GOMP_loop_static_next")
+    me = _member_or(f, 0)
     part, parts = _part_and_parts(f, me)
     start, stop, step, chunk, trips = (
         f.load(me, field)
@@ -311,6 +356,8 @@ class Field(IntEnum):
     """True if some thread leads a region."""
     KEY = 8
     """Key of the thread-specific pointer to a :class:`Member`."""
+    WANTED = 16
+    """Number of parts of a region that names none, in the first team."""
     TICKET = 64
     WORK = 128
     """The region's function."""
@@ -345,9 +392,7 @@ class Field(IntEnum):
     """Counter of barriers."""
     AT_BARRIER = 528
     """Number of members that sleep until ``PHASE`` changes."""
-    ATTRIBUTES = 576
-    """Attributes of new helpers: the size of their stacks."""
-    END = 640
+    END = 576
 
 
 class Member(IntEnum):
@@ -373,8 +418,8 @@ class Member(IntEnum):
 TEAMS = 64
 """Number of teams: threads that lead regions at the same time have a team each."""
 
-STACK = 2 << 20
-"""Least size of a helper's stack, in bytes: Linux's default where ``ulimit -s`` is unlimited."""
+LINE = 64
+"""Bytes of a cache line."""
 
 REGION, PARTS = 1 << 32, 1 << 16
 """Increments of ``TICKET`` for a region and for a part."""
@@ -383,46 +428,24 @@ STATE_WAIT = 400_000
 """Ticks that the leader spins before it sleeps."""
 
 
-class State:
-    """The shared memory of all teams. It is never freed: helpers read it until the process ends.
+def allocate_teams(key: int) -> int:
+    """Return the address of the memory that all teams share, given the key of their members.
 
-    Fields that are read and written here are those of the first team.
+    The memory is never freed: helpers read it until the process ends.
     """
+    memory = (ctypes.c_char * (TEAMS * Field.END + LINE))()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+    first = -(-ctypes.addressof(memory) // LINE) * LINE
+    for team in range(TEAMS):
+        ctypes.c_int64.from_address(first + team * Field.END + Field.KEY).value = key
+    return first
 
-    def __init__(self) -> None:
-        system = ctypes.CDLL(None)
-        allocate = system.aligned_alloc
-        allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t] * 2
-        self.address: int = allocate(64, TEAMS * Field.END) or 0
-        if not self.address:
-            raise MemoryError
-        ctypes.memset(self.address, 0, TEAMS * Field.END)
-        key, stack = ctypes.c_uint(), ctypes.c_size_t()
-        if system.pthread_key_create(ctypes.byref(key), None):
-            raise MemoryError
-        for team in self._teams():
-            ctypes.c_int64.from_address(team + Field.KEY).value = key.value
-            attributes = ctypes.c_void_p(team + Field.ATTRIBUTES)
-            system.pthread_attr_init(attributes)
-            system.pthread_attr_getstacksize(attributes, ctypes.byref(stack))
-            size = ctypes.c_size_t(max(stack.value, STACK))
-            system.pthread_attr_setstacksize(attributes, size)
 
-    def clear(self) -> None:
-        """Reset to no helpers and no region, in a forked child."""
-        for team in self._teams():
-            ctypes.memset(team, 0, Field.KEY)
-            ctypes.memset(team + Field.TICKET, 0, Field.ATTRIBUTES - Field.TICKET)
-
-    def _teams(self) -> range:
-        end = self.address + TEAMS * Field.END
-        return range(self.address, end, Field.END)
-
-    def __getitem__(self, field: Field) -> int:
-        return ctypes.c_int64.from_address(self.address + field).value
-
-    def __setitem__(self, field: Field, value: int) -> None:
-        ctypes.c_int64.from_address(self.address + field).value = value
+def clear_teams(first: int) -> None:
+    """Reset to no helpers and no region, in a forked child."""
+    for team in range(first, first + TEAMS * Field.END, Field.END):
+        ctypes.memset(team, 0, Field.KEY)
+        ctypes.memset(team + Field.TICKET, 0, Field.END - Field.TICKET)
 
 
 OURS = {
@@ -445,14 +468,3 @@ HARMLESS = {
     "omp_get_num_procs", "omp_get_wtime", "omp_set_num_threads",
 }  # fmt: skip
 """Functions of the OpenMP runtime that also work on the team's threads."""
-
-SYSTEM = (
-    "pthread_create", "pthread_detach", "pthread_getspecific", "pthread_setspecific",
-    "sched_yield", "syscall",
-)  # fmt: skip
-"""System functions that the team's code calls."""
-
-
-def original(name: str) -> str:
-    """Return the team's symbol for a function of the OpenMP runtime."""
-    return f"libgomp_{name}"
