@@ -12,7 +12,7 @@ import pytest
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import command_queue, compiler, linker, target, team
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.linker import NotLinkableError, link
+from demitasse.backends.kernels.language.linker import link
 
 pytestmark = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
 
@@ -65,7 +65,7 @@ def test_a_linked_kernel_does_what_llvm_s_does(code):
     ],
 )
 def test_what_is_no_such_file_is_not_linked(code, change):
-    with pytest.raises(NotLinkableError):
+    with pytest.raises((ValueError, struct.error)):
         link(change(code), [NAME], team.functions())
 
 
@@ -123,7 +123,7 @@ def test_addresses_are_filled_into_instructions_of_aarch64(monkeypatch):
 
 
 def test_a_kernel_that_is_not_in_the_module_is_not_found(code):
-    with pytest.raises(NotLinkableError):
+    with pytest.raises(KeyError):
         link(code, ["another"], team.functions())
 
 

@@ -1,7 +1,7 @@
 """Link compiled modules into this process without LLVM, whose library takes 80 MiB to load.
 
 LLVM's JIT target writes every address as 64 bits. Linking therefore copies a module's sections to
-memory and fills in the addresses. LLVM links modules with other relocations or file formats.
+memory and fills in the addresses.
 
 No thread has the right to write and to run the same page at once.
 
@@ -53,10 +53,6 @@ THIS_PROCESS = -1
 UNDEFINED, HIGHEST_SECTION = 0, 0xFF00
 
 
-class NotLinkableError(Exception):
-    """Raised if a module or this system needs LLVM's linker."""
-
-
 _Section = namedtuple("_Section", "name type flags address offset size link info align entry")
 _Symbol = namedtuple("_Symbol", "name info other section value size")
 SECTION, SYMBOL, RELOCATION = (struct.Struct(f) for f in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
@@ -69,23 +65,21 @@ def link(code: bytes, exports: Sequence[str], outside: Mapping[str, int]) -> dic
     addresses ``outside``.
 
     Raises:
-        NotLinkableError: The module needs LLVM's linker.
+        ValueError: The code is for another system or processor.
+        OSError: The system refuses memory for code.
     """
-    try:
-        return _Module(code).link(exports, outside)
-    except (struct.error, LookupError, ValueError, OSError, AttributeError) as error:
-        raise NotLinkableError(repr(error)) from error
+    return _Module(code).link(exports, outside)
 
 
 class _Module:
     def __init__(self, code: bytes) -> None:
         if code[: len(ELF64_LITTLE)] != ELF64_LITTLE:
             message = "no ELF file"
-            raise NotLinkableError(message)
+            raise ValueError(message)
         machine = architecture()
         if struct.unpack_from("<HH", code, 16) != (RELOCATABLE, ARCHITECTURES[machine].elf):
             message = f"not for {machine}"
-            raise NotLinkableError(message)
+            raise ValueError(message)
         [table] = struct.unpack_from("<Q", code, 40)
         size, count, names = struct.unpack_from("<HHH", code, 58)
         self.code = code
@@ -129,7 +123,7 @@ class _Module:
                 continue
             if section.type not in (PROGBITS, NOBITS):
                 message = f"a section of type {section.type}"
-                raise NotLinkableError(message)
+                raise ValueError(message)
             align = max(section.align, 1)
             places[number] = end = -(-end // align) * align
             end += section.size
@@ -162,7 +156,7 @@ class _Module:
             address = (addresses[symbol] + more) & 0xFFFFFFFFFFFFFFFF
             if not addresses[symbol] or kind not in kinds:
                 message = f"a relocation of type {kind}"
-                raise NotLinkableError(message)
+                raise ValueError(message)
             if kind in ADDRESS64:
                 struct.pack_into("<Q", memory, at, address)
                 continue

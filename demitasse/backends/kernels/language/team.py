@@ -69,6 +69,21 @@ def runtime_environment() -> Iterator[None]:
         os.environ.update(ignored)
 
 
+class _Library:
+    """OpenMP runtime of oneDNN's library.
+
+    Attributes:
+        regions: True if the runtime runs the library's regions, and the kernels.
+        workers_ended: True if the runtime ended its workers before a fork.
+        lost_workers: True in a child whose parent's workers did not end.
+    """
+
+    runtime: Any = None
+    regions = False
+    workers_ended = True
+    lost_workers = False
+
+
 @cache
 def openmp() -> Any:
     """Return the OpenMP runtime that oneDNN's library has loaded, or None."""
@@ -94,26 +109,19 @@ HARD = 2
 """``omp_pause_hard``: end the threads; the runtime creates new threads on demand."""
 
 
-class _Fork:
-    """Flags of a fork: whether workers ended before it, and whether a child has lost workers."""
-
-    workers_ended = True
-    lost_workers = False
-
-
 def _end_workers(runtime: Any) -> None:
     """End the workers of the thread that is about to fork.
 
     A child has the runtime's records of its workers but no workers, and would wait for ever.
     """
     try:
-        _Fork.workers_ended = runtime.omp_pause_resource_all(HARD) == 0
+        _Library.workers_ended = runtime.omp_pause_resource_all(HARD) == 0
     except AttributeError:  # before OpenMP 5
-        _Fork.workers_ended = False
+        _Library.workers_ended = False
 
 
 def _note_fork() -> None:
-    _Fork.lost_workers = _Fork.lost_workers or not _Fork.workers_ended
+    _Library.lost_workers = _Library.lost_workers or not _Library.workers_ended
 
 
 def check_workers() -> None:
@@ -122,7 +130,7 @@ def check_workers() -> None:
     Raises:
         DeviceError: This process was forked from a process with running OpenMP threads.
     """
-    if _Fork.lost_workers:
+    if _Library.lost_workers:
         message = (
             "this process was forked from one that has run nets on 'cpu', and the OpenMP runtime "
             "here (libgomp before version 9) cannot go on in such a child; start processes with "
@@ -207,13 +215,6 @@ def _write(module: Any) -> None:
 
     write_regions(module)
     write_members(module)
-
-
-class _Library:
-    """OpenMP runtime of oneDNN's library, and whether that runs the library's regions."""
-
-    runtime: Any = None
-    regions = False
 
 
 def follow_library(*, regions: bool) -> None:

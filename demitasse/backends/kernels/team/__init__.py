@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.kernels.language import compiler, team
-from demitasse.backends.kernels.language.linker import READ, WRITE, NotLinkableError, protect
+from demitasse.backends.kernels.language.linker import READ, WRITE, protect
 from demitasse.backends.kernels.language.target import X86_64, architecture, system
 
 OPENMP_VARIABLES = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
@@ -60,7 +60,7 @@ def _replace_imports(library: Any) -> str:
         if unknown:
             return f"the library calls {', '.join(sorted(unknown))}"
         imports.replace(team.own_team().functions)
-    except (OSError, LookupError, AttributeError, MemoryError, NotLinkableError) as error:
+    except (OSError, LookupError, AttributeError, MemoryError) as error:
         return repr(error)
     return ""
 
