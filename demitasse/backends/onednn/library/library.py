@@ -192,7 +192,7 @@ def _candidate_files() -> Iterator[str]:
         if wanted != "none":
             yield str(wanted)
         return
-    if architecture() == AARCH64:
+    if (platform.system(), architecture()) == ("Linux", AARCH64):
         return
     names = NAMES.get(sys.platform, UNIX_NAMES)
     seen = set()
