@@ -306,6 +306,14 @@ class Blob(Axes):
         """Return the gradient's device array, to be overwritten completely."""
         return self._view(self._diff.mutable_gpu_data(discard=self._owns_all(self._diff)))
 
+    def diff_total(self) -> tuple[Array, bool]:
+        """Return the gradient's device array, and True if it has contents to be added to.
+
+        False asks for all elements to be overwritten.
+        """
+        added = not self._diff.cleared
+        return self.mutable_gpu_diff() if added else self.diff_buffer(), added
+
     def _owns_all(self, memory: SyncedMemory) -> bool:
         """Return whether no other blob has elements of the memory behind those of this one."""
         return not memory.shared or memory.size == self._count

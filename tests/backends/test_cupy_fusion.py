@@ -166,6 +166,57 @@ def test_a_sum_and_the_rectifier_after_it(fields, slope, place):
     assert runs(net, device) == {"sum": "kernel + ReLU"}
 
 
+LOSS = 'layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "x" top: "loss" }'
+
+
+@pytest.mark.parametrize("keep", [None, "outputs"], ids=["kept", "shared"])
+@pytest.mark.parametrize("sum_of", ['"a" bottom: "b"', '"x" bottom: "a"'])
+@pytest.mark.parametrize("slope", [0, 0.25])
+def test_gradients_of_a_rectified_sum_are_those_of_its_parts_to_the_bit(keep, sum_of, slope):
+    one = SUM.replace('"x" bottom: "a" %s', sum_of) % "coeff: 1 coeff: -3"
+    text = "\n".join([INPUT % "dim: 3 dim: 7", one, RELU % slope, AFTER, LOSS])
+    text = text.replace("Power", "Bias") if keep else "force_backward: true " + text
+    apart = host_cuda()
+    apart.backend = Apart()
+    nets = [
+        Net(parse_text(text, NetParameter), "TRAIN", device=device, seed=1, keep_blobs=keep)
+        for device in (host_cuda(), apart)
+    ]
+
+    found = []
+    for net in nets:
+        net.blobs["x"].mutable_cpu_data()[...] = np.linspace(-1, 1, 21).reshape(3, 7)
+        net.forward_backward()
+        kept = [] if keep else net.blobs.values()
+        blobs = [*kept, *net.structure.params_list]
+        found.append([blob.cpu_diff().copy() for blob in blobs])
+
+    assert "sum_gradients" in nets[0].device.backend.engine.launched
+    assert found[0]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("readers", range(2, 10))
+def test_gradients_of_many_readers_are_added_in_order(readers):
+    layers = [
+        f'layer {{ name: "{i}" type: "Power" bottom: "y" top: "{i}" }}' for i in range(readers)
+    ]
+    net = net_of(BEFORE, *layers, dtype="float32").clone(host_cuda())
+    net.blobs["x"].mutable_cpu_data()[...] = 1
+    net.forward()
+    grads = RNG.normal(size=(readers, *net.blobs["x"].shape)).astype("float32")
+    for index, grad in enumerate(grads):
+        net.blobs[str(index)].mutable_cpu_diff()[...] = grad
+
+    net.backward()
+
+    total = grads[0]
+    for grad in grads[1:]:
+        total = total + grad
+    np.testing.assert_array_equal(net.blobs["y"].cpu_diff(), total)
+
+
 def test_a_sum_and_another_function_run_apart():
     clone = net_of(SUM % ("", ""), OTHER % "Sigmoid").clone(host_cuda())
 

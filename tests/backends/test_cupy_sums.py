@@ -10,7 +10,9 @@ from demitasse import Net
 from demitasse.backends.cupy import sums as parts
 from demitasse.backends.cupy.library.engine import Grid
 from demitasse.backends.cupy.sums import ChannelSums, SplitReduction
+from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, parse_text
+from demitasse.memory.sides import DeviceSide
 from demitasse.testing import compare
 
 RNG = np.random.default_rng(0)
@@ -46,7 +48,9 @@ def test_sums_of_channels(sizes, dtype, grid):
     x, dy = RNG.normal(size=(2, *sizes)).astype(dtype)
     flat, along = np.ones((2, sizes[1]), dtype)
 
-    ChannelSums(HostEngine(grid), dtype, sizes, flat=True, along=True)(dy, flat, x, along)
+    ChannelSums(HostEngine(grid), dtype, sizes, flat=True, along=True)(
+        dy, (flat, True), x, (along, True)
+    )  # fmt: skip
 
     rtol = 1e-5 if dtype == "float32" else 1e-12
     np.testing.assert_allclose(flat, 1 + dy.sum(axis=(0, 2)), rtol, atol=rtol)
@@ -59,7 +63,9 @@ def test_a_short_row_takes_one_launch_and_a_long_one_two(monkeypatch):
         monkeypatch.setattr(parts, "LEAST", least)
         engine = HostEngine()
 
-        ChannelSums(engine, "float32", (3, 2, 8))(np.ones((3, 2, 8), "f"), np.zeros(2, "f"))
+        ChannelSums(engine, "float32", (3, 2, 8))(
+            np.ones((3, 2, 8), "f"), (np.zeros(2, "f"), True)
+        )  # fmt: skip
 
         launched.append(engine.launched)
     assert launched == [["channel_sums"], ["channel_sums", "sum_parts"]]
@@ -75,7 +81,7 @@ def test_where_an_array_begins_in_memory_changes_no_bit(sizes, dtype):
         dy = dy[offset : offset + np.prod(sizes)]
         dy[...] = np.random.default_rng(1).normal(size=dy.size)
         flat = np.zeros(sizes[1], dtype)
-        ChannelSums(HostEngine(Grid(1, 4)), dtype, sizes)(dy, flat)
+        ChannelSums(HostEngine(Grid(1, 4)), dtype, sizes)(dy, (flat, True))
         found.append(flat)
 
     np.testing.assert_array_equal(*found)
@@ -105,6 +111,48 @@ def test_layers_whose_rows_are_cut(kind, shape, place):
     net.blobs["y"].diff[...] = RNG.normal(size=net.blobs["y"].shape)
 
     compare(net, ["readonly", cuda_at(place)], backward=True).raise_if(1e-10)
+
+
+TWICE = """
+force_backward: true
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 2 dim: 3 dim: 3 } } }
+layer { name: "one" bottom: "x" top: "one" KIND param { name: "w" } param { name: "b" } }
+layer { name: "two" bottom: "x" top: "two" KIND param { name: "w" } param { name: "b" } }
+"""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LAYERS if kind != "BatchNorm"])
+@pytest.mark.parametrize("place", ["host", "cuda:0"], ids=str)
+@pytest.mark.parametrize("cut", [True, False])
+def test_the_first_gradient_is_written_and_further_ones_are_added(kind, place, cut, monkeypatch):
+    if cut:
+        monkeypatch.setattr(parts, "LEAST", 4)
+    cleared, fill = [], DeviceSide.fill
+    monkeypatch.setattr(DeviceSide, "fill", lambda *given: (cleared.append(given), fill(*given)))
+    net = Net(
+        parse_text(TWICE.replace("KIND", LAYERS[kind]), NetParameter),
+        "TRAIN", dtype="float64", device="readonly", seed=1,
+    )  # fmt: skip
+    found = []
+
+    for device in ("readonly", cuda_at(place)):
+        one = net.clone(device)
+        one.blobs["x"].mutable_cpu_data()[...] = np.linspace(-1, 1, 72).reshape(4, 2, 3, 3)
+        grads = []
+        for number in range(4):
+            if number != 2:
+                one.clear_param_diffs()
+            with settings.override(cuda_graphs="off"):
+                one.forward()
+            for top in ("one", "two"):
+                one.blobs[top].mutable_cpu_diff()[...] = 1 + number
+            one.backward()
+            grads += [blob.cpu_diff().copy() for blob in one.learnable_params]
+        found.append(grads)
+
+    assert not cleared
+    for portable, ours in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, portable, rtol=1e-10)
 
 
 @pytest.mark.usefixtures("short")

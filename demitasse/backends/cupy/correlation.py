@@ -22,6 +22,7 @@ from demitasse.backends.cupy.library.convolutions import (
 )
 from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import Engine, Launch
+from demitasse.backends.cupy.sums import Total
 from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import ARRAYS, array_dtype
 from demitasse.backends.windows import ConvGeometry
@@ -58,7 +59,10 @@ class Chunk:
         product = partial(Product, dtype, batch=many, convolution=True)
         self.to_rows = product(rows, self.length, columns)
         self.to_columns = product(columns, self.length, rows, transpose_a=True)
-        self.to_weight = product(rows, columns, self.length, transpose_b=True, accumulate=True)
+        self.to_weight = [
+            product(rows, columns, self.length, transpose_b=True, accumulate=added)
+            for added in (False, True)
+        ]
 
     def scratch(self) -> tuple[Array, Array]:
         """Return memory for columns (C * taps, length) and rows (M, length)."""
@@ -130,11 +134,11 @@ class PointwiseGradient:
             return False
         return g.n <= 1 or g.maps * g.channels < (g.maps + g.channels) * g.map_plane
 
-    def add(self, maps: Array, image: Array, total: Array) -> None:
-        """Add the gradient to ``total``."""
+    def compute(self, maps: Array, image: Array, total: Array, *, added: bool) -> None:
+        """Write the gradient to ``total``, or add it."""
         product = partial(Product, self._dtype, *self._sides, transpose_b=True, convolution=True)
         if self._samples <= 1:
-            one = product(accumulate=True, batch=self._samples)
+            one = product(accumulate=added, batch=self._samples)
             self._engine.multiply(one, maps, image, total)
             return
         maps, image = (array.reshape(self._samples, -1) for array in (maps, image))
@@ -142,7 +146,7 @@ class PointwiseGradient:
             part = slice(first, min(first + self._step, self._samples))
             number = part.stop - first
             each = product(batch=number)
-            summed = Product(self._dtype, 1, self._count, number, accumulate=True)
+            summed = Product(self._dtype, 1, self._count, number, accumulate=added or first > 0)
             [weights] = self._engine.scratch(self._dtype, number * self._count)
             self._engine.multiply(each, maps[part], image[part], weights)
             self._engine.multiply(summed, self._ones[:number], weights, total)
@@ -210,20 +214,20 @@ class Correlation:
                 chunk.run_on_map("add_bias", target, bias)
 
     def backward(
-        self, maps: Array, weight: Array, *, image: Array | None = None, total: Array | None = None,
+        self, maps: Array, weight: Array, *, image: Array | None = None, total: Total | None = None,
         spread: Array | None = None,
     ) -> None:  # fmt: skip
         """Compute the two products that begin with a map: for the weight and for the image.
 
         ``maps`` is a convolution's top gradient, or a deconvolution's bottom. The product with
-        ``image`` is added to ``total``, the weight's gradient. ``spread`` is overwritten: a
+        ``image`` goes to ``total``, the weight's gradient. ``spread`` is overwritten: a
         convolution's bottom gradient, a deconvolution's top. Unwanted results are None.
         """
         if self.direct and spread is not None:
             self.engine.multiply(self._direct_transposed, weight, maps, spread)
             spread = None
         if self._pointwise is not None and total is not None:
-            self._pointwise.add(maps, image, total)
+            self._pointwise.compute(maps, image, total[0], added=total[1])
             total = None
         if total is None and spread is None:
             return
@@ -235,7 +239,8 @@ class Correlation:
                 chunk.run_on_map("samples_to_rows", own, rows)
             if total is not None:
                 chunk.unfold(seen, columns)
-                self.engine.multiply(chunk.to_weight, rows, columns, total)
+                self.engine.multiply(chunk.to_weight[total[1]], rows, columns, total[0])
+                total = total[0], True
             if target is not None:
                 self.engine.multiply(chunk.to_columns, weight, rows, columns)
                 chunk.fold(columns, target)
@@ -355,13 +360,15 @@ class LibraryCorrelation:
             self._add_bias(maps, bias)
 
     def backward(
-        self, maps: Array, weight: Array, *, image: Array | None = None, total: Array | None = None,
+        self, maps: Array, weight: Array, *, image: Array | None = None, total: Total | None = None,
         spread: Array | None = None,
     ) -> None:  # fmt: skip
         if total is not None and "weight" in self._prepared:
             workspace, fresh = self._scratch("weight")
-            self._prepared["weight"].run(image, fresh, maps, None, workspace)
-            self._sum(fresh, total, total)
+            target, added = total
+            self._prepared["weight"].run(image, fresh if added else target, maps, None, workspace)
+            if added:
+                self._sum(fresh, target, target)
             total = None
         if spread is not None and "image" in self._prepared:
             workspace, _ = self._scratch("image")
@@ -389,7 +396,7 @@ class LibraryCorrelation:
             case "image":
                 self._own.backward(maps, weight, spread=image)
             case "weight":
-                self._own.backward(maps, weight, image=image, total=weight)
+                self._own.backward(maps, weight, image=image, total=(weight, False))
 
     def _scratch(self, result: Result) -> tuple[Array, Array]:
         """Return the workspace of a product, and memory for a gradient of the weight."""

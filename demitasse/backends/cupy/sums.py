@@ -44,8 +44,17 @@ class SplitReduction:
         return self.count == 1
 
 
+Total = tuple[Array, bool]
+"""A parameter's gradient: its array, and True if it has contents that sums are added to."""
+
+
+def add_flags(flat: Total | None, along: Total | None) -> int:
+    """Return the bits of kernels: 1 for sums that are added to ``flat``, 2 for ``along``."""
+    return int(bool(flat and flat[1])) + 2 * int(bool(along and along[1]))
+
+
 class ChannelSums:
-    """Adds sums of a gradient, and of its products with another array, to parameters' gradients.
+    """Computes sums of a gradient, and of its products with another array, for parameters.
 
     The sums of the gradient are wanted with ``flat``, the sums of the products with ``along``.
     Shapes: arrays (samples, channels, plane), sums (channels,).
@@ -58,29 +67,28 @@ class ChannelSums:
         samples, channels, plane = sizes
         self.engine, self.dtype = engine, dtype
         self.parts = parts = SplitReduction.of(channels, samples * plane)
-        wanted, add = (int(flat), int(along)), int(parts.one)
-        self._sums = engine.row_blocks(
-            *("sums", "channel_sums", dtype, parts.total, parts.length),
-            *(channels, samples, plane, parts.count, parts.length, *wanted, add),
-            reach=samples * channels * plane,
-        )
-        self._finish = engine.row_blocks(
-            *("sums", "sum_parts", dtype, channels, parts.count),
-            *(channels, parts.count, *wanted, 1),
-        )
+        wanted = (int(flat), int(along))
+        cut, size = (parts.count, parts.length), samples * channels * plane
+        first = ("sums", "channel_sums", dtype, parts.total, parts.length, channels, samples, plane)
+        last = ("sums", "sum_parts", dtype, channels, parts.count, channels, parts.count)
+        flags = [(*wanted, add) for add in range(4)]
+        self._sums = [engine.row_blocks(*first, *cut, *each, reach=size) for each in flags]
+        self._finish = [engine.row_blocks(*last, *each) for each in flags]
 
     def __call__(
-        self, dy: Array, flat: Array | None, x: Array | None = None, along: Array | None = None
+        self, dy: Array, flat: Total | None, x: Array | None = None, along: Total | None = None
     ) -> None:
-        """Add the sums of ``dy`` to ``flat`` and those of ``dy * x`` to ``along``.
+        """Write or add the sums of ``dy`` to ``flat``, and those of ``dy * x`` to ``along``.
 
         Nothing is read or written where something is None; it must not be wanted then.
         """
+        add = add_flags(flat, along)
         # the kernels do not touch what stands for an array that is not there
-        x, flat, along = (dy if array is None else array for array in (x, flat, along))
+        x = dy if x is None else x
+        totals = [dy if total is None else total[0] for total in (flat, along)]
         if self.parts.one:
-            self._sums(x, dy, flat, along)
+            self._sums[add](x, dy, *totals)
             return
-        one, two = self.engine.scratch(self.dtype, self.parts.total, self.parts.total)
-        self._sums(x, dy, one, two)
-        self._finish(one, two, flat, along)
+        parts = self.engine.scratch(self.dtype, self.parts.total, self.parts.total)
+        self._sums[0](x, dy, *parts)
+        self._finish[add](*parts, *totals)

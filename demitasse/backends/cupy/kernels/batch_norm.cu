@@ -180,18 +180,19 @@ KERNEL gradient_sums(const Real* __restrict__ normalised, const Real* __restrict
   }
 }
 
-// ds += along and db += flat, the sums of gradient_sums, where they are wanted. Then, where dx is
-// wanted, which may be dy: g, times the scale, over the deviation; for the batch's own statistics
-// without what g has in common with 1 and with the normalised values. many: samples * plane.
+// ds = along and db = flat, the sums of gradient_sums, where they are wanted; they are added where
+// bit 1 (ds) and bit 0 (db) of `add` are set. Then, where dx is wanted, which may be dy: g, times the
+// scale, over the deviation; for the batch's own statistics without what g has in common with 1 and
+// with the normalised values. many: samples * plane.
 KERNEL normalise_gradient(const Real* normalised, const Real* dy,
                           const Real* __restrict__ deviation, const Real* __restrict__ flat,
                           const Real* __restrict__ along, AFTER_ARRAYS, Real* dx, Real* ds,
                           Real* db, Index count, Index channels, Index plane, Index many,
-                          Index measured, Index want_x, Index want_s, Index want_b,
+                          Index measured, Index want_x, Index want_s, Index want_b, Index add,
                           AFTER_NUMBERS) {
   EACH(c, channels) {
-    if (want_s) ds[c] += along[c];
-    if (want_b) db[c] += flat[c];
+    if (want_s) ds[c] = add & 2 ? ds[c] + along[c] : along[c];
+    if (want_b) db[c] = add & 1 ? db[c] + flat[c] : flat[c];
   }
   if (!want_x) return;
   const bool whole = aligned(normalised, dy, dx);

@@ -13,6 +13,47 @@ KERNEL rectified_sum(const Stored* a, const Stored* b, Stored* y, Index count, R
   });
 }
 
+// y = a + b + c + d in this order, or as many of them as `number` says; y may be any of them.
+KERNEL sum_of_few(const Real* a, const Real* b, const Real* c, const Real* d, Real* y, Index count,
+                  Index number) {
+  const bool whole = aligned(a, b, c, d, y);
+  each_pack(count, [&](Index i, auto lanes) {
+    Pack sum = load(a, i, whole, lanes);
+    const auto add = [&](const Real* x) {
+      const Pack other = load(x, i, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) sum.lane[k] += other.lane[k];
+    };
+    add(b);
+    if (number > 2) add(c);
+    if (number > 3) add(d);
+    store(y, i, whole, lanes, sum);
+  });
+}
+
+// The gradients of a sum of two, where they are wanted: one = first * g, other = second * g. g is dy,
+// times the slope of the rectifier at y where there is one, and is written to dy with `keep`. one may
+// be dy.
+KERNEL sum_gradients(const Real* y, Real* dy, Real* one, Real* other, Index count, Index rectifies,
+                     Index keep, Index want_one, Index want_other, Real slope, Real first,
+                     Real second) {
+  const bool whole = aligned(y, dy, one, other);
+  each_pack(count, [&](Index i, auto lanes) {
+    Pack g = load(dy, i, whole, lanes);
+    if (rectifies) {
+      const Pack value = load(y, i, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) g.lane[k] *= rectifier_slope(value.lane[k], slope);
+    }
+    Pack product = {};
+    const auto write = [&](Real* dx, Real factor) {
+      for (int k = 0; k < lanes.number; ++k) product.lane[k] = factor * g.lane[k];
+      store(dx, i, whole, lanes, product);
+    };
+    if (keep) store(dy, i, whole, lanes, g);
+    if (want_other) write(other, second);
+    if (want_one) write(one, first);
+  });
+}
+
 // y = factor * x; y may be x.
 KERNEL scaled(const Stored* x, Stored* y, Index count, Real factor) {
   map(x, y, count, [=](Real value) { return factor * value; });

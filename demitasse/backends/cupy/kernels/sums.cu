@@ -3,7 +3,8 @@
 // is cut depends on the sizes alone, and nothing is added up in another order from run to run.
 
 // flat = sums of dy, along = sums of dy * x, over samples and plane; arrays (samples, channels,
-// plane). flat, along (channels, parts): written, or added to with `add`, where they are wanted.
+// plane). flat, along (channels, parts): written where they are wanted, or added to: flat where bit 0
+// of `add` is set, along where bit 1 is.
 KERNEL channel_sums(const Real* __restrict__ x, const Real* __restrict__ dy, Real* flat,
                     Real* along, Index channels, Index samples, Index plane, Index parts,
                     Index length, Index want_flat, Index want_along, Index add) {
@@ -23,8 +24,8 @@ KERNEL channel_sums(const Real* __restrict__ x, const Real* __restrict__ dy, Rea
     if (want_flat) first = block_sum(first, shared);
     if (want_along) second = block_sum(second, shared);
     if (threadIdx.x == 0) {
-      if (want_flat) flat[row] = add ? flat[row] + first : first;
-      if (want_along) along[row] = add ? along[row] + second : second;
+      if (want_flat) flat[row] = add & 1 ? flat[row] + first : first;
+      if (want_along) along[row] = add & 2 ? along[row] + second : second;
     }
   }
 }
@@ -43,8 +44,8 @@ KERNEL sum_parts(const Real* __restrict__ one, const Real* __restrict__ two, Rea
     if (want_flat) first = block_sum(first, shared);
     if (want_along) second = block_sum(second, shared);
     if (threadIdx.x == 0) {
-      if (want_flat) flat[row] = add ? flat[row] + first : first;
-      if (want_along) along[row] = add ? along[row] + second : second;
+      if (want_flat) flat[row] = add & 1 ? flat[row] + first : first;
+      if (want_along) along[row] = add & 2 ? along[row] + second : second;
     }
   }
 }

@@ -8,6 +8,8 @@ from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.step import Operands, decline_if, decline_in_place, share
 
+AT_ONCE = 4  # arrays that a kernel adds up
+
 
 class ConcatStep(GpuStep[ops.Concat]):
     """Bottoms side by side along one axis."""
@@ -54,8 +56,10 @@ class SplitStep(GpuStep[ops.Split]):
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(op.tops < 2, "one reader, for which nothing is summed")
-        one = ("elementwise", "weighted_sum", op.dtype, math.prod(op.shape), 1.0, 1.0)
-        self._add = engine.vectorized(*one)
+        self._sums = [
+            engine.vectorized("elementwise", "sum_of_few", op.dtype, math.prod(op.shape), number)
+            for number in range(AT_ONCE + 1)
+        ]
 
     def forward(self) -> None:
         share(self.at)
@@ -63,8 +67,9 @@ class SplitStep(GpuStep[ops.Split]):
     def backward(self) -> None:
         at = self.at
         if at.propagate_down[0]:
-            total, *others = [blob.read_diff() for blob in at.top]
+            rest = [blob.read_diff() for blob in at.top]
             dx = at.bottom[0].diff_buffer()
-            for other in others:
-                self._add(total, other, dx)
-                total = dx
+            while len(rest) > 1:
+                some, rest = rest[:AT_ONCE], [dx, *rest[AT_ONCE:]]
+                number = len(some)
+                self._sums[number](*some, *some[:1] * (AT_ONCE - number), dx)

@@ -148,6 +148,14 @@ class SumStep(GpuStep[ops.Eltwise]):
         if slope is not None:
             self._sums[-1] = packs("rectified_sum", *pairs[-1], float(slope))
         self._gradients = [packs("scaled", factor) for factor in factors]
+        self.own_backward = slope is not None and len(factors) == 2
+        flags = [int(one) for one in self.at.propagate_down]
+        numbers = (*flags, float(slope or 0.0), *factors)
+        self._pair = [
+            packs("sum_gradients", int(self.own_backward), keep, *numbers)
+            for keep in (0, 1)
+            if len(factors) == 2
+        ]
 
     @property
     def code(self) -> str:
@@ -155,7 +163,7 @@ class SumStep(GpuStep[ops.Eltwise]):
 
     @property
     def backward_code(self) -> str:
-        return super().code
+        return self.code if self.own_backward else super().code
 
     def forward(self) -> None:
         total, *others = [blob.read() for blob in self.at.bottom]
@@ -165,8 +173,16 @@ class SumStep(GpuStep[ops.Eltwise]):
             total = y
 
     def backward(self) -> None:
-        at = self.at
-        dy = at.top[0].read_diff()
+        at, top = self.at, self.at.top[0]
+        kept = self.own_backward and top.diff_memory.persistent
+        dy = top.mutable_gpu_diff() if kept else top.read_diff()
+        if self._pair:
+            y = top.read() if self.own_backward else dy
+            pairs = zip(at.bottom, at.propagate_down, strict=True)
+            # the kernel does not write what stands for an array that is not wanted
+            grads = [blob.diff_buffer() if wanted else dy for blob, wanted in pairs]
+            self._pair[kept](y, dy, *grads)
+            return
         # backwards, since in place the first bottom's gradient is the top's
         for index in reversed(range(len(at.bottom))):
             if at.propagate_down[index]:

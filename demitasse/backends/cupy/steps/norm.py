@@ -12,7 +12,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import GpuStep
-from demitasse.backends.cupy.sums import SplitReduction
+from demitasse.backends.cupy.sums import SplitReduction, Total, add_flags
 from demitasse.backends.step import Operands
 
 
@@ -102,11 +102,14 @@ class NormStep(GpuStep[ops.BatchNorm]):
             *(self.channels, cut.count, 1, 1, 0),
         )
         self.wanted = (self.at.propagate_down[0], parts.wanted(0), parts.wanted(1))
-        self._gradient = engine.vectorized(
-            *(family, "normalise_gradient", op.dtype, *every, many, int(self.measures)),
-            *(*map(int, self.wanted), *parts.numbers),
-            reach=self.channels,
-        )
+        self._gradient = [
+            engine.vectorized(
+                *(family, "normalise_gradient", op.dtype, *every, many, int(self.measures)),
+                *(*map(int, self.wanted), add, *parts.numbers),
+                reach=self.channels,
+            )
+            for add in range(4)
+        ]
 
     @property
     def code(self) -> str:
@@ -152,12 +155,14 @@ class NormStep(GpuStep[ops.BatchNorm]):
             else:
                 self._sums(normalised, dy, *factors, *parts)
                 self._add(*parts, flat, along)
-        grads = [dy, dy]
+        totals: list[Total | None] = [None, None]
         for index in (0, 1):
             if self.parts.scale is not None and self.wanted[1 + index]:
-                grads[index] = self.parts.scale[1].params[index].mutable_gpu_diff()
+                totals[index] = self.parts.scale[1].params[index].diff_total()
+        grads = [dy if total is None else total[0] for total in totals]
         dx = at.bottom[0].diff_buffer() if self.wanted[0] else dy
-        self._gradient(normalised, dy, deviation, flat, along, *factors, dx, *grads)
+        gradient = self._gradient[add_flags(totals[1], totals[0])]
+        gradient(normalised, dy, deviation, flat, along, *factors, dx, *grads)
 
     def _factors(self, instead: Array) -> tuple[Array, Array]:
         """Return scale and bias, and ``instead`` for what there is none of."""

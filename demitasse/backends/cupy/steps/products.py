@@ -23,7 +23,10 @@ class InnerProductStep(GpuStep[ops.InnerProduct]):
         self._y = Product(dtype, rows, m, k, transpose_b=not op.transpose)
         self._dx = Product(dtype, rows, k, m, transpose_b=op.transpose)
         sizes = (k, m) if op.transpose else (m, k)
-        self._dw = Product(dtype, *sizes, rows, transpose_a=True, accumulate=True)
+        self._dw = [
+            Product(dtype, *sizes, rows, transpose_a=True, accumulate=added)
+            for added in (False, True)
+        ]
         self._add_bias = engine.vectorized("conv", "add_bias", dtype, rows * m, m, 1)
         self._db = ChannelSums(engine, op.dtype, (rows, m, 1))
 
@@ -44,9 +47,10 @@ class InnerProductStep(GpuStep[ops.InnerProduct]):
         x, dy = at.bottom[0].read(), at.top[0].read_diff()
         if at.param_propagate_down[0]:
             pair = (x, dy) if self.op.transpose else (dy, x)
-            self.engine.multiply(self._dw, *pair, at.params[0].mutable_gpu_diff())
+            total, added = at.params[0].diff_total()
+            self.engine.multiply(self._dw[added], *pair, total)
         if self.op.bias and at.param_propagate_down[1]:
-            self._db(dy, at.params[1].mutable_gpu_diff())
+            self._db(dy, at.params[1].diff_total())
         if at.propagate_down[0]:
             weight = at.params[0].read()
             self.engine.multiply(self._dx, dy, weight, at.bottom[0].diff_buffer())
@@ -87,8 +91,8 @@ class ScaleStep(GpuStep[ops.Scale]):
         if self.want_s or self.want_b:
             kept = at.in_place and self.want_s
             x = (at.saved("x", at.bottom[0].shape) if kept else at.bottom[0]).read()
-            ds = at.params[0].mutable_gpu_diff() if self.want_s else None
-            db = at.params[1].mutable_gpu_diff() if self.want_b else None
+            ds = at.params[0].diff_total() if self.want_s else None
+            db = at.params[1].diff_total() if self.want_b else None
             self._gradients(dy, db, x, ds)
         if at.propagate_down[0]:
             scale = at.params[0].read()
