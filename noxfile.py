@@ -1,5 +1,6 @@
 """Sessions for working on Demitasse: `nox` runs the usual ones, `nox -l` lists them all."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -359,14 +360,15 @@ def instruction_sets(session: nox.Session) -> None:
     pytest(session, "tests/backends/test_onednn_instruction_sets.py", "-m", "slow or not slow")
 
 
-ARM64_TESTS = (
-    "-k", "not host and not cuda",  # the simulated GPU needs a C++ compiler for aarch64
-    "tests/backends/kernels", "tests/backends/test_steps_equal_portable.py",
-    "tests/layers/test_recorded_cases.py", "tests/net/test_in_place.py",
-    "tests/net/test_nonfinite_values.py", "tests/net/test_recorded_nets.py",
-    "tests/plan/test_replay.py", "tests/training/test_solver_goldens.py",
-    "tests/training/test_update_rules.py",
-)  # fmt: skip
+ARM64_PARTS = {
+    "kernels": ("tests/backends/kernels",),
+    "steps": ("tests/backends/test_steps_equal_portable.py", "tests/plan/test_replay.py"),
+    "layers": ("tests/layers/test_recorded_cases.py",),
+    "nets": ("tests/net/test_in_place.py", "tests/net/test_nonfinite_values.py",
+             "tests/net/test_recorded_nets.py"),
+    "models": ("tests/net/test_classified_images.py", "tests/net/test_recorded_nonfinite.py"),
+    "solvers": ("tests/training/test_solver_goldens.py", "tests/training/test_update_rules.py"),
+}  # fmt: skip
 """Tests that run in emulation, a tenth as fast as on the machine."""
 
 ARM64_PYTHON = """#!/bin/sh
@@ -378,10 +380,53 @@ emulator's default processor, OpenBLAS multiplies transposed matrices wrongly (Q
 
 @nox.session
 def aarch64(session: nox.Session) -> None:
-    """Run tests of kernels, layers, nets and solvers in emulated aarch64 (half an hour).
+    """Run tests of kernels, layers, nets and solvers in emulated aarch64 (hours).
 
-    Debian's packages `mmdebstrap` and `qemu-user-static` are needed. Arguments go to pytest.
+    Debian's packages `mmdebstrap` and `qemu-user-static` are needed. `-- kernels nets` runs parts;
+    each keeps the results of its tests, so that a part that was stopped continues, and one with
+    failures runs those again. All other arguments go to pytest.
     """
+    python = _arm64_python(session)
+    parts = [part for part in ARM64_PARTS if part in session.posargs]
+    arguments = [one for one in session.posargs if one not in ARM64_PARTS]
+    environment = {"KERNEL_TEST_WIDTHS": "4", "PYTHONDONTWRITEBYTECODE": "1", **PLAIN_BLAS}
+    if REFERENCE_DATA.is_dir():
+        environment["DEMITASSE_REFERENCE_DATA"] = str(REFERENCE_DATA)
+    command = (
+        str(python), "-m", "pytest", "-n", str(os.cpu_count()), "--backends=cpu",
+        "-k", "not host and not cuda",  # the simulated GPU needs a C++ compiler for aarch64
+    )  # fmt: skip
+    if arguments and not parts:
+        session.run(*command, *arguments, env=environment, external=True)
+        return
+    # other sources have other results
+    commands = ("git", "rev-parse", "HEAD"), ("git", "diff", "HEAD")
+    sources = "".join(str(session.run(*one, external=True, silent=True)) for one in commands)
+    name = hashlib.sha256(sources.encode()).hexdigest()[:12]
+    results = Path(session.cache_dir, "aarch64-results", name).resolve()
+    failed = []
+    for part in parts or ARM64_PARTS:
+        session.log(f"{part}: results in {results / part}.jsonl, delete it to run all tests again")
+        if part == "kernels":  # this machine writes the digests that emulation compares
+            environment["KERNEL_DIGESTS"] = str(results / "digests")
+            install(session, "test")
+            bits = "tests/backends/kernels/test_equal_bits.py"
+            session.run("pytest", "-q", bits, env={**environment, "KERNEL_TEST_WIDTHS": "4,8,16"})
+        environment["KEPT_RESULTS"] = f"{results / part}.jsonl"
+        environment["PYTHONPATH"] = "tests/support"
+        try:
+            session.run(
+                *command, "-p", "kept_results", *ARM64_PARTS[part], *arguments,
+                env=environment, external=True,
+            )  # fmt: skip
+        except nox.command.CommandFailed:
+            failed.append(part)
+    if failed:
+        session.error(f"tests of {', '.join(failed)} failed")
+
+
+def _arm64_python(session: nox.Session) -> Path:
+    """Return an emulated Python with the dependencies, in a root that is made once."""
     root = Path(session.cache_dir, "aarch64").resolve()
     if not root.exists():
         session.run(
@@ -399,13 +444,7 @@ def aarch64(session: nox.Session) -> None:
     python = root / "usr/bin/python-emulated"
     python.write_text(ARM64_PYTHON.format(root=root))
     python.chmod(0o755)
-    environment = {"KERNEL_TEST_WIDTHS": "4", "PYTHONDONTWRITEBYTECODE": "1", **PLAIN_BLAS}
-    if REFERENCE_DATA.is_dir():
-        environment["DEMITASSE_REFERENCE_DATA"] = str(REFERENCE_DATA)
-    session.run(
-        str(python), "-m", "pytest", "-n", str(os.cpu_count()), "--backends=cpu",
-        *(session.posargs or ARM64_TESTS), env=environment, external=True,
-    )  # fmt: skip
+    return python
 
 
 @nox.session
