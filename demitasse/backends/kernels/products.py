@@ -194,8 +194,8 @@ def _repeated(
     return loop.words
 
 
-UNROLLED = 4
-"""Unrolled steps of the innermost loop where distances are known."""
+UNROLLED = {4: 2, 8: 4, 16: 4}
+"""Floats of a vector -> unrolled steps of the innermost loop where distances are known."""
 
 
 @cache
@@ -245,8 +245,9 @@ def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool) -> None:
         ]
         begin, totals = b, [k.constant(0.0)] * len(places)
         if packed and count == of.most:
-            middle = end - length % UNROLLED * b_row_bytes
-            totals, left = steps(totals, left, begin, middle, count, UNROLLED)
+            unrolled = UNROLLED[k.width]
+            middle = end - length % unrolled * b_row_bytes
+            totals, left = steps(totals, left, begin, middle, count, unrolled)
             begin = middle
         totals, _ = steps(totals, left, begin, end, count, 1)
         sums_and_places = list(zip(totals, places, strict=True))

@@ -156,8 +156,3 @@ def test_elements_of_a_vector_are_brought_into_another_order(width):
     called(exported(f"permuted{width}", width, write, 2), target, source)
 
     np.testing.assert_array_equal(target, source[order])
-
-
-def test_known_integers_are_left_to_python():
-    with pytest.raises(TypeError, match="use Python's min and max"):
-        minimum(1, 2)

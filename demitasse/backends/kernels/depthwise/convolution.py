@@ -15,6 +15,7 @@ from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address
+from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -266,8 +267,8 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
     a_few_at_a_time(k, row.columns, most, starts, (shape.stride, row.output_bytes), pixels)
 
 
-PixelAddress = Callable[[int, int], Word]
-"""Returns the address of the pixel in a row and a column of some windows."""
+PixelAddress = Callable[[int, int, Word | int], Word]
+"""Returns the address of a byte of the pixel in a row and a column of some windows."""
 
 
 def _inside(row: Row, column: Word, rows: int, span: int) -> PixelAddress:
@@ -275,13 +276,15 @@ def _inside(row: Row, column: Word, rows: int, span: int) -> PixelAddress:
     corner = row.image + row.top * row.row_bytes + column * row.column_bytes
     lines = [corner + row.down * row.row_bytes * i for i in range(rows)]
     steps = [row.column_bytes * j for j in range(span)]
-    return lambda i, j: lines[i] + steps[j]
+    if is_x86():
+        return lambda i, j, place: lines[i] + steps[j] + place
+    return lambda i, j, place: lines[i] + place + steps[j]  # NEON adds the last in the load
 
 
 def _at_edges(k: Kernel, row: Row, column: Word, seen: Word, rows: int, span: int) -> PixelAddress:
     """Write the indirection buffer at ``seen``, and return the addresses in the buffer."""
     fill_indirection_buffer(k, rows, row, column, seen, span)
-    return lambda i, j: k.load_word(seen + (i * span + j) * INT)
+    return lambda i, j, place: k.load_word(seen + (i * span + j) * INT) + place
 
 
 def write_lines(
@@ -342,9 +345,9 @@ def write_block_lines(
             for j, end in zip((0, span - 1), ends, strict=True)
         )
 
-        def address(i: int, j: int) -> Word:
+        def address(i: int, j: int, place: Word | int) -> Word:
             edge = {0: firsts, span - 1: lasts}.get(j)
-            return edge[i] if edge else places[i] + k.vector_bytes * j
+            return (edge[i] if edge else places[i] + k.vector_bytes * j) + place
 
         for place in places[-FRESH:]:
             for j in range(most * shape.stride):
@@ -388,9 +391,11 @@ def _sum_vector(
     """
     (high, wide), stride, dilation = shape[:3]
     vector, lines, count = k.vector_bytes, len(targets), len(targets[0])
-    sums = [[k.load(channels.offsets + place)] * count for _ in range(lines)]
+    first = channels.offsets + place  # which NEON loads faster than it copies
+    again = (lambda word: word) if is_x86() else k.no_cse
+    sums = [[k.load(again(first)) for _ in range(count)] for _ in range(lines)]
     for seen in range(high + lines - 1):
-        columns = {j: k.load(address(seen, j) + place) for j in _columns(shape, count)}
+        columns = {j: k.load(address(seen, j, place)) for j in _columns(shape, count)}
         for line in range(lines):
             i = seen - line
             for tap in range(wide if 0 <= i < high else 0):

@@ -227,21 +227,14 @@ def choose(condition: Condition, yes: Any, no: Any) -> Any:
 
 def minimum(a: Word | int, b: Word | int) -> Word:
     """Return the smaller integer; one of them is a word."""
-    return choose(_less(a, b), a, b)
+    less: Any = a < b
+    return choose(less, a, b)
 
 
 def maximum(a: Word | int, b: Word | int) -> Word:
     """Return the larger integer; one of them is a word."""
-    return choose(_less(a, b), b, a)
-
-
-def _less(a: Word | int, b: Word | int) -> Condition:
-    if isinstance(a, Word):
-        return a < b
-    if isinstance(b, Word):
-        return b > a
-    message = f"{a} and {b} are Python integers; use Python's min and max"
-    raise TypeError(message)
+    less: Any = a < b
+    return choose(less, b, a)
 
 
 def chunk(count: Word, index: Word, chunks: Word) -> tuple[Word, Word]:
@@ -329,7 +322,11 @@ def clamp_min(vector: Vector, floor: Vector) -> Vector:
 
 def clamp_max(vector: Vector, ceiling: Vector) -> Vector:
     """Return the smaller of the vector and ``ceiling``, element by element; NaN stays."""
-    return choose(vector > ceiling, ceiling, vector)
+    if is_x86():  # whose minimum is the other operand for NaN
+        return choose(vector > ceiling, ceiling, vector)
+    builder, kind = vector.builder, vector.llvm.type
+    name = f"llvm.minimum.v{kind.count}f32"
+    return Vector(builder, call_function(builder, name, kind, vector.llvm, ceiling.llvm))
 
 
 def larger(vector: Vector, other: Vector) -> Vector:
@@ -342,7 +339,7 @@ def larger(vector: Vector, other: Vector) -> Vector:
 def rectified(vector: Vector, slope: Vector) -> Vector:
     """Return max(x, 0) + slope * min(x, 0), as Caffe's ReLU: x for a slope of 1; NaN stays."""
     zero = Vector(vector.builder, SplatConstant(vector.llvm.type, 0.0))
-    return fma(slope, choose(vector > zero, zero, vector), clamp_min(vector, zero))
+    return fma(slope, clamp_max(vector, zero), clamp_min(vector, zero))
 
 
 def declared(module: Any, name: str, kind: Any) -> Any:

@@ -262,11 +262,6 @@ class SeparableConvolution:
         }
         self._arguments.run(self._kernel, self.blocks.strips.tuning.threads, each)
 
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        return self.blocks.code
-
 
 AHEAD = 8
 """Prefetch distance, in channels, of a row of filters."""

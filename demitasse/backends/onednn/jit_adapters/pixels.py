@@ -92,7 +92,7 @@ def separable_call(
 
     arguments = (source, target) if other is None else (source, other, target)
     sizes = {"scratch": kernel.scratch_size, "held": kernel.filters_nbytes}
-    return KernelCall(engine, arguments, kernel.code, run, **sizes)
+    return KernelCall(engine, arguments, blocks.code, run, **sizes)
 
 
 def rows_call(
