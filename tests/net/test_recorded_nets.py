@@ -91,6 +91,7 @@ def test_detectors_match_opencv(name, reference_data, backend):
     check(RecordedModel.read(reference_data, name), backend)
 
 
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
 @pytest.mark.parametrize("name", recorded_names())
-def test_models_match_caffe(name, reference_data):
-    check(RecordedModel.read(reference_data, name), "numpy")
+def test_models_match_caffe(name, device, reference_data):
+    check(RecordedModel.read(reference_data, name), device)

@@ -1,0 +1,403 @@
+"""Bits of the same kernel at other widths of vectors, and on another architecture.
+
+Sizes are the same at every width, channels are whole vectors at all of them. With
+``KERNEL_DIGESTS`` names a folder of digests; `nox -s aarch64` has the machine write them first,
+and compares those of emulation.
+"""
+
+import hashlib
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bandings import banding
+from bins import some_bins
+from stages import WIDTHS, called, in_memory, where
+from tilings import tiling
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels import elementwise
+from demitasse.backends.kernels.channel_affine import ChannelFactors, GateGradient, Gates
+from demitasse.backends.kernels.col2im import Col2Im
+from demitasse.backends.kernels.depthwise import plan_depthwise
+from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.epilogue import RELU
+from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
+from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
+from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer, Parameter
+from demitasse.backends.kernels.grouped import GroupedConvolution, GroupedGradient, plan_grouped
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.l2_normalize import L2Normalize
+from demitasse.backends.kernels.lrn import LocalResponse, WithinResponse
+from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
+from demitasse.backends.kernels.pointwise import PointwiseConvolution, plan_pointwise
+from demitasse.backends.kernels.products import FewRows, matrix_products
+from demitasse.backends.kernels.recurrence import Recurrence, RecurrentBackward, SavedStates
+from demitasse.backends.kernels.resize import Interpolation
+from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
+from demitasse.backends.kernels.separable import plan_separable
+from demitasse.backends.kernels.separable.convolution import SeparableConvolution
+from demitasse.backends.kernels.softmax import SmallAxisSoftmax
+from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
+from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
+from demitasse.backends.kernels.winograd.filters import Filters
+from demitasse.backends.kernels.winograd.gradient import WinogradGradient
+from demitasse.backends.onednn.updates import _parameter
+from demitasse.backends.updates import Piece, Update
+
+C, M, SIZE = 32, 48, (9, 30)
+RECORDED = os.environ.get("KERNEL_DIGESTS")
+
+
+def numbers(*shape, seed=0):
+    """Return random numbers whose bits no library's rounding decides."""
+    values = np.random.default_rng(seed).integers(-(1 << 20), 1 << 20, shape)
+    return (values / (1 << 19)).astype(np.float32)
+
+
+def last(shape):
+    return Images.in_blocks(shape, shape[1])
+
+
+def blocks():
+    """Return images in blocks of channels that are whole vectors at every width."""
+    return Images.in_blocks((2, C, *SIZE), 16)
+
+
+def tuned(width):
+    return Tuning(width, always=frozenset(LOWERINGS))
+
+
+def conv(c, m, *, kernel=(3, 3), group=1):
+    pad = kernel[0] // 2, kernel[1] // 2
+    x, y = (2, c, *SIZE), (2, m, *SIZE)
+    return ops.Conv("float32", x, y, 1, kernel, (1, 1), pad, (1, 1), group=group, bias=True)
+
+
+def operands(op):
+    """Return the input in memory, weights, offsets, and memory for the output."""
+    weights = numbers(op.top[1], op.bottom[1] // op.group, *op.kernel, seed=1).reshape(-1)
+    x = in_memory(numbers(*op.bottom), last(op.bottom))
+    return x, weights, numbers(op.top[1], seed=2), aligned(math.prod(op.top))
+
+
+def winograd(kernel):
+    def run(width):
+        op = conv(C, M, kernel=kernel)
+        of, (x, weights, offsets, y) = tiling(op.bottom, M, kernel, width, op.pad), operands(op)
+        positions = np.zeros(of.filter_size, np.float32)
+        Filters(of).update(weights.reshape(M, C, *kernel), positions)
+        convolve = WinogradConvolution(of, last(op.bottom), last(op.top), RELU)
+        convolve.take_offsets(offsets)
+        convolve(x, y, positions, aligned(convolve.scratch_size))
+        return y
+
+    return run
+
+
+def winograd_gradient(width):
+    op = conv(C, M)
+    of = tiling(op.bottom, M, op.kernel, width, op.pad)
+    x, dy = (in_memory(numbers(*shape), last(shape)) for shape in (op.bottom, op.top))
+    weight, bias = np.zeros((M, C, *op.kernel), np.float32), np.zeros(M, np.float32)
+    run = WinogradGradient(of, last(op.bottom), last(op.top))
+    run(x, dy, weight, bias, aligned(run.scratch_size), aligned(run.sums_size))
+    return weight, bias
+
+
+def few_inputs(width):
+    of = banding((2, 3, *SIZE), M, width)
+    convolve = DirectConvolution(of, last(of.y), RELU)
+    convolve.update(numbers(M * of.taps, seed=1))
+    convolve.take_offsets(numbers(M, seed=2))
+    y = aligned(math.prod(of.y))
+    convolve(numbers(2, 3, *SIZE), y, aligned(convolve.scratch_size))
+    return y
+
+
+def few_inputs_gradient(width):
+    of = banding((2, 3, *SIZE), M, width)
+    weight, bias = np.zeros(M * of.taps, np.float32), np.zeros(M, np.float32)
+    run = DirectGradient(of, last(of.y), bias=True)
+    dy = in_memory(numbers(*of.y, seed=1), last(of.y))
+    run(numbers(2, 3, *SIZE), dy, weight, bias, aligned(run.scratch_size))
+    return weight, bias
+
+
+def windowed(plan, make, **shape):
+    """Return a convolution over windows, as all kinds of them run."""
+
+    def run(width):
+        op = conv(**shape)
+        x, weights, offsets, y = operands(op)
+        convolve = make(plan(op, op.bottom, op.top, tuned(width)), op)
+        convolve.update(weights)
+        convolve(x, y, offsets)
+        return y
+
+    return run
+
+
+def grouped_gradient(width):
+    op = conv(C, C, group=C // 2)
+    x, dy = (in_memory(numbers(*shape), last(shape)) for shape in (op.bottom, op.top))
+    weight, bias = aligned(C * 2 * 9), aligned(C)
+    plan = plan_grouped(op, op.bottom, op.top, tuned(width))
+    GroupedGradient(plan, last(op.bottom), last(op.top), bias=True)(x, dy, weight, bias)
+    return weight, bias
+
+
+def pointwise(width):
+    op = conv(C, M, kernel=(1, 1))
+    x, weights, offsets, y = operands(op)
+    norm = numbers(C, seed=3), numbers(C, seed=4)
+    plan = plan_pointwise(op, op.bottom, op.top, tuned(width))
+    run = PointwiseConvolution(plan, last(op.bottom), last(op.top), norm, RELU)
+    run.update(weights)
+    run(x, y, offsets, aligned(run.scratch_size))
+    return y
+
+
+def separable(width):
+    each, pixels = conv(C, C, group=C), conv(C, M, kernel=(1, 1))
+    x, windows, first, _ = operands(each)
+    _, weights, second, y = operands(pixels)
+    plan = plan_separable(each, pixels, tuned(width))
+    run = SeparableConvolution(plan, last(each.bottom), last(pixels.top), (RELU, RELU))
+    run.depthwise.update(windows)
+    run.update(weights)
+    run(x, y, (first, second), aligned(run.scratch_size))
+    return y
+
+
+def products(width):
+    rows, length, columns, found = 29, 70, 96, []
+    a, b = numbers(rows, length), numbers(length, columns, seed=1)
+    for vectors in (1, 2, 3):
+        c, product = np.zeros((rows, columns), np.float32), matrix_products(width)(vectors, {rows})
+        for first in range(0, columns, vectors * width):
+            called(
+                product.address, a, 4 * length, 4, where(b[0, first:]), 4 * columns,
+                where(c[0, first:]), 4 * columns, rows, length, 0, product.entry[1],
+            )  # fmt: skip
+        found.append(c)
+    return found
+
+
+def few_rows(width):
+    x, weight, y = numbers(4, 1000), numbers(M * 1000, seed=1), aligned(4 * M).reshape(4, M)
+    panels = np.ascontiguousarray(weight.reshape(M // 16, 16, 1000).transpose(0, 2, 1))
+    FewRows(4, 1000, M, 16, 1000, Tuning(width), RELU)(x, panels, numbers(M, seed=2), y)
+    return y
+
+
+def recurrent(cell, gates):
+    def run(width):
+        t, n, h = 3, 5, 32
+        tuning, kept = Tuning(width), SavedStates.of(cell, (t, n, h))
+        z, weight = numbers(t, n, gates * h), numbers(gates, h, h, seed=1) / h
+        cont, hidden = np.ones((t, n), np.float32), np.zeros((t, n, h), np.float32)
+        states = [numbers(n, h, seed=3 + state) for state in range(2 if cell == "LSTM" else 1)]
+        packed = weight.reshape(gates, h // width, width, h).transpose(0, 1, 3, 2).copy()
+        Recurrence(cell, z, tuning, kept=kept)(packed, cont, states, hidden, states)
+        dz = np.zeros_like(z)
+        back = RecurrentBackward(cell, dz, z if cell == "LSTM" else hidden, kept, tuning)
+        back(weight.reshape(-1, h), cont, numbers(t, n, h, seed=5))
+        return hidden, *states, dz
+
+    return run
+
+
+def norm(width):
+    images = blocks()
+    x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
+    factors, offsets = numbers(C, seed=2), numbers(C, seed=3)
+    run = Normalization(images, 1e-5, Tuning(width), relu=True)
+    y, gradients, sums = np.zeros_like(x), np.zeros((2, C), np.float32), aligned(run.sums_size)
+    run(x, y, factors, offsets, sums)
+    NormalizationGradient(run)((x, dy, dy), (factors, offsets), (*gradients,), sums)
+    return y, gradients, dy
+
+
+def plane_norm(width):
+    images = blocks()
+    x, y = in_memory(numbers(*images.shape), images), aligned(2 * C * math.prod(SIZE))
+    PlaneNorm(images, 1e-5, Tuning(width))(x, y)
+    return y
+
+
+def lrn(kind):
+    def run(width):
+        images = last((2, C, *SIZE))
+        of = kind(images, 5, 0.7, 1.0, Tuning(width))
+        x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
+        y, dx, scratch = np.zeros_like(x), np.zeros_like(x), aligned(of.scratch_size)
+        of.forward(x, y, scratch)
+        of.backward(x, dy, dx, scratch)
+        return y, dx
+
+    return run
+
+
+def softmax(width):
+    x, y = numbers(500, 21), np.zeros((500, 21), np.float32)
+    SmallAxisSoftmax(500, 21, Tuning(width))(x.reshape(-1), y.reshape(-1))
+    return y
+
+
+def l2_normalize(width):
+    images = last((2, C, *SIZE))
+    run = L2Normalize(images, 0.25, Tuning(width))
+    run.scales[:] = numbers(C, seed=1)
+    x = in_memory(numbers(*images.shape), images)
+    run(x, x)
+    return x
+
+
+def elementwise_functions(width):
+    found = []
+    names = (elementwise.FUNCTIONS, elementwise.SLOPES, elementwise.SLOPES_OF_BOTH,
+             elementwise.COMBINATIONS, elementwise.SUMS)  # fmt: skip
+    for name in (one for kind in names for one in kind):
+        arrays = [numbers(1001, seed=seed) * 4 for seed in range(elementwise._count(name))]
+        y = np.zeros(1001, np.float32)
+        elementwise.Elementwise(name, (0.5, 0.75, 0.25), 1001, Tuning(width))(*arrays, y)
+        found.append(y)
+    return found
+
+
+def channel_affine(width):
+    images = blocks()
+    x, y = in_memory(numbers(*images.shape), images), aligned(2 * C * math.prod(SIZE))
+    factors, offsets = numbers(C, seed=1), numbers(C, seed=2)
+    ChannelFactors((images, images), factors, offsets, Tuning(width))(x, y)
+    gated = np.zeros_like(y)
+    Gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
+    return y, gated
+
+
+def gate_gradient(width):
+    images = blocks()
+    x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
+    dx, of_gates = np.zeros_like(x), np.zeros((2, C), np.float32)
+    run = GateGradient(images, Tuning(width), adds=False)
+    run(x, numbers(2, C, seed=2), dy, (dx, of_gates, None))
+    return dx, of_gates
+
+
+def resized(width):
+    x, y = last((2, C, *SIZE)), last((2, C, 20, 47))
+    out = aligned(math.prod(y.shape))
+    Interpolation(x, y, (0, 0), SIZE, Tuning(width))(in_memory(numbers(*x.shape), x), out)
+    return out
+
+
+def regions(width):
+    shape = (2, 48, *SIZE)
+    images, bins, y = last(shape), some_bins(shape, 12, (4, 4)), aligned(12 * 48 * 16)
+    RegionMaxima(images, 12, (4, 4), Tuning(width))(in_memory(numbers(*shape), images), bins, y)
+    means = aligned(12 * 3 * 16)
+    RegionMeans(shape, 12, (4, 4), Tuning(width))(numbers(*shape), bins, means)
+    return y, means
+
+
+def col2im(width):
+    y = aligned(2 * 8 * 10 * C)
+    run = Col2Im((2, 4, 5), (2, 8, 10, C), (4, 4), (2, 2), (1, 1), Tuning(width))
+    run.take_offsets(numbers(C, seed=1))
+    run(numbers(2 * 4 * 5 * 16 * C), y)
+    return y
+
+
+def updates(width):
+    found = []
+    fields = {"rate": 0.05, "decay": 0.01, "momentum": 0.9, "decay2": 0.99, "delta": 1e-3,
+              "correction": 0.7}  # fmt: skip
+    for name, rule in RULES.items():
+        w, g, *history = (np.abs(numbers(201, seed=seed)) for seed in range(2 + rule.histories))
+        piece = Piece(Update(name, **fields), w, g, history)
+        FusedOptimizer(Tuning(width))([_parameter(piece, Parameter)])
+        found += [w, *history]
+    return found
+
+
+def grouped(channels):
+    return windowed(
+        plan_grouped,
+        lambda plan, op: GroupedConvolution(plan, last(op.bottom), last(op.top), RELU),
+        c=C, m=C, group=C // channels,
+    )  # fmt: skip
+
+
+KERNELS = {
+    "Winograd's filtering, 3x3": winograd((3, 3)),
+    "Winograd's filtering, 5x5": winograd((5, 5)),
+    "Winograd's filtering, 1x7": winograd((1, 7)),
+    "Winograd's filtering, gradient of the filters": winograd_gradient,
+    "few input channels": few_inputs,
+    "few input channels, gradient of the filters": few_inputs_gradient,
+    "few output channels": windowed(
+        plan_few_outputs, lambda plan, op: NarrowConvolution(plan, last(op.bottom), RELU), c=C, m=2
+    ),
+    "depthwise": windowed(
+        plan_depthwise,
+        lambda plan, op: DepthwiseConvolution(plan, last(op.bottom), last(op.top), RELU),
+        c=C, m=C, group=C,
+    ),
+    "depthwise and 1x1 fused": separable,
+    "groups of 2 channels": grouped(2),
+    "groups of 4 channels": grouped(4),
+    "groups of 2 channels, gradient of the filters": grouped_gradient,
+    "1x1 after BatchNorm and ReLU": pointwise,
+    "products of matrices": products,
+    "InnerProduct of few rows": few_rows,
+    "LSTM, both ways": recurrent("LSTM", 4),
+    "RNN, both ways": recurrent("RNN", 1),
+    "BatchNorm by the batch's statistics, both ways": norm,
+    "MVN": plane_norm,
+    "LRN across channels, both ways": lrn(LocalResponse),
+    "LRN within channels, both ways": lrn(WithinResponse),
+    "Softmax over few classes": softmax,
+    "Normalize": l2_normalize,
+    "functions of elements and their gradients": elementwise_functions,
+    "Scale, Bias and gates": channel_affine,
+    "gradient of gates": gate_gradient,
+    "Interp": resized,
+    "ROIPooling, PSROIPooling": regions,
+    "overlapping windows of a deconvolution": col2im,
+    "updates of solvers": updates,
+}  # fmt: skip
+
+ORDER_FOLLOWS_WIDTH = {"few output channels", "LSTM, both ways", "RNN, both ways", "Normalize"}
+"""Kernels whose sums have another order at another width."""
+
+
+def digest(kernel, width):
+    """Return the digest of all that a kernel writes."""
+    found = KERNELS[kernel](width)
+    arrays = [found] if isinstance(found, np.ndarray) else found
+    assert all(np.isfinite(array).all() and array.any() for array in arrays)
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_width_of_vectors_changes_no_bit_where_the_order_of_sums_is_the_same(kernel):
+    digests = {digest(kernel, width) for width in WIDTHS}
+
+    if len(WIDTHS) > 1:
+        assert (len(digests) == 1) == (kernel not in ORDER_FOLLOWS_WIDTH)
+
+
+@pytest.mark.skipif(not RECORDED, reason="KERNEL_DIGESTS names no folder")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_bits_are_those_of_another_architecture(kernel):
+    """The machine that runs first writes its digests; the next compares its own with them."""
+    file, found = Path(RECORDED, kernel), digest(kernel, 4)
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(found)
+
+    assert file.read_text() == found
