@@ -1,7 +1,7 @@
 """Functional backends: the arrays and functions of a backend, without writes in place.
 
-Memories on a functional backend replace their arrays, no Step runs, and nothing is copied to the
-host. The layers of a net then compute a pure function of arrays, which JAX and PyTorch trace.
+Memories on a functional backend replace their arrays, Steps write nothing in place, and no value is
+copied to the host. The layers then compute a pure function, which JAX and PyTorch trace.
 """
 
 from contextlib import suppress
@@ -82,5 +82,5 @@ def functional_class(kind: type[Backend]) -> type[Backend]:
     """Return the functional class of a backend's class."""
     own: dict[str, Any] = {}
     if not kind.mutable:
-        own = {name: getattr(kind, name) for name in ("set_at", "add_at")}
+        own = {name: getattr(kind, name) for name in ("set_at", "add_at", "lowerings")}
     return type(f"Functional{kind.__name__}", (FunctionalBackend, kind), own)

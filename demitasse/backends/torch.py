@@ -62,7 +62,9 @@ class TorchBackend(Backend):
         try:
             yield
         except RuntimeError as error:
-            if isinstance(error, OutOfMemoryError) or not _lacks_memory(error):
+            kind, said = type(error).__name__, str(error).lower()
+            lacks = "out of memory" in said or "can't allocate memory" in said
+            if isinstance(error, OutOfMemoryError) or not (lacks or kind == "OutOfMemoryError"):
                 raise
             message = (
                 f"torch:{self.index} is out of memory ({error}). Reduce the batch size, stop other "
@@ -180,7 +182,8 @@ def module_of(function: Any) -> Any:
             self.layers, self._keys = torch.nn.ModuleDict(), dict[str, str]()
             for name, arrays in function.params.items():
                 for index, array in enumerate(arrays):
-                    self._layer(name).register_parameter(_names(index), torch.nn.Parameter(array))
+                    key = ("weight", "bias")[index] if index < 2 else f"param{index}"
+                    self._layer(name).register_parameter(key, torch.nn.Parameter(array))
             for name, arrays in function.state.items():
                 for index, array in enumerate(arrays):
                     self._layer(name).register_buffer(f"state{index}", array)
@@ -211,11 +214,6 @@ def module_of(function: Any) -> Any:
     return NetModule()
 
 
-def _names(index: int) -> str:
-    """Return PyTorch's name of a layer's parameter."""
-    return ("weight", "bias")[index] if index < 2 else f"param{index}"
-
-
 def _library() -> tuple[Any, str]:
     """Return PyTorch; or None and the reason why it is missing."""
     try:
@@ -224,13 +222,3 @@ def _library() -> tuple[Any, str]:
         absent = isinstance(error, ModuleNotFoundError) and error.name == "torch"
         install = 'PyTorch is not installed; pip install "demitasse[torch]"'
         return None, install if absent else f"PyTorch cannot be imported: {error}"
-
-
-def _lacks_memory(error: RuntimeError) -> bool:
-    """Return whether an error of PyTorch reports a lack of memory, by its class or message."""
-    said = str(error).lower()
-    return (
-        type(error).__name__ == "OutOfMemoryError"
-        or "out of memory" in said
-        or "can't allocate memory" in said
-    )

@@ -160,6 +160,10 @@ class Layer(Arrays):
     the same operations on device arrays, read no numbers on the host, and multiply no matrices.
     The attribute is not inherited."""
 
+    traceable: ClassVar[bool] = False
+    """True if a library may trace the portable code: the catalogue's types, which
+    ``register_layer`` marks; other layers have ``graph_capturable``. Not inherited."""
+
     strict_propagate_down: ClassVar[bool] = True
     """True if ``propagate_down: true`` is an error for a bottom without a gradient, and not
     ignored."""

@@ -32,6 +32,7 @@ class SegNetBN(Layer):
         ShapeError: The bottom has fewer than two axes, or another number of channels than before.
     """
 
+    traceable = True
     bottoms = Exactly(1)
     tops = Between(1, 3)
 
@@ -105,6 +106,7 @@ class BN(Layer):
         ShapeError: The bottom has fewer than two axes, or another number of channels than before.
     """
 
+    traceable = True
     bottoms = Exactly(1)
     tops = Between(1, 3)
 

@@ -108,7 +108,7 @@ def register_layer(*names: str, metadata: LayerMetadata | None = None) -> Callab
             if metadata is not None:
                 register_metadata(name, metadata)
         if isinstance(creator, type) and issubclass(creator, Layer):
-            creator.type = names[0]
+            creator.type, creator.traceable = names[0], names[0] in CATALOG
         return creator
 
     return add

@@ -19,7 +19,6 @@ from demitasse.core.out_of_memory import with_location
 from demitasse.core.threads import Pool, wanted_threads
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.graph import (
-    Graph,
     LayerSetup,
     Param,
     append_params,
@@ -178,7 +177,17 @@ def assemble(
             raise fault from fault.__cause__
         params += layer.blobs
         memory_used += sum(blob.count for blob in top) * {"float32": 4, "float64": 8}[context.dtype]
-    setups = _setups(layers, graph)
+    setups = [
+        LayerSetup(
+            params=tuple(layer.param_propagate_down(i) for i in range(len(layer.blobs))),
+            losses=tuple(bool(layer.loss(i)) for i in range(len(node.tops))),
+            allow_force=tuple(layer.allow_force_backward(i) for i in range(len(node.bottoms))),
+            without_gradient=frozenset(
+                i for i in range(len(node.bottoms)) if not layer.has_gradient(i)
+            ),
+        )
+        for layer, node in zip(layers, graph.nodes, strict=True)
+    ]
     needs = compute_backward_needs(graph, setups, message.force_backward)
     for node, setup, trained in zip(graph.nodes, setups, needs.layers, strict=True):
         for index in sorted(setup.without_gradient):  # as labels and indices
@@ -214,20 +223,6 @@ def _create(
             faults.append(error.from_line(origin_of(index)))
     raise_faults(faults)
     return layers
-
-
-def _setups(layers: Sequence[Layer], graph: Graph) -> list[LayerSetup]:
-    return [
-        LayerSetup(
-            params=tuple(layer.param_propagate_down(i) for i in range(len(layer.blobs))),
-            losses=tuple(bool(layer.loss(i)) for i in range(len(node.tops))),
-            allow_force=tuple(layer.allow_force_backward(i) for i in range(len(node.bottoms))),
-            without_gradient=frozenset(
-                i for i in range(len(node.bottoms)) if not layer.has_gradient(i)
-            ),
-        )
-        for layer, node in zip(layers, graph.nodes, strict=True)
-    ]
 
 
 def initialize_parameters(params: Iterable[Blob]) -> None:

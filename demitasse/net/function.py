@@ -17,7 +17,7 @@ from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import LayerParameter, NetParameter
-from demitasse.plan import LayerBinding
+from demitasse.plan import PlannedLayer
 
 if TYPE_CHECKING:
     from demitasse.net.net import Net
@@ -52,12 +52,12 @@ class NetFunction:
         message = net.source_message()
         _declare_inputs(message, net)
         self._net = copy = type(net)(
-            message, device=self.device.functional(), dtype=net.dtype, optimize=False,
+            message, device=self.device.functional(), dtype=net.dtype, optimize=net.plan.optimize,
             seed=net.seed, base_dir=net.base_dir, storage="float", force_backward=True,
         )  # fmt: skip
         self._backend = copy.device.backend
         structure = copy.structure
-        self._bindings = structure.bindings()
+        self._layers = copy.plan.entries
         self.inputs, self.outputs = copy.inputs, copy.outputs
         weights = zip(structure.graph.blobs, structure.blob_loss_weights, strict=True)
         self.loss_weights = {name: w for name, w in weights if w and name in self.outputs}
@@ -230,12 +230,11 @@ class _Call:
         self, *arrays: Array
     ) -> tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]:
         """Return the outputs, the new state, and the saved arrays of the backward pass."""
-        with self._work():
-            placed = self._place(arrays)
-            for binding in self._function._bindings:
-                with _located(binding, "forward"):
-                    binding.layer.run_reshape(binding.bottom, binding.top)
-                    binding.layer.run_forward(binding.bottom, binding.top)
+        with self._placed(arrays) as placed:
+            for entry in self._function._layers:
+                with _located(entry, "forward"):
+                    _prepare(entry)
+                    entry.forward()
             outputs = tuple(self._net.blobs[name].read() for name in self._function.outputs)
             state = tuple(blob.read() for blob in self._of(self._function._state))
             self._saved = [
@@ -251,10 +250,9 @@ class _Call:
     ) -> tuple[Array | None, ...]:
         """Return the gradients of ``arrays``; None for those without."""
         function, params = self._function, self._of(self._function._params)
-        with self._work():
-            self._place(arrays)
-            for binding in function._bindings:
-                binding.layer.run_reshape(binding.bottom, binding.top)
+        with self._placed(arrays):
+            for entry in function._layers:
+                _prepare(entry)
             for blob, array in zip(self._saved, saved, strict=True):
                 blob.reshape(tuple(array.shape))
                 blob.write(array)
@@ -262,11 +260,10 @@ class _Call:
                 blob.diff_memory.clear()
             for name, gradient in zip(function.outputs, gradients, strict=False):
                 self._net.blobs[name].write_diff(gradient)
-            for binding in reversed(function._bindings):
-                if binding.backward:
-                    with _located(binding, "backward"):
-                        flags = binding.propagate_down
-                        binding.layer.backward(binding.top, flags, binding.bottom)
+            for entry in reversed(function._layers):
+                if entry.binding.backward:
+                    with _located(entry, "backward"):
+                        entry.backward()
             inputs = [self._net.blobs[name] for name in function.inputs]
             blobs = [*params, *[None] * len(self._of(function._state)), *inputs]
             blobs += [None] * (len(arrays) - len(blobs))  # the key
@@ -278,32 +275,36 @@ class _Call:
     def _of(self, tree: Mapping[str, Sequence[Blob]]) -> list[Blob]:
         return [blob for blobs in tree.values() for blob in blobs]
 
-    def _place(self, arrays: Sequence[Array]) -> dict[int, Array]:
-        """Write the arrays of a call to their blobs; return the memories' arrays by serial."""
+    @contextmanager
+    def _placed(self, arrays: Sequence[Array]) -> Iterator[dict[int, Array]]:
+        """Write the arrays of a call to their blobs; yield the memories' arrays by serial."""
         function = self._function
         own = [*self._of(function._params), *self._of(function._state)]
-        inputs = [self._net.blobs[name] for name in function.inputs]
-        key = arrays[len(own) + len(inputs) :]
-        passes: Any = key[0] if key else self._key
-        self._net.passes = passes
-        for blob, array in zip([*own, *inputs], arrays, strict=False):
-            blob.reshape(tuple(array.shape))
-            blob.write(array)
-        return {b.data_memory.serial: b.data_memory.device_array for b in [*own, *inputs]}
-
-    @contextmanager
-    def _work(self) -> Iterator[None]:
+        blobs = [*own, *(self._net.blobs[name] for name in function.inputs)]
+        key = arrays[len(blobs) :]
         with self._net.exclusive("as_function"):
             try:
-                yield
+                self._net.passes = key[0] if key else self._key  # type: ignore[assignment]
+                for blob, array in zip(blobs, arrays, strict=False):
+                    blob.reshape(tuple(array.shape))
+                    blob.write(array)
+                yield {b.data_memory.serial: b.data_memory.device_array for b in blobs}
             finally:
-                self._function._clear()
+                function._clear()
+
+
+def _prepare(entry: PlannedLayer) -> None:
+    """Compute the shapes of a layer's tops, and choose its code for these shapes."""
+    entry.reshape()
+    while entry.lower() and not entry.lower_backward():
+        continue
+    entry.executed_step = entry.step
 
 
 @contextmanager
-def _located(binding: LayerBinding, doing: str) -> Iterator[None]:
+def _located(entry: PlannedLayer, doing: str) -> Iterator[None]:
     """Name the layer in errors: as the place of ours, in a note of those of a library."""
-    place = f"{binding.label}, {doing}"
+    place = f"{entry.binding.label}, {doing}"
     try:
         yield
     except DemitasseError as error:

@@ -222,14 +222,14 @@ def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
     ``step`` runs the layer; None for its portable code.
     """
     layer, backend = entry.layer, entry.layer.device.backend
+    traces, declared = isinstance(backend.recorder, TracingRecorder), vars(type(layer))
+    capturable = (traces or backend.records_arrays) and declared.get("graph_capturable")
     if step is not None:
         blocker = "" if step.replayable else "computes without calls that can be recorded"
-    elif layer.is_alias or (backend.records_arrays and vars(type(layer)).get("graph_capturable")):
+    elif layer.is_alias or capturable or (traces and declared.get("traceable")):
         blocker = ""
-    elif isinstance(backend.recorder, TracingRecorder):
-        kind = type(layer)
-        traced = kind.__module__.startswith("demitasse.") or vars(kind).get("graph_capturable")
-        blocker = "" if traced else "does not define graph_capturable = True"
+    elif traces:
+        blocker = "does not define graph_capturable = True"
     else:
         blocker = "has no step of this device" + (f" ({entry.why})" if entry.why else "")
     if not blocker and layer.loss_weights and not backend.queues:

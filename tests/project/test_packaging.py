@@ -38,8 +38,8 @@ LIBRARIES = sorted((ROOT / "packages").glob("demitasse-*"))
 
 
 @pytest.mark.parametrize("folder", LIBRARIES, ids=lambda folder: folder.name)
-def test_a_backend_of_a_library_is_below_150_lines(folder):
-    files = folder.glob("demitasse_*/*.py")
+def test_a_backend_of_a_library_is_below_150_lines_without_lowerings(folder):
+    files = (f for f in folder.glob("demitasse_*/*.py") if f.name != "lowerings.py")
     lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
     assert 0 < lines < 150

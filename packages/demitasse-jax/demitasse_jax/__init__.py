@@ -19,6 +19,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
 from demitasse.backends.recording import TracingRecorder
 from demitasse.errors import OutOfMemoryError
+from demitasse_jax.lowerings import LOWERINGS
 
 __all__ = ["JaxBackend"]
 
@@ -36,6 +37,7 @@ class JaxBackend(Backend):
     queues = True
     without_float64 = "set JAX_ENABLE_X64=1, or call jax.config.update('jax_enable_x64', True)"
     xp = jnp
+    lowerings = LOWERINGS
 
     def __init__(self, index: str = "") -> None:
         super().__init__(index or self.default_index)
@@ -131,10 +133,8 @@ class JaxBackend(Backend):
         if not isinstance(passes, jax.core.Tracer):
             return super().random_bits(seed, stream, int(passes), count, first)
 
-        def draw(passes: Array) -> np.ndarray:
-            return random.bits(seed, stream, int(passes), count, first)
-
         words = jax.ShapeDtypeStruct((count,), jnp.uint32)
+        draw = lambda number: random.bits(seed, stream, int(number), count, first)  # noqa: E731
         return jax.pure_callback(draw, words, passes, vmap_method="sequential")
 
     def custom_gradient(

@@ -16,7 +16,22 @@ from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.examples.data import digits as read_digits
 from demitasse.examples.digits import TEST_SIZE, prepare
-from demitasse.testing.conformance.runs import STATEFUL_NET
+
+STATEFUL_NET = """
+layer { name: "data" type: "Input" top: "data" input_param {
+  shape { dim: 4 dim: 1 dim: 9 dim: 9 } } }
+layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 4 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
+  num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
+layer { name: "relu" type: "ReLU" bottom: "bn" top: "bn" }
+layer { name: "pool" type: "Pooling" bottom: "bn" top: "pool" pooling_param {
+  kernel_size: 3 stride: 2 } }
+layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
+  num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
 
 LABEL = 'input: "label" input_dim: 64 input_dim: 1 input_dim: 1 input_dim: 1'
 
