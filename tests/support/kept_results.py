@@ -1,13 +1,11 @@
 """``-p kept_results``: keep the result of every test in a file, and run what has not passed there.
 
-``KEPT_RESULTS`` names the file, a line of JSON for each test. A run that is stopped, or in which
-tests fail, then needs the others no more: the next run of the same command continues. The summary
-counts all tests of the file.
+``KEPT_RESULTS`` names the file, a line of JSON for each test. After a run that was stopped, or in
+which tests failed, the same command runs the rest. The summary counts all tests of the file.
 """
 
 import json
 import os
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -27,10 +25,7 @@ def _before() -> Path:
 
 def kept(file: Path) -> dict[str, dict]:
     """Return the last result of each test in a file, by name."""
-    if not file.exists():
-        return {}
-    lines = (line for line in file.read_text("utf-8").splitlines() if line.endswith("}"))
-    return {one["test"]: one for one in map(json.loads, lines)}
+    return {one["test"]: one for one in map(json.loads, file.read_text("utf-8").splitlines())}
 
 
 def _is_worker() -> bool:
@@ -41,8 +36,10 @@ def pytest_configure() -> None:
     if _is_worker():
         return
     _file().parent.mkdir(parents=True, exist_ok=True)
-    _file().touch()
-    shutil.copyfile(_file(), _before())
+    lines = _file().read_text("utf-8").splitlines(keepends=True) if _file().exists() else []
+    whole = "".join(line for line in lines if line.endswith("\n"))  # the last may be cut off
+    for file in (_file(), _before()):
+        file.write_text(whole, encoding="utf-8")
 
 
 @pytest.hookimpl(trylast=True)
