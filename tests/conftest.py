@@ -78,6 +78,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run kernels in tests/backends/kernels on memory against inaccessible pages",
     )
     parser.addoption(
+        "--targets",
+        choices=("x86_64", "aarch64"),
+        help="compile the kernels in tests/backends/kernels for all systems with this processor",
+    )
+    parser.addoption(
         "--backends",
         metavar="DEVICE[,DEVICE]",
         default=os.environ.get("DEMITASSE_TEST_BACKENDS", ",".join(BACKENDS)),

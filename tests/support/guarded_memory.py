@@ -16,6 +16,7 @@ import numpy as np
 
 from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
 from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language.linker import protect
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
@@ -33,9 +34,6 @@ PROT_NONE = 0
 
 POISON = 0x7FADBEEF
 """Bits of a signalling NaN: arithmetic changes them, so that they stay only where nothing wrote."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class GuardedMemory:
@@ -57,8 +55,7 @@ class GuardedMemory:
         self._view = np.frombuffer(self._map, np.uint8)
         start = self._view.ctypes.data
         for page in (start, start + PAGE + pages):
-            if _libc.mprotect(page, PAGE, PROT_NONE):
-                raise OSError(ctypes.get_errno(), "mprotect")
+            protect(page, PAGE, PROT_NONE)
         first = PAGE if side == "before" else PAGE + pages - size
         self._bytes = self._view[first : first + size]
         self._original = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(begin))

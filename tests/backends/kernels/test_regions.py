@@ -296,6 +296,7 @@ print("done")
         assert said(program) == ["done"]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows does not fork")
 def test_a_forked_child_has_helpers_of_its_own():
     program = f"""{PROGRAM}
 import os

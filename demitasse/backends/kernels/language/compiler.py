@@ -7,7 +7,10 @@ Python takes longer to write a module than to load LLVM's library.
 """
 
 import gc
+import os
 import platform
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -22,10 +25,14 @@ from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.kernels.language.linker import link
 from demitasse.backends.kernels.language.target import (
     ARCHITECTURES,
+    LINUX,
+    WINDOWS,
     architecture,
+    is_x86,
     processor_features,
     processor_name,
     processor_signature,
+    system,
     triple,
 )
 from demitasse.core.config import settings
@@ -89,7 +96,47 @@ def _probed() -> Status:
     lacking = [name for name in ARCHITECTURES[machine].needed if name not in has]
     if lacking:
         return Status(False, reason=f"the processor has no {', '.join(lacking)}")
-    return Status(True, llvmlite.__version__)
+    reason = "" if system() == LINUX else _trial()
+    return Status(not reason, llvmlite.__version__, reason)
+
+
+TRIAL = """
+import sys
+sys.path[:] = {}
+import numpy as np
+from demitasse.backends.kernels.elementwise import Elementwise
+from demitasse.backends.kernels.language.target import vector_width
+from demitasse.backends.kernels.tuning import Tuning
+x = np.linspace(-9, 9, 1 << 16, dtype=np.float32)
+y = np.zeros_like(x)
+Elementwise("tanh", (), x.size, Tuning(vector_width(), threads=2))(x, y)
+assert np.allclose(y, np.tanh(x), atol=1e-5), "a kernel computes wrong numbers"
+"""
+"""Program that runs a kernel on two threads."""
+
+TRIAL_SECONDS = 120
+
+
+def _trial() -> str:
+    """Return why kernels cannot run on this system; "" if they can.
+
+    Kernels have run on Linux alone, so one is tried in a process of its own, which a fault may end.
+    A success is stored with the compiled kernels.
+    """
+    name = f"{_digest(TRIAL + _sources_digest())}.trial"
+    if read_code(name) is not None:
+        return ""
+    command = [sys.executable, "-P", "-c", TRIAL.format(sys.path)]
+    try:
+        subprocess.run(
+            command, env={**os.environ, "DEMITASSE_JIT": "0"}, capture_output=True, text=True,
+            timeout=TRIAL_SECONDS, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        last = str(getattr(error, "stderr", "") or "").strip().rpartition("\n")[2]
+        return f"the first kernel failed in a process that tried it: {last or error}"
+    write_code(name, b"")
+    return ""
 
 
 def status() -> Status:
@@ -127,10 +174,13 @@ def _text(name: str, write: Callable[[Any], None]) -> str:
     gc.disable()
     try:
         write(module)
-        return str(module)
+        text = str(module)
     finally:
         if was_enabled:
             gc.enable()
+    if system() == WINDOWS and not is_x86():  # x86-64 calls a function of the system's
+        text = text.replace("\n{\n", ' "probe-stack"="inline-asm"\n{\n')
+    return text
 
 
 def _dump(name: str, text: str) -> None:

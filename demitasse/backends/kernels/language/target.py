@@ -56,7 +56,7 @@ ARCHITECTURES = {
 NAMES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
 """Architecture by the lower-case name of the machine."""
 
-WINDOWS, MACOS = "win32", "darwin"
+LINUX, WINDOWS, MACOS = "linux", "win32", "darwin"
 
 
 def system() -> str:
@@ -65,9 +65,12 @@ def system() -> str:
 
 
 def triple() -> str:
-    """Return LLVM's name of the target. Object files are ELF on every system."""
-    known = {WINDOWS: "pc-windows-msvc-elf", MACOS: "none-elf"}
-    return f"{architecture()}-{known.get(system(), 'unknown-linux-gnu')}"
+    """Return LLVM's name of the target. Object files are ELF on every system.
+
+    Only Windows on x86-64 passes arguments in other registers than Linux.
+    """
+    windows = is_x86() and system() == WINDOWS
+    return f"{architecture()}-{'pc-windows-msvc-elf' if windows else 'unknown-linux-gnu'}"
 
 
 def architecture() -> str:
@@ -90,6 +93,8 @@ def _processor_fields(machine: str) -> dict[str, str]:
     Under an emulator, the file describes another architecture. The result is then {}.
     """
     found: dict[str, str] = {}
+    if system() != LINUX:
+        return found
     try:
         with CPUINFO.open(encoding="utf-8", errors="replace") as file:
             for line in file:

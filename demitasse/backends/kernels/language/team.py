@@ -170,7 +170,10 @@ def own_team() -> Team:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(helpers))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=partial(clear_teams, teams))
-    return Team({name: own[ours] for name, ours in OURS.items()}, call(own["prepare"]), teams)
+    functions = {name: own[ours] for name, ours in OURS.items()}
+    if system() == WINDOWS:  # touches the pages of large stack frames
+        functions["__chkstk"] = function_address(ctypes.CDLL("ntdll")["__chkstk"])
+    return Team(functions, call(own["prepare"]), teams)
 
 
 def _start(helper: Any, address: int) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language import compiler, team
 from demitasse.backends.kernels.language.linker import READ, WRITE, protect
-from demitasse.backends.kernels.language.target import X86_64, architecture, system
+from demitasse.backends.kernels.language.target import LINUX, X86_64, architecture, system
 
 OPENMP_VARIABLES = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
 """Environment variables that configure the OpenMP runtime's threads."""
@@ -39,7 +39,7 @@ def install(library: Any) -> str:
 
 def obstacle() -> str:
     """Return the reason against the team in oneDNN's library on this system; "" for none."""
-    if system() != "linux" or architecture() != X86_64:
+    if system() != LINUX or architecture() != X86_64:
         return "it is written for Linux on x86-64"
     variables = [name for name in OPENMP_VARIABLES if name in os.environ]
     if variables:

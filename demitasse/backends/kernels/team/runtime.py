@@ -92,7 +92,13 @@ class Function(Routine):
         return (self.first_team() if self.team is None else self.team) + int(field)
 
     def first_team(self) -> Word:
-        return Word(self._b, self._b.ptrtoint(self._state(), WORD))
+        place = self.module.globals.get("first_team")
+        if place is None:
+            place = ir.GlobalVariable(self.module, WORD, "first_team")
+            place.linkage = "internal"
+            state = declared(self.module, "state", ir.FunctionType(ir.VoidType(), []))
+            place.initializer = state.ptrtoint(WORD)
+        return Word(self._b, self._b.load(place))
 
     def sleep(self, field: Field, value: Word, nanoseconds: int = 0) -> None:
         """Sleep until the field's sleepers are woken, if the field is ``value``.
@@ -152,10 +158,6 @@ class Function(Routine):
 
     def _shared(self, field: Field) -> Any:
         return self._b.inttoptr(self.shared(field).llvm, WORD.as_pointer())
-
-    def _state(self) -> Any:
-        known = self.module.globals.get("state")
-        return ir.GlobalVariable(self.module, WORD, "state") if known is None else known
 
     # -- memory of the thread ------------------------------------------------------------------
 

@@ -1,0 +1,72 @@
+"""Kernels and the team for the systems that the tests do not run on; ``--targets`` for all."""
+
+import pytest
+from stages import exported
+from targets import TARGETS, Recorded, check_for
+
+from demitasse.backends.kernels import elementwise, products
+from demitasse.backends.kernels.language import command_queue, compiler, team
+from demitasse.backends.kernels.team.runtime import OURS
+from demitasse.backends.kernels.tuning import Tuning
+
+EACH = pytest.mark.parametrize(
+    ("architecture", "system", "processor"),
+    [(architecture, *each) for architecture, all_ in TARGETS.items() for each in all_],
+)
+
+
+@EACH
+def test_the_team_is_linked_for_every_system(architecture, system, processor):
+    exports = (*OURS.values(), "prepare", "helper")
+
+    check_for(architecture, system, processor, "team", team._write, exports)
+
+
+def large_frame(k):
+    """Write that numbers are kept on the stack, over several pages."""
+    [at] = k.arguments
+    stack = k.scratch(1000)
+    for source, to in ((at, stack), (stack, at)):
+        with k.loop(1000) as loop:
+            k.store(k.load(source + loop.i * k.vector_bytes), to + loop.i * k.vector_bytes)
+
+
+@pytest.mark.parametrize(("architecture", "widths"), [("x86_64", [8, 16]), ("aarch64", [4])])
+def test_kernels_are_linked_for_every_system(monkeypatch, architecture, widths):
+    recorded = Recorded(architecture)
+    monkeypatch.setattr(compiler, "linked", recorded)
+    monkeypatch.setattr(team, "_known", {})
+
+    for width in widths:
+        for function in ("gelu", "tanh_slope"):
+            elementwise.Elementwise(function, (), 100, Tuning(width))
+        products.matrix_products(width)(1, {2})
+        exported("large_frame", width, large_frame)
+        team._known.clear()
+    command_queue._table_loop.__wrapped__()
+
+    assert not recorded.faults
+    assert recorded.count >= 3 * (4 * len(widths) + 1)
+
+
+def test_a_register_of_the_system_is_noticed():
+    """What the checks above are good for: without the feature, x18 is used."""
+    monkeypatch = pytest.MonkeyPatch()
+    known = compiler.ARCHITECTURES["aarch64"]
+    with monkeypatch.context() as patch:
+        patch.setitem(compiler.ARCHITECTURES, "aarch64", known._replace(features=""))
+        with pytest.raises(AssertionError):
+            check_for("aarch64", "darwin", "apple-m1", "many", many_words, ("many",))
+    check_for("aarch64", "darwin", "apple-m1", "many", many_words, ("many",))
+
+
+def many_words(module):
+    """Write a kernel that needs all registers of integers."""
+    from demitasse.backends.kernels.language.kernel import Kernel
+
+    k = Kernel(module, "many", 1, 4, exported=True)
+    [at] = k.arguments
+    words = [k.load_word(at + 8 * place) for place in range(40)]
+    for place, word in enumerate(words):
+        k.store_word(word * word + words[-1 - place], at + 8 * place)
+    k.done()
