@@ -53,7 +53,7 @@ def check_for(architecture, system, processor, name, write, exports):
     binding.initialize_all_asmprinters()
     with imitated(architecture, system) as publish:
         machine = binding.Target.from_triple(target.triple()).create_target_machine(
-            cpu=processor, features=compiler.ARCHITECTURES[architecture].features,
+            cpu=processor, features=target.ARCHITECTURES[architecture].features,
             opt=compiler.LEVEL, jit=True,
         )  # fmt: skip
         module = compiler._optimised(compiler._text(name, write), machine)

@@ -91,7 +91,6 @@ def test_a_setting_does_without():
 
 @pytest.mark.parametrize("known", ["by Linux", "by LLVM alone"])
 def test_what_lacks_is_named(monkeypatch, known):
-    monkeypatch.setattr(compiler, "architecture", lambda: "x86_64")
     monkeypatch.setattr(target, "architecture", lambda: "x86_64")
     there = {"flags": "avx2 sse2"} if known == "by Linux" else {}
     monkeypatch.setattr(target, "_processor_fields", lambda _: there)
@@ -119,7 +118,7 @@ def test_a_missing_library_is_named(monkeypatch):
         message = "libllvmlite.so: cannot open shared object file"
         raise OSError(message)
 
-    monkeypatch.setattr(compiler, "processor_features", missing)
+    monkeypatch.setattr(target, "processor_features", missing)
 
     assert "cannot open shared object file" in str(compiler._probed.__wrapped__())
 

@@ -51,7 +51,7 @@ KINDS = {
 def functions(of):
     """Return functions of a team, by their names in OpenMP's runtime."""
     if of == "ours":
-        addresses = own_team().functions
+        addresses = own_team()
     else:
         runtime = openmp_team.openmp()
         addresses = {n: ctypes.cast(getattr(runtime, n), ctypes.c_void_p).value for n in KINDS}
@@ -72,10 +72,10 @@ class State:
     """Fields of the first team."""
 
     def __getitem__(self, field):
-        return ctypes.c_int64.from_address(own_team().address + field).value
+        return ctypes.c_int64.from_address(own_team()["state"] + field).value
 
     def __setitem__(self, field, value):
-        ctypes.c_int64.from_address(own_team().address + field).value = value
+        ctypes.c_int64.from_address(own_team()["state"] + field).value = value
 
 
 @pytest.fixture
@@ -380,7 +380,7 @@ def test_a_library_that_calls_what_we_do_not_know_keeps_openmp(monkeypatch):
 @with_library
 def test_the_library_calls_ours():
     places = Imports(load()).places
-    ours = own_team().functions
+    ours = own_team()
 
     called = {
         name: {ctypes.c_uint64.from_address(place).value for place in places[name]}

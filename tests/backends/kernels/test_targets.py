@@ -5,7 +5,7 @@ from stages import exported
 from targets import TARGETS, Recorded, check_for
 
 from demitasse.backends.kernels import elementwise, products
-from demitasse.backends.kernels.language import command_queue, compiler, team
+from demitasse.backends.kernels.language import command_queue, compiler, target, team
 from demitasse.backends.kernels.team.runtime import OURS
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -52,9 +52,9 @@ def test_kernels_are_linked_for_every_system(monkeypatch, architecture, widths):
 def test_a_register_of_the_system_is_noticed():
     """What the checks above are good for: without the feature, x18 is used."""
     monkeypatch = pytest.MonkeyPatch()
-    known = compiler.ARCHITECTURES["aarch64"]
+    known = target.ARCHITECTURES["aarch64"]
     with monkeypatch.context() as patch:
-        patch.setitem(compiler.ARCHITECTURES, "aarch64", known._replace(features=""))
+        patch.setitem(target.ARCHITECTURES, "aarch64", known._replace(features=""))
         with pytest.raises(AssertionError):
             check_for("aarch64", "darwin", "apple-m1", "many", many_words, ("many",))
     check_for("aarch64", "darwin", "apple-m1", "many", many_words, ("many",))

@@ -22,19 +22,8 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.kernel_cache import read_code, write_code
+from demitasse.backends.kernels.language import target
 from demitasse.backends.kernels.language.linker import link
-from demitasse.backends.kernels.language.target import (
-    ARCHITECTURES,
-    LINUX,
-    WINDOWS,
-    architecture,
-    is_x86,
-    processor_features,
-    processor_name,
-    processor_signature,
-    system,
-    triple,
-)
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
 
@@ -60,7 +49,7 @@ class Status:
         """Name of the processor, from Linux or else from LLVM."""
         if not self.ready:
             return ""
-        return processor_name() or str(_llvm().get_host_cpu_name())
+        return target.processor_name() or str(_llvm().get_host_cpu_name())
 
     def __str__(self) -> str:
         if not self.ready:
@@ -80,23 +69,23 @@ def _llvm() -> Any:
 
 @cache
 def _probed() -> Status:
-    machine = architecture()
+    machine = target.architecture()
     if not machine:
-        known = ", ".join(ARCHITECTURES)
-        reason = f"kernels are made for {known} not {platform.machine()}"
+        known = ", ".join(target.ARCHITECTURES)
+        reason = f"kernels are made for {known}, not {platform.machine()}"
         return Status(False, reason=reason)
     try:
         if find_spec("llvmlite") is None:
             return Status(False, reason="llvmlite is not here")
         import llvmlite
 
-        has = processor_features()
+        has = target.processor_features()
     except (ImportError, OSError) as error:  # the package, or the library in it
         return Status(False, reason=f"llvmlite is not here ({error})")
-    lacking = [name for name in ARCHITECTURES[machine].needed if name not in has]
+    lacking = [name for name in target.ARCHITECTURES[machine].needed if name not in has]
     if lacking:
         return Status(False, reason=f"the processor has no {', '.join(lacking)}")
-    reason = "" if system() == LINUX else _trial()
+    reason = "" if target.system() == target.LINUX else _trial()
     return Status(not reason, llvmlite.__version__, reason)
 
 
@@ -178,7 +167,7 @@ def _text(name: str, write: Callable[[Any], None]) -> str:
     finally:
         if was_enabled:
             gc.enable()
-    if system() == WINDOWS and not is_x86():  # x86-64 calls a function of the system's
+    if target.system() == target.WINDOWS and not target.is_x86():  # x86-64 calls a function
         text = text.replace("\n{\n", ' "probe-stack"="inline-asm"\n{\n')
     return text
 
@@ -196,13 +185,13 @@ def _dump(name: str, text: str) -> None:
 
 
 def _features() -> str:
-    known = _llvm().get_host_cpu_features().flatten(), ARCHITECTURES[architecture()].features
-    return ",".join(filter(None, known))
+    more = target.ARCHITECTURES[target.architecture()].features
+    return ",".join(filter(None, (_llvm().get_host_cpu_features().flatten(), more)))
 
 
 def _machine() -> Any:
     binding = _llvm()
-    return binding.Target.from_triple(triple()).create_target_machine(
+    return binding.Target.from_triple(target.triple()).create_target_machine(
         cpu=binding.get_host_cpu_name(), features=_features(), opt=LEVEL, jit=True
     )
 
@@ -211,8 +200,8 @@ def _digest(key: str) -> str:
     """Return the cache's digest of a key, this version of LLVM, and this processor."""
     import llvmlite
 
-    machine = processor_signature() or (_llvm().get_host_cpu_name(), _features())
-    made = (key, llvmlite.__version__, triple(), machine, LEVEL)
+    machine = target.processor_signature() or (_llvm().get_host_cpu_name(), _features())
+    made = (key, llvmlite.__version__, target.triple(), machine, LEVEL)
     return digest(repr(made).encode())
 
 

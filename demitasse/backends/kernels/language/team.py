@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from demitasse.backends.kernels.language import compiler
 from demitasse.backends.kernels.language.target import MACOS, WINDOWS, system
@@ -90,15 +90,7 @@ def openmp() -> Any:
     try:
         with runtime_environment():
             runtime = ctypes.CDLL("libgomp.so.1")
-        runtime.GOMP_parallel.argtypes = [
-            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint,
-        ]  # fmt: skip
-        runtime.GOMP_parallel.restype = None
-        runtime.omp_set_num_threads.argtypes = [ctypes.c_int]
-        runtime.omp_set_num_threads.restype = None
-        runtime.omp_set_dynamic.argtypes = [ctypes.c_int]
-        runtime.omp_set_max_active_levels.argtypes = [ctypes.c_int]
-    except (OSError, AttributeError):
+    except OSError:
         return None
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=partial(_end_workers, runtime), after_in_child=_note_fork)
@@ -139,41 +131,32 @@ def check_workers() -> None:
         raise DeviceError(message)
 
 
-class Team(NamedTuple):
-    """The thread team.
-
-    Attributes:
-        functions: Addresses of the team's functions, by their names in OpenMP.
-        prepare: Function that starts the helpers for a number of parts. Its result is 0 unless the
-            system refuses threads.
-        address: Address of the teams' shared memory.
-    """
-
-    functions: dict[str, int]
-    prepare: Any
-    address: int
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 
 @cache
-def own_team() -> Team:
-    """Return the process's team, created by the first call."""
+def own_team() -> dict[str, int]:
+    """Return the addresses of the team's functions and memory; the first call creates the team.
+
+    Functions of OpenMP have their names there. "prepare" starts the helpers for a number of parts;
+    its result is 0 unless the system refuses threads.
+    """
     from demitasse.backends.kernels.team.runtime import OURS, allocate_teams, clear_teams
 
     outside, key = _system_functions()
     teams = allocate_teams(key)
-    call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
     helpers: list[Any] = []
-    start_helper = call(lambda team: _start(helpers[0], team))
+    start_helper = _CALL(lambda team: _start(helpers[0], team))
     outside |= {"state": teams, "start_helper": function_address(start_helper)}
     own = compiler.linked("team", _write, (*OURS.values(), "prepare", "helper"), outside)
-    helpers += call(own["helper"]), start_helper  # which compiled code calls to the end
+    helpers += _CALL(own["helper"]), start_helper  # which compiled code calls to the end
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(helpers))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=partial(clear_teams, teams))
-    functions = {name: own[ours] for name, ours in OURS.items()}
+    own |= {name: own[ours] for name, ours in OURS.items()} | {"state": teams}
     if system() == WINDOWS:  # touches the pages of large stack frames
-        functions["__chkstk"] = function_address(ctypes.CDLL("ntdll")["__chkstk"])
-    return Team(functions, call(own["prepare"]), teams)
+        own["__chkstk"] = function_address(ctypes.CDLL("ntdll")["__chkstk"])
+    return own
 
 
 def _start(helper: Any, address: int) -> int:
@@ -239,7 +222,7 @@ def functions() -> dict[str, int]:
     """Return the addresses of the functions that kernels call, by name."""
     if _Library.regions:
         return {name: function_address(getattr(_Library.runtime, name)) for name in FUNCTIONS}
-    return own_team().functions
+    return own_team()
 
 
 def function_address(function: Any) -> int:
@@ -273,7 +256,7 @@ def prepare(threads: int) -> None:
     if threads < 2:
         return
     if not _Library.regions:
-        if own_team().prepare(threads):
+        if _CALL(own_team()["prepare"])(threads):
             reason = f"{threads} are needed for one operation"
             raise no_threads(reason)
         return

@@ -59,7 +59,7 @@ def _replace_imports(library: Any) -> str:
         unknown -= OURS.keys() | HARMLESS
         if unknown:
             return f"the library calls {', '.join(sorted(unknown))}"
-        imports.replace(team.own_team().functions)
+        imports.replace({name: team.own_team()[name] for name in OURS})
     except (OSError, LookupError, AttributeError, MemoryError) as error:
         return repr(error)
     return ""

@@ -14,15 +14,8 @@ from typing import Any
 
 from llvmlite import ir
 
+from demitasse.backends.kernels.language import target
 from demitasse.backends.kernels.language.kernel import INDEX, Routine
-from demitasse.backends.kernels.language.target import (
-    ARCHITECTURES,
-    MACOS,
-    WINDOWS,
-    architecture,
-    is_x86,
-    system,
-)
 from demitasse.backends.kernels.language.words import (
     INT,
     WORD,
@@ -106,11 +99,11 @@ class Function(Routine):
         The timeout is below a second; 0 for none.
         """
         place = self.shared(field)
-        if system() == WINDOWS:
+        if target.system() == target.WINDOWS:
             compared = self.local(0)
             self.store(value, compared)
             self.call("wait", place, compared, INT, -(-nanoseconds // MILLISECOND) or ENDLESS)
-        elif system() == MACOS:
+        elif target.system() == target.MACOS:
             self.call("wait", COMPARE_AND_WAIT, place, value, nanoseconds // 1000)
         else:
             until = self.local(0, nanoseconds) if nanoseconds else 0
@@ -119,16 +112,16 @@ class Function(Routine):
     def wake(self, field: Field, count: Word | int) -> None:
         """Wake up to ``count`` threads that sleep on a field, or all if ``count`` varies."""
         place, one = self.shared(field), count == 1
-        if system() == WINDOWS:
+        if target.system() == target.WINDOWS:
             self.call("wake_one" if one else "wake", place)
-        elif system() == MACOS:
+        elif target.system() == target.MACOS:
             self.call("wake", COMPARE_AND_WAIT | (0 if one else WAKE_ALL), place, 0)
         else:
             self.call("wake", self._futex, place, WAKE, count, 0, 0, 0)
 
     @property
     def _futex(self) -> int:
-        return ARCHITECTURES[architecture()].futex
+        return target.ARCHITECTURES[target.architecture()].futex
 
     def ring(self, count: Word | int) -> None:
         """Wake up to ``count`` sleeping helpers."""
@@ -193,7 +186,7 @@ class Function(Routine):
 
     def now(self) -> Word:
         """Return the time in ticks."""
-        if is_x86():
+        if target.is_x86():
             return Word(self._b, call_function(self._b, "llvm.readcyclecounter", WORD))
         count, frequency = (self._register(name) for name in ("CNTVCT_EL0", "CNTFRQ_EL0"))
         return count * (self.word(TICKS) // frequency)
@@ -217,7 +210,7 @@ class Function(Routine):
 
     def pause(self) -> None:
         """Write the processor's spin-wait hint."""
-        if is_x86():
+        if target.is_x86():
             call_function(self._b, "llvm.x86.sse2.pause", ir.VoidType())
         else:
             call_function(self._b, "llvm.aarch64.isb", ir.VoidType(), ir.Constant(INDEX, 15))
