@@ -448,6 +448,16 @@ def _arm64_python(session: nox.Session) -> Path:
 
 
 @nox.session
+def targets(session: nox.Session) -> None:
+    """Compile and link all kernels for Windows and macOS, on x86-64 and aarch64 (ten minutes)."""
+    install(session, "test")
+    for architecture, widths in (("aarch64", "4"), ("x86_64", "8,16")):
+        pytest(session, "tests/backends/kernels", f"--targets={architecture}", "-n0",
+               "--deselect=tests/backends/kernels/test_compiler.py",
+               KERNEL_TEST_WIDTHS=widths)  # fmt: skip
+
+
+@nox.session
 def guard(session: nox.Session) -> None:
     """Run all kernels on memory against inaccessible pages, at every width of vectors."""
     install(session, "test")

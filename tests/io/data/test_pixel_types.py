@@ -4,7 +4,6 @@ import struct
 import zlib
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,6 +17,8 @@ from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.images.codecs import read_image
 from demitasse.io.data.imageset import ImageSet, convert_imageset
 from demitasse.io.proto import Datum
+
+cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed")
 
 RNG = np.random.default_rng(1)
 H, W = 12, 18
