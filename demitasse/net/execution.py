@@ -27,7 +27,7 @@ from demitasse.memory.sides import any_live_view, viewed_memories
 from demitasse.memory.transfers import Guard, current_guard, transfer_mode
 from demitasse.net.build import initialize_parameters
 from demitasse.net.debug import log_backward, log_forward, log_totals
-from demitasse.net.graph_capture import CapturablePasses, count_sources, layer_blocker
+from demitasse.net.graph_capture import CapturableWork, GraphCapture, count_sources, layer_blocker
 from demitasse.net.labels import LabelCheck
 from demitasse.net.memory_usage import suggest_batch_size
 from demitasse.net.rollback import StatefulBlobs
@@ -361,10 +361,11 @@ class Execution:
         stateless = not (self._draws or self._rolled_back or self.passes.stateful_blobs.any)
         self._may_replay = stateless  # otherwise calls alone are not all of a pass
         self._labels = LabelCheck(structure)
-        self._captured_forward = CapturablePasses(self, backward=False)
-        # The first passes after cleared gradients clear them on the device; the others add to them.
-        self._captured_first = CapturablePasses(self, backward=True)
-        self._captured_more = CapturablePasses(self, backward=True)
+        # The first passes after cleared gradients write them on the device; the others add to them.
+        self._captured_forward, self._captured_first, self._captured_more = (
+            GraphCapture(self, f"{kind} passes", self.memories)
+            for kind in ("forward", "training", "training")
+        )
 
     @property
     def device(self) -> Device:
@@ -380,6 +381,11 @@ class Execution:
     def pass_counter(self) -> PassCounter:
         """The net's pass counter."""
         return self._context.pass_counter
+
+    @property
+    def checks_labels(self) -> bool:
+        """True if labels are checked after every pass, whatever the loss."""
+        return bool(self._labels.metrics)
 
     # -- passes --------------------------------------------------------------------------------
 
@@ -438,7 +444,7 @@ class Execution:
         """
         whole = (first, last) == (0, self.passes.last)
         if whole and wait and self.device.backend.queues and self._captured_forward.ready():
-            return self._launch(self._captured_forward, "forward")
+            return self._launch(self._captured_forward, "forward", backward=False)
         with self.exclusive("forward"), self._rollback_on_error():
             terms = self.passes.forward(first, last)
             loss = self._loss(total(terms, self.device), first, last)
@@ -449,18 +455,26 @@ class Execution:
         return loss
 
     def _launch_training(self) -> Loss | None:
-        """Run forward and backward by ``CapturablePasses``; None where nothing was done."""
+        """Run forward and backward, launched as one if possible; None where nothing was done."""
         if not self.device.backend.queues or self.plan.completed is not None:
             return None  # each layer's gradients are asked for one by one
         params = self._structure.learnable_params
         cleared = all(blob.diff_memory.cleared for blob in params)
         captured = self._captured_first if cleared else self._captured_more
-        return self._launch(captured, "forward and backward") if captured.ready() else None
+        if not captured.ready():
+            return None
+        return self._launch(captured, "forward and backward", backward=True)
 
-    def _launch(self, captured: CapturablePasses, doing: str) -> Loss:
-        """Run all layers by ``CapturablePasses``; wait for the loss."""
+    def _launch(self, captured: GraphCapture, doing: str, *, backward: bool) -> Loss:
+        """Run the layers that bring data in, then all others by ``captured``; wait for the loss."""
+        rest = partial(self.queue_rest, backward=backward)
+
+        def run() -> Array | None:
+            self.queue_sources()
+            return captured.run(CapturableWork(rest, rest))
+
         with self.exclusive(doing), self._rollback_on_error():
-            loss = self.finish_pass(self.passes.run_all(captured.run))
+            loss = self.finish_pass(self.passes.run_all(run))
             loss.wait()
         return loss
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
@@ -212,25 +211,3 @@ class GraphCapture:
             text = "%s are queued kernel by kernel, not launched as one: %s."
             log.info(text, self._what.capitalize(), why)
             self._logged.add(why)
-
-
-class CapturablePasses:
-    """Whole passes of a net: layer by layer at first, later launched as one.
-
-    The layers that bring data in run before a launch and are not captured.
-    """
-
-    def __init__(self, execution: Execution, *, backward: bool) -> None:
-        self._execution, self._backward = execution, backward
-        what = "training passes" if backward else "forward passes"
-        self._capture = GraphCapture(execution, what, execution.memories)
-
-    def ready(self) -> bool:
-        """Return whether the next passes are to be done by ``run``; else they are to be queued."""
-        return self._capture.ready()
-
-    def run(self) -> Array | None:
-        """Run all layers; return the loss, (), which the next run overwrites, or None."""
-        self._execution.queue_sources()
-        rest = partial(self._execution.queue_rest, backward=self._backward)
-        return self._capture.run(CapturableWork(rest, rest))

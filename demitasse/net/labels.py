@@ -27,7 +27,7 @@ class LabelCheck:
         self._structure = structure
         layers = list(enumerate(structure.layers))
         self._losses = [index for index, layer in layers if isinstance(layer, LossLayer)]
-        self._metrics = [index for index, layer in layers if isinstance(layer, Accuracy)]
+        self.metrics = [index for index, layer in layers if isinstance(layer, Accuracy)]
 
     def after_pass(self, first: int, last: int, loss: float) -> None:
         """Check the labels of losses, if the loss is NaN, and the labels of accuracies (DataError).
@@ -39,7 +39,7 @@ class LabelCheck:
             for index in self._losses:
                 if first <= index <= last:
                     self._check(index)
-        for index in self._metrics:
+        for index in self.metrics:
             labels = self._structure.blob_list[self._structure.bottom_ids(index)[LABELS]]
             if first <= index <= last and labels.data_memory.head in AT_HOST:
                 self._check(index)

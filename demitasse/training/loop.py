@@ -19,7 +19,8 @@ all.
 A device that queues its work does not wait for the loss between 5 and 8: it queues the update, too,
 with the loss as a guard. If the loss is NaN or infinite, the device changes nothing, and the host
 reads the loss later. Where the device can, passes and update are captured as one graph, and
-replayed from then on.
+replayed from then on. The host then prepares the next iteration before it reads the loss. If that
+is NaN or infinite, both iterations are undone, and the first is made again.
 
 Source: Caffe, ``Solver::Step`` in ``src/caffe/solver.cpp``.
 """
@@ -30,7 +31,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.updates import PreparedUpdate
@@ -52,6 +53,18 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
+class _NotFinite(Exception):  # noqa: N818 - not an error: the iterations are undone
+    """The loss of the last iteration is NaN or infinite; the present one is not queued."""
+
+
+class _Unread(NamedTuple):
+    """The loss of a complete iteration, and functions that record it and undo the iteration."""
+
+    loss: Loss
+    record: Callable[[float], None]
+    undo: Callable[[], None]
+
+
 class TrainingLoop:
     """Runs the steps of a solver; see the module's docstring."""
 
@@ -66,7 +79,10 @@ class TrainingLoop:
         self._solver, self._run = solver, run
         self._checkpointer, self._requests = checkpointer, requests
         self._custom_update = custom_update
-        self._queued = QueuedIteration(run)
+        self._queued = QueuedIteration(run, self._read_last)
+        self._unread: _Unread | None = None
+        self._losses: list[float] = []  # those that the present step has read, of steps before
+        self._last = 0  # losses are read at once where no step follows before this iteration
         self.rollback_end: Callable[[], None] = nothing
         """Undoes all that followed the last update, e.g. a last test."""
 
@@ -74,26 +90,39 @@ class TrainingLoop:
         """Make so many updates, or fewer if a test or a request ends the run."""
         solver, run = self._solver, self._run
         self._checkpointer.check_consistent(solver.iter)
-        last = solver.iter + iterations
+        last = self._last = solver.iter + iterations
         solver.stopped = solver.early_stopped = False
         self.rollback_end = nothing
         if iterations > 0 and (run.param.snapshot or run.monitor.keeps_best):
             self._checkpointer.lock_prefix()
         run.report.start(run.net, solver.iter)
-        while solver.iter < last and self._step():
-            request = run.team.agree_on_request(self._requests.next())
-            if request == "snapshot" or is_due(run.param.snapshot, solver.iter):
-                self.write_snapshot()
-            if request == "stop":
-                solver.stopped = True
-                break
+        try:
+            while solver.iter < last and self._step():
+                request = run.team.agree_on_request(self._requests.next())
+                if request:
+                    self._settle()
+                if request == "snapshot" or is_due(run.param.snapshot, solver.iter):
+                    self.write_snapshot()
+                if request == "stop":
+                    solver.stopped = True
+                    break
+        finally:
+            self._settle()
 
     def _step(self) -> bool:
         """Make one step, completely or not at all; return False if a test ended the run."""
         solver, run = self._solver, self._run
-        iteration, test = solver.iter, is_due(run.param.test_interval, solver.iter)
-        test = test and (iteration > 0 or run.param.test_initialization)
-        rollback = self._checkpointer.resumable.savepoint(test=test)
+        test = is_due(run.param.test_interval, solver.iter)
+        test = test and (solver.iter > 0 or run.param.test_initialization)
+        if test or solver.on_start or not self._can_queue_update():
+            self._settle()
+        iteration, self._losses = solver.iter, []
+        undo, losses = self._checkpointer.resumable.savepoint(test=test), self._losses
+
+        def rollback() -> None:
+            undo()
+            run.report.losses.extend(losses)
+
         try:
             cleared = bool(solver.on_start) or not self._can_queue_update()
             if cleared:
@@ -113,11 +142,34 @@ class TrainingLoop:
                 for callback in solver.on_gradients_ready:
                     callback()
                 solver.apply_update()
+        except _NotFinite:
+            rollback()
+            self._settle()
         except BaseException:
             if solver.iter == iteration:
                 rollback()
             raise
         return True
+
+    def _read_last(self) -> None:
+        """Read the loss of the last iteration, unless it was read; _NotFinite for NaN."""
+        if self._unread is not None:
+            value = self._unread.loss.wait()
+            if not math.isfinite(value):
+                raise _NotFinite
+            self._unread.record(value)
+            self._losses.append(value)
+            self._unread = None
+
+    def _settle(self) -> None:
+        """Read the loss of the last iteration; if it is not finite, make the iteration again."""
+        try:
+            self._read_last()
+        except _NotFinite:
+            unread, self._unread, self._last = self._unread, None, 0
+            if unread is not None:
+                unread.undo()
+                self._step()
 
     def update(self) -> None:
         """Change the weights by the gradients of the net, and count the iteration."""
@@ -151,6 +203,20 @@ class TrainingLoop:
             and not (is_due(run.param.display, solver.iter) and run.param.debug_info)
         )
 
+    def _may_read_later(self) -> bool:
+        """Return whether the loss may be read when the next iteration is prepared."""
+        solver, run = self._solver, self._run
+        param, following = run.param, solver.iter + 1
+        return (
+            self._queued.launched
+            and run.net.device.backend.mutable
+            and following < self._last
+            and not is_due(param.display, solver.iter)
+            and not is_due(param.snapshot, following)
+            and not is_due(param.test_interval, following)
+            and not run.net.execution.checks_labels
+        )
+
     def _queue_update(self, rollback: Callable[[], None], *, cleared: bool) -> bool:
         """Queue the passes and the update, and read the loss; return False if all was undone.
 
@@ -160,20 +226,30 @@ class TrainingLoop:
         """
         solver, run, iteration = self._solver, self._run, self._solver.iter
         run.net.debug_info = False
+        before = solver.lr, solver.current_step
         launch = self._queued.begin(cleared=cleared)
+
+        def undo() -> None:
+            rollback()
+            solver.iter, (solver.lr, solver.current_step) = iteration, before
+
         with run.net.lock, Uninterrupted():
             self._checkpointer.check_consistent(iteration)
             rate, step = scheduled_rate(run, iteration, solver.current_step)
             self._checkpointer.inconsistent = True
-            loss = launch(rate, iteration)
+            record = partial(record_loss, run, iteration=iteration, rate=solver.lr)
             try:
-                if run.param.iter_size > 1 and not math.isfinite(loss.wait()):
+                loss, value = launch(rate, iteration), 0.0
+                if self._may_read_later():
+                    self._unread = _Unread(loss, record, undo)
+                elif run.param.iter_size > 1 and not math.isfinite(loss.wait()):
                     self._checkpointer.inconsistent = False
                     rollback()
                     return False
-                value = loss.read()
-                record_loss(run, value, iteration, solver.lr)
-            except (DataError, NetError):
+                else:
+                    value = loss.read()
+                    record(value)
+            except (DataError, NetError, _NotFinite):
                 self._checkpointer.inconsistent = False
                 raise
             if not math.isfinite(value):
@@ -263,7 +339,7 @@ def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None
     """
     run.net.debug_info = is_due(run.param.display, iteration) and run.param.debug_info
     loss = run.team.forward_backward(run.net, run.param.iter_size)
-    record_loss(run, loss, iteration, rate)
+    record_loss(run, loss, iteration=iteration, rate=rate)
     display(run, iteration)
 
 
@@ -274,7 +350,7 @@ def display(run: TrainingContext, iteration: int) -> None:
         run.report.log_wait_times(iteration, run.team.wait_times)
 
 
-def record_loss(run: TrainingContext, loss: float, iteration: int, rate: float) -> None:
+def record_loss(run: TrainingContext, loss: float, *, iteration: int, rate: float) -> None:
     """Add the loss of an iteration to the report, and check that it is finite (NetError)."""
     run.report.losses.append(loss)
     run.nonfinite.check_loss(loss, run, iteration, rate)
@@ -288,10 +364,13 @@ The update is guarded by the loss: if that is NaN or infinite, nothing changes.
 
 
 class QueuedIteration:
-    """Queues the passes and the update of an iteration; replays them as one graph if possible."""
+    """Queues the passes and the update of an iteration; replays them as one graph if possible.
 
-    def __init__(self, run: TrainingContext) -> None:
-        self._run = run
+    ``before`` is called once an iteration is prepared, before its passes are queued or launched.
+    """
+
+    def __init__(self, run: TrainingContext, before: Callable[[], None]) -> None:
+        self._run, self._before = run, before
         self._capture = GraphCapture(run.net.execution, "iterations", self._memories)
         self._update: PreparedUpdate | None = None
 
@@ -309,6 +388,7 @@ class QueuedIteration:
         constants = updater.numbers(param, 0.0, 0), updater.multipliers(), updater.moved()
         if self._capture.ready(param.clip_gradients, param.iter_size, constants):
             return partial(self._replay_or_capture, self._load_batches())
+        self._before()
         if repeats:
             run.net.clear_param_diffs()
         if several:
@@ -333,6 +413,11 @@ class QueuedIteration:
         execution.queue_sources()
         return batches
 
+    @property
+    def launched(self) -> bool:
+        """True if the last iteration was launched as one."""
+        return self._capture.repeats
+
     def _replay_or_capture(self, batches: list[list[Array]], rate: float, iteration: int) -> Loss:
         """Queue everything after the data layers."""
         run = self._run
@@ -355,13 +440,17 @@ class QueuedIteration:
             self._update.queue()
             return loss
 
+        def clear() -> None:
+            self._before()
+            net.clear_param_diffs()
+
         def update_inputs() -> None:
             if self._update is not None:
                 self._update.write(updater.updates(numbers))
+            self._before()
 
         work = CapturableWork(
-            queue, record, (numbers.rate, numbers.correction, batches), update_inputs,
-            net.clear_param_diffs,
+            queue, record, (numbers.rate, numbers.correction, batches), update_inputs, clear
         )  # fmt: skip
         loss = self._capture.run(work)
         return net.execution.finish_pass(loss, param.iter_size)

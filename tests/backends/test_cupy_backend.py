@@ -14,7 +14,7 @@ from expect_error import expect_error
 from demitasse import errors
 from demitasse.backends import ops
 from demitasse.backends.cupy import CupyBackend
-from demitasse.backends.cupy.library import gpu as gpu_engine
+from demitasse.backends.cupy.library import engine as gpu_engine
 from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings

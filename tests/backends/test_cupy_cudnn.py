@@ -27,7 +27,7 @@ from demitasse.backends.cupy.library import cudnn_library
 from demitasse.backends.cupy.library.convolutions import Convolution
 from demitasse.backends.cupy.library.cudnn import Choice, Cudnn
 from demitasse.backends.cupy.library.cudnn_library import status
-from demitasse.backends.cupy.library.gpu import GpuEngine
+from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.kernel_cache import folder
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry, Window
@@ -356,7 +356,7 @@ class TestFallback:
             CudnnEngine()
 
     def test_the_setting(self):
-        engine = object.__new__(GpuEngine)
+        engine = object.__new__(Engine)
 
         with settings.override(cudnn=False), expect_error(Declined, mentions="cudnn"):
             engine.prepare_convolution(CONVOLUTION)

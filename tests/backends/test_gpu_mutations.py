@@ -9,7 +9,7 @@ from gpu.errors import Misuse
 
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library import engine
-from demitasse.backends.cupy.library.gpu import GpuEngine
+from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.uploads import InFlightCopies
 from demitasse.blob import Blob
 from demitasse.core.device import Device
@@ -61,7 +61,7 @@ def launching():
     with backend.enter():
         x = backend.asarray(np.array([-1, 2, -3, 4], "float32"))
         y = backend.engine.empty(4, "float32")
-        GpuEngine(backend._cupy, backend.array_device).elementwise(
+        Engine(backend._cupy, backend.array_device).elementwise(
             "activation", "relu", "float32", 4, 0.5
         )(x, y)
         assert y.get().tolist() == [-0.5, 2, -1.5, 4]
@@ -90,16 +90,16 @@ def wide_numbers(monkeypatch):
 
 
 def one_number_less(monkeypatch):
-    right = GpuEngine.function
+    right = Engine.function
     monkeypatch.setattr(
-        GpuEngine, "function", lambda self, *given: right(self, *given[:-1], given[-1][:-1])
+        Engine, "function", lambda self, *given: right(self, *given[:-1], given[-1][:-1])
     )
 
 
 def numbers_in_another_order(monkeypatch):
-    right = GpuEngine.function
+    right = Engine.function
     monkeypatch.setattr(
-        GpuEngine, "function", lambda self, *given: right(self, *given[:-1], given[-1][::-1])
+        Engine, "function", lambda self, *given: right(self, *given[:-1], given[-1][::-1])
     )
 
 

@@ -25,9 +25,9 @@ from gpu.host import Kernels, kernels
 
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
-from demitasse.backends.cupy.library.convolutions import Convolution, Prepared, Rival
+from demitasse.backends.cupy.library.convolutions import Convolution, Rival
 from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product
-from demitasse.backends.cupy.library.cudnn import Cudnn
+from demitasse.backends.cupy.library.cudnn import Cudnn, Executable
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch, source
 from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
@@ -57,6 +57,8 @@ class HostEngine(Engine):
     """
 
     cudnn: Cudnn | None = None
+    input_updates: list[Callable[[], None]] | None = None
+    nbytes = 0
 
     def __init__(self, grid: Grid | None = None) -> None:
         self.grid = Grid(1, 1) if grid is None else grid
@@ -123,7 +125,9 @@ class HostEngine(Engine):
         assert all(x.flags.c_contiguous and x.dtype == dtype for x in (a, b, out))
         self.do(lambda: self._handle.multiply(product, *(x.ctypes.data for x in (a, b, out))))
 
-    def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
+    def prepare_convolution(
+        self, convolution: Convolution, rival: Rival | None = None
+    ) -> Executable:
         if self.cudnn is None:
             raise Declined("no cuDNN on the host")
         return self.cudnn.prepare(convolution, rival)

@@ -1,6 +1,7 @@
 """Iterations that are recorded once and then launched as one, against those queued one by one."""
 
 import logging
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from demitasse import Solver
 from demitasse.backends.recording import NotRecorded
 from demitasse.blob import Blob
 from demitasse.core.config import settings
-from demitasse.errors import DeviceError, ErrorCode, NetError
+from demitasse.errors import DataError, DeviceError, ErrorCode, NetError
+from demitasse.net.execution import Execution, Loss
+from demitasse.plan.replay import Replay
 
 NET = """
 name: "small"
@@ -300,9 +303,121 @@ def test_another_loss_that_is_no_number_is_warned_of(make, caplog):
         solver.step(2)
 
     with caplog.at_level(logging.WARNING):
-        check(make, run, times=4)
+        check(make, run, times=5)  # the first of the two is launched again
 
     assert caplog.text.count("nan at iteration 4") == 2
+
+
+class TestLossesThatAreReadLater:
+    """Further iterations follow, so the next one is prepared before the loss is read."""
+
+    @pytest.fixture
+    def done(self, monkeypatch):
+        """What is done in turn."""
+        done = []
+
+        def noted(kind, name, what):
+            method = getattr(kind, name)
+            monkeypatch.setattr(kind, name, lambda *a, **k: (done.append(what), method(*a, **k))[1])
+
+        noted(Execution, "queue_sources", "load")
+        noted(Loss, "_to_host", "read")
+        noted(Replay, "play", "launch")
+        return done
+
+    def test_the_next_iteration_is_prepared_before(self, make, done):
+        solver = make()
+        solver.step(4)
+        done.clear()
+
+        solver.step(3)
+
+        assert done == ["load", "launch", *2 * ["load", "read", "launch"], "read"]
+
+    @pytest.mark.parametrize(
+        "fields",
+        ["display: 1", "test_interval: 1 test_iter: 1", 'snapshot: 1 snapshot_prefix: "s"'],
+    )
+    def test_it_is_read_before_what_needs_it(self, make, done, fields):
+        solver = make(fields)
+        solver.step(4)
+        done.clear()
+
+        solver.step(3)
+
+        assert done.count("launch") >= 3
+        assert {after for one, after in pairwise(done) if one == "launch"} == {"read"}
+
+    def spoiled(self, solver, at, value):
+        """Give one iteration data that are no numbers, or labels that are no classes; or fail."""
+        data = solver.net.layers[0]
+        ran = data.forward
+
+        def forward(bottom, top):
+            ran(bottom, top)
+            if solver.iter == at and isinstance(value, Exception):
+                raise value
+            if solver.iter == at:
+                blob = top[0] if np.isnan(value) else top[1]
+                blob.mutable_cpu_data().reshape(-1)[:2] = value
+
+        data.forward = forward
+
+    @pytest.mark.parametrize("at", [4, 6, 7])
+    @pytest.mark.parametrize("fields", ["", "average_loss: 3 momentum: 0.9"])
+    @pytest.mark.parametrize(
+        ("value", "error", "mentions"),
+        [
+            (float("nan"), NetError, "top 'data'"),
+            (9, DataError, "label 9"),
+            (RuntimeError("no data"), RuntimeError, "no data"),
+        ],
+    )
+    def test_an_error_leaves_the_run_before_its_iteration(
+        self, make, at, fields, value, error, mentions
+    ):
+        def run(solver):
+            whole = solver.net.layers[0].forward
+            self.spoiled(solver, at, value)
+            with pytest.raises(error, match=mentions):
+                solver.step(12)
+            assert solver.iter == at
+            solver.net.layers[0].forward = whole
+            solver.net.blobs["label"].mutable_cpu_data().fill(1)
+            solver.step(3)
+
+        launched = make(fields, on_nonfinite="raise")
+        run(launched)
+        with settings.override(cuda_graphs="off"):
+            queued = make(fields, on_nonfinite="raise")
+            run(queued)
+
+        assert_same(state(launched), state(queued))
+
+    @pytest.mark.parametrize("at", [4, 7])
+    def test_a_bad_loss_is_warned_of_and_the_run_goes_on(self, make, at, caplog):
+        def run(solver):
+            self.spoiled(solver, at, float("nan"))
+            solver.step(9)
+
+        with caplog.at_level(logging.WARNING):
+            launched = make("average_loss: 2")
+            run(launched)
+            with settings.override(cuda_graphs="off"):
+                queued = make("average_loss: 2")
+                run(queued)
+
+        assert_same(state(launched), state(queued))
+        assert caplog.text.count(f"nan at iteration {at}") == 2
+
+    def test_a_request_comes_after_the_last_loss(self, make):
+        def run(solver):
+            solver.step(3)
+            solver.request("stop")
+            solver.step(5)
+            solver.step(4)
+
+        check(make, run, "average_loss: 3", times=2 + 4)
 
 
 MOVED = """

@@ -18,8 +18,8 @@ from demitasse.backends.arrays import Array, Event, address
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
+from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.failures import failures
-from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.memory_pools import Pools, pinned_memory, properties
 from demitasse.backends.cupy.library.nccl import NcclConnector
 from demitasse.backends.cupy.library.recorder import GraphRecorder
@@ -205,9 +205,9 @@ class CupyBackend(Backend):
             return fuse(self.engine, chain, at, steps)
 
     @cached_property
-    def engine(self) -> GpuEngine:
+    def engine(self) -> Engine:
         """Kernels, matrix products and scratch memory of this GPU."""
-        return GpuEngine(self._cupy, self.array_device)
+        return Engine(self._cupy, self.array_device)
 
     @cached_property
     def updates(self) -> Updates:

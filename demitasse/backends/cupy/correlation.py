@@ -14,13 +14,9 @@ from functools import cached_property, partial
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.convolutions import (
-    Convolution,
-    Prepared,
-    Result,
-    rounds_to_tf32,
-)
+from demitasse.backends.cupy.library.convolutions import Convolution, Result, rounds_to_tf32
 from demitasse.backends.cupy.library.cublas import Product
+from demitasse.backends.cupy.library.cudnn import Executable
 from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.cupy.sums import Total
 from demitasse.backends.step import Declined, decline_if
@@ -308,7 +304,7 @@ class LibraryCorrelation:
         bias: bool,
     ) -> None:  # fmt: skip
         self.engine, self.dtype, self.g = engine, dtype, geometry
-        self._prepared = dict[Result, Prepared]()
+        self._prepared = dict[Result, Executable]()
         self._adds_bias = False
         """True if the library adds the bias, too."""
         reasons = dict[str, None]()
@@ -381,7 +377,7 @@ class LibraryCorrelation:
     def _own(self) -> Correlation:
         return Correlation(self.engine, self.g, self.dtype)
 
-    def _prepare(self, convolution: Convolution) -> Prepared:
+    def _prepare(self, convolution: Convolution) -> Executable:
         """Return a product by the library, unless it takes more time."""
         slower = best_as_products(convolution, tf32=rounds_to_tf32())
         why = "matrix products take less time than the plan that cuDNN recommends"

@@ -7,7 +7,7 @@ the image forward.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.windows import ConvGeometry, Shape
@@ -59,20 +59,3 @@ def rounds_to_tf32() -> bool:
 
 Rival = Callable[[Array, Array, Array], None]
 """Queues the same product by other code; called with the image, the weight and the maps."""
-
-
-class Prepared(Protocol):
-    """A convolution that a library is ready to run."""
-
-    @property
-    def code(self) -> str:
-        """Name of the code: "cuDNN:67"."""
-
-    @property
-    def workspace(self) -> int:
-        """Scratch memory that a run needs, in bytes."""
-
-    def run(
-        self, image: Array, weight: Array, maps: Array, bias: Array | None, workspace: Array
-    ) -> None:
-        """Queue the convolution without allocating memory or waiting."""

@@ -27,7 +27,7 @@ from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
 
 if TYPE_CHECKING:
-    from demitasse.backends.cupy.library.gpu import GpuEngine
+    from demitasse.backends.cupy.library.engine import Engine
 
 NUMBERS = {"image": 1, "weight": 2, "maps": 3, "bias": 4}  # numbers of the tensors
 MOST_AXES = 3  # spatial axes that cuDNN knows, at most
@@ -318,7 +318,7 @@ class Cudnn:
         Declined: cuDNN or its frontend cannot be loaded, or does not know the GPU.
     """
 
-    def __init__(self, device: GpuEngine, number: int) -> None:
+    def __init__(self, device: Engine, number: int) -> None:
         self._frontend, self.device, self._local = cudnn(), device, threading.local()
         self._idle: list[Any] = []
         try:
@@ -368,7 +368,7 @@ class Cudnn:
 
 @dataclass(frozen=True)
 class Executable:
-    """A graph with a plan."""
+    """A graph with a plan, by the number of its engine; ``workspace`` is in bytes."""
 
     library: Cudnn
     graph: Any
@@ -377,13 +377,13 @@ class Executable:
 
     @property
     def code(self) -> str:
-        """Name and engine."""
+        """Name of the code: "cuDNN:67"."""
         return f"cuDNN:{self.engine}"
 
     def run(
         self, image: Array, weight: Array, maps: Array, bias: Array | None, workspace: Array
     ) -> None:
-        """Queue it on the stream that is current."""
+        """Queue the convolution on the current stream, without allocating memory or waiting."""
         address = self.library.device.address
         arrays = (image, weight, maps, *(() if bias is None else (bias,)))
         tensors = {number: address(array) for number, array in enumerate(arrays, start=1)}

@@ -1,20 +1,26 @@
 """Engine of the Steps on a GPU: kernels by name, products, scratch memory, device scalars."""
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.convolutions import Convolution, Prepared, Rival
-from demitasse.backends.cupy.library.cublas import Product
+from demitasse.backends.arrays import Array, Event
+from demitasse.backends.cupy.library.convolutions import Convolution, Rival
+from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product, load
+from demitasse.backends.cupy.library.cudnn import Cudnn, Executable
+from demitasse.backends.cupy.library.memory_pools import pinned_memory
+from demitasse.backends.cupy.library.uploads import InFlightCopies
+from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
+from demitasse.backends.step import decline_if
 from demitasse.backends.storage import ARRAYS, array_dtype
+from demitasse.core.config import settings
 
 FAMILIES = (
     "activation", "batch_norm", "conv", "elementwise", "function", "input", "loss", "lrn", "pool",
@@ -23,6 +29,16 @@ FAMILIES = (
 
 MOST_THREADS = 512
 """Most threads in a block that adds up or compares; ``common.cuh`` has the same number."""
+
+CUBLAS_WORKSPACE = 32 << 20
+"""Bytes of workspace for matrix products; what NVIDIA recommends for Hopper."""
+
+ALIGNMENT = 256  # bytes that the beginning of every scratch array is a multiple of
+
+STREAMS = 4
+"""For how many streams a thread keeps scratch memory, and cuBLAS handles with their workspace."""
+
+TIMED = 5  # repetitions of a timed piece of work
 
 REAL = {"float32": "float", "float64": "double"}
 
@@ -65,12 +81,34 @@ class Grid:
     threads: int
 
 
-class _OfThread(threading.local):
-    input_updates: list[Callable[[], None]] | None = None
+class _Local(threading.local):
+    """Scratch memory and handles of each thread by stream.
+
+    Those of streams that were not used for long go: what is queued on a stream keeps its memory,
+    which cupy's pool gives to later work on the same stream only.
+
+    Attributes:
+        home: The stream that a capture replaces, or None.
+        input_updates: Copies of numbers of the host before each replay; None without a capture.
+    """
+
+    def __init__(self) -> None:
+        self.home: Any = None
+        self.input_updates: list[Callable[[], None]] | None = None
+        self.scratch: LRUCache[Array] = LRUCache(STREAMS)
+        self.handles: LRUCache[tuple[Handle, Array]] = LRUCache(STREAMS)
 
 
-class Engine(ABC):
-    """Kernels, matrix products and memory of one device."""
+class Engine:
+    """Kernels compiled by NVRTC, products by cuBLAS, convolutions by cuDNN where there is one.
+
+    All of them work on the stream that is current.
+
+    Every thread has scratch memory and cuBLAS handles of its own for each stream, so that work
+    queued at the same time never overwrites another's. Scratch memory grows to what the largest
+    layer needs; a recorded CUDA graph must keep what ``scratch_memory`` returns alive. Recorded
+    work uses those of its *home*, the stream on which it will run.
+    """
 
     most_blocks: int = 4096
     """Most blocks of a launch; each block loops over the remaining elements."""
@@ -79,16 +117,19 @@ class Engine(ABC):
     """Bytes that one convolution may use for columns, unless a single sample needs more, or as the
     workspace of a library."""
 
-    _thread: ClassVar = _OfThread()
+    def __init__(self, cupy: Any, device: Any) -> None:
+        self._cupy, self._device, self._local = cupy, device, _Local()
+        properties = cupy.cuda.runtime.getDeviceProperties(device.id)
+        self.most_blocks = 32 * int(properties["multiProcessorCount"])
+        self.column_budget = min(self.column_budget, int(device.mem_info[1]) // 16)
+        self._kernel = cache(self._compile)
+        self._cublas: Cublas | None = None
+        self.in_flight = InFlightCopies()
 
     @property
     def input_updates(self) -> list[Callable[[], None]] | None:
         """Copies of host numbers before each replay, while this thread records; otherwise None."""
-        return self._thread.input_updates
-
-    @input_updates.setter
-    def input_updates(self, updates: list[Callable[[], None]] | None) -> None:
-        self._thread.input_updates = updates
+        return self._local.input_updates
 
     def update_input(self, update: Callable[[], None]) -> None:
         """Copy the present numbers to the device now, or before each replay of recorded work."""
@@ -96,11 +137,6 @@ class Engine(ABC):
             update()
         else:
             self.input_updates.append(update)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of working memory that this thread's Steps take turns with."""
-        return 0
 
     def elementwise(
         self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
@@ -147,35 +183,6 @@ class Engine(ABC):
         arguments = tuple(real(n) if isinstance(n, float) else index(n) for n in numbers)
         return self.function(family, name, options(dtype, wide=wide), grid, arguments)
 
-    @abstractmethod
-    def function(
-        self, family: str, name: str, flags: tuple[str, ...], grid: Grid, numbers: tuple[Any, ...]
-    ) -> Launch:
-        """Return kernel ``name`` of ``family``, compiled with ``flags``, bound to its numbers."""
-
-    @abstractmethod
-    def scratch(self, dtype: str, *counts: int) -> list[Array]:
-        """Return arrays with these numbers of elements; the next caller gets the same memory.
-
-        Shapes: (count,) each, not initialised.
-        """
-
-    @abstractmethod
-    def empty(self, count: int, dtype: str) -> Array:
-        """Return a new array that is not initialised. Shape: (count,)."""
-
-    @abstractmethod
-    def asarray(self, host: np.ndarray) -> Array:
-        """Return a copy of a host array on the device."""
-
-    @abstractmethod
-    def put(self, host: np.ndarray, array: Array) -> None:
-        """Queue a copy of a host array, which may be overwritten at once, into one of its size."""
-
-    @abstractmethod
-    def address(self, array: Array) -> int:
-        """Return where an array begins in the device's memory."""
-
     def dot(self, a: Array, b: Array) -> Array:
         """Return the sum of the products of two arrays' elements. Shapes: any, the same -> ()."""
         dtype, count = str(a.dtype), int(a.size)
@@ -206,17 +213,6 @@ class Engine(ABC):
         target = self.empty(count, "float32")
         self.elementwise("storage", "widen", kind, count)(array, target)
         return target.reshape(array.shape)
-
-    @abstractmethod
-    def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
-        """Compute a matrix product of contiguous arrays into ``out``."""
-
-    @abstractmethod
-    def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
-        """Return a convolution of a library, ready to run; may raise Declined.
-
-        ``rival`` is other code for it, which is timed, too, where plans are timed.
-        """
 
     def dropout(self, dtype: str, count: int, draw: Draw, threshold: int, factor: float) -> Launch:
         """Return a kernel: x -> y, mask, by the words of the pass whose number it reads.
@@ -249,6 +245,146 @@ class Engine(ABC):
         grid = Grid(min(-(-blocks // THREADS), self.most_blocks), THREADS)
         self.function("random", "philox", options("float32", wide=False), grid, numbers)(out)
         return out
+
+    def function(
+        self, family: str, name: str, flags: tuple[str, ...], grid: Grid, numbers: tuple[Any, ...]
+    ) -> Launch:
+        """Return kernel ``name`` of ``family``, compiled with ``flags``, bound to its numbers."""
+        kernel = self._kernel(family, name, flags)
+        blocks, threads = (grid.blocks,), (grid.threads,)
+
+        def launch(*arrays: Array) -> None:
+            kernel(blocks, threads, (*arrays, *numbers))
+
+        return launch
+
+    def _compile(self, family: str, name: str, flags: tuple[str, ...]) -> Any:
+        # cupy keeps the compiled module, in memory and on disk, by text and options
+        return self._cupy.RawModule(code=source(family), options=flags).get_function(name)
+
+    def scratch(self, dtype: str, *counts: int) -> list[Array]:
+        """Return arrays with these numbers of elements; the next caller gets the same memory.
+
+        Shapes: (count,) each, not initialised.
+        """
+        dtype = array_dtype(dtype)
+        width = np.dtype(dtype).itemsize
+        sizes = [-(-count * width // ALIGNMENT) * ALIGNMENT for count in counts]
+        memory, start, parts = self.scratch_memory(sum(sizes)), 0, []
+        for count, size in zip(counts, sizes, strict=True):
+            parts.append(memory[start : start + count * width].view(dtype))
+            start += size
+        return parts
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of working memory that this thread's Steps take turns with."""
+        handles = (memory for _, memory in self._local.handles.values())
+        return sum(int(memory.nbytes) for memory in (*self._local.scratch.values(), *handles))
+
+    def scratch_memory(self, nbytes: int = 0) -> Array:
+        """Return the scratch memory of this thread and stream, of at least ``nbytes`` bytes."""
+        mine, home = self._local.scratch, self.home().ptr
+        found = mine.find(home)
+        if found is None or found.size < nbytes:
+            found = None
+            mine.pop(home, None)  # first, so that its memory can be used again
+            found = mine.keep(home, self._cupy.empty(max(nbytes, ALIGNMENT), "uint8"))
+        return found
+
+    def held(self) -> tuple[object, ...]:
+        """Return scratch memory and handles of this thread, to be kept while a graph uses them."""
+        return (*self._local.scratch.values(), *self._local.handles.values())
+
+    def empty(self, count: int, dtype: str) -> Array:
+        """Return a new array that is not initialised. Shape: (count,)."""
+        return self._cupy.empty(count, dtype)
+
+    def asarray(self, host: np.ndarray) -> Array:
+        """Return a copy of a host array on the device."""
+        return self._cupy.array(host, order="C")
+
+    def upload(self, host: np.ndarray, array: Array) -> Event:
+        """Queue a copy of a host array, which is read until the returned event."""
+        stream = self._cupy.cuda.get_current_stream()
+        array.set(host, stream=stream)
+        event: Event = self._cupy.cuda.Event(disable_timing=True)
+        event.record(stream)  # type: ignore[attr-defined]
+        self.in_flight.add(event, host)
+        return event
+
+    def put(self, host: np.ndarray, array: Array) -> None:
+        """Queue a copy of a host array, which may be overwritten at once, into one of its size."""
+        # GPUs that use the host's page tables read ordinary memory when the copy runs
+        staged = pinned_memory(self._cupy, host.size, str(host.dtype)).reshape(host.shape)
+        staged[...] = host
+        self.upload(staged, array)
+
+    def address(self, array: Array) -> int:
+        """Return where an array begins in the device's memory."""
+        return int(array.data.ptr)
+
+    def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
+        """Compute a matrix product of contiguous arrays into ``out``."""
+        rounding = settings.get_often("tf32")
+        rounds = rounding == "on" or (product.convolution and rounding == "auto")
+        self._handle().multiply(product, *map(self.address, (a, b, out)), rounds=rounds)
+
+    def prepare_convolution(
+        self, convolution: Convolution, rival: Rival | None = None
+    ) -> Executable:
+        """Return a convolution of a library, ready to run; may raise Declined.
+
+        ``rival`` is other code for it, which is timed, too, where plans are timed.
+        """
+        decline_if(not settings.get("cudnn"), "the setting cudnn is off")
+        return self._cudnn.prepare(convolution, rival)
+
+    def elapsed(self, work: Callable[[], None]) -> float:
+        """Return the milliseconds that the GPU takes for what ``work`` queues, once it is warm."""
+        work()
+        begin, end = (self._cupy.cuda.Event() for _ in range(2))
+        begin.record()
+        for _ in range(TIMED):
+            work()
+        end.record()
+        end.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(begin, end)) / TIMED
+
+    @cached_property
+    def _cudnn(self) -> Cudnn:
+        load()  # cuDNN takes the cuBLAS that is loaded, and ends the process where it finds none
+        return Cudnn(self, self._device.id)
+
+    def _handle(self) -> Handle:
+        mine, home = self._local.handles, self.home().ptr
+        found = mine.find(home)
+        if found is None:
+            if self._cublas is None:
+                self._cublas = Cublas(load())
+            workspace = self._cupy.empty(CUBLAS_WORKSPACE, "uint8")
+            place = (workspace.data.ptr, workspace.nbytes)
+            found = mine.keep(home, (Handle(self._cublas, place), workspace))
+        found[0].use(self.stream())
+        return found[0]
+
+    def stream(self) -> int:
+        """Return the address of the stream that is current."""
+        return int(self._cupy.cuda.get_current_stream().ptr)
+
+    def home(self) -> Any:
+        """Return the stream on which work runs that is queued now, or recorded."""
+        home = self._local.home
+        return self._cupy.cuda.get_current_stream(self._device.id) if home is None else home
+
+    @contextmanager
+    def recording(self, home: Any, updates: list[Callable[[], None]]) -> Iterator[None]:
+        """Collect input updates in ``updates``, for work that is captured, to run on ``home``."""
+        self._local.home, self._local.input_updates = home, updates
+        try:
+            yield
+        finally:
+            self._local.home = self._local.input_updates = None
 
 
 def _nothing(*arrays: Array) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from demitasse.backends.cupy.library.gpu import GpuEngine
+from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.recording import NotRecorded
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError
@@ -57,9 +57,7 @@ class GraphRecorder:
 
     computes: ClassVar = False
 
-    def __init__(
-        self, cupy: Any, engine: GpuEngine, capturing: AbstractContextManager[Any]
-    ) -> None:
+    def __init__(self, cupy: Any, engine: Engine, capturing: AbstractContextManager[Any]) -> None:
         self._cupy, self._engine, self._capturing = cupy, engine, capturing
 
     @cached_property

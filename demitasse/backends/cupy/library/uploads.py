@@ -19,7 +19,7 @@ from demitasse.backends.arrays import Array, Event
 from demitasse.backends.pixels import ImageBatch
 
 if TYPE_CHECKING:
-    from demitasse.backends.cupy.library.gpu import GpuEngine
+    from demitasse.backends.cupy.library.engine import Engine
 
 
 class InFlightCopies:
@@ -67,7 +67,7 @@ class _Upload:
 class GpuUploader:
     """Uploads batches for one layer."""
 
-    def __init__(self, cupy: Any, device: Any, engine: GpuEngine) -> None:
+    def __init__(self, cupy: Any, device: Any, engine: Engine) -> None:
         self._cupy, self._device, self._engine = cupy, device, engine
         self._stream = cupy.cuda.Stream(non_blocking=True)
         empty = cupy.empty

@@ -10,7 +10,7 @@ from demitasse.backends.cupy.correlation import Correlation, LibraryCorrelation
 from demitasse.backends.cupy.library.convolutions import Result, rounds_to_tf32
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
-from demitasse.backends.cupy.sums import ChannelSums, Total
+from demitasse.backends.cupy.sums import ChannelSums
 from demitasse.backends.step import Declined, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 from demitasse.core.config import settings
@@ -83,7 +83,8 @@ class WindowStep(GpuStep[O]):
         at = self.at
         for bottom, top, wanted in zip(at.bottom, at.top, at.propagate_down, strict=True):
             x, weight, dy = bottom.read(), at.params[0].read(), top.read_diff()
-            dw = self._total(0, empty=not bottom.count)
+            wanted_weight = at.param_propagate_down[0] and bottom.count
+            dw = at.params[0].diff_total() if wanted_weight else None
             dx = bottom.diff_buffer() if wanted else None
             if not self.transposed:
                 self.products.backward(dy, weight, image=x, total=dw, spread=dx)
@@ -93,16 +94,6 @@ class WindowStep(GpuStep[O]):
                     self.products.forward(dy, weight, None, dx)
             if self.op.bias and at.param_propagate_down[1]:
                 self.add_channel_sums(dy, at.params[1].diff_total())
-
-    def _total(self, index: int, *, empty: bool) -> Total | None:
-        """Return the gradient of a parameter; None if it is not wanted.
-
-        Products over no samples write nothing.
-        """
-        if not self.at.param_propagate_down[index]:
-            return None
-        blob = self.at.params[index]
-        return (blob.mutable_gpu_diff(), True) if empty else blob.diff_total()
 
     def _gradients(self) -> list[Result]:
         """Return the products of the backward pass."""
