@@ -264,44 +264,54 @@ def _covering(op: ops.Pool, axis: int) -> list[Covering]:
     return [covering(partial(earlier, back=b), places // stride - b) for b in range(most)]
 
 
-class PoolStep(Step[None, ops.Pool]):
-    """The largest element of each window, or the mean."""
+class PoolStep(Step[None, ops.Pool | ops.SpatialPyramidPool]):
+    """The largest element of each window, or the mean; a pyramid has several levels."""
 
     code = "xla"
     replayable = backward_replayable = True
 
-    def __init__(self, engine: None, op: ops.Pool, at: Operands) -> None:
+    def __init__(self, engine: None, op: ops.Pool | ops.SpatialPyramidPool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(op.method == "STOCHASTIC", "STOCHASTIC; XLA's Step takes MAX and AVE")
+        self.levels = (op,) if isinstance(op, ops.Pool) else op.levels
+        drawn = any(level.method == "STOCHASTIC" for level in self.levels)
+        decline_if(drawn, "STOCHASTIC; XLA's Step takes MAX and AVE")
         decline_in_place(at, "the gradient needs the bottom")
 
     def forward(self) -> None:
-        at, op = self.at, self.op
-        x = at.bottom[0].read()
-        if op.method == "AVE":
-            at.top[0].write(mean(op, x))
-            return
-        best, index = largest(op, x)
-        at.top[0].write(best)
-        if at.backward:
-            at.saved("index", op.top, "int32").write(index)
-        if op.tops > 1:
-            at.top[1].write(index.astype(x.dtype))
+        at, x, parts = self.at, self.at.bottom[0].read(), []
+        for number, level in enumerate(self.levels):
+            if level.method == "AVE":
+                parts.append(mean(level, x))
+                continue
+            best, index = largest(level, x)
+            parts.append(best)
+            if at.backward:
+                at.saved(f"index {number}", level.top, "int32").write(index)
+            if len(at.top) > 1:
+                at.top[1].write(index.astype(x.dtype))
+        rows = [jnp.reshape(y, (len(y), math.prod(y.shape[1:]))) for y in parts]
+        at.top[0].write(jnp.reshape(jnp.concatenate(rows, axis=1), at.top[0].shape))
 
     def backward(self) -> None:
-        at, op = self.at, self.op
+        at, parts = self.at, []
         if not at.propagate_down[0]:
             return
-        dy = at.top[0].read_diff()
-        if op.method == "AVE":
-            at.bottom[0].write_diff(mean_gradient(op, dy))
-        else:
-            index = at.saved("index", op.top, "int32").read()
-            at.bottom[0].write_diff(largest_gradient(op, index, dy))
+        sizes = [math.prod(level.top[1:]) for level in self.levels]
+        rows = jnp.reshape(at.top[0].read_diff(), (at.top[0].shape[0], sum(sizes)))
+        for number, level in enumerate(self.levels):
+            first = sum(sizes[:number])
+            dy = jnp.reshape(rows[:, first : first + sizes[number]], level.top)
+            if level.method == "AVE":
+                parts.append(mean_gradient(level, dy))
+            else:
+                index = at.saved(f"index {number}", level.top, "int32").read()
+                parts.append(largest_gradient(level, index, dy))
+        at.bottom[0].write_diff(sum(parts[1:], start=parts[0]))
 
 
 LOWERINGS: Lowerings = {
     ops.Conv: (ConvStep,),
     ops.Deconv: (DeconvStep,),
     ops.Pool: (PoolStep,),
+    ops.SpatialPyramidPool: (PoolStep,),
 }

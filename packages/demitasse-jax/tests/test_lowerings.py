@@ -72,6 +72,19 @@ def test_pooling_computes_what_portable_code_computes(method, shape, fields, dty
     check(net_of("Pooling", shape, f"pool: {method} {fields}"), x, dtype)
 
 
+@pytest.mark.parametrize("method", ["MAX", "AVE"])
+@pytest.mark.parametrize("height", [1, 3])
+def test_a_pyramid_computes_what_portable_code_computes(method, height):
+    text = f"""
+    force_backward: true
+    layer {{ name: "x" type: "Input" top: "x" input_param {{
+      shape {{ dim: 2 dim: 3 dim: 9 dim: 7 }} }} }}
+    layer {{ name: "y" type: "SPP" bottom: "x" top: "y" spp_param {{
+      pool: {method} pyramid_height: {height} }} }}
+    """
+    check(text, RNG.standard_normal((2, 3, 9, 7)), "float32")
+
+
 def test_the_largest_of_odd_numbers_is_caffes():
     shape = (1, 2, 6, 6)
     x = RNG.standard_normal(shape)
