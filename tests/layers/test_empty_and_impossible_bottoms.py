@@ -17,6 +17,15 @@ def test_the_softmax_of_nothing_is_nothing(backend):
     assert top.shape == diff.shape == (3, 0)
 
 
+def test_a_loss_of_no_triplets_is_nothing(backend):
+    bottoms = [np.zeros((0, 3, 2))] * 3
+    layer = make_layer('type: "TripletLoss"', bottoms, device=backend, dtype="float32")
+
+    layer.forward()
+
+    assert [diff.shape for diff in layer.backward()] == [(0, 3, 2)] * 3
+
+
 @pytest.mark.parametrize("shape", [(0, 4, 2, 2), (2, 0, 2, 2), (2, 4, 0, 3), (0, 0, 0, 0)])
 def test_channels_of_nothing_are_shuffled(shape, backend):
     text = 'type: "ShuffleChannel" shuffle_channel_param { group: 2 }'

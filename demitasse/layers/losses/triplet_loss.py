@@ -49,7 +49,7 @@ class TripletLoss(LossLayer):
 
     def _distances(self, bottom: Blobs) -> tuple[Array, Array, Array]:
         """Return a - p, a - n (N, K), and the margin violation (N, 1)."""
-        xp, rows = self.xp, (bottom[0].shape[0], -1)
+        xp, rows = self.xp, (bottom[0].shape[0], bottom[0].count_from(1))
         anchor, positive, negative = (xp.reshape(blob.read(), rows) for blob in bottom)
         near, far = anchor - positive, anchor - negative
         short = xp.sum(near * near, axis=1, keepdims=True) + self.margin

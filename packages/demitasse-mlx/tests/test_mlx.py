@@ -54,6 +54,16 @@ def test_gradients_of_mlx_are_those_of_backward():
             np.testing.assert_allclose(np.array(other), blob.diff, rtol=1e-4, atol=1e-6)
 
 
+def test_a_function_without_outputs_returns_none():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 } } }
+    layer { name: "end" type: "Silence" bottom: "x" }
+    """
+    function = Net(text, "TEST", device="mlx:cpu").as_function()
+
+    assert function({}, {"x": mx.zeros(2)}) == {}
+
+
 def test_indices_have_a_sign(backend):
     array = backend.asarray(np.array([3.0, 1.0, 2.0], np.float32))
 
