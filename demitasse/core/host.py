@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from demitasse.core.text import bytes_text
@@ -134,7 +135,7 @@ def limited_to(more: int) -> Iterator[bool]:
     count, too. Yields False if the system does not support the limit.
     """
     used = _counters(Path("/proc/self/status")).get("VmData")
-    if used is None:
+    if used is None or find_spec("resource") is None:  # Windows has neither
         yield False
         return
     import resource
