@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,8 @@ import pytest
 
 from demitasse import Net
 from demitasse.cli.errors import CliError, handle_errors
+
+resource = pytest.importorskip("resource", reason="Windows has no such limits")
 
 NET = """
 layer { name: "d" type: "DummyData" top: "x" top: "l" dummy_data_param {

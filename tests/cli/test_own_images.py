@@ -195,8 +195,9 @@ def test_a_data_set_is_replaced_on_demand_and_other_folders_never(run):
     assert Path("data/notes.txt").read_text() == "mine"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no signals")
 @pytest.mark.usefixtures("interrupts")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGINT, getattr(signal, "SIGKILL", None)])
 def test_an_interrupted_data_set_is_not_there_and_is_made_again(run, tmp_path, monkeypatch, sent):
     monkeypatch.chdir(tmp_path)
     draw("photos", 150, sides=(400, 400))

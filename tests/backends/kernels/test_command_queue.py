@@ -1,6 +1,7 @@
 """Deferred calls are issued in order and once; recorded calls are replayed, in tables or alone."""
 
 import ctypes
+import os
 import sys
 import threading
 
@@ -12,7 +13,7 @@ from demitasse.backends.kernels.language.command_queue import CallRecorder
 from demitasse.backends.recording import NotRecorded
 from demitasse.core.config import settings
 
-LIBC = ctypes.CDLL(None)
+LIBC = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """What is no ordinary file, or no name of one, given as a file of every kind: an error of ours."""
 
 import os
-import resource
 import socket
 import sys
 from contextlib import closing
@@ -194,6 +193,8 @@ FILES = {
 @pytest.fixture
 def little_memory():
     """Let no more than 8 GiB be taken, whatever the machine has."""
+    import resource
+
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, before[1]))
     yield

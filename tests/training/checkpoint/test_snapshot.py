@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -463,6 +462,7 @@ except SnapshotError as error:
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_a_limit_on_file_sizes_leaves_the_old_snapshot_whole(fields, tmp_path, fmt):
     """The operating system itself refuses to write."""
+    resource = pytest.importorskip("resource")
     from demitasse.io.proto import write_text
 
     solver = made(fields, tmp_path, fmt)
