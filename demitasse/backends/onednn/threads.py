@@ -8,7 +8,7 @@ import sys
 import threading
 
 from demitasse.backends.kernels import language as kernels
-from demitasse.backends.kernels.language.team import check_workers, has_library, prepare
+from demitasse.backends.kernels.language.team import Library, check_workers, prepare
 from demitasse.core.config import settings
 from demitasse.core.config.table import MOST_THREADS
 from demitasse.core.host import cores
@@ -44,7 +44,7 @@ def ready_threads() -> None:
 
 def wanted() -> int:
     """Return the number of threads of a pass; 1 if neither a library nor kernels run on a team."""
-    if not (has_library() or kernels.status().ready):
+    if Library.runtime is None and not kernels.status().ready:
         return 1
     return int(settings.get_often("threads")) or _of_openmp() or cores()
 

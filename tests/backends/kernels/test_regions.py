@@ -275,6 +275,24 @@ def said(program, *arguments, **variables):
     return done.stdout.split()
 
 
+def test_threads_that_begin_at_once_share_one_team():
+    program = """
+import threading
+from demitasse.backends.kernels.language import compiler, team
+begin, found = threading.Barrier(8), []
+def work():
+    begin.wait()
+    found.append(team.own_team()["state"])
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(found), len(set(found)))
+"""
+    assert said(program) == ["8", "1"]
+
+
 def test_one_thread_does_all_parts_if_no_other_comes():
     program = f"""{PROGRAM}
 State()[Field.HELPERS] = 10  # who are not there

@@ -205,20 +205,19 @@ def publish(start: int, code: bytearray) -> None:
         OSError: The system refuses the rights.
     """
     size, address = ctypes.c_size_t(len(code)), ctypes.c_void_p(start)
-    if system() == WINDOWS:
-        ctypes.memmove(start, bytes(code), len(code))
-        before = ctypes.byref(ctypes.c_ulong())
-        if not _windows().VirtualProtect(address, size, EXECUTE_READ, before):
-            raise OSError(_windows().GetLastError(), "VirtualProtect")
-        _windows().FlushInstructionCache(ctypes.c_void_p(THIS_PROCESS), address, size)
-    elif system() == MACOS:
-        library = ctypes.CDLL(None)
+    library = _windows() if system() == WINDOWS else ctypes.CDLL(None)
+    if system() == MACOS:
         library.pthread_jit_write_protect_np(0)
-        ctypes.memmove(start, bytes(code), len(code))
+    ctypes.memmove(start, bytes(code), len(code))
+    if system() == WINDOWS:
+        before = ctypes.byref(ctypes.c_ulong())
+        if not library.VirtualProtect(address, size, EXECUTE_READ, before):
+            raise OSError(library.GetLastError(), "VirtualProtect")
+        library.FlushInstructionCache(ctypes.c_void_p(THIS_PROCESS), address, size)
+    elif system() == MACOS:
         library.pthread_jit_write_protect_np(1)
         library.sys_icache_invalidate(address, size)
     else:
-        ctypes.memmove(start, bytes(code), len(code))
         protect(start, len(code), READ | EXECUTE)
         if not is_x86():
             clear = ctypes.CDLL("libgcc_s.so.1").__clear_cache

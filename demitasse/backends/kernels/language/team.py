@@ -18,8 +18,7 @@ from demitasse.core.threads import Uninterrupted, check_startable, no_threads, s
 from demitasse.errors import DeviceError, ErrorCode
 
 STACK = 8 << 20
-"""Bytes of a helper's stack, as of OpenMP's threads."""
-
+"""Bytes of the stack of a helper, as of a thread of OpenMP's runtime."""
 
 _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
@@ -69,19 +68,18 @@ def runtime_environment() -> Iterator[None]:
         os.environ.update(ignored)
 
 
-class _Library:
+class Library:
     """OpenMP runtime of oneDNN's library.
 
     Attributes:
+        runtime: The runtime; None without the library.
         regions: True if the runtime runs the library's regions, and the kernels.
-        workers_ended: True if the runtime ended its workers before a fork.
-        lost_workers: True in a child whose parent's workers did not end.
+        kept_workers: Number of the process whose workers did not end before a fork; 0 for none.
     """
 
     runtime: Any = None
     regions = False
-    workers_ended = True
-    lost_workers = False
+    kept_workers = 0
 
 
 @cache
@@ -93,7 +91,7 @@ def openmp() -> Any:
     except OSError:
         return None
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=partial(_end_workers, runtime), after_in_child=_note_fork)
+        os.register_at_fork(before=partial(_end_workers, runtime))
     return runtime
 
 
@@ -106,14 +104,9 @@ def _end_workers(runtime: Any) -> None:
 
     A child has the runtime's records of its workers but no workers, and would wait for ever.
     """
-    try:
-        _Library.workers_ended = runtime.omp_pause_resource_all(HARD) == 0
-    except AttributeError:  # before OpenMP 5
-        _Library.workers_ended = False
-
-
-def _note_fork() -> None:
-    _Library.lost_workers = _Library.lost_workers or not _Library.workers_ended
+    pause = getattr(runtime, "omp_pause_resource_all", None)  # from OpenMP 5 on
+    if pause is None or pause(HARD):
+        Library.kept_workers = os.getpid()
 
 
 def check_workers() -> None:
@@ -122,7 +115,7 @@ def check_workers() -> None:
     Raises:
         DeviceError: This process was forked from a process with running OpenMP threads.
     """
-    if _Library.lost_workers:
+    if Library.kept_workers not in (0, os.getpid()):
         message = (
             "this process was forked from one that has run nets on 'cpu', and the OpenMP runtime "
             "here (libgomp before version 9) cannot go on in such a child; start processes with "
@@ -134,13 +127,20 @@ def check_workers() -> None:
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 
-@cache
 def own_team() -> dict[str, int]:
     """Return the addresses of the team's functions and memory; the first call creates the team.
 
     Functions of OpenMP have their names there. "prepare" starts the helpers for a number of parts;
     its result is 0 unless the system refuses threads.
     """
+    with _lock:
+        if "team" not in _known:
+            _known["team"] = _created_team()
+        return _known["team"]
+
+
+def _created_team() -> dict[str, int]:
+    from demitasse.backends.kernels.team.regions import write_team
     from demitasse.backends.kernels.team.runtime import OURS, allocate_teams, clear_teams
 
     outside, key = _system_functions()
@@ -148,7 +148,7 @@ def own_team() -> dict[str, int]:
     helpers: list[Any] = []
     start_helper = _CALL(lambda team: _start(helpers[0], team))
     outside |= {"state": teams, "start_helper": function_address(start_helper)}
-    own = compiler.linked("team", _write, (*OURS.values(), "prepare", "helper"), outside)
+    own = compiler.linked("team", write_team, (*OURS.values(), "prepare", "helper"), outside)
     helpers += _CALL(own["helper"]), start_helper  # which compiled code calls to the end
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(helpers))
     if hasattr(os, "register_at_fork"):
@@ -175,53 +175,29 @@ def _start(helper: Any, address: int) -> int:
 
 def _system_functions() -> tuple[dict[str, int], int]:
     """Return the addresses of the functions that the team calls, and the key of the members."""
-    names = {
-        WINDOWS: ("TlsGetValue", "TlsSetValue", "SwitchToThread", "WaitOnAddress",
-                  "WakeByAddressAll", "WakeByAddressSingle", "TlsAlloc"),
-        MACOS: ("pthread_getspecific", "pthread_setspecific", "sched_yield", "__ulock_wait",
-                "__ulock_wake", "__ulock_wake", "pthread_key_create"),
-    }.get(system(), ("pthread_getspecific", "pthread_setspecific", "sched_yield", "syscall",
-                     "syscall", "syscall", "pthread_key_create"))  # fmt: skip
-    library = ctypes.CDLL("kernelbase" if system() == WINDOWS else None)
-    *functions, create = (getattr(library, name) for name in names)
     if system() == WINDOWS:
-        key = create()
+        library = ctypes.CDLL("kernelbase")
+        names = ["TlsGetValue", "TlsSetValue", "SwitchToThread", "WaitOnAddress"]
+        names += ["WakeByAddressAll", "WakeByAddressSingle"]
+        key = library.TlsAlloc()
     else:
-        made = ctypes.c_size_t()  # pthread_key_t is an unsigned int, or long on macOS
-        key = -1 if create(ctypes.byref(made), None) else made.value
+        library, made = ctypes.CDLL(None), ctypes.c_size_t()
+        names = ["pthread_getspecific", "pthread_setspecific", "sched_yield"]
+        apple = system() == MACOS
+        names += ["__ulock_wait", *["__ulock_wake"] * 2] if apple else ["syscall"] * 3
+        key = -1 if library.pthread_key_create(ctypes.byref(made), None) else made.value
     if key < 0:
         raise MemoryError
+    functions = (function_address(library[name]) for name in names)
     ours = ("get_member", "set_member", "yield", "wait", "wake", "wake_one")
-    return dict(zip(ours, map(function_address, functions), strict=True)), key
-
-
-def _write(module: Any) -> None:
-    from demitasse.backends.kernels.team.regions import write_regions
-    from demitasse.backends.kernels.team.runtime import write_members
-
-    write_regions(module)
-    write_members(module)
-
-
-def follow_library(*, regions: bool) -> None:
-    """Note that oneDNN's library is loaded, and whether OpenMP's runtime runs its regions.
-
-    The runtime then runs the kernels, too.
-    """
-    _Library.runtime = openmp()
-    _Library.regions = regions and _Library.runtime is not None
-
-
-def has_library() -> bool:
-    """Return whether oneDNN's library runs its regions on a team."""
-    return _Library.runtime is not None
+    return dict(zip(ours, functions, strict=True)), key
 
 
 @cache
 def functions() -> dict[str, int]:
     """Return the addresses of the functions that kernels call, by name."""
-    if _Library.regions:
-        return {name: function_address(getattr(_Library.runtime, name)) for name in FUNCTIONS}
+    if Library.regions:
+        return {name: function_address(getattr(Library.runtime, name)) for name in FUNCTIONS}
     return own_team()
 
 
@@ -250,12 +226,12 @@ def prepare(threads: int) -> None:
     Raises:
         DeviceError: The system refuses the threads, or OpenMP's runtime gives fewer.
     """
-    runtime = _Library.runtime
+    runtime = Library.runtime
     if runtime is not None:
         runtime.omp_set_num_threads(threads)
     if threads < 2:
         return
-    if not _Library.regions:
+    if not Library.regions:
         if _CALL(own_team()["prepare"])(threads):
             reason = f"{threads} are needed for one operation"
             raise no_threads(reason)

@@ -33,7 +33,8 @@ def install(library: Any) -> str:
         team is installed.
     """
     reason = obstacle() or _replace_imports(library)
-    team.follow_library(regions=bool(reason))
+    team.Library.runtime = team.openmp()
+    team.Library.regions = bool(reason) and team.Library.runtime is not None
     return reason
 
 
@@ -55,7 +56,8 @@ def _replace_imports(library: Any) -> str:
 
     try:
         imports = Imports(library)
-        unknown = {name for name in imports.places if name.startswith(OPENMP_PREFIXES)}
+        openmp = ("GOMP_", "omp_", "__kmpc_")  # of GCC's runtime and LLVM's
+        unknown = {name for name in imports.places if name.startswith(openmp)}
         unknown -= OURS.keys() | HARMLESS
         if unknown:
             return f"the library calls {', '.join(sorted(unknown))}"
@@ -63,10 +65,6 @@ def _replace_imports(library: Any) -> str:
     except (OSError, LookupError, AttributeError, MemoryError) as error:
         return repr(error)
     return ""
-
-
-OPENMP_PREFIXES = ("GOMP_", "omp_", "__kmpc_")
-"""First characters of the functions of GCC's and LLVM's OpenMP runtimes."""
 
 
 LINK_MAP = 2  # RTLD_DI_LINKMAP

@@ -20,6 +20,7 @@ from demitasse.backends.kernels.team.runtime import (
     Member,
     member,
     take_member,
+    write_members,
 )
 
 SPIN = 800_000
@@ -49,8 +50,9 @@ IMPOSSIBLE = 1
 """Result instead of a team's address: no team has the helpers, and the system refuses threads."""
 
 
-def write_regions(module: ir.Module) -> None:
-    """Write the functions that begin and end regions, and the helpers' loop."""
+def write_team(module: ir.Module) -> None:
+    """Write the functions that begin and end regions, those of members, and the helpers' loop."""
+    write_members(module)
     _write_take(Function(module, "take", 1))
     _write_prepare(Function(module, "prepare", 1))
     _write_start(Function(module, "start", 3))
