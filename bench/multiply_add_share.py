@@ -12,7 +12,7 @@ import argparse
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from llvmlite import binding
 
@@ -23,7 +23,7 @@ from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradi
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.grouped import GroupedConvolution, GroupedGradient, plan_grouped
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiler
+from demitasse.backends.kernels.language import compiler, team
 from demitasse.backends.kernels.pointwise import PointwiseConvolution, plan_pointwise
 from demitasse.backends.kernels.products import FewRows, matrix_products
 from demitasse.backends.kernels.separable import plan_separable
@@ -127,14 +127,16 @@ def text_of(prefix: str, make: Callable[[], object]) -> str:
 texts: dict[str, str] = {}
 
 
-def collect(name: str, write: Callable[[object], None]) -> bytes:
-    """Keep a module's text in place of its machine code."""
+def collect(
+    name: str, write: Callable[[object], None], exports: Sequence[str], _outside: object
+) -> dict[str, int]:
+    """Keep a module's text in place of its machine code, which nothing runs."""
     texts[name] = compiler._text(name, write)
-    return b""
+    return dict.fromkeys(exports, 1)
 
 
-compiler._load_or_compile = collect
-compiler._linked = lambda _code, exports: dict.fromkeys(exports, 1)  # nothing is run
+compiler.linked = collect
+team.functions = dict
 
 
 def assembly(text: str, cpu: str) -> str:
