@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from demitasse import Net
 from demitasse.backends.cupy import sums as parts
-from demitasse.backends.cupy.library.engine import Grid
+from demitasse.backends.cupy.library.engine import Grid, options
 from demitasse.backends.cupy.sums import ChannelSums, SplitReduction
 from demitasse.core.config import settings
+from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory.sides import DeviceSide
 from demitasse.testing import compare
@@ -171,6 +172,37 @@ def test_statistics_of_values_far_from_zero():
     variance = net.params["l"][1].data / (4 * 64) * (4 * 64 - 1)
 
     np.testing.assert_allclose(variance, x.astype("float64").var(axis=(0, 2, 3)), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", [(4, 3, 64, 2), (5, 2, 12, 1), (3, 1, 4096, 3), (2, 2, 7, 1)])
+@pytest.mark.parametrize("threads", [32, 256])
+def test_parts_in_registers_have_the_statistics_of_parts_that_are_read_twice(dtype, sizes, threads):
+    samples, channels, plane, count = sizes
+    backend, many = Device("cuda:0").backend, samples * plane
+    length = -(-many // count // 4) * 4 + (4 if count > 1 else 0)
+    real = np.dtype(dtype).type
+    numbers = (
+        *map(np.int32, (channels, samples, plane, count, length)),
+        *map(real, (1e-5, 0.5, 1.5)),
+    )
+    x = RNG.normal(size=samples * channels * plane).astype(dtype)
+    found = []
+
+    for kept in ("-DKEPT=0", "-DKEPT=8", "-DKEPT=64"):
+        with backend.enter():
+            arrays = [backend.zeros(channels * count, dtype) for _ in range(7)]
+            flags = (*options(dtype, wide=False), kept)
+            grid = Grid(channels * count, threads)
+            launch = backend.engine.function("batch_norm", "part_statistics", flags, grid, numbers)
+            launch(backend.asarray(x), *arrays)
+            found.append([backend.to_host(array) for array in arrays])
+
+    assert np.isfinite(found[0][0]).all()
+    assert (found[0][1] > 0).all()
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
 
 
 @pytest.mark.parametrize("place", ["host", (2, 4), "cuda:0"], ids=str)

@@ -56,31 +56,73 @@ struct Statistics {
   const Statistics statistics = {mean,   deviation, sum_of_means, sum_of_variances,           \
                                  factor, eps,       fraction,     correction};
 
+#ifndef KEPT
+#define KEPT 8
+#endif
+
+// The packs of a part that one thread reads, up to KEPT of them, in registers. The order of the
+// elements is that of Part::each.
+struct KeptPacks {
+  Pack pack[KEPT ? KEPT : 1];
+
+  __device__ static bool hold(Index plane, Index length) {
+    return plane % LANES == 0 && length <= (Index)blockDim.x * LANES * KEPT;
+  }
+
+  // Call body(k) for the number of each pack that the thread has.
+  template <class Body>
+  __device__ void each(const Part& part, Body body) {
+    const Index begin = part.first / LANES + (Index)threadIdx.x, end = part.last / LANES;
+    for (int k = 0; k < KEPT; ++k) {
+      if (begin + k * (Index)blockDim.x < end) body(k, begin + k * (Index)blockDim.x);
+    }
+  }
+};
+
 // The first pass of the statistics: the mean of each part of a channel, and the sum of squares of
 // what is centred by it, one block for a part. means, squares (channels, parts). A channel of one
-// part is done with that.
+// part is done with that. A part that fits in the registers of its block is read once.
 KERNEL part_statistics(const Real* __restrict__ x, Real* __restrict__ means,
                        Real* __restrict__ squares, STATISTICS_ARRAYS, Index channels,
                        Index samples, Index plane, Index parts, Index length, STATISTICS_NUMBERS) {
   __shared__ Real shared[MOST_THREADS];
-  const bool whole = aligned(x);
+  const bool whole = aligned(x), keep = KeptPacks::hold(plane, length);
+  const Index width = plane / LANES;
   STATISTICS
   EACH_ROW(row, channels * parts) {
     const Part part(row, parts, length, samples * plane);
+    KeptPacks kept;
     Real total = 0;
-    part.each(channels, plane, [&](Index at, auto lanes) {
-      const Pack pack = load(x, at, whole, lanes);
-      for (int k = 0; k < lanes.number; ++k) total += pack.lane[k];
-    });
+    const auto add = [&](const Pack& pack, int lanes) {
+      for (int k = 0; k < lanes; ++k) total += pack.lane[k];
+    };
+    if (keep) {
+      kept.each(part, [&](int k, Index at) {
+        const Index n = at / width, place = at - n * width;
+        const Index from = (n * channels + part.c) * plane + place * LANES;
+        kept.pack[k] = load(x, from, whole, Lanes<LANES>());
+        add(kept.pack[k], LANES);
+      });
+    } else {
+      part.each(channels, plane, [&](Index at, auto lanes) {
+        add(load(x, at, whole, lanes), lanes.number);
+      });
+    }
     const Real average = block_sum(total, shared) / (Real)part.count();
     total = 0;
-    part.each(channels, plane, [&](Index at, auto lanes) {
-      const Pack pack = load(x, at, whole, lanes);
-      for (int k = 0; k < lanes.number; ++k) {
+    const auto add_square = [&](const Pack& pack, int lanes) {
+      for (int k = 0; k < lanes; ++k) {
         const Real centred = pack.lane[k] - average;
         total += centred * centred;
       }
-    });
+    };
+    if (keep) {
+      kept.each(part, [&](int k, Index) { add_square(kept.pack[k], LANES); });
+    } else {
+      part.each(channels, plane, [&](Index at, auto lanes) {
+        add_square(load(x, at, whole, lanes), lanes.number);
+      });
+    }
     total = block_sum(total, shared);
     if (threadIdx.x == 0) {
       means[row] = average;
