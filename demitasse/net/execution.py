@@ -360,7 +360,7 @@ class Execution:
         self._rolled_back = [layer for layer in layers if layer.has_counters]
         stateless = not (self._draws or self._rolled_back or self.passes.stateful_blobs.any)
         self._may_replay = stateless  # otherwise calls alone are not all of a pass
-        self._labels = LabelCheck(structure)
+        self.labels = LabelCheck(structure)
         # The first passes after cleared gradients write them on the device; the others add to them.
         self._captured_forward, self._captured_first, self._captured_more = (
             GraphCapture(self, f"{kind} passes", self.memories)
@@ -381,11 +381,6 @@ class Execution:
     def pass_counter(self) -> PassCounter:
         """The net's pass counter."""
         return self._context.pass_counter
-
-    @property
-    def checks_labels(self) -> bool:
-        """True if labels are checked after every pass, whatever the loss."""
-        return bool(self._labels.metrics)
 
     # -- passes --------------------------------------------------------------------------------
 
@@ -479,7 +474,7 @@ class Execution:
         return loss
 
     def _loss(self, loss: Array | None, first: int, last: int) -> Loss:
-        return Loss(loss, self.device, partial(self._labels.after_pass, first, last))
+        return Loss(loss, self.device, partial(self.labels.after_pass, first, last))
 
     # -- captured passes -----------------------------------------------------------------------
 

@@ -101,7 +101,8 @@ class GraphCapture:
             return False
         key = (execution.passes.changes, execution.passes.plan, recorder.key(), backend, *more)
         replay = self._replay
-        if replay is not None and key == replay.warm_up.key and self._intact():
+        intact = self._captured is None or self._captured[0].guard.matches()
+        if replay is not None and key == replay.warm_up.key and intact:
             why = execution.passes.capture_blocker()
             if not why:
                 return not self._failed
@@ -145,9 +146,6 @@ class GraphCapture:
             work.clear()
             return work.queue()
         return self._launch(work, replay, *self._captured)
-
-    def _intact(self) -> bool:
-        return self._captured is None or self._captured[0].guard.matches()
 
     def _restart(self, replay: Replay | None = None) -> None:
         """Discard what was captured; the caller queues a first run for another replay."""

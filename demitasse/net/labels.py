@@ -21,7 +21,7 @@ AT_HOST = (Head.HEAD_AT_CPU, Head.SYNCED)
 
 
 class LabelCheck:
-    """Checks the labels of a net after a forward pass."""
+    """Checks the labels of a net after a forward pass; those of ``metrics`` after every one."""
 
     def __init__(self, structure: Structure) -> None:
         self._structure = structure

@@ -208,13 +208,13 @@ class TrainingLoop:
         solver, run = self._solver, self._run
         param, following = run.param, solver.iter + 1
         return (
-            self._queued.launched
+            self._queued.capture.repeats
             and run.net.device.backend.mutable
             and following < self._last
             and not is_due(param.display, solver.iter)
             and not is_due(param.snapshot, following)
             and not is_due(param.test_interval, following)
-            and not run.net.execution.checks_labels
+            and not run.net.execution.labels.metrics
         )
 
     def _queue_update(self, rollback: Callable[[], None], *, cleared: bool) -> bool:
@@ -300,15 +300,10 @@ class TrainingLoop:
 
 
 def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
-    """Return the learning rate of an update, and the step of its policy after ``step``.
+    """Return the learning rate after ``iteration`` updates, and the step of its policy.
 
-    Args:
-        run: The run; policy ``plateau`` reads its losses or the results of its tests.
-        iteration: Number of updates made so far.
-        step: Step of the update before.
-
-    Raises:
-        ConfigError: The policy lacks a field, or has ended.
+    ``step`` is that of the update before. ConfigError is raised without a field of the policy, or
+    after its end.
     """
     if run.param.lr_policy == "plateau":
         step = run.monitor.plateau_step(run.param, iteration, run.report.smoothed_loss, step)
@@ -316,15 +311,7 @@ def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
 
 
 def log_rate(run: TrainingContext, iteration: int, rate: float, step: int, before: int) -> None:
-    """Log a new step of the policy, and the rate if it is displayed.
-
-    Args:
-        run: The run.
-        iteration: Number of updates made so far.
-        rate: Learning rate of the update.
-        step: Step of its policy.
-        before: Step of the update before.
-    """
+    """Log a step of the policy that is new, not ``before``, and the rate if it is displayed."""
     if run.param.lr_policy == "multistep" and step != before:
         log.info("MultiStep Status: Iteration %d, step = %d", iteration, step)
     if is_due(run.param.display, iteration):
@@ -356,13 +343,6 @@ def record_loss(run: TrainingContext, loss: float, *, iteration: int, rate: floa
     run.nonfinite.check_loss(loss, run, iteration, rate)
 
 
-Launch = Callable[[float, int], Loss]
-"""Queues the rest of an iteration, for a learning rate and the number of updates made so far.
-
-The update is guarded by the loss: if that is NaN or infinite, nothing changes.
-"""
-
-
 class QueuedIteration:
     """Queues the passes and the update of an iteration; replays them as one graph if possible.
 
@@ -371,22 +351,25 @@ class QueuedIteration:
 
     def __init__(self, run: TrainingContext, before: Callable[[], None]) -> None:
         self._run, self._before = run, before
-        self._capture = GraphCapture(run.net.execution, "iterations", self._memories)
+        self.capture = GraphCapture(run.net.execution, "iterations", self._memories)
         self._update: PreparedUpdate | None = None
 
-    def begin(self, *, cleared: bool) -> Launch:
+    def begin(self, *, cleared: bool) -> Callable[[float, int], Loss]:
         """Load the next batch, and queue the passes unless they are captured; return the rest.
+
+        The rest is a function of the learning rate and the number of updates made so far. Its
+        update is guarded by the loss: if that is NaN or infinite, nothing changes.
 
         Gradients that are not ``cleared`` yet need not be where a launch follows another, since it
         does not read them.
         """
         run, param = self._run, self._run.param
         execution, updater, several = run.net.execution, run.updater, param.iter_size > 1
-        repeats = not cleared and self._capture.repeats
+        repeats = not cleared and self.capture.repeats
         if not (cleared or repeats):
             run.net.clear_param_diffs()
         constants = updater.numbers(param, 0.0, 0), updater.multipliers(), updater.moved()
-        if self._capture.ready(param.clip_gradients, param.iter_size, constants):
+        if self.capture.ready(param.clip_gradients, param.iter_size, constants):
             return partial(self._replay_or_capture, self._load_batches())
         self._before()
         if repeats:
@@ -412,11 +395,6 @@ class QueuedIteration:
             batches.append([memory.gpu_data() for memory in execution.source_memories()])
         execution.queue_sources()
         return batches
-
-    @property
-    def launched(self) -> bool:
-        """True if the last iteration was launched as one."""
-        return self._capture.repeats
 
     def _replay_or_capture(self, batches: list[list[Array]], rate: float, iteration: int) -> Loss:
         """Queue everything after the data layers."""
@@ -452,7 +430,7 @@ class QueuedIteration:
         work = CapturableWork(
             queue, record, (numbers.rate, numbers.correction, batches), update_inputs, clear
         )  # fmt: skip
-        loss = self._capture.run(work)
+        loss = self.capture.run(work)
         return net.execution.finish_pass(loss, param.iter_size)
 
     def _queue_batches(self, batches: list[list[Array]]) -> Array | None:

@@ -395,7 +395,7 @@ class TestStreams:
 
         monkeypatch.setattr(gpu_engine, "load", lambda: "cuBLAS")
         monkeypatch.setattr(gpu_engine, "Cublas", str)
-        monkeypatch.setattr(gpu_engine, "Handle", handle)
+        monkeypatch.setattr(gpu_engine, "CublasHandle", handle)
         return gpu.engine
 
     def test_each_has_a_handle_and_scratch_of_its_own(self, cupy, engine):

@@ -26,7 +26,7 @@ from gpu.host import Kernels, kernels
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library.convolutions import Convolution, Rival
-from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product
+from demitasse.backends.cupy.library.cublas import Cublas, CublasHandle, Product
 from demitasse.backends.cupy.library.cudnn import Cudnn, Executable
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch, source
 from demitasse.backends.cupy.steps.fusion import fuse
@@ -133,9 +133,9 @@ class HostEngine(Engine):
         return self.cudnn.prepare(convolution, rival)
 
     @cached_property
-    def _handle(self) -> Handle:
+    def _handle(self) -> CublasHandle:
         need_compiler()
-        handle = Handle(Cublas(ctypes.CDLL(str(blas.at_once()))), (256, 1))
+        handle = CublasHandle(Cublas(ctypes.CDLL(str(blas.at_once()))), (256, 1))
         handle.use(0)
         return handle
 

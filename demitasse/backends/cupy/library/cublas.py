@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from demitasse.backends.cupy.library.handles import Handle
 from demitasse.errors import DeviceError, ErrorCode
 
 
@@ -106,6 +107,12 @@ class Cublas:
         function = getattr(self.library, name)
         function.argtypes, function.restype = list(arguments), c_int
 
+    def create(self) -> c_void_p:
+        """Return a new handle."""
+        handle = c_void_p()
+        self.call("cublasCreate_v2", byref(handle))
+        return handle
+
     def call(self, name: str, *arguments: object) -> None:
         """Call a function; raise DeviceError if it fails."""
         status = getattr(self.library, name)(*arguments)
@@ -117,7 +124,7 @@ class Cublas:
             )
 
 
-class Handle:
+class CublasHandle:
     """cuBLAS on one device, for one thread at a time.
 
     ``workspace`` is the address and the size in bytes of device memory that nothing else uses.
@@ -126,12 +133,8 @@ class Handle:
     def __init__(self, cublas: Cublas, workspace: tuple[int, int]) -> None:
         self._cublas, self._workspace, self._rounds = cublas, workspace, False
         self._stream: int | None = None
-        try:
-            self._handle = cublas.idle.pop()
-        except IndexError:
-            handle = c_void_p()
-            cublas.call("cublasCreate_v2", byref(handle))
-            self._handle = handle
+        self._own = Handle(cublas.idle, cublas.create)
+        self._handle = self._own.value
         cublas.call("cublasSetMathMode", self._handle, DEFAULT_MATH | NO_NARROW_SUMS)
 
     def use(self, stream: int) -> None:
@@ -180,8 +183,3 @@ class Handle:
             *(alpha, b, first, step_b, a, second, step_a),
             *(beta, out, target, step_out, product.batch),
         )
-
-    def __del__(self) -> None:
-        # to destroy a handle would wait for the device, and end the capture of another thread
-        if hasattr(self, "_handle"):
-            self._cublas.idle.append(self._handle)

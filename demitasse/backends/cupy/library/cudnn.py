@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.convolutions import Convolution, Rival, rounds_to_tf32
 from demitasse.backends.cupy.library.cudnn_library import cudnn
+from demitasse.backends.cupy.library.handles import Handle
 from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import ARRAYS, array_dtype
@@ -287,27 +288,6 @@ class Plans:
                 yield index
 
 
-class Handle:
-    """A handle of cuDNN's, for one thread; ``idle`` are those of ended threads."""
-
-    def __init__(self, frontend: ModuleType, idle: list[Any]) -> None:
-        self._frontend, self._idle = frontend, idle
-        try:
-            self._handle = idle.pop()
-        except IndexError:
-            self._handle = frontend.create_handle()
-
-    def on(self, stream: int) -> Any:
-        """Return the frontend's handle, which works on a stream from now on."""
-        self._frontend.set_stream(handle=self._handle, stream=stream)
-        return self._handle
-
-    def __del__(self) -> None:
-        # to destroy a handle would wait for the device, and end the capture of another thread
-        if hasattr(self, "_handle"):
-            self._idle.append(self._handle)
-
-
 class Cudnn:
     """cuDNN on one GPU, which must be the current one in every call.
 
@@ -343,8 +323,10 @@ class Cudnn:
     def handle(self) -> Any:
         """Return the calling thread's handle, on the stream that is current."""
         if not hasattr(self._local, "handle"):
-            self._local.handle = Handle(self._frontend, self._idle)
-        return self._local.handle.on(self.device.stream())
+            self._local.handle = Handle(self._idle, self._frontend.create_handle)
+        handle = self._local.handle.value
+        self._frontend.set_stream(handle=handle, stream=self.device.stream())
+        return handle
 
     def _time(self, graph: Any, convolution: Convolution) -> float:
         """Return the milliseconds that a built graph takes, on memory of its own."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, Event
 from demitasse.backends.cupy.library.convolutions import Convolution, Rival
-from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product, load
+from demitasse.backends.cupy.library.cublas import Cublas, CublasHandle, Product, load
 from demitasse.backends.cupy.library.cudnn import Cudnn, Executable
 from demitasse.backends.cupy.library.memory_pools import pinned_memory
 from demitasse.backends.cupy.library.uploads import InFlightCopies
@@ -96,7 +96,7 @@ class _Local(threading.local):
         self.home: Any = None
         self.input_updates: list[Callable[[], None]] | None = None
         self.scratch: LRUCache[Array] = LRUCache(STREAMS)
-        self.handles: LRUCache[tuple[Handle, Array]] = LRUCache(STREAMS)
+        self.handles: LRUCache[tuple[CublasHandle, Array]] = LRUCache(STREAMS)
 
 
 class Engine:
@@ -147,15 +147,14 @@ class Engine:
         The arguments after the arrays are ``count`` and ``numbers``: int becomes an index, float a
         value of ``dtype``. ``reach`` is the size of the largest array, if more than ``count``.
         """
-        grid = Grid(min(-(-count // THREADS), self.most_blocks), THREADS)
+        grid = self._grid(count)
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
 
     def vectorized(
         self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
     ) -> Launch:
         """Return a kernel that has one thread for 16 bytes of ``count`` elements."""
-        blocks = -(-count * np.dtype(array_dtype(dtype)).itemsize // (PACK * THREADS))
-        grid = Grid(min(blocks, self.most_blocks), THREADS)
+        grid = self._grid(-(-count * np.dtype(array_dtype(dtype)).itemsize // PACK))
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
 
     def row_blocks(
@@ -171,6 +170,9 @@ class Engine:
             threads *= 2
         grid = Grid(min(count, self.most_blocks), threads)
         return self._launch(family, name, dtype, grid, max(count * length, reach), numbers)
+
+    def _grid(self, threads: int) -> Grid:
+        return Grid(min(-(-threads // THREADS), self.most_blocks), THREADS)
 
     def _launch(
         self, family: str, name: str, dtype: str, grid: Grid, reach: int, numbers: Sequence[float]
@@ -228,9 +230,8 @@ class Engine:
             *(np.uint64(word & MASK) for word in (draw.seed, draw.stream, threshold)),
             np.dtype(dtype).type(factor),
         )
-        grid = Grid(min(-(-blocks // THREADS), self.most_blocks), THREADS)
         flags = options(dtype, wide=count > WIDE)
-        return self.function("random", "dropout", flags, grid, numbers)
+        return self.function("random", "dropout", flags, self._grid(blocks), numbers)
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
         """Return random words, as ``demitasse.backends.random.bits`` does. Shape: (count,)."""
@@ -242,8 +243,8 @@ class Engine:
             *(np.int64(n) for n in (blocks, first, count)),
             *(np.uint64(word & MASK) for word in (seed, stream, passes)),
         )
-        grid = Grid(min(-(-blocks // THREADS), self.most_blocks), THREADS)
-        self.function("random", "philox", options("float32", wide=False), grid, numbers)(out)
+        flags = options("float32", wide=False)
+        self.function("random", "philox", flags, self._grid(blocks), numbers)(out)
         return out
 
     def function(
@@ -356,7 +357,7 @@ class Engine:
         load()  # cuDNN takes the cuBLAS that is loaded, and ends the process where it finds none
         return Cudnn(self, self._device.id)
 
-    def _handle(self) -> Handle:
+    def _handle(self) -> CublasHandle:
         mine, home = self._local.handles, self.home().ptr
         found = mine.find(home)
         if found is None:
@@ -364,7 +365,7 @@ class Engine:
                 self._cublas = Cublas(load())
             workspace = self._cupy.empty(CUBLAS_WORKSPACE, "uint8")
             place = (workspace.data.ptr, workspace.nbytes)
-            found = mine.keep(home, (Handle(self._cublas, place), workspace))
+            found = mine.keep(home, (CublasHandle(self._cublas, place), workspace))
         found[0].use(self.stream())
         return found[0]
 

@@ -12,6 +12,31 @@ BRINGS = 'pip install "cupy-cuda13x[ctk]" (or 12x)'
 """Command that installs CUDA's libraries and headers for cupy."""
 
 
+HEADERS = "CUDA headers"  # part of the message of cupy's RuntimeError without them
+
+LIBRARY_ERRORS = {
+    "DynamicLibNotFoundError": (  # of cuda.pathfinder
+        ErrorCode.UNAVAILABLE, f"a library of CUDA is missing; {BRINGS} brings them all"
+    ),
+    "NVRTCError": (
+        ErrorCode.FAILED,
+        "CUDA's compiler failed on a kernel for {name}; where it is of another version than cupy, "
+        f"{BRINGS} brings the one that fits",
+    ),
+    "CUBLASError": (
+        ErrorCode.FAILED,
+        "a matrix product on {name} failed; where cuBLAS is of another version than cupy, "
+        f"{BRINGS} brings the one that fits",
+    ),
+    "RuntimeError": (
+        ErrorCode.UNAVAILABLE,
+        f"no kernel for {{name}} can be compiled without CUDA's headers; {BRINGS} brings them, or "
+        "CUDA_PATH names the folder of a CUDA that is installed",
+    ),
+}  # fmt: skip
+"""Code and message of RuntimeErrors by class name: an import of the class would load a library."""
+
+
 @contextmanager
 def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
     """Convert errors of cupy and CUDA in a block that allocates ``asked`` bytes to DeviceError."""
@@ -35,36 +60,9 @@ def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
         message = f"{name} failed: {error}; what was queued before is lost"
         raise DeviceError(message, code=ErrorCode.FAILED, device=name) from error
     except RuntimeError as error:
-        message = _of_a_library(error, name)
-        if not message:
+        kind = type(error).__name__
+        if kind not in LIBRARY_ERRORS or (kind == "RuntimeError" and HEADERS not in str(error)):
             raise
-        missing = type(error).__name__ in ("DynamicLibNotFoundError", "RuntimeError")
-        code = ErrorCode.UNAVAILABLE if missing else ErrorCode.FAILED
+        code, why = LIBRARY_ERRORS[kind]
+        message = f"{why.format(name=name)}: {error}"
         raise DeviceError(message, code=code, device=name) from error
-
-
-def _of_a_library(error: RuntimeError, name: str) -> str:
-    """Return a message for a RuntimeError of a CUDA library; "" for other errors.
-
-    The class is compared by name, because an import of the class would load the library.
-    """
-    match type(error).__name__:
-        case "DynamicLibNotFoundError":  # of cuda.pathfinder
-            return f"a library of CUDA is missing; {BRINGS} brings them all: {error}"
-        case "NVRTCError":
-            return (
-                f"CUDA's compiler failed on a kernel for {name}; where it is of another version "
-                f"than cupy, {BRINGS} brings the one that fits: {error}"
-            )
-        case "CUBLASError":
-            return (
-                f"a matrix product on {name} failed; where cuBLAS is of another version than cupy, "
-                f"{BRINGS} brings the one that fits: {error}"
-            )
-        case "RuntimeError" if "CUDA headers" in str(error):
-            return (
-                f"no kernel for {name} can be compiled without CUDA's headers; {BRINGS} brings "
-                f"them, or CUDA_PATH names the folder of a CUDA that is installed: {error}"
-            )
-        case _:
-            return ""
