@@ -5,8 +5,7 @@ unless another was made current. All work on one net must use one stream.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -19,7 +18,7 @@ from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.library.failures import failures
+from demitasse.backends.cupy.library.failures import Scope
 from demitasse.backends.cupy.library.memory_pools import Pools, pinned_memory, properties
 from demitasse.backends.cupy.library.nccl import NcclConnector
 from demitasse.backends.cupy.library.recorder import GraphRecorder
@@ -76,14 +75,11 @@ class CupyBackend(Backend):
     def missing(cls) -> str:
         return advice(look())
 
-    @contextmanager
-    def enter(self) -> Iterator[None]:
+    def enter(self) -> Scope:
         """Make the GPU current; its failures leave the block as DeviceError."""
-        with self.array_device, self._failures():
-            yield
+        return self._scope
 
-    def device_scope(self) -> AbstractContextManager[None]:
-        return self.enter()
+    device_scope = enter
 
     def order_after(self, before: object) -> object:
         """Let the current stream wait for the stream of the last use, if different."""
@@ -93,7 +89,7 @@ class CupyBackend(Backend):
                 return before
             # no wait during a capture: the work runs at replay
             if self.engine.input_updates is None:
-                with self.array_device, self._failures():
+                with self._failures():
                     event = self._cupy.cuda.Event(disable_timing=True)
                     stream.wait_event(before.stream.record(event))
         return _Use(self, stream)
@@ -119,30 +115,30 @@ class CupyBackend(Backend):
         if limit != self._limit:
             self.pools.limit_to(limit)
             self._limit = limit
-        with self.array_device, self._failures(size * np.dtype(dtype).itemsize):
+        with self._failures(size * np.dtype(dtype).itemsize):
             return self._cupy.zeros(size, dtype)
 
     def upload(self, host: np.ndarray, device: Array) -> Event | None:
         """Queue a copy, which may still read pinned memory after this has returned."""
         if not host.size:
             return None
-        with self.array_device, self._failures():
+        with self._failures():
             return self.engine.upload(host, device)
 
     def download(self, device: Array, host: np.ndarray) -> None:
         if not host.size:
             return
-        with self.array_device, self._failures():
+        with self._failures():
             device.get(stream=self._cupy.cuda.get_current_stream(), out=host)
 
     def asarray(self, host: np.ndarray) -> Array:
-        with self.array_device, self._failures(host.nbytes):
+        with self._failures(host.nbytes):
             # cupy copies other memory before it returns, but reads pinned memory when the copy runs
             pinned = self._cupy.cuda.pinned_memory.is_memory_pinned(address(host))
             return self._cupy.array(host, order="C", blocking=pinned)
 
     def to_host(self, array: Array) -> np.ndarray:
-        with self.array_device, self._failures():
+        with self._failures():
             host: np.ndarray = self._cupy.asnumpy(array)
         return host
 
@@ -153,7 +149,7 @@ class CupyBackend(Backend):
     def synchronize(self) -> None:
         """Wait until everything queued on any stream of the GPU is done."""
         # a wait for all streams would end the capture of another thread
-        with self._capturing, self.array_device, self._failures():
+        with self._capturing, self._failures():
             self.array_device.synchronize()
         self.engine.in_flight.release_done()
 
@@ -165,11 +161,11 @@ class CupyBackend(Backend):
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total device memory in bytes; idle memory in cupy's pool is free."""
-        with self.array_device, self._failures():
+        with self._failures():
             return self.pools.free, self.pools.total
 
     def random_bits(self, seed: int, stream: int, passes: int, count: int, first: int = 0) -> Array:
-        with self.array_device, self._failures(4 * count):
+        with self._failures(4 * count):
             return self.engine.random_bits(seed, stream, passes, count, first)
 
     def dot(self, a: Array, b: Array) -> Array:
@@ -179,29 +175,29 @@ class CupyBackend(Backend):
         return self.engine.add(a, b)
 
     def narrow(self, array: Array, storage: str, out: Array | None = None) -> Array:
-        with self.array_device, self._failures():
+        with self._failures():
             return self.engine.narrow(array, storage, out)
 
     def widen(self, array: Array, storage: str) -> Array:
-        with self.array_device, self._failures():
+        with self._failures():
             return self.engine.widen(array, storage)
 
     def copier(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
-        with self.array_device, self._failures():
+        with self._failures():
             return self.updates.copier(pairs)
 
     def uploader(self) -> GpuUploader:
-        with self.array_device, self._failures():
+        with self._failures():
             return GpuUploader(self._cupy, self.array_device, self.engine)
 
     def lower(self, op: Op, at: Operands, refused: Sequence[str] = ()) -> AnyStep:
-        with self.array_device, self._failures():
+        with self._failures():
             return super().lower(op, at, refused)
 
     def fuse(
         self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
     ) -> AnyStep:
-        with self.array_device, self._failures():
+        with self._failures():
             return fuse(self.engine, chain, at, steps)
 
     @cached_property
@@ -229,5 +225,9 @@ class CupyBackend(Backend):
         """Return properties of the GPU and of cupy's memory pools."""
         return Pools(self._cupy, self.array_device)
 
-    def _failures(self, asked: int = 0) -> AbstractContextManager[None]:
-        return failures(self._cupy, self.pools, asked)
+    @cached_property
+    def _scope(self) -> Scope:
+        return Scope(self._cupy, self.pools)
+
+    def _failures(self, asked: int = 0) -> Scope:
+        return Scope(self._cupy, self.pools, asked) if asked else self._scope

@@ -51,18 +51,14 @@ SUCCESS, NOT_READY = 0, 600  # answers of CUDA about an event
 class NcclConnector:
     """Connects a GPU to those of other threads, processes and machines."""
 
+    missing, new_uid = staticmethod(missing), staticmethod(new_uid)
+
     def __init__(self, cupy: Any, gpu: CupyBackend) -> None:
         self._cupy, self._gpu = cupy, gpu
-
-    def missing(self) -> str:
-        return missing()
 
     def place(self) -> str:
         with self._gpu.enter():
             return str(self._gpu.array_device.pci_bus_id)
-
-    def new_uid(self) -> bytes:
-        return new_uid()
 
     def join(self, uid: bytes, rank: int, size: int, timeout: float) -> Nccl:
         nccl = import_module("cupy.cuda.nccl")
