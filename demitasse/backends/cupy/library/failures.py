@@ -4,15 +4,19 @@ from typing import Any
 
 from demitasse.backends.cupy.library.memory_pools import Pools
 from demitasse.core.text import bytes_text
-from demitasse.errors import DemitasseError, DeviceError, ErrorCode, OutOfMemoryError
+from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
 
 BRINGS = 'pip install "cupy-cuda13x[ctk]" (or 12x)'
 """Command that installs CUDA's libraries and headers for cupy."""
 
-
-HEADERS = "CUDA headers"  # part of the message of cupy's RuntimeError without them
-
-LIBRARY_ERRORS = {
+ERRORS = {
+    "CompileException": (
+        ErrorCode.FAILED,
+        "a kernel for {name} could not be compiled; where CUDA's headers are missing, "
+        f"{BRINGS} brings them",
+    ),
+    "CUDARuntimeError": (ErrorCode.FAILED, "{name} failed, what was queued before is lost"),
+    "CUDADriverError": (ErrorCode.FAILED, "{name} failed, what was queued before is lost"),
     "DynamicLibNotFoundError": (  # of cuda.pathfinder
         ErrorCode.UNAVAILABLE, f"a library of CUDA is missing; {BRINGS} brings them all"
     ),
@@ -26,13 +30,13 @@ LIBRARY_ERRORS = {
         "a matrix product on {name} failed; where cuBLAS is of another version than cupy, "
         f"{BRINGS} brings the one that fits",
     ),
-    "RuntimeError": (
+    "RuntimeError": (  # of cupy, about CUDA's headers
         ErrorCode.UNAVAILABLE,
         f"no kernel for {{name}} can be compiled without CUDA's headers; {BRINGS} brings them, or "
         "CUDA_PATH names the folder of a CUDA that is installed",
     ),
 }  # fmt: skip
-"""Code and message of RuntimeErrors by class name: an import of the class would load a library."""
+"""Code and message of errors by class name: an import of some classes would load a library."""
 
 
 class Scope:
@@ -51,31 +55,18 @@ class Scope:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._pools.device.__exit__(kind, error, traceback)
-        if error is not None and (converted := self._converted(error)) is not None:
-            raise converted from error
-
-    def _converted(self, error: BaseException) -> DemitasseError | None:
-        cuda, name = self._cupy.cuda, f"cuda:{self._pools.device.id}"
-        kind = type(error).__name__
-        if isinstance(error, cuda.memory.OutOfMemoryError):
+        if error is None:
+            return
+        name, title = f"cuda:{self._pools.device.id}", type(error).__name__
+        if isinstance(error, self._cupy.cuda.memory.OutOfMemoryError):
             what = f" for {bytes_text(self._asked)}" if self._asked else ""
             message = (
                 f"{name} is out of memory{what}: {self._pools} ({error}). Reduce the batch size, "
                 f"stop other programs on the GPU, or use a GPU with more memory"
             )
-            return OutOfMemoryError(message, device=name, requested=self._asked)
-        if isinstance(error, cuda.compiler.CompileException):
-            message = (
-                f"a kernel for {name} could not be compiled; where CUDA's headers are missing, "
-                f"{BRINGS} brings them: {error}"
-            )
-            return DeviceError(message, code=ErrorCode.FAILED, device=name, stage="compile")
-        if isinstance(error, (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError)):
-            message = f"{name} failed: {error}; what was queued before is lost"
-            return DeviceError(message, code=ErrorCode.FAILED, device=name)
-        if not isinstance(error, RuntimeError) or kind not in LIBRARY_ERRORS:
-            return None
-        if kind == "RuntimeError" and HEADERS not in str(error):
-            return None
-        code, why = LIBRARY_ERRORS[kind]
-        return DeviceError(f"{why.format(name=name)}: {error}", code=code, device=name)
+            raise OutOfMemoryError(message, device=name, requested=self._asked) from error
+        if title in ERRORS and (title != "RuntimeError" or "CUDA headers" in str(error)):
+            code, why = ERRORS[title]
+            stage = {"stage": "compile"} if title == "CompileException" else {}
+            message = f"{why.format(name=name)}: {error}"
+            raise DeviceError(message, code=code, device=name, **stage) from error
