@@ -1,11 +1,15 @@
-"""Softmax over few classes of many rows: a vector holds one class of as many rows.
+"""Softmax along an axis, and its gradient.
 
-A row's elements lie side by side, or in planes of which each is a class: those of an image's pixels
-in C order. A softmax whose exponential makes a number of everything would hide that a net has
-diverged: ``NanRows`` writes NaN where a row holds NaN or infinity.
+A vector holds elements of a row, or one class of adjacent rows. A softmax whose exponential makes a
+number of everything would hide that a net has diverged: a row that holds NaN or infinity is NaN.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,57 +17,190 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
+    Condition,
     Vector,
     Word,
     choose,
     chunk,
     clamp_min,
     fma,
+    horizontal_sum,
     minimum,
 )
 from demitasse.backends.kernels.math_functions import exp
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
-MOST = 32
-"""Greatest number of classes; with more classes, a vector can hold a row's classes."""
+MOST_CLASSES = 32
+"""Greatest number of classes of many rows; with more classes, a vector can hold a row's classes."""
+
+VECTORS = 4
+"""Vectors that are computed at a time: their sums do not wait for each other, and of planes, which
+lie far apart, more than a cache line is read."""
 
 FEWEST_EACH = 1 << 11
 """Elements of a thread at least."""
 
 
-class ClassFields(Struct):
-    """Rows of few elements, one behind the other, or in planes."""
+class SoftmaxFields(Struct):
+    """Rows of elements that lie side by side, or in planes of which each is a class."""
 
     x: Address
+    """The input, or the result whose gradient is computed."""
+    dy: Address
+    """The gradient of the result; ``x`` if there is none."""
     y: Output
-    images: Word
-    """Number of images of planes; 1 where rows are contiguous."""
-    rows: Word
-    """Rows of each image, at least as many as a vector holds."""
+    outer: Word
+    """Number of images of planes, or of rows."""
     length: Word
     """Elements of a row."""
+    inner: Word
+    """Elements of a plane."""
 
 
-@ClassFields.kernel("few_classes")
-def _kernel(k: Kernel, f: ClassFields, *, planes: bool) -> None:
-    width = k.width
-    none, lowest, one, columns = k.constant(0.0), k.constant(-inf), k.constant(1.0), k.scratch(MOST)
-    row_bytes, class_bytes = (FLOAT, f.rows * FLOAT) if planes else (f.length * FLOAT, FLOAT)
-    groups = (f.rows + (width - 1)) // width
-    begin, end = chunk(f.images * groups, *k.thread())
+Join = Callable[[Vector, Vector], Vector]
+
+
+class _Rows(NamedTuple):
+    """One row, or vectors of rows in planes, in the kernel.
+
+    Attributes:
+        start: Bytes from the first element to the row's.
+        planes: Number of vectors in planes; 0 for one row.
+        some: Rows that exist of one vector of rows; None for all.
+    """
+
+    k: Kernel
+    f: SoftmaxFields
+    start: Word
+    planes: int
+    some: Condition | None
+
+    def load(self, array: Word, place: Word, otherwise: Vector) -> Vector:
+        """Return a vector of an array, with another number in place of what does not exist."""
+        if self.some is None:
+            return self.k.load(array + place)
+        return choose(self.some, self.k.masked_load(array + place, self.some), otherwise)
+
+    def store(self, vector: Vector, place: Word) -> None:
+        """Write a vector of the result."""
+        if self.some is None:
+            self.k.store(vector, self.f.y + place)
+        else:
+            self.k.masked_store(vector, self.f.y + place, self.some)
+
+    def each(
+        self, join: Join, begin: Vector, body: Callable[[_Rows, int, Vector, Word], Vector]
+    ) -> list[Vector]:
+        """Write a loop over the elements, and return what is joined of each row.
+
+        ``body`` takes the rows, the number of a vector, what is joined so far, and bytes to the
+        elements.
+        """
+        k, f, start = self.k, self.f, self.start
+        if self.planes:
+            with k.loop(f.length, vectors=[begin] * self.planes, words=[start]) as element:
+                [at] = element.words
+                pairs = enumerate(element.vectors)
+                element.vectors = [body(self, i, v, at + i * k.vector_bytes) for i, v in pairs]
+                element.words = [at + f.inner * FLOAT]
+            return element.vectors
+        end, found = start + f.length * FLOAT, begin
+        for vectors in (VECTORS, 1):
+            step = vectors * k.vector_bytes
+            stop = start + (end - start) // step * step
+            with k.loop(stop, start, step, vectors=[found] + [begin] * (vectors - 1)) as element:
+                pairs = enumerate(element.vectors)
+                element.vectors = [
+                    body(self, 0, v, element.i + i * k.vector_bytes) for i, v in pairs
+                ]
+            start, found = stop, reduce(join, element.vectors)
+        with k.loop(end, start, k.vector_bytes, vectors=[found]) as element:
+            rest = self._replace(some=k.lane_mask((end - element.i) // FLOAT))
+            element.vectors = [body(rest, 0, element.vectors[0], element.i)]
+        return [horizontal_sum(element.vectors[0], join)]
+
+
+def _each_row(k: Kernel, f: SoftmaxFields, body: Callable[[_Rows], None], *, planes: bool) -> None:
+    """Write a loop over this thread's rows, or vectors of rows."""
+    most = VECTORS * k.width
+    groups = (f.inner + (most - 1)) // most if planes else k.word(1)
+    begin, end = chunk(f.outer * groups, *k.thread())
+    with k.loop(end, begin) as row:
+        if not planes:
+            body(_Rows(k, f, row.i * f.length * FLOAT, 0, None))
+        else:
+            first = row.i % groups * most
+            start = row.i // groups * f.inner * f.length * FLOAT
+            with k.cases(choose(f.inner - first >= most, 1, 0)) as case:
+                case(1)
+                body(_Rows(k, f, start + first * FLOAT, VECTORS, None))
+                case(0)
+                with k.loop(f.inner, first, k.width) as few:
+                    some = k.lane_mask(f.inner - few.i)
+                    body(_Rows(k, f, start + few.i * FLOAT, 1, some))
+
+
+@SoftmaxFields.kernel("softmax")
+def _kernel(k: Kernel, f: SoftmaxFields, *, planes: bool) -> None:
+    none, lowest, one = k.constant(0.0), k.constant(-inf), k.constant(1.0)
+
+    def write(rows: _Rows) -> None:
+        def larger(some: _Rows, _: int, found: Vector, at: Word) -> Vector:
+            return clamp_min(found, some.load(f.x, at, lowest))
+
+        largest = rows.each(clamp_min, lowest, larger)
+
+        def add(some: _Rows, row: int, total: Vector, at: Word) -> Vector:
+            value = exp(k, some.load(f.x, at, lowest) - largest[row])  # NaN of NaN and infinity
+            some.store(value, at)
+            return total + value
+
+        shares = [one / total for total in rows.each(Vector.__add__, none, add)]
+
+        def scale(some: _Rows, row: int, carried: Vector, at: Word) -> Vector:
+            some.store(some.load(f.y, at, none) * shares[row], at)
+            return carried
+
+        rows.each(Vector.__add__, none, scale)
+
+    _each_row(k, f, write, planes=planes)
+
+
+@SoftmaxFields.kernel("softmax_gradient")
+def _gradient_kernel(k: Kernel, f: SoftmaxFields, *, planes: bool) -> None:
+    none = k.constant(0.0)
+
+    def write(rows: _Rows) -> None:
+        def add(some: _Rows, _: int, total: Vector, at: Word) -> Vector:
+            return fma(some.load(f.x, at, none), some.load(f.dy, at, none), total)
+
+        totals = rows.each(Vector.__add__, none, add)
+
+        def multiply(some: _Rows, row: int, carried: Vector, at: Word) -> Vector:
+            slope = some.load(f.dy, at, none) - totals[row]
+            some.store(some.load(f.x, at, none) * slope, at)
+            return carried
+
+        rows.each(Vector.__add__, none, multiply)
+
+    _each_row(k, f, write, planes=planes)
+
+
+@SoftmaxFields.kernel("few_classes")
+def _few_kernel(k: Kernel, f: SoftmaxFields) -> None:
+    """Write the kernel for short rows: a vector holds one class of as many rows."""
+    width, columns = k.width, k.scratch(MOST_CLASSES)
+    none, lowest, one = k.constant(0.0), k.constant(-inf), k.constant(1.0)
+    begin, end = chunk((f.outer + (width - 1)) // width, *k.thread())
+    row_bytes = f.length * FLOAT
     with k.loop(end, begin) as group:
         # the last group begins early; what is then computed twice is the same
-        row = minimum(group.i % groups * width, f.rows - width)
-        first = row * row_bytes + group.i // groups * f.rows * f.length * FLOAT
+        first = minimum(group.i * width, f.outer - width) * row_bytes
         with k.loop(f.length, vectors=[lowest]) as each:
-            at = f.x + first + each.i * class_bytes
-            if planes:
-                value = k.load(at)
-            else:
-                value = k.gather([at + row_bytes * lane for lane in range(width)])
+            at = f.x + first + each.i * FLOAT
+            value = k.gather([at + row_bytes * lane for lane in range(width)])
             k.store(value, columns + each.i * k.vector_bytes)
-            [largest] = each.vectors
-            each.vectors = [choose(value > largest, value, largest)]
+            each.vectors = [clamp_min(each.vectors[0], value)]
         [largest] = each.vectors
         with k.loop(f.length, vectors=[none]) as each:
             place = columns + each.i * k.vector_bytes
@@ -72,99 +209,34 @@ def _kernel(k: Kernel, f: ClassFields, *, planes: bool) -> None:
             each.vectors = [each.vectors[0] + value]
         by = one / each.vectors[0]
         with k.loop(f.length) as each:
-            place, at = columns + each.i * k.vector_bytes, f.y + first + each.i * class_bytes
-            value = k.load(place) * by
-            if planes:
-                k.store(value, at)
-            else:
-                k.store(value, place)
-                for lane in range(width):
-                    k.store(k.load_float(place + lane * FLOAT), at + row_bytes * lane)
+            place, at = columns + each.i * k.vector_bytes, f.y + first + each.i * FLOAT
+            k.store(k.load(place) * by, place)
+            for lane in range(width):
+                k.store(k.load_float(place + lane * FLOAT), at + row_bytes * lane)
 
 
-def takes(rows: int, length: int, width: int) -> bool:
-    """Return whether rows are many enough, and short enough."""
-    return rows >= width and length <= MOST
-
-
-class SmallAxisSoftmax(TunedKernel):
+class Softmax(TunedKernel):
     """Softmax of rows; a row that holds NaN or infinity is NaN.
 
-    Args:
-        rows: Number of rows, contiguous or in each image.
-        length: Elements of a row.
-        images: Number of images of planes; None for contiguous rows.
+    Shapes: (outer, length, inner), of which ``length`` are the elements of a row.
     """
 
-    kernel = "rows"
+    kernel = "softmax"
 
-    def __init__(self, rows: int, length: int, tuning: Tuning, images: int | None = None) -> None:
-        if not takes(rows, length, tuning.width):
-            message = (
-                f"{rows} rows of {length} were given; give {tuning.width} or more, of up to {MOST}"
-            )
-            raise ValueError(message)
-        self.tuning, self._kernel = tuning, _kernel(tuning.width, planes=images is not None)
-        count = 1 if images is None else images
-        self._threads = max(1, min(tuning.threads, count * rows * length // FEWEST_EACH))
-        self._arguments = Arguments(ClassFields.values(images=count, rows=rows, length=length))
+    def __init__(self, outer: int, length: int, inner: int, tuning: Tuning) -> None:
+        width, planes = tuning.width, inner > 1
+        few = "few_classes" not in tuning.without and outer >= width and length <= MOST_CLASSES
+        self.tuning = tuning
+        self._kernel = _few_kernel(width) if few and not planes else _kernel(width, planes=planes)
+        self._threads = max(1, min(tuning.threads, outer * length * inner // FEWEST_EACH))
+        fields = SoftmaxFields.values(outer=outer, length=length, inner=inner)
+        self._arguments, self._planes = Arguments(fields), planes
 
-    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write ``y``, another array than ``x``. Shapes: (images * rows * length,)."""
-        self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
+    def forward(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write ``y``, another array than ``x``."""
+        self._arguments.run(self._kernel, self._threads, {"x": x, "dy": x, "y": y})
 
-
-FEWEST_NAN_EACH = 1 << 15
-"""Elements of a thread at least: to meet others takes as long as to look at so many."""
-
-
-class NanRowsFields(Struct):
-    """Rows, and what was made of them."""
-
-    x: Address
-    y: Output
-    rows: Word
-    length: Word
-    """Elements of a row."""
-
-
-@NanRowsFields.kernel("lost_rows")
-def _nan_kernel(k: Kernel, f: NanRowsFields) -> None:
-    none, noted = k.constant(0.0), k.scratch(1)
-    row_bytes = f.length * FLOAT
-    whole_bytes = row_bytes // k.vector_bytes * k.vector_bytes
-
-    def marked(mark: Vector, x: Vector) -> Vector:
-        """Return 0, or NaN from where x was NaN or infinite; minus infinity has no part in it."""
-        return fma(clamp_min(x, none), none, mark)
-
-    begin, end = chunk(f.rows, *k.thread())
-    with k.loop(end, begin) as row:
-        x, y = f.x + row.i * row_bytes, f.y + row.i * row_bytes
-        with k.loop(whole_bytes, 0, k.vector_bytes, vectors=[none]) as place:
-            place.vectors = [marked(place.vectors[0], k.load(x + place.i))]
-        with k.loop(row_bytes, whole_bytes, FLOAT, vectors=place.vectors) as rest:
-            rest.vectors = [marked(rest.vectors[0], k.broadcast(x + rest.i))]
-        k.store(rest.vectors[0], noted)
-        mark = none
-        for lane in range(k.width):
-            mark = mark + k.broadcast(noted + FLOAT * lane)
-        k.store(mark, noted)
-        is_lost = k.load_word(noted) // 2 > 0  # as an integer it is 0, or that of a NaN
-        with k.when(is_lost), k.loop(row_bytes, 0, FLOAT) as place:
-            k.store(k.load_float(noted), y + place.i)
-
-
-class NanRows(TunedKernel):
-    """Writes NaN into every row of results whose contiguous row of x holds NaN or infinity."""
-
-    kernel = "NaN"
-
-    def __init__(self, rows: int, length: int, tuning: Tuning) -> None:
-        self.tuning, self._kernel = tuning, _nan_kernel(tuning.width)
-        self._threads = max(1, min(tuning.threads, rows * length // FEWEST_NAN_EACH))
-        self._arguments = Arguments(NanRowsFields.values(rows=rows, length=length))
-
-    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Look at the rows of ``x``; write to those of ``y``, which lie as they do."""
-        self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
+    def backward(self, y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+        """Write ``dx``, the gradient of the input, from the result and its gradient."""
+        gradient = _gradient_kernel(self.width, planes=self._planes)
+        self._arguments.run(gradient, self._threads, {"x": y, "dy": dy, "y": dx})

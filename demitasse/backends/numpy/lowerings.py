@@ -14,7 +14,7 @@ from demitasse.backends.numpy.steps.elementwise import (
     activation,
 )
 from demitasse.backends.numpy.steps.inner_product import InnerProductStep
-from demitasse.backends.numpy.steps.pooling import pool
+from demitasse.backends.numpy.steps.pooling import MaxStep
 from demitasse.backends.step import Lowerings
 
 LOWERINGS: Lowerings = {
@@ -26,7 +26,7 @@ LOWERINGS: Lowerings = {
     ops.Eltwise: (SumStep,),
     ops.InnerProduct: (InnerProductStep,),
     ops.LRN: (LRNStep,),
-    ops.Pool: (pool,),
+    ops.Pool: (MaxStep,),
     ops.Scale: (ScaleStep,),
     ops.Split: (SplitStep,),
 }

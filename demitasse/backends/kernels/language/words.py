@@ -177,6 +177,15 @@ class IntVector(Value):
         kind = ir.VectorType(ir.IntType(bits), self.llvm.type.count)
         return self._new(self.builder.trunc(self.llvm, kind))
 
+    def extended(self, bits: int) -> IntVector:
+        """Return the integers in more bits."""
+        kind = ir.VectorType(ir.IntType(bits), self.llvm.type.count)
+        return self._new(self.builder.zext(self.llvm, kind))
+
+    def equals(self, other: IntVector) -> Condition:
+        """Return a mask of the equal integers."""
+        return Condition(self.builder, self.builder.icmp_unsigned("==", self.llvm, other.llvm))
+
     def _new(self, llvm: Any) -> IntVector:
         return IntVector(self.builder, llvm)
 
@@ -266,12 +275,17 @@ def _shuffle(one: Vector, other: Vector, order: Sequence[int]) -> Vector:
     return Vector(one.builder, one.builder.shuffle_vector(one.llvm, other.llvm, places))
 
 
-def horizontal_sum(vector: Vector) -> Vector:
-    """Return the sum of all elements, added in pairs, halves first, as every element."""
+def horizontal_sum(
+    vector: Vector, join: Callable[[Vector, Vector], Vector] = Vector.__add__
+) -> Vector:
+    """Return the sum of all elements, added in pairs, halves first, as every element.
+
+    ``join`` is another operation in place of the addition.
+    """
     count = vector.llvm.type.count
     by = count // 2
     while by:
-        vector += permuted(vector, [(lane + by) % count for lane in range(count)])
+        vector = join(vector, permuted(vector, [(lane + by) % count for lane in range(count)]))
         by //= 2
     return vector
 
@@ -304,6 +318,12 @@ def rounded(vector: Vector) -> Vector:
     # float32 has no fraction bits at this magnitude
     large = Vector(vector.builder, ir.Constant(kind, [1.5 * 2**23] * kind.count))
     return vector + large - large
+
+
+def integers(vector: Vector) -> IntVector:
+    """Return whole numbers as integers of 32 bits."""
+    kind = ir.VectorType(ir.IntType(32), vector.llvm.type.count)
+    return IntVector(vector.builder, vector.builder.fptosi(vector.llvm, kind))
 
 
 def exp2_int(vector: Vector) -> Vector:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from demitasse.backends.onednn.arguments import (
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 from demitasse.backends.onednn.step import op_title
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Layouts, LayoutUse, Memory, Operand
@@ -40,31 +40,36 @@ def images_of(layout: Layout) -> Images | None:
     None where there are other axes, or channels lie neither side by side nor in blocks, or are
     padded.
     """
-    if len(layout.shape) != IMAGE_AXES:
-        return None
-    loops: dict[int, list[tuple[int, int]]] = {axis: [] for axis in range(4)}
-    n, c, h, w = shape = layout.shape
+    images = folded_images(layout) if len(layout.shape) == IMAGE_AXES else None
+    return images if images is not None and images.shape == layout.shape else None
+
+
+def folded_images(layout: Layout) -> Images | None:
+    """Return a layout of (N, C, *spatial) with the rows of all planes one after the other.
+
+    Channels that fill a block up count. None where channels lie neither side by side nor in blocks,
+    or there are no rows at equal distances.
+    """
+    axes = range(len(layout.shape))
+    loops: dict[int, list[tuple[int, int]]] = {axis: [] for axis in axes}
+    n, _, *deep, w = shape = layout.shape
     plain = [(axis, count, math.prod(shape[axis + 1 :])) for axis, count in enumerate(shape)]
     for axis, count, stride in plain if layout.plain else layout.key[1]:
         loops[axis].append((count, stride))
     channels = loops[1]
-    if any(len(loops[axis]) > 1 for axis in (0, 2, 3)) or not 1 <= len(channels) <= 2:
+    if any(len(loops[axis]) > 1 for axis in axes if axis != 1) or not 1 <= len(channels) <= 2:
         return None
     block, side_by_side = channels[-1]
-    if side_by_side != 1 or math.prod(count for count, _ in channels) != c:
+    rows = [loop for axis in axes[2:-1] for loop in loops[axis] if loop[0] > 1]
+    even = all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(rows))
+    if side_by_side != 1 or not even:
         return None
-    image, row, column = (loops[axis][0][1] if loops[axis] else layout.size for axis in (0, 2, 3))
+    c, h = math.prod(count for count, _ in channels), math.prod(deep)
+    image, column = (loops[axis][0][1] if loops[axis] else layout.size for axis in (0, axes[-1]))
+    row = rows[-1][1] if rows else layout.size
     if w == 1 < h:  # pixels follow each other as rows do
         column = row
     return Images((n, c, h, w), image, row, column, block, channels[0][1] if block < c else 0)
-
-
-def in_padded_blocks(engine: Engine, layout: Layout) -> Images | None:
-    """Return the images of a layout in blocks with the channels that fill the last; else None."""
-    if layout is not channel_blocks(engine, layout.shape, BLOCK):
-        return None
-    n, c, h, w = layout.shape
-    return Images.in_blocks((n, -(-c // BLOCK) * BLOCK, h, w), BLOCK)
 
 
 def images_in_vectors(layout: Layout, width: int) -> Images | None:

@@ -12,9 +12,9 @@ from demitasse.backends.kernels import norm
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import Argument, BufferArg, GradArg, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import (
+    IMAGE_AXES,
     KernelCall,
-    images_of,
-    in_padded_blocks,
+    folded_images,
     kernel_tuning,
 )
 from demitasse.backends.onednn.jit_adapters.unary import suitable_images
@@ -85,8 +85,8 @@ def takes_rest(images: Images, width: int) -> bool:
 def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> norm.PlaneNorm:
     """Return a kernel that normalises each channel of each image by itself."""
     tuning = kernel_tuning(engine)
-    images = in_padded_blocks(engine, layout)
-    if images is None or images_of(layout) is not None:
+    images = folded_images(layout)  # blocks may be filled up
+    if images is None or len(layout.shape) != IMAGE_AXES or not norm.takes(images, tuning.width):
         images = suitable_images(layout, norm.takes, tuning.width)
     return norm.PlaneNorm(images, eps, tuning)
 

@@ -1,4 +1,4 @@
-"""Kernels of elements, channels and short rows, their calls and layouts.
+"""Kernels of elements and channels, their calls and layouts.
 
 Each function raises ``Declined`` where no kernel can be compiled, or none suits the layout.
 """
@@ -6,7 +6,7 @@ Each function raises ``Declined`` where no kernel can be compiled, or none suits
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,10 +16,6 @@ from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of, 
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.step import Declined, decline_if
-
-if TYPE_CHECKING:
-    from demitasse.backends.kernels.softmax import SmallAxisSoftmax
-
 
 K = TypeVar("K")
 
@@ -45,10 +41,14 @@ def map_call(engine: Engine, source: InputArg, target: OutputArg, kernel: Any) -
 
 
 def suitable_images(
-    layout: Layout, takes: Callable[..., bool], width: int, *numbers: float
+    layout: Layout,
+    takes: Callable[..., bool],
+    width: int,
+    *numbers: float,
+    find: Callable[[Layout], Images | None] = images_of,
 ) -> Images:
     """Return the images of a layout."""
-    images = images_of(layout)
+    images = find(layout)
     if images is None or not takes(images, *numbers, width):
         message = f"channels of {layout.shape} that fill no vectors of {width} here"
         raise Declined(message)
@@ -82,19 +82,3 @@ def factors_call(
         message = "an output whose channels lie otherwise than the input's"
         raise Declined(message)
     return map_call(engine, source, target, ChannelFactors((x, y), *values, tuning))
-
-
-def rows_kernel(
-    engine: Engine, rows: int, length: int, images: int | None = None
-) -> SmallAxisSoftmax:
-    """Return the softmax of many short rows.
-
-    Rows lie one behind the other; with ``images``, each image has ``rows`` of them, and its planes
-    are classes.
-    """
-    from demitasse.backends.kernels.softmax import SmallAxisSoftmax, takes
-
-    tuning = kernel_tuning(engine, "few_classes")
-    message = f"{rows} rows of {length}; our kernel takes many short rows"
-    decline_if(not takes(rows, length, tuning.width), message)
-    return SmallAxisSoftmax(rows, length, tuning, images)

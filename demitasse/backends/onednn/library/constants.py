@@ -23,14 +23,10 @@ class Algorithm(IntEnum):
     RELU = 0x20
     LINEAR = 0x26
     HARDSWISH = 0x34
-    POOL_MAX = 0x1FF
-    POOL_AVERAGE_PADDED = 0x2FF
-    POOL_AVERAGE = 0x3FF
     LRN_ACROSS = 0xAFF
     ADD = 0x1FFF0
     MUL = 0x1FFF1
     MAX = 0x1FFF2
-    SOFTMAX = 0x30000
 
 
 class Arg(IntEnum):

@@ -75,13 +75,13 @@ class Epilogue:
         slopes: Operand | None = None
         pool: PoolStep | None = None
         for op, at, step in left:
-            alone = then is None and slopes is None
+            alone, first = then is None and slopes is None, pool is None and slopes is None
             if isinstance(op, ops.Activation) and alone:
                 rectifier_of(op)
                 then = op
             elif isinstance(op, ops.PReLU) and not op.shared and alone and pool is None:
                 slopes = at.params[0]
-            elif isinstance(step, PoolStep) and step.largest and pool is None and slopes is None:
+            elif isinstance(step, PoolStep) and step.op.method == "MAX" and first:
                 pool = step
             else:
                 message = f"{op_title(op)} does not run inside this convolution"

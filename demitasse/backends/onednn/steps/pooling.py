@@ -1,123 +1,77 @@
 """Pooling, spatial pyramid pooling, ROI pooling and interpolation of planes."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall, kernel_tuning
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, folded_images, kernel_tuning
 from demitasse.backends.onednn.jit_adapters.unary import first_suitable, map_call, suitable_images
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Query
+from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout, dims
-from demitasse.backends.onednn.library.primitive import CodeFamily, Description, candidates
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import channel_blocks
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.regions import Bins, bins, bins_between, widened
-from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_if
+from demitasse.backends.step import Operand, Operands, decline_gradients, decline_if
 
-IMAGE_AXES = (3, 4, 5)
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.pooling import Pooling
 
 
 class PoolStep(OnednnStep[ops.Pool]):
-    """Windows that reach beyond the image on the right are padded there.
-
-    Attributes:
-        largest: Whether it finds the largest of windows over two axes, and nothing else.
-    """
+    """MAX and AVE pooling, in the layout of the channels that is found."""
 
     needs_bottom = True
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(op.tops > 1, "a second top; oneDNN's Step writes one")
-        decline_if(
-            len(op.bottom) not in IMAGE_AXES, f"{len(op.kernel)} spatial axes; oneDNN takes 1 to 3"
-        )
-        decline_if(
-            some_empty(op), "windows outside the image; oneDNN takes those with elements of it"
-        )
-        self.algorithm = algorithm(op)
-        self.largest = op.method == "MAX" and len(op.kernel) == 2
-        none = tuple(0 for _ in op.kernel)
-        self.window = [
-            dims(op.stride), dims(op.kernel), dims(none), dims(op.pad), dims(beyond(op)),
-        ]  # fmt: skip
+        decline_if(op.tops > 1, "a second top; our kernel writes one")
+        decline_if(op.method == "STOCHASTIC", "STOCHASTIC; our kernel takes MAX and AVE")
 
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.op.bottom)
-        slow: tuple[Description, Layout, Layout] | None = None
-        for layout in candidates(self.engine, expected):
-            with suppress(Declined):
-                found = self._describe(layout)
-                y = found.layout(Query.DST)
-                gradient = self._gradient(found, layout) if self.at.backward else found
-                if CodeFamily.SIMPLE not in (found.family, gradient.family):
-                    self._forward(found, layout, y)
-                    return
-                slow = slow or (found, layout, y)
-        if slow is None:
-            message = "windows for which oneDNN has no fast code in any layout"
-            raise Declined(message)
-        self._forward(*slow)
+        self.x, (self.y, kernel) = first_suitable(self._layouts(expected), self._in)
+        self._kernel, self.kept_bytes = kernel, kernel.winners.nbytes
+        ends = self.in_and_out(self.x, self.y)
+        self.forward_calls = [KernelCall(self.engine, ends, kernel.code, kernel.forward)]
 
-    def _describe(self, layout: Layout) -> Description:
-        y = self.engine.any(self.op.top)
-        return self.engine.describe(
-            "pooling_forward", self.kind, self.algorithm, layout, y, *self.window
-        )
+    def _layouts(self, expected: Layout) -> Iterator[Layout]:
+        """Yield the bottom's layout; blocks of channels, for gradients; the channels last.
 
-    def _gradient(self, hint: Description, x: Layout) -> Description:
-        # one value for a channel lies alike in several layouts, of which only the top's own will do
-        return self.engine.describe(
-            "pooling_backward", self.algorithm, x, hint.descriptor(Query.DST), *self.window, hint
-        )
+        A few channels become a block that is filled up.
+        """
+        engine, shape, width = self.engine, self.op.bottom, kernel_tuning(self.engine).width
+        yield expected
+        if self.at.backward and shape[1] % width == 0:
+            yield channel_blocks(engine, shape, width)
+        yield engine.innermost_layout(shape, 1)
+        yield channel_blocks(engine, shape, width)
 
-    def _forward(self, found: Description, x: Layout, y: Layout) -> None:
-        self.hint, self.x, self.y = found, x, y
-        self.mask = self.workspace_of(found)
-        self.forward_calls = [Call(self.engine, found, self.in_and_out(x, y), self.mask)]
+    def _in(self, layout: Layout) -> tuple[Layout, Pooling]:
+        """Return the layout of the top, and the kernel, for a layout of the bottom."""
+        from demitasse.backends.kernels.pooling import Pooling
+
+        engine, shape, tuning = self.engine, self.op.top, kernel_tuning(self.engine)
+        x = suitable_images(layout, Images.fits, tuning.width, find=folded_images)
+        if x.block == shape[1]:  # not a block that is filled up
+            target = self.aliased(self.at.top[0], engine.innermost_layout(shape, 1))
+        else:
+            target = channel_blocks(engine, shape, x.block)
+        y = suitable_images(target, Images.fits, tuning.width, find=folded_images)
+        return target, Pooling(self.op, x, y, tuning, trains=self.at.backward)
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
-            found, gradients = self._gradient(self.hint, self.x), self.gradients(self.x, self.y)
-            self.backward_calls = [Call(self.engine, found, gradients, self.mask)]
-
-
-def beyond(op: ops.Pool) -> ops.Shape:
-    """Return how far the last window reaches beyond the image, on each axis."""
-    sizes = zip(op.bottom[2:], op.top[2:], op.kernel, op.stride, op.pad, strict=True)
-    return tuple(max(0, (out - 1) * s + k - size - p) for size, out, k, s, p in sizes)
-
-
-def algorithm(op: ops.Pool) -> Algorithm:
-    """Return how oneDNN calls the method.
-
-    Caffe's mean counts the part of a window that lies on the image or its pads, but not what lies
-    beyond the right pad.
-    """
-    if op.method == "MAX":
-        return Algorithm.POOL_MAX
-    decline_if(op.method != "AVE", f"{op.method}; oneDNN takes MAX and AVE")
-    if not op.counts_pads:
-        return Algorithm.POOL_AVERAGE
-    clipped = any(right > p for right, p in zip(beyond(op), op.after or op.pad, strict=True))
-    if not clipped:
-        return Algorithm.POOL_AVERAGE_PADDED
-    message = "AVE with windows that reach beyond the pads, by which oneDNN divides otherwise"
-    decline_if(any((*op.pad, *(op.after or ()))), message)
-    return Algorithm.POOL_AVERAGE
-
-
-def some_empty(op: ops.Pool) -> bool:
-    """Return whether some window holds no element of the image."""
-    sizes = zip(op.bottom[2:], op.top[2:], op.kernel, op.stride, op.pad, strict=True)
-    return any((out - 1) * s - p >= size or k <= p for size, out, k, s, p in sizes)
+            gradients, kernel = self.gradients(self.x, self.y), self._kernel
+            self.backward_calls = [KernelCall(self.engine, gradients, kernel.code, kernel.backward)]
 
 
 class _LevelWriter(OutputArg):

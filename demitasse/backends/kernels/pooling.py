@@ -1,0 +1,419 @@
+"""MAX and AVE pooling, forward and backward, of vectors of channels.
+
+A tile is some adjacent windows of a row; backward it is the columns of the gradient between them.
+Its sums or maxima stay in registers. The rows of a window are listed in a table. Its columns are
+written out: each kind of tile, by its columns outside the image, has code of its own.
+One thread computes a result, in the same order for any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
+from demitasse.backends.kernels.images import Images, first_channels, need_layout
+from demitasse.backends.kernels.language.kernel import Kernel, Loop
+from demitasse.backends.kernels.language.structs import (
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    HALF,
+    INT,
+    Vector,
+    Word,
+    choose,
+    chunk,
+    clamp_min,
+    integers,
+)
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.step import decline_if
+from demitasse.backends.windows import Window
+
+SUMS = {4: 28, 8: 12, 16: 28}
+"""Floats of a vector -> sums or maxima that fit into registers."""
+
+MOST_COLUMNS = 8
+"""Columns between the windows of a tile at most: more gain nothing."""
+
+MOST_WHOLE = 16
+"""The same of a window that is the whole image, whose pixels can be divided into any columns."""
+
+MOST_CODE = 256
+"""Columns of windows that are written out at most, of all kinds of tiles together."""
+
+MOST_VECTORS = 12
+"""Adjacent vectors of a pixel that a tile has at most."""
+
+FEWEST_EACH = 1 << 12
+"""Elements of a thread at least."""
+
+BITS = 16
+"""Bits of the number of a winning element."""
+
+
+class PoolFields(Struct):
+    """Images and their windows. Rows are those of all planes, where there are three axes."""
+
+    x: ImageFields
+    y: ImageFields
+    images: Word
+    lines: Address
+    """Range of bytes of ``rows`` for each row that is written: the rows that it depends on."""
+    rows: Address
+    """Rows that are read, and the number of the windows' first element there."""
+    tiles: Word
+    tile_table: Address
+    """Kind, first column of ``x`` and first column of ``y`` of each tile."""
+    groups: Word
+    """Groups of channels: all, or blocks."""
+    runs: Word
+    """Runs of adjacent vectors of a group."""
+    run_table: Address
+    """Elements from a pixel of ``x`` and of ``y`` to each run, and from the group's beginning."""
+    bands: Word
+    """Parts of an image's rows, for several threads."""
+    divisors: Address
+    """Divisors of the means of an image's windows; for gradients their reciprocals."""
+    numbers: Address
+    """Numbers of the elements of a window."""
+    winners: Address
+    """Number of the element that won each window: for each image, group, window and channel."""
+    lanes: Word
+    """Channels of a group with such numbers."""
+
+
+class PoolForwardFields(PoolFields):
+    """Images that are pooled."""
+
+    y: OutputFields
+    winners: Output
+
+
+class PoolGradientFields(PoolFields):
+    """The gradient of ``y``, which is read, and that of ``x``, which is written."""
+
+    x: OutputFields
+
+
+class PoolShape(NamedTuple):
+    """Parameters that the code depends on.
+
+    Attributes:
+        method: "max", "ave", or "winners" for MAX with the numbers of the winning elements.
+        vectors: Vectors of a run.
+        pixels: Windows of a tile, or strides of a gradient's tile.
+        taps: Columns of a window.
+        stride: Columns from one window to the next.
+        kinds: Kinds of tiles: the range of columns inside the image and, for gradients, of windows,
+            from the tile's first.
+    """
+
+    method: str
+    vectors: int
+    pixels: int
+    taps: int
+    stride: int
+    kinds: tuple[tuple[int, ...], ...]
+
+    def __str__(self) -> str:
+        *sizes, kinds = self
+        ranges = "_".join(".".join(map(str, kind)) for kind in kinds)
+        return f"{'x'.join(map(str, sizes))}_{ranges}"
+
+    def windows(self, column: int, windows: Sequence[int]) -> list[tuple[int, int]]:
+        """Return those of some windows that a column is in, and its tap in each."""
+        taps = [(window, column - window * self.stride) for window in windows]
+        return [(window, tap) for window, tap in taps if 0 <= tap < self.taps]
+
+
+Body = Callable[[tuple[int, ...], Word, Word, Word, Word, Word], None]
+"""Writes a run of vectors of a tile: takes its kind, the number of the row, the addresses of the
+tile in the first row of ``x`` and ``y``, the number of its first window in a row, and the address
+of the winners of an image's first window."""
+
+
+def _each_tile(k: Kernel, f: PoolFields, shape: PoolShape, rows: Word, body: Body) -> None:
+    """Write a loop over this thread's rows and their tiles; ``body`` writes a tile."""
+    begin, end = chunk(f.images * f.bands * f.groups, *k.thread())
+    with k.loop(end, begin) as item:
+        place, group = item.i // f.groups, item.i % f.groups
+        image, band = place // f.bands, place % f.bands
+        first, last = chunk(rows, band, f.bands)
+        windows = f.y.rows * f.y.columns * f.lanes * HALF
+        winners = f.winners + (image * f.groups + group) * windows
+        sources, targets = (each.row(image, k.word(0)) for each in (f.x, f.y))
+        x_bytes, y_bytes = (each.column_stride * FLOAT for each in (f.x, f.y))
+        with k.loop(last, first) as line, k.loop(f.tiles) as tile:
+            kind, x, y = k.load_words(f.tile_table + tile.i * (3 * INT), 3)
+            source, target = sources + x * x_bytes, targets + y * y_bytes
+            with k.cases(kind) as case:
+                for number, each in enumerate(shape.kinds):
+                    case(number)
+                    with k.loop(f.runs) as run:
+                        entry = f.run_table + (group * f.runs + run.i) * (3 * INT)
+                        run_x, run_y, lane = k.load_words(entry, 3)
+                        ends = source + run_x * FLOAT, target + run_y * FLOAT
+                        body(each, line.i, *ends, y, winners + lane * HALF)
+
+
+@contextmanager
+def _each_row(
+    k: Kernel, f: PoolFields, line: Word, vectors: Sequence[Vector]
+) -> Iterator[tuple[Loop, Word, Word]]:
+    """Write a loop over the rows that a row depends on, and the windows' rows of elements there."""
+    begin, end = k.load_words(f.lines + line * (2 * INT), 2)
+    with k.loop(end, begin, 2 * INT, vectors=vectors) as row:
+        source, taps = k.load_words(f.rows + row.i, 2)
+        yield row, source, taps
+
+
+def _steps(images: ImageFields, columns: Sequence[int]) -> dict[int, Word]:
+    """Return the bytes from a tile's first pixel to each of its columns."""
+    return {column: images.column_stride * (FLOAT * column) for column in columns}
+
+
+@PoolForwardFields.kernel("pool")
+def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
+    tile, vectors, keeps = range(shape.pixels), range(shape.vectors), shape.method == "winners"
+    is_mean = shape.method == "ave"
+    steps = _steps(f.x, range((shape.pixels - 1) * shape.stride + shape.taps))
+    targets = _steps(f.y, tile)
+    nothing, none = k.constant(0.0 if is_mean else ops.LOWEST), k.constant(-1.0)
+    join = Vector.__add__ if is_mean else clamp_min
+
+    def body(kind: tuple[int, ...], row: Word, x: Word, y: Word, first: Word, lanes: Word) -> None:
+        columns = range(*kind)
+        # with winners maxima of windows, without them of columns, which several windows share
+        ends = list(product(tile if keeps else columns, vectors))
+        begin = [nothing] * len(ends) + [none] * (len(ends) * keeps)
+        with _each_row(k, f, row, begin) as (loop, line, tap):
+            here, number = x + line * f.x.row_stride * FLOAT, f.numbers + tap * FLOAT
+            numbers = [k.broadcast(number + FLOAT * i) for i in range(shape.taps * keeps)]
+            found = dict(zip(ends, loop.vectors, strict=False))
+            winners = dict(zip(ends, loop.vectors[len(ends) :], strict=False))
+            for column, vector in product(columns, vectors):
+                value = k.load(here + steps[column] + vector * k.vector_bytes)
+                joined = shape.windows(column, tile) if keeps else [(column, 0)]
+                for end, i in joined:
+                    place = end, vector
+                    if keeps:
+                        better = value > found[place]
+                        winners[place] = choose(better, numbers[i], winners[place])
+                    found[place] = join(found[place], value)
+            loop.vectors = [*found.values(), *winners.values()]
+        found = dict(zip(ends, loop.vectors, strict=False))
+        window, there = row * f.y.columns + first, y + row * f.y.row_stride * FLOAT
+        for pixel, vector in product(tile, vectors):
+            own = [pixel] if keeps else [at for at in columns if shape.windows(at, [pixel])]
+            result = reduce(join, [found[at, vector] for at in own] or [nothing])
+            if is_mean:
+                result = result / k.broadcast(f.divisors + (window + pixel) * FLOAT)
+            k.store(result, there + targets[pixel] + vector * k.vector_bytes)
+            if keeps:
+                winner = loop.vectors[len(ends) + ends.index((pixel, vector))]
+                lane = (window + pixel) * f.lanes + vector * k.width
+                k.store_lanes(integers(winner).cut(BITS), lanes + lane * HALF)
+
+    _each_tile(k, f, shape, f.y.rows, body)
+
+
+@PoolGradientFields.kernel("pool_gradient")
+def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None:
+    vectors, none = range(shape.vectors), k.constant(0.0)
+    steps = _steps(f.x, range(shape.pixels * shape.stride))
+    sources = _steps(f.y, range(-((shape.taps - 1) // shape.stride), shape.pixels))
+
+    def body(kind: tuple[int, ...], row: Word, x: Word, y: Word, first: Word, lanes: Word) -> None:
+        columns, windows = range(*kind[:2]), range(*kind[2:])
+        ends = list(product(columns, vectors))
+        with _each_row(k, f, row, [none] * len(ends)) as (loop, line, tap):
+            here, window = y + line * f.y.row_stride * FLOAT, line * f.y.columns + first
+            numbers = [k.lanes(tap + i, k.width, 32) for i in range(shape.taps)]
+            sums = dict(zip(ends, loop.vectors, strict=True))
+            for pixel, vector in product(windows, vectors):
+                dy = k.load(here + sources[pixel] + vector * k.vector_bytes)
+                if shape.method == "ave":
+                    dy = dy * k.broadcast(f.divisors + (window + pixel) * FLOAT)
+                else:
+                    lane = (window + pixel) * f.lanes + vector * k.width
+                    winner = k.load_lanes(lanes + lane * HALF, k.width, BITS).extended(32)
+                for column in columns:
+                    for _, i in shape.windows(column, [pixel]):
+                        share = dy
+                        if shape.method != "ave":
+                            share = choose(winner.equals(numbers[i]), dy, none)
+                        sums[column, vector] += share
+            loop.vectors = [*sums.values()]
+        there = x + row * f.x.row_stride * FLOAT
+        for (column, vector), total in zip(ends, loop.vectors, strict=True):
+            k.store(total, there + steps[column] + vector * k.vector_bytes)
+
+    _each_tile(k, f, shape, f.x.rows, body)
+
+
+class Pooling(TunedKernel):
+    """MAX or AVE pooling and its gradient.
+
+    Args:
+        x, y: Images of the bottom and the top; the rows of three axes are those of all planes.
+        trains: Whether the numbers of the winning elements are kept for the gradient.
+
+    Attributes:
+        winners: Memory for the numbers of the winning elements.
+    """
+
+    kernel = "pool"
+
+    def __init__(
+        self, op: ops.Pool, x: Images, y: Images, tuning: Tuning, *, trains: bool = False
+    ) -> None:
+        need_layout(x.fits(tuning.width) and y.fits(tuning.width), x, y)
+        self.tuning, self._op = tuning, op
+        self._all = x.block == x.shape[1] == y.block
+        channels, width = x.shape[1], tuning.width
+        self._winners = op.method == "MAX" and trains
+        taps = math.prod(op.kernel)
+        decline_if(taps >= 1 << BITS and self._winners, f"windows of {taps} elements")
+        self._groups = 1 if self._all else channels // width
+        self._lanes = channels if self._all else width
+        count = x.shape[0] * self._groups * math.prod(op.top[2:]) * self._lanes
+        self.winners = aligned(math.ceil(count * HALF / FLOAT) if self._winners else 1)
+        self._threads = max(1, min(tuning.threads, math.prod(x.shape) // FEWEST_EACH))
+        self._forward = self._call(x, y)
+        if trains:
+            self._backward = self._call(x, y, gradient=True)
+
+    def _call(self, x: Images, y: Images, *, gradient: bool = False) -> tuple[int, Arguments]:
+        """Return the kernel of one direction, and its arguments."""
+        op, width, (images, channels, *_) = self._op, self.tuning.width, x.shape
+        axes = list(zip(op.bottom[2:], op.top[2:], op.kernel, op.stride, op.pad, strict=True))
+        whole = op.kernel == op.bottom[2:] and math.prod(op.top[2:]) == 1 and not any(op.pad)
+        if whole and x.is_even:
+            pixels, most = math.prod(op.kernel), 1 if self._all and not gradient else MOST_WHOLE
+            columns = max(n for n in range(1, most + 1) if pixels % n == 0)
+            axes = [(size, 1, size, 1, 0) for size in (pixels // columns, columns)]
+            sizes = pixels // columns, columns
+            x = replace(x, shape=(*x.shape[:2], *sizes), row_stride=columns * x.column_stride)
+        _, windows, taps, stride, _ = axes[-1]
+        most, sums = MOST_COLUMNS // stride, SUMS[width]
+        run, pixels = sums // taps, (sums - taps) // stride
+        if self._winners:
+            run = pixels = (sums - taps) // 2
+        vectors = _run(channels, width, MOST_COLUMNS // 2 if gradient else run) if self._all else 1
+        pixels = min(most, pixels) if vectors == 1 else 1
+        if gradient:
+            pixels = (MOST_COLUMNS if windows > 1 else MOST_WHOLE) // vectors // stride
+        pixels, tiles = _tiles(axes[-1], max(1, pixels), gradient=gradient)
+        kinds = list(dict.fromkeys(kind for kind, _, _ in tiles))
+        decline_if(taps * len(kinds) > MOST_CODE, f"windows of {taps} columns")
+        firsts = first_channels(channels, vectors * width)
+        runs = [(x.place(at), y.place(at), at * self._all) for at in firsts]
+        lines, rows = _rows(axes[:-1], taps, gradient=gradient)
+        window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel), op.after)
+        divisors = window.divisors(op.bottom[2:], op.top[2:], pads=op.counts_pads)
+        fields: dict[str, int | np.ndarray] = {
+            "images": images,
+            "lines": np.array(lines, np.int64),
+            "rows": np.array(rows or [(0, 0)], np.int64),
+            "tiles": len(tiles),
+            "tile_table": np.array([(kinds.index(kind), *at) for kind, *at in tiles], np.int64),
+            "groups": self._groups,
+            "runs": len(runs) // self._groups,
+            "run_table": np.array(runs, np.int64),
+            "bands": len(lines) if images * self._groups < 4 * self._threads > 4 else 1,
+            "divisors": (1 / divisors if gradient else divisors).astype(np.float32),
+            "numbers": np.arange(math.prod(op.kernel), dtype=np.float32),
+            "winners": self.winners,
+            "lanes": self._lanes,
+        }
+        shape = PoolShape(
+            "winners" if self._winners else op.method.lower(), vectors, pixels, taps, stride,
+            tuple(kinds),
+        )  # fmt: skip
+        if gradient:
+            values = PoolGradientFields.values(x=OutputFields.of(x), y=ImageFields.of(y), **fields)
+            return _gradient_kernel(width, shape), Arguments(values)
+        values = PoolForwardFields.values(x=ImageFields.of(x), y=OutputFields.of(y), **fields)
+        return _kernel(width, shape), Arguments(values)
+
+    def forward(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write ``y``."""
+        code, arguments = self._forward
+        arguments.run(code, self._threads, {"x.at": x, "y.at": y})
+
+    def backward(self, dy: np.ndarray, dx: np.ndarray) -> None:
+        """Write ``dx``, the gradient of the images that were pooled last."""
+        code, arguments = self._backward
+        arguments.run(code, self._threads, {"x.at": dx, "y.at": dy})
+
+
+def _run(channels: int, width: int, most: int) -> int:
+    """Return the number of vectors of a run, for few runs that overlap little."""
+    runs = range(1, max(1, min(most, MOST_VECTORS, channels // width)) + 1)
+    return min(runs, key=lambda run: math.ceil(channels / (run * width)) * (run + 2))
+
+
+Axis = tuple[int, int, int, int, int]
+"""Elements, windows, elements of a window, elements from one window to the next, elements that the
+first window begins before the first element."""
+
+
+def _rows(
+    axes: Sequence[Axis], taps: int, *, gradient: bool
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the tables of rows, of all axes but the last."""
+    found: list[list[list[tuple[int, int]]]] = []
+    for size, windows, count, step, before in axes:
+        over: list[list[tuple[int, int]]] = [[] for _ in range(size if gradient else windows)]
+        for window, tap in product(range(windows), range(count)):
+            element = window * step - before + tap
+            if 0 <= element < size:
+                own, other = (element, window) if gradient else (window, element)
+                over[own].append((other, tap))
+        found.append(over)
+    lines: list[tuple[int, int]] = []
+    rows: list[tuple[int, int]] = []
+    for line in product(*found):
+        begin = len(rows)
+        for places in product(*line):
+            row = tap = 0
+            for (place, number), axis in zip(places, axes, strict=True):
+                row, tap = row * axis[gradient] + place, tap * axis[2] + number
+            rows.append((row, tap * taps))
+        lines.append((begin * 2 * INT, len(rows) * 2 * INT))
+    return lines, rows
+
+
+Tile = tuple[tuple[int, ...], int, int]
+"""Kind, and first columns of ``x`` and ``y``."""
+
+
+def _tiles(axis: Axis, most: int, *, gradient: bool) -> tuple[int, list[Tile]]:
+    """Return the number of windows, or of strides of a gradient, of a tile; and the tiles."""
+    columns, windows, taps, stride, pad = axis
+    count = math.ceil((columns + pad) / stride) if gradient else windows
+    pixels = math.ceil(count / math.ceil(count / most))
+    tiles: list[Tile] = []
+    span = pixels * stride if gradient else (pixels - 1) * stride + taps
+    for first in first_channels(count, pixels):
+        begin = first * stride - pad
+        kind = [min(max(-begin, 0), span), max(min(columns - begin, span), 0)]
+        if gradient:
+            kind += [max(-first, -((taps - 1) // stride)), min(windows - first, pixels)]
+        tiles.append((tuple(kind), begin, first))
+    return pixels, tiles
