@@ -34,13 +34,14 @@ from demitasse.backends.kernels.l2_normalize import L2Normalize
 from demitasse.backends.kernels.lrn import LocalResponse, WithinResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pointwise import PointwiseConvolution, plan_pointwise
+from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.products import FewRows, matrix_products
 from demitasse.backends.kernels.recurrence import Recurrence, RecurrentBackward, SavedStates
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
-from demitasse.backends.kernels.softmax import SmallAxisSoftmax
+from demitasse.backends.kernels.softmax import Softmax
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
@@ -242,10 +243,34 @@ def lrn(kind):
     return run
 
 
-def softmax(width):
-    x, y = numbers(500, 21), np.zeros((500, 21), np.float32)
-    SmallAxisSoftmax(500, 21, Tuning(width))(x.reshape(-1), y.reshape(-1))
-    return y
+def softmax(outer, length, inner):
+    def run(width):
+        x, dy = (numbers(outer * length * inner, seed=seed) for seed in (0, 1))
+        y, dx = np.zeros_like(x), np.zeros_like(x)
+        kernel = Softmax(outer, length, inner, Tuning(width))
+        kernel.forward(x, y)
+        if inner > 1:
+            kernel.backward(y, dy, dx)
+        return (y, dx) if inner > 1 else y
+
+    return run
+
+
+def pooling(method):
+    def run(width):
+        shape, found = (2, C, *SIZE), []
+        for images in (last(shape), blocks()):
+            y = images.in_blocks((2, C, 5, 15), images.block)
+            window = (3, 3), (2, 2), (1, 1)
+            op = ops.Pool("float32", method, shape, y.shape, *window, tops=1, train=True)
+            kernel = Pooling(op, images, y, Tuning(width), trains=True)
+            out, dx = aligned(math.prod(y.shape)), aligned(math.prod(shape))
+            kernel.forward(in_memory(numbers(*shape), images), out)
+            kernel.backward(in_memory(numbers(*y.shape, seed=1), y), dx)
+            found += [out, dx]
+        return found
+
+    return run
 
 
 def l2_normalize(width):
@@ -360,7 +385,11 @@ KERNELS = {
     "MVN": plane_norm,
     "LRN across channels, both ways": lrn(LocalResponse),
     "LRN within channels, both ways": lrn(WithinResponse),
-    "Softmax over few classes": softmax,
+    "Softmax over few classes": softmax(500, 21, 1),
+    "Softmax over many classes": softmax(50, 1001, 1),
+    "Softmax of pixels, both ways": softmax(2, 40, 99),
+    "MAX pooling, both ways": pooling("MAX"),
+    "AVE pooling, both ways": pooling("AVE"),
     "Normalize": l2_normalize,
     "functions of elements and their gradients": elementwise_functions,
     "Scale, Bias and gates": channel_affine,
@@ -371,7 +400,10 @@ KERNELS = {
     "updates of solvers": updates,
 }  # fmt: skip
 
-ORDER_FOLLOWS_WIDTH = {"few output channels", "LSTM, both ways", "RNN, both ways", "Normalize"}
+ORDER_FOLLOWS_WIDTH = {
+    "few output channels", "LSTM, both ways", "RNN, both ways", "Normalize",
+    "Softmax over many classes",
+}  # fmt: skip
 """Kernels whose sums have another order at another width."""
 
 
