@@ -8,20 +8,19 @@ that was written while the folder was open to others.
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from demitasse.core.atomic import atomic_write
+from demitasse.core.config.files import untrusted_reason
 from demitasse.core.hashing import BYTES, keyed_hash, same_keyed_hash
 from demitasse.core.log import get_logger
 from demitasse.core.paths import real_path
 
 log = get_logger(__name__)
-
-OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def folder() -> Path | None:
@@ -78,32 +77,13 @@ def _own_folder() -> tuple[Path | None, bytes]:
     place.parent.parent.mkdir(parents=True, exist_ok=True)
     for own in (place.parent, place):
         own.mkdir(0o700, exist_ok=True)
-    reason = _doubt((place, place.parent), strict=True) or _doubt(place.parents)
-    if reason:
-        _warn(f"compiled kernels are not kept in {place}: {reason}")
-        return None, b""
+    for one in (place, *place.parents):
+        private = one in (place, place.parent)
+        if reason := untrusted_reason(one.stat(), strict=private, sticky=not private):
+            _warn(f"compiled kernels are not kept in {place}: {one}: {reason}")
+            return None, b""
     key = _key(place)
     return (None, b"") if key is None else (place, key)
-
-
-def _doubt(places: Iterable[Path], *, strict: bool = False) -> str:
-    """Return the reason why other users may change files in some folders; "" for none.
-
-    With ``strict``, the user's own group and sticky folders count as others', too.
-    """
-    if os.name != "posix":  # elsewhere neither owner nor mode tells
-        return ""
-    for place in places:
-        status = place.stat()
-        if status.st_uid not in {0, os.geteuid()}:
-            return f"{place} belongs to another user (uid {status.st_uid})"
-        writers = status.st_mode & OTHERS
-        if not strict and status.st_gid == os.getegid():
-            writers &= ~stat.S_IWGRP  # many systems give every user a group of their own
-        if writers and (strict or not status.st_mode & stat.S_ISVTX):
-            mode = stat.filemode(status.st_mode)
-            return f"other users can write to {place} ({mode}); chmod go-w takes that from them"
-    return ""
 
 
 def _key(place: Path) -> bytes | None:
@@ -134,10 +114,9 @@ def _read(path: Path, *, secret: bool = False) -> bytes | None:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             return None
-        if os.name == "posix":
-            forbidden = 0o077 if secret else OTHERS
-            if status.st_uid not in {0, os.geteuid()} or status.st_mode & forbidden:
-                return None
+        readable = secret and os.name == "posix" and status.st_mode & 0o077
+        if readable or untrusted_reason(status, strict=True):
+            return None
         with os.fdopen(handle, "rb", closefd=False) as file:
             return file.read()
     finally:

@@ -137,15 +137,22 @@ def _read(name: str, changed: int, reason: str) -> SettingsFile | None:
     return SettingsFile(path, current, sha256(content).hexdigest())
 
 
-def untrusted_reason(status: os.stat_result) -> str:
-    """Return why another user may have written a file, and the remedy; an empty string if not."""
+def untrusted_reason(status: os.stat_result, *, strict: bool = False, sticky: bool = False) -> str:
+    """Return why another user may have written a file, and the remedy; an empty string if not.
+
+    Args:
+        status: Status of the file.
+        strict: Whether members of the user's own group are other users.
+        sticky: Whether the file is a folder in which sticky files are safe from other users.
+    """
     if os.name != "posix":  # owner and mode carry no information elsewhere
         return ""
     if status.st_uid not in {0, os.geteuid()}:
         return f"it belongs to another user (uid {status.st_uid}); make your own copy"
     # many systems give every user a private group and create files that the group can write
-    own_group = status.st_gid == os.getegid()
-    if status.st_mode & (stat.S_IWOTH if own_group else stat.S_IWGRP | stat.S_IWOTH):
+    own_group = status.st_gid == os.getegid() and not strict
+    writers = stat.S_IWOTH if own_group else stat.S_IWGRP | stat.S_IWOTH
+    if status.st_mode & writers and not (sticky and status.st_mode & stat.S_ISVTX):
         mode = stat.filemode(status.st_mode)
         return f"other users can write it ({mode}); run chmod go-w"
     return ""

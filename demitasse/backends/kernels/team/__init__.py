@@ -12,13 +12,12 @@ import ctypes
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from demitasse.backends.kernels.language import compiler, team
-from demitasse.backends.kernels.language.linker import READ, WRITE, protect
+from demitasse.backends.kernels.language.linker import READ, WRITE, mapping, protect
 from demitasse.backends.kernels.language.target import LINUX, X86_64, architecture, system
 
 OPENMP_VARIABLES = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
@@ -121,12 +120,12 @@ class Imports:
         """
         new = {at: functions[name] for name in functions for at in self.places.get(name, ())}
         pages = {at & -mmap.PAGESIZE for at in new}
-        writable = _writable(pages)
-        for page in pages - writable:
+        pages = {page for page in pages if "w" not in mapping(page)[2]}
+        for page in pages:
             protect(page, mmap.PAGESIZE, READ | WRITE)
         for at, address in new.items():
             ctypes.c_uint64.from_address(at).value = address
-        for page in pages - writable:  # as the loader left it
+        for page in pages:  # as the loader left it
             protect(page, mmap.PAGESIZE, READ)
 
 
@@ -137,14 +136,3 @@ def _pairs(at: int) -> Iterator[tuple[int, int]]:
             return
         yield tag, ctypes.c_uint64.from_address(at + 8).value
         at += 16
-
-
-def _writable(pages: set[int]) -> set[int]:
-    found = set()
-    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            area, rights = line.split(maxsplit=2)[:2]
-            first, last = (int(number, 16) for number in area.split("-"))
-            if "w" in rights:
-                found |= {page for page in pages if first <= page < last}
-    return found

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.kernels import language as kernels
+from demitasse.backends.kernels.language.linker import mapping
 from demitasse.backends.kernels.language.target import AARCH64, architecture, is_x86, vector_width
-from demitasse.backends.kernels.language.team import runtime_environment
+from demitasse.backends.kernels.language.team import function_address, runtime_environment
 from demitasse.backends.kernels.team import install
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
@@ -369,21 +370,10 @@ def drop_code_pages(function: Any) -> None:
     if sys.platform != "linux":
         return
     with suppress(OSError):
-        first, last = _code_around(ctypes.cast(function, ctypes.c_void_p).value or 0)
-        if first and _as_in_file(first, last):
+        first, last, rights = mapping(function_address(function))
+        if rights == CODE and _as_in_file(first, last):
             size = ctypes.c_size_t(last - first)
             ctypes.CDLL(None).madvise(ctypes.c_void_p(first), size, mmap.MADV_DONTNEED)
-
-
-def _code_around(address: int) -> tuple[int, int]:
-    """Return the first address of the code that lies around one, and the first behind; or 0, 0."""
-    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            area, rights = line.split(maxsplit=2)[:2]
-            first, last = (int(number, 16) for number in area.split("-"))
-            if first <= address < last and rights == CODE:
-                return first, last
-    return 0, 0
 
 
 def _as_in_file(first: int, last: int) -> bool:
