@@ -145,7 +145,7 @@ def test_a_forked_child_reads_on_in_its_parents_lmdb(tmp_path):
 def test_a_child_that_lost_its_threads_says_what_to_do(monkeypatch):
     text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }'
     net = Net(parse_text(text, NetParameter), "TEST", device="cpu")
-    monkeypatch.setattr(team._Fork, "lost_workers", True)
+    monkeypatch.setattr(team.Library, "kept_workers", os.getppid())
 
     with expect_error(DeviceError, mentions="spawn"):
         net.forward()
