@@ -44,7 +44,7 @@ def solver_of(fields: str = "", layers: str = LAYERS, label: float = 1, **option
 
 
 def launches(solver: Solver) -> bool:
-    return solver._loop._queued._capture.repeats
+    return solver._loop._queued.capture.repeats
 
 
 def arrays_of(solver: Solver) -> list[np.ndarray]:
