@@ -75,7 +75,8 @@ def _multiply_at_once(
 ) -> int:
     product = Product(width, *given)
     if not product.empty:
-        product.compute(mode)
+        with np.errstate(all="ignore"):
+            product.compute(mode)
     return 0
 
 
