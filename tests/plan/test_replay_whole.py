@@ -1,6 +1,7 @@
 """A net that is one stretch: a forward pass is its calls, and nothing of what surrounds passes."""
 
 import logging
+import os
 import threading
 
 import numpy as np
@@ -275,7 +276,7 @@ def test_passes_in_training_are_counted():
 
 def test_a_fork_that_lost_the_threads_is_noticed(monkeypatch):
     net = settled()
-    monkeypatch.setattr(team._Fork, "lost_workers", True)
+    monkeypatch.setattr(team.Library, "kept_workers", os.getppid())
 
     with expect_error(DeviceError, mentions="fork"):
         net.forward()
