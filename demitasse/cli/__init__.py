@@ -7,6 +7,7 @@ command imports what it needs when it runs.
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 __all__ = ["main"]
@@ -21,9 +22,10 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _open_streams() -> None:
-    """Open the null device for each standard stream that is closed.
+    """Open the null device for each closed standard stream; escape what output cannot encode.
 
-    Otherwise the next opened file would get the stream's number, and the output of libraries.
+    Otherwise the next opened file would get the stream's number, and the output of libraries. On
+    Windows, pipes and files have an encoding that lacks most characters.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -31,3 +33,5 @@ def _open_streams() -> None:
             stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -7,6 +7,7 @@ Linux on x86-64 has: neither the libraries that are installed there alone, nor f
 that others do not have. Linux on other processors lacks less than macOS does.
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -197,3 +198,21 @@ def test_a_server_answers_and_ends(system, folder):
         server.kill()
         server.stdout.close()
         server.wait()
+
+
+NAMES = """
+name: "\u732b" layer { name: "\u2192" type: "Input" top: "x" input_param { shape { dim: 1 } } }
+"""
+
+
+def test_characters_that_the_encoding_of_a_pipe_lacks_are_escaped(tmp_path):
+    (tmp_path / "net.prototxt").write_text(NAMES, encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "demitasse", "summary", "net.prototxt"], cwd=tmp_path, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "cp1252"}, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("\\u732b")
+    assert "\\u2192" in done.stdout
