@@ -6,6 +6,7 @@ instead: waking a thread, and the event loop again, would take longer than the p
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -63,13 +64,14 @@ class _Worker:
         self.ended = False  # of the thread
         self.suspect = True  # the net is to run on zeros before the next request
         self.tried = threading.Event()  # the net has run or failed for the first time
+        self.seconds = math.inf  # of a pass on zeros
         self.mean = 2 * SHORT  # moving mean of the seconds of a pass, which begins above SHORT
 
     def check(self, model: Model) -> None:
         """Run the net on zeros."""
         self.suspect = False
         try:
-            self.runner.warm_up(model.max_batch, can_batch=model.can_batch)
+            self.seconds = self.runner.warm_up(model.max_batch, can_batch=model.can_batch)
         except Exception:
             log.exception("Model %r fails on zeros, and is not ready", model.name)
             self.ready = False
@@ -116,6 +118,11 @@ class Queue:
     def ready(self) -> bool:
         """True if every worker has run its net, and none has failed on zeros or ended since."""
         return not self._closed and all(worker.ready for worker in self._workers)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a pass on zeros, in the slowest worker."""
+        return max(worker.seconds for worker in self._workers)
 
     def config(self) -> dict[str, object]:
         """Return Triton's configuration of the model."""

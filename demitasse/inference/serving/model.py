@@ -1,6 +1,7 @@
 """A served model: its inputs and outputs, and one net per worker thread."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -21,6 +22,9 @@ ANSWER = "answer"
 
 MAX_PIXELS = 1 << 25
 """Largest decoded image, in pixels: 33.5 million."""
+
+WARM_UPS, LONG = 6, 0.01
+"""Passes on zeros, of which the first prepare the net, and seconds of a pass that ends them."""
 
 
 class TensorSpec(NamedTuple):
@@ -156,15 +160,23 @@ class Runner:
         self.net.reshape()
         return self.shapes(self.outputs)
 
-    def warm_up(self, max_batch: int, *, can_batch: bool) -> None:
-        """Run the net once on zeros, in the thread that will run it.
+    def warm_up(self, max_batch: int, *, can_batch: bool) -> float:
+        """Run the net on zeros, in the thread that will run it; return the seconds of a pass.
 
         The memories get the size of the largest batch first: Steps depend on their addresses.
         """
         for rows in (max_batch, 1) if can_batch else ():
             self.set_rows(rows)
         shapes = self.shapes(self.net.inputs)
-        self.model.run({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+        zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        seconds = []
+        for _ in range(WARM_UPS):
+            start = time.perf_counter()
+            self.model.run(zeros)
+            seconds.append(time.perf_counter() - start)
+            if seconds[-1] > LONG:
+                break
+        return min(seconds)
 
     def run(self, requests: Sequence[PreparedRequest]) -> list[Arrays]:
         """Run requests as one batch, along the first axis; return the outputs of each."""

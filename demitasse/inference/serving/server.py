@@ -1,15 +1,18 @@
 """Run the application on a port until a signal stops it."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from demitasse.core.config import settings
+from demitasse.core.host import cores
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.model_files import ModelFiles
 from demitasse.inference.serving.app import App, Limits
@@ -28,6 +31,10 @@ SPARE_FILES = 100
 
 BACKLOG = 2048
 """Connections that the system keeps until they are accepted."""
+
+ALONE = 0.0005
+"""Seconds of a pass, in all cores together, up to which one thread runs it. Others would have to
+wake up for each pass, or take a core from the server and its clients while they wait."""
 
 SWITCH_INTERVAL = 0.001
 """Seconds after which a thread gives the interpreter's lock to the event loop."""
@@ -84,12 +91,20 @@ def serve(
             )
         app = App(queues, config.limits, metrics, codecs)
         served = [queue.model for queue in queues.values()]
-        asyncio.run(_serve(app, config, lambda address: started(address, served)))
+        with settings.override(**thread_setting(queues.values())):
+            asyncio.run(_serve(app, config, lambda address: started(address, served)))
     finally:
         for queue in queues.values():
             queue.close()
         codecs.close()
         sys.setswitchinterval(interval)
+
+
+def thread_setting(queues: Iterable[Queue]) -> dict[str, int]:
+    """Return the setting ``threads`` of short passes; nothing where threads pay, or are set."""
+    given = settings.get("threads") or "OMP_NUM_THREADS" in os.environ
+    seconds = max(queue.seconds for queue in queues) * cores()
+    return {} if given or seconds > ALONE else {"threads": 1}
 
 
 async def _serve(app: App, config: ServerConfig, started: Callable[[str], None]) -> None:
