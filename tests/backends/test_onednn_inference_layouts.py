@@ -346,7 +346,7 @@ def test_what_is_joined_in_several_layouts_has_the_channels_last():
 
 @pytest.mark.parametrize(("text", "layers"), [(NORMED, 4), (BOTTLENECK, 7)])
 def test_fixed_statistics_run_inside_the_convolution_of_pixels_after_them(text, layers):
-    with tuned(always=frozenset({"pointwise"})):
+    with tuned(always=frozenset({"igemm"})):
         net = made(text, device="cpu")
         net.forward()
 

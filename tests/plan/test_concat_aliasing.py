@@ -30,7 +30,7 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # minimal filtering rounds otherwise
 def always(monkeypatch):
     """Let our kernels run wherever they can."""
     if status().loaded:
-        tuning = replace(engine().tuning, always=frozenset(("winograd", "pointwise")))
+        tuning = replace(engine().tuning, always=frozenset(("winograd", "igemm")))
         monkeypatch.setattr(engine(), "tuning", tuning)
 
 

@@ -31,18 +31,24 @@ from demitasse.backends.kernels.grouped import (
     GroupedSchedule,
     plan_grouped,
 )
+from demitasse.backends.kernels.igemm import PANEL, IgemmSchedule, plan_igemm
+from demitasse.backends.kernels.igemm_convolution import (
+    IgemmFilterGradient,
+    igemm_forward,
+    igemm_input_gradient,
+)
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.kernels.pointwise import (
-    PointwiseConvolution,
-    PointwiseSchedule,
-    limits_pay,
-    plan_pointwise,
-)
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
-from demitasse.backends.onednn.arguments import InputArg, OutputArg, written_layout
+from demitasse.backends.onednn.arguments import (
+    BlobArg,
+    GradArg,
+    InputArg,
+    OutputArg,
+    written_layout,
+)
 from demitasse.backends.onednn.jit_adapters.calls import (
     ConvCall,
     ConvKernels,
@@ -86,11 +92,8 @@ def conv_kernels(
     if op.after:
         return ConvKernels(engine, x, why=("other pads after the axes than before",))
     tuning = engine.tuning.as_set(wanted())
-    if max(op.kernel) == 1:  # a product of matrices, which the library does best
-        if not training:
-            with suppress(Declined):
-                return PointwiseKernels(engine, x, plan_pointwise(op, x, y, tuning))
-        return ConvKernels(engine, x)
+    if max(op.kernel) == 1:
+        return _general_kernels(engine, op, x, y, tuning, training=training)
     if op.group == x[1] > 1 and not training:
         try:
             narrow = NARROW <= x[1] < tuning.width  # vectors no wider than there are channels
@@ -118,7 +121,39 @@ def conv_kernels(
     try:
         return DirectKernels(engine, x, plan_direct(op, x, y, tuning))
     except Declined as declined:
-        return ConvKernels(engine, x, why=(tiled, str(declined)))
+        why = tiled, str(declined)
+    return _general_kernels(engine, op, x, y, tuning, why, training=training)
+
+
+MOST_GROUPS, FEWEST_CHANNELS = 32, 8
+"""Groups at most, and channels of a group at least, that are products of matrices."""
+
+MOST_WASTE = 1.1
+"""Pixels that are computed, as a multiple of those there are, up to which it pays."""
+
+MOST_SPARE = 5
+"""Superfluous products for each number up to which a product within limits pays: the library
+computes fewer, but has a pass over memory after them."""
+
+
+def _general_kernels(
+    engine: Engine,
+    op: ops.Conv,
+    x: ops.Shape,
+    y: ops.Shape,
+    tuning: Tuning,
+    why: tuple[str, ...] = (),
+    *,
+    training: bool,
+) -> ConvKernels:
+    """Return the kernels of any convolution: the library is better where it has code."""
+    c, m = x[1] // op.group, y[1] // op.group
+    everywhere, pixels = engine.library is None, max(op.kernel) == 1 and not training
+    if (everywhere or pixels) and op.group <= MOST_GROUPS and min(c, m) >= FEWEST_CHANNELS:
+        with suppress(Declined):
+            schedule = plan_igemm(op, x, y, tuning)
+            return IgemmKernels(engine, x, op, schedule, everywhere=everywhere)
+    return ConvKernels(engine, x, why=why)
 
 
 def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
@@ -139,23 +174,61 @@ def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
 
 
 @dataclass(eq=False)
-class PointwiseKernels(ConvKernels):
-    """1x1 convolutions that the library has none for: into a larger output, or within limits."""
+class IgemmKernels(ConvKernels):
+    """Convolutions of many channels, where the library is missing, slower, or has no code.
 
-    parts: PointwiseSchedule
+    Attributes:
+        everywhere: False where the library's code is better, unless it lacks what follows.
+    """
+
+    op: ops.Conv
+    schedule: IgemmSchedule
+    everywhere: bool = field(kw_only=True)
     takes_slopes = False
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
-        parts, channel_slice = self.parts, operands.target.layout.channel_slice
-        x, y = (images_of(argument.layout) for argument in (operands.source, operands.target))
-        in_part = channel_slice is not None and not channel_slice.is_whole
-        gains = in_part or (operands.then.limited and limits_pay(parts))
-        gains = gains or self.engine.library is None
-        if not gains or x is None or y is None or pool or not (x.is_rows and y.is_rows):
-            return None  # the library's own code is good
+        images = self._images(operands.source, operands.target)
+        if pool or images is None or not (self.everywhere or self._gains(operands)):
+            return None
+        make = partial(igemm_forward, self.schedule, *images, None, operands.then)
+        return ConvCall(self.engine, operands, self.schedule.code, make)
 
-        make = partial(PointwiseConvolution, parts, x, y, None, operands.then)
-        return ConvCall(self.engine, operands, parts.code, make)
+    def data(self, operands: ConvOperands) -> ConvCall | None:
+        images = self._images(operands.target, operands.source)
+        if not self.everywhere or images is None:
+            return None
+        make = partial(igemm_input_gradient, self.schedule, *images)
+        return ConvCall(self.engine, operands, self.schedule.code, make)
+
+    def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
+        images = self._images(operands.source, operands.dy)
+        if not self.everywhere or images is None:
+            return None
+        kernel = IgemmFilterGradient(self.schedule, self.op, *images)
+        weight = operands.weight
+        shape = weight.layout.shape
+        layout = self.engine.strided_layout(shape, kernel.strides[-len(shape) :])
+        operands = replace(operands, weight=GradArg(weight.role, weight.blob, layout))
+        code, scratch = self.schedule.code, kernel.scratch_size
+        return FilterGradientCall(self.engine, operands, code, kernel, scratch=scratch)
+
+    def _gains(self, operands: ConvOperands) -> bool:
+        """Return whether the library lacks what follows, which takes a pass over memory there."""
+        one, part = self.schedule, operands.target.layout.channel_slice
+        in_part = part is not None and not part.is_whole
+        if "igemm" in one.tuning.always:
+            return in_part or operands.then.limited
+        few = one.channels < one.width or one.filters < PANEL * one.width
+        limits_pay = operands.then.limited and one.spare <= MOST_SPARE
+        return (in_part or limits_pay) and one.waste <= MOST_WASTE and not few
+
+    def _images(self, x: BlobArg, y: BlobArg) -> tuple[Images, Images] | None:
+        """Return the images of input and output; None where channels lie in blocks."""
+        one, other = images_of(x.layout), images_of(y.layout)
+        if one is None or other is None:
+            return None
+        last = one.block == one.shape[1] and other.block == other.shape[1]
+        return (one, other) if last else None
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,9 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import Rectifier
-from demitasse.backends.kernels.pointwise import (
-    PointwiseConvolution,
-    check_norm_gain,
-    plan_pointwise,
-)
+from demitasse.backends.kernels.igemm import plan_igemm
+from demitasse.backends.kernels.igemm_convolution import igemm_forward
+from demitasse.backends.kernels.images import FLOAT_BYTES
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.arguments import InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
@@ -26,7 +25,7 @@ from demitasse.backends.onednn.jit_adapters.calls import (
 )
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, decline_if
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.products import Then
@@ -46,19 +45,30 @@ def pointwise_call(
     ``factors`` are those of the input's channels, and their offsets; ``offsets`` are those of the
     output's channels. All may change between calls.
     """
-    parts = plan_pointwise(op, source.layout.shape, target.layout.shape, kernel_tuning(engine))
-    check_norm_gain(parts)
+    tuning, shape = kernel_tuning(engine), source.layout.shape
+    schedule = plan_igemm(op, shape, target.layout.shape, tuning, normed=True)
+    always = "igemm" in tuning.always
+    filter_bytes = schedule.channels * schedule.filters * FLOAT_BYTES
+    pixel_bytes = math.prod(shape) * FLOAT_BYTES
+    # few rows are computed at a time on AVX2, so that filters are read more often; that costs more
+    # than a pass over pixels in a cache
+    cached = tuning.instructions == "avx2" and pixel_bytes <= tuning.cached_bytes
+    decline_if(
+        not always and (cached or filter_bytes > tuning.pixel_filter_bytes),
+        f"filters of {filter_bytes >> 10} KiB, pixels of {pixel_bytes >> 10} KiB; a pass for their "
+        "normalisation is faster",
+    )
     x, y = (images_of(argument.layout) for argument in (source, target))
     if x is None or y is None or not (x.is_rows and y.is_rows):
         message = "images whose channels do not lie side by side; kernels of pixels need that"
         raise Declined(message)
-    kernel = PointwiseConvolution(parts, x, y, factors, then)
+    kernel = igemm_forward(schedule, x, y, factors, then)
 
     def run(x: np.ndarray, y: np.ndarray, scratch: np.ndarray) -> None:
         kernel(x, y, offsets, scratch)
 
-    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters_nbytes}
-    return KernelCall(engine, (source, target), kernel.code, run, **sizes), kernel.update
+    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters.nbytes}
+    return KernelCall(engine, (source, target), schedule.code, run, **sizes), kernel.update
 
 
 def separable_call(

@@ -68,7 +68,7 @@ class Engine(HostEngine):
         self.wide = best >= AVX512
         self.tuning = Tuning(width=16 if self.wide else 8 if best >= AVX2 else 0)
         if library is None:  # the other code is numpy's
-            kernels = ("few_inputs", "depthwise", "few_outputs", "grouped", "pointwise")
+            kernels = ("few_inputs", "depthwise", "few_outputs", "grouped", "igemm")
             self.tuning = Tuning(vector_width(), always=frozenset(kernels))
         self.stream = Stream(library)
         self.handle = self.stream.engine
@@ -219,6 +219,10 @@ class Engine(HostEngine):
     def innermost_layout(self, shape: tuple[int, ...], axis: int) -> Layout:
         """Return the layout with one axis innermost."""
         return layouts.layout_of(self.library, self.innermost(shape, axis))
+
+    def strided_layout(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+        """Return the layout with some strides."""
+        return layouts.layout_of(self.library, self.strided(shape, strides))
 
     def part(self, channel_slice: ChannelSlice) -> Layout:
         """Return the layout of a range of channels of images with their channels last."""

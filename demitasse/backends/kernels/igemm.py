@@ -1,0 +1,575 @@
+"""Implicit GEMM: convolution of many channels, with windows of any kind, as a product of matrices.
+
+A row of the left matrix is the window of one output; the right matrix has the filters, in panels
+of a few vectors. Windows are copied to a buffer, some taps or channels at a time, and sums of
+these blocks are added up in the output. Pixels that are windows of their own are read in place.
+
+Source: K. Goto and R. van de Geijn, *Anatomy of High-Performance Matrix Multiplication*, 2008; the
+list of addresses is XNNPACK's indirection buffer (M. Dukhan, *The Indirect Convolution Algorithm*,
+2019).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import structs
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    INT,
+    Condition,
+    Vector,
+    Word,
+    choose,
+    chunk,
+    fma,
+    minimum,
+    rectified,
+)
+from demitasse.backends.kernels.products import ROWS, multiply
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.step import decline_if
+
+PANEL = 2
+"""Vectors of filters whose sums are in registers at a time."""
+
+LENGTH = 256
+"""Elements of a window that are copied at a time, at most; as many rows of a panel stay in the
+first cache."""
+
+ROW_BYTES = (LENGTH + 16) * FLOAT
+"""From one copied window to the next; a line more than a power of two, so that the same elements of
+all windows do not compete for the same lines of the cache."""
+
+MOST_ROWS = 112
+"""Windows that are copied at a time, at most; they stay in the second cache."""
+
+WIDEST_IN_PLACE = 512
+"""Channels up to which pixels are read in place; those of more compete for lines of the cache."""
+
+ENTRY_BYTES = 5 * INT
+"""Bytes of a window in the list: address of the image, row, column, addresses of the sums."""
+
+UNROLLED = 4
+"""Steps of the innermost loop."""
+
+SPARE_ROWS = 16
+"""Rows of sums before the first window, which a tile may reach; no tile has more."""
+
+Block = tuple[int, int, int, int, int]
+"""First tap, taps, first channel, channels of each tap and first term of a block of sums."""
+
+LINE_BYTES, LINES = 64, 2
+"""Bytes of a cache line; lines of the next panel that some unrolled steps prefetch."""
+
+COPIED = 4
+"""Vectors that are copied at a time."""
+
+
+class ProductFields(structs.Struct):
+    """Windows of images and filters in panels."""
+
+    x: ImageFields
+    y: ImageFields
+    images: Word
+    step_down: Word
+    """Rows of the input from one window to the window below."""
+    step_right: Word
+    taps: structs.Address
+    """Row and column of each tap, in the first window."""
+    blocks: structs.Address
+    """First tap, taps, first channel, channels of each tap and first term of each block of sums."""
+    block_count: Word
+    zeros: structs.Address
+    """Zeros in place of a pixel outside."""
+    panels: Word
+    whole: Word
+    """Number of panels without padding."""
+    rest: Word
+    """Filters of the padded panel; 0 if there is none."""
+    scratch: structs.Scratch
+    scratch_bytes: Word
+    """Bytes of scratch memory for each part."""
+    most_rows: Word
+    """Windows that are copied at a time."""
+    parts: Word
+    """In how many parts the pixels, or the blocks, are divided."""
+    filter_parts: Word
+
+
+def product_values(
+    schedule: IgemmSchedule, blocks: Sequence[Block], x: Images, rows: int, row_floats: int
+) -> tuple[dict[str, int | np.ndarray], int]:
+    """Return values of the fields, and elements of scratch memory for a call.
+
+    ``row_floats`` are floats of the scratch memory for each of ``rows`` windows, besides its copy
+    and its entry in the list.
+    """
+    panel = PANEL * schedule.width
+    size = rows * (ROW_BYTES + ENTRY_BYTES + row_floats * FLOAT) + SPARE_ROWS * panel * FLOAT
+    size = -(-(size + schedule.panels * panel * FLOAT) // LINE_BYTES) * LINE_BYTES
+    whole = schedule.filters // panel
+    values: dict[str, int | np.ndarray] = {
+        "images": x.shape[0],
+        "step_down": schedule.step[0],
+        "step_right": schedule.step[1],
+        "taps": np.array([*schedule.taps, (0, 0)], np.int64),
+        "blocks": np.array(blocks, np.int64),
+        "block_count": len(blocks),
+        "zeros": aligned(schedule.channels),
+        "panels": schedule.panels,
+        "whole": whole,
+        "rest": schedule.filters - whole * panel,
+        "scratch_bytes": size,
+        "most_rows": rows,
+    }
+    return values, size * schedule.tuning.threads // FLOAT
+
+
+class IgemmFields(ProductFields):
+    """A convolution."""
+
+    y: OutputFields
+    factors: structs.OptionalAddress
+    """One factor for each channel of the input."""
+    shifts: structs.OptionalAddress
+    """One offset for each, added to the product."""
+    filters: structs.Address
+    """Filters: block after block, panel after panel, term after term."""
+    offsets: structs.Address
+    """One offset for each channel of the output."""
+    rectifier: structs.Address
+    """Numbers of the epilogue: the slope of negative sums, or the limits."""
+
+
+@IgemmFields.kernel("igemm")
+def _kernel(
+    k: Kernel, f: IgemmFields, rows: int, *, in_place: bool, summed: bool, normed: bool,
+    limited: bool,
+) -> None:  # fmt: skip
+    """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``."""
+    panel_bytes = PANEL * k.vector_bytes
+    thread, threads = k.thread()
+    begin, end = chunk(f.parts * f.filter_parts, thread, threads)
+    buffer = f.scratch + thread * f.scratch_bytes
+    entries = buffer + f.most_rows * ROW_BYTES
+    padded = entries + f.most_rows * ENTRY_BYTES + rows * panel_bytes  # sums of the padded panel
+    nowhere = padded + f.most_rows * panel_bytes
+    norm = (f.factors, f.shifts) if normed else None
+    x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * FLOAT
+    with k.loop(end, begin) as part:
+        pixels = f.images * f.y.rows * f.y.columns
+        first, last = chunk(pixels, part.i // f.filter_parts, f.parts)
+        panel, behind = chunk(f.panels, part.i % f.filter_parts, f.filter_parts)
+        all_tiles = (last - first + (rows - 1)) // rows
+        times = (all_tiles * rows + (f.most_rows - 1)) // f.most_rows
+        with k.loop(times) as some:
+            start, stop = (tile * rows for tile in chunk(all_tiles, some.i, times))
+            origin = first + start
+            count = minimum(stop, last - first) - start
+            tiles = (count + (rows - 1)) // rows
+            if not in_place:
+                list_windows(k, f, origin, count, entries, padded, nowhere)
+            with k.loop(f.block_count) as block:
+                *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
+                length = copied[1] * copied[3]
+                if not in_place:
+                    copy_windows(k, f, copied, entries, buffer, tiles * rows, norm)
+                final = block.i > f.block_count - 2
+                begin_filters = f.filters + (term * f.panels + panel * length) * panel_bytes
+                with k.loop(behind, panel, words=[begin_filters]) as one:
+                    [filters] = one.words
+                    whole, place = one.i < f.whole, one.i * panel_bytes
+                    following = [filters + length * panel_bytes]
+                    with k.loop(tiles, words=following) as tile:
+                        row = tile.i * rows
+                        if in_place:
+                            # the last tile begins early, and computes the same again
+                            row = minimum(row, last - origin - rows)
+                            source = f.x.at + (origin + row) * x_bytes
+                            own = f.y.at + (origin + row) * y_bytes + place
+                            target = choose(whole, own, padded + row * panel_bytes)
+                            step = choose(whole, y_bytes, panel_bytes)
+                            targets = [target + step * i for i in range(rows)]
+                        else:
+                            source = buffer + row * ROW_BYTES
+                            listed = entries + row * ENTRY_BYTES + choose(whole, 3, 4) * INT
+                            targets = [
+                                k.load_word(listed + ENTRY_BYTES * i) + choose(whole, place, 0)
+                                for i in range(rows)
+                            ]
+                        numbers = _row_places(k, x_bytes if in_place else None, rows)
+                        sums, tile.words = _multiply(
+                            k, source, numbers, filters, length, tile.words
+                        )
+                        before = block.i > 0 if summed else None
+                        _write(k, f, sums, targets, before, final & whole, place, limited=limited)
+                    one.words = [filters + length * panel_bytes]
+            with k.when((behind > f.whole) & (f.rest > 0)):
+                evenly = f.y.at + origin * y_bytes if in_place else None
+                _write_padded(k, f, evenly, entries, padded, count, limited=limited)
+
+
+BLOCK_BYTES = 5 * INT
+"""Bytes of the description of a block of sums."""
+
+
+def list_windows(
+    k: Kernel,
+    f: ProductFields,
+    origin: Word,
+    count: Word,
+    entries: Word,
+    padded: Word,
+    nowhere: Word,
+) -> None:
+    """Write the entries of ``count`` windows; those behind them have the place of the last.
+
+    Sums of the windows behind are written to ``nowhere``.
+    """
+    each = f.y.rows * f.y.columns
+    image, place = origin // each, origin % each
+    start = [image, place // f.y.columns, place % f.y.columns]
+    with k.loop(f.most_rows, words=start) as one:
+        image, row, column = one.words
+        y = image * f.y.image_stride + row * f.y.row_stride + column * f.y.column_stride
+        entry = [
+            f.x.at + image * f.x.image_stride * FLOAT, row * f.step_down, column * f.step_right,
+            choose(one.i < count, f.y.at + y * FLOAT, nowhere),
+            padded + one.i * (PANEL * k.vector_bytes),
+        ]  # fmt: skip
+        for i, word in enumerate(entry):
+            k.store_word(word, entries + one.i * ENTRY_BYTES + i * INT)
+        column = column + choose(one.i + 1 < count, 1, 0)
+        ends_row = column >= f.y.columns
+        row, column = row + choose(ends_row, 1, 0), choose(ends_row, 0, column)
+        ends_image = row >= f.y.rows
+        one.words = [image + choose(ends_image, 1, 0), choose(ends_image, 0, row), column]
+
+
+def copy_windows(
+    k: Kernel, f: ProductFields, copied: Sequence[Word], entries: Word, buffer: Word, rows: Word,
+    normed: tuple[Word, Word] | None = None,
+) -> None:  # fmt: skip
+    """Copy some channels of some taps, ``copied``, of the windows in the list."""
+    tap, taps, channel, channels = copied
+    row_bytes, column_bytes = f.x.row_stride * FLOAT, f.x.column_stride * FLOAT
+    begin, end, several = channel * FLOAT, channels * FLOAT, k.vector_bytes * COPIED
+    middle = end // several * several
+    vectors = choose(end < k.vector_bytes, 0, end)
+    zero = k.constant(0.0)
+
+    def copy(source: Word, target: Word, at: Word) -> None:
+        value = k.load(source + at)
+        if normed is not None:
+            factor, shift = (k.load(one + begin + at) for one in normed)
+            value = rectified(fma(value, factor, shift), zero)
+        k.store(value, target + at)
+
+    with k.loop(taps, words=[f.taps + tap * (2 * INT), buffer]) as one:
+        at, into = one.words
+        down, right = k.load_words(at, 2)
+        with k.loop(rows, words=[entries, into]) as window:
+            entry, target = window.words
+            image, row, column = k.load_words(entry, 3)
+            row, column = row + down, column + right
+            inside = (row > -1) & (row < f.x.rows) & (column > -1) & (column < f.x.columns)
+            pixel = choose(inside, image + row * row_bytes + column * column_bytes, f.zeros)
+            source = pixel + begin
+            with k.loop(middle, 0, several) as vector:
+                for place in range(0, several, k.vector_bytes):
+                    copy(source, target, vector.i + place)
+            with k.loop(vectors, middle, k.vector_bytes) as vector:
+                copy(source, target, minimum(vector.i, end - k.vector_bytes))
+            with k.loop(choose(vectors > 0, 0, end), 0, FLOAT) as number:
+                k.store(k.load_float(source + number.i), target + number.i)
+            window.words = [entry + ENTRY_BYTES, target + ROW_BYTES]
+        one.words = [at + 2 * INT, into + end]
+
+
+def _row_places(k: Kernel, row_bytes: Word | None, rows: int) -> list[Word | int]:
+    """Return the bytes from the first row to each; None for rows of the buffer.
+
+    An address has a register and another, times up to 8: odd multiples are in registers.
+    """
+    if row_bytes is None:
+        return [ROW_BYTES * i for i in range(rows)]
+    odd = {i: k.no_cse(row_bytes * i) for i in range(1, rows, 2)}
+    factors = [math.gcd(i, 8) for i in range(rows)]
+    return [odd[i // by] * by if i else 0 for i, by in enumerate(factors)]
+
+
+def _multiply(
+    k: Kernel, source: Word, places: Sequence[Word | int], filters: Word, length: Word,
+    following: list[Word],
+) -> tuple[list[Vector], list[Word]]:  # fmt: skip
+    """Return the sums of rows, row after row, and the next address that is to be prefetched."""
+    panel_bytes = PANEL * k.vector_bytes
+    middle = filters + length // UNROLLED * (UNROLLED * panel_bytes)
+
+    def steps(
+        sums: list[Vector], words: list[Word], begin: Word, end: Word, count: int
+    ) -> tuple[list[Vector], list[Word]]:
+        with k.loop(end, begin, panel_bytes * count, vectors=sums, words=words) as loop:
+            totals, [left, ahead] = loop.vectors, loop.words
+            if count == UNROLLED:
+                for i in range(LINES):
+                    k.prefetch(ahead + LINE_BYTES * i, cache=2)
+                ahead = ahead + LINE_BYTES * LINES
+            for step in range(count):
+                right = loop.i + panel_bytes * step
+                columns = [k.load(right + k.vector_bytes * j) for j in range(PANEL)]
+                multiply(k, totals, [left + place + FLOAT * step for place in places], columns)
+            loop.words = [left + FLOAT * count, ahead]
+        return loop.vectors, loop.words
+
+    sums = [k.constant(0.0)] * (len(places) * PANEL)
+    sums, words = steps(sums, [source, *following], filters, middle, UNROLLED)
+    sums, words = steps(sums, words, middle, filters + length * panel_bytes, 1)
+    return sums, words[1:]
+
+
+def _write(
+    k: Kernel, f: IgemmFields, sums: Sequence[Vector], targets: Sequence[Word],
+    before: Condition | None, finished: Condition, place: Word, *, limited: bool,
+) -> None:  # fmt: skip
+    """Write sums, or add them to those ``before``; where they are finished, after the epilogue."""
+    stores = [target + k.vector_bytes * j for target in targets for j in range(PANEL)]
+    if before is not None:
+        sums = [
+            choose(before, total + k.load(store), total)
+            for total, store in zip(sums, stores, strict=True)
+        ]
+    with k.cases(choose(finished, 1, 0)) as case:
+        case(1)
+        offsets = [k.load(f.offsets + place + k.vector_bytes * j) for j in range(PANEL)]
+        then = rectifying(k, f.rectifier, None, limited=limited)
+        for i, (total, store) in enumerate(zip(sums, stores, strict=True)):
+            k.store(then(total + offsets[i % PANEL]), store)
+        case(0)
+        for total, store in zip(sums, stores, strict=True):
+            k.store(total, store)
+
+
+def _write_padded(
+    k: Kernel, f: IgemmFields, evenly: Word | None, entries: Word, padded: Word, count: Word,
+    *, limited: bool,
+) -> None:  # fmt: skip
+    """Write the sums of the padded panel; pixels lie ``evenly`` from an address, or are listed."""
+    panel_bytes = PANEL * k.vector_bytes
+    then, begin = rectifying(k, f.rectifier, None, limited=limited), f.whole * panel_bytes
+    with k.loop(count) as one:
+        if evenly is None:
+            target = k.load_word(entries + one.i * ENTRY_BYTES + 3 * INT)
+        else:
+            target = evenly + one.i * f.y.column_stride * FLOAT
+        for j in range(PANEL):
+            some, at = k.lane_mask(f.rest - k.width * j), begin + k.vector_bytes * j
+            total = k.load(padded + one.i * panel_bytes + k.vector_bytes * j)
+            offset = k.masked_load(f.offsets + at, some)
+            k.masked_store(then(total + offset), target + at, some)
+
+
+@dataclass(frozen=True)
+class IgemmSchedule(TunedKernel):
+    """A convolution, of each group by itself. Threads divide the outputs, or the filters.
+
+    Attributes:
+        taps: Row and column of each tap in the first window, which may be negative.
+        step: Rows and columns of the input from one window to the next.
+        channels: Channels of the input, in a group.
+        filters: Channels of the output, in a group.
+        pixels: Pixels of all outputs.
+        normed: Whether pixels are normalised and rectified on the way.
+    """
+
+    kernel = "igemm"
+
+    taps: tuple[tuple[int, int], ...]
+    step: tuple[int, int]
+    channels: int
+    filters: int
+    pixels: int
+    tuning: Tuning
+    normed: bool = False
+
+    @property
+    def panels(self) -> int:
+        """Number of panels, the last of which may be padded."""
+        return -(-self.filters // (PANEL * self.width))
+
+    @cached_property
+    def divided(self) -> tuple[int, int]:
+        """In how many parts pixels and filters are divided, of about equal work."""
+        return min(self._divisions(), key=self._longest)
+
+    def _divisions(self) -> Iterable[tuple[int, int]]:
+        threads = self.tuning.threads
+        for of_filters in range(1, min(threads, self.panels) + 1):
+            yield min(threads // of_filters, self.pixels), of_filters
+
+    def _longest(self, divided: tuple[int, int]) -> tuple[int, int]:
+        """Return what the largest part computes, and how often windows are copied."""
+        of_pixels, of_filters = divided
+        tiles = math.ceil(math.ceil(self.pixels / of_pixels) / ROWS[self.width][PANEL])
+        return tiles * math.ceil(self.panels / of_filters), of_filters
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of a tile: many, and few that are computed in vain; a row more for the filters."""
+        most, pixels = ROWS[self.width][PANEL], self.pixels // self.divided[0]
+        return min(range(most, most // 2, -1), key=lambda rows: -(-pixels // rows) * (rows + 1))
+
+    @property
+    def spare(self) -> float:
+        """Superfluous products for each number of the output."""
+        filters = self.panels * PANEL * self.width / self.filters
+        return (self.waste * filters - 1) * len(self.taps) * self.channels
+
+    @property
+    def waste(self) -> float:
+        """Computed pixels per existing pixel."""
+        return math.ceil(self.pixels / self.rows) * self.rows / self.pixels
+
+    def in_place(self, x: Images, y: Images) -> bool:
+        """Return whether pixels, which are windows of their own, are read in place."""
+        return (
+            self.taps == ((0, 0),)
+            and self.step == (1, 1)
+            and not self.normed
+            and self.channels <= WIDEST_IN_PLACE
+            and self.pixels // self.divided[0] >= self.rows
+            and x.is_rows
+            and y.is_rows
+        )
+
+    def blocks(self, *, in_place: bool) -> list[Block]:
+        """Return the blocks of sums: first tap, taps, first channel, channels and first term."""
+        taps, channels = len(self.taps), self.channels
+        if in_place or not taps:
+            return [(0, taps, 0, channels, 0)]
+        if channels <= LENGTH:
+            each = math.ceil(taps / math.ceil(taps / (LENGTH // channels)))
+            return [
+                (tap, min(each, taps - tap), 0, channels, tap * channels)
+                for tap in range(0, taps, each)
+            ]
+        each = -(-channels // -(-channels // LENGTH))
+        each = -(-each // self.width) * self.width
+        return [
+            (tap, 1, at, min(each, channels - at), tap * channels + at)
+            for tap in range(taps)
+            for at in range(0, channels, each)
+        ]
+
+
+def plan_igemm(
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, normed: bool = False
+) -> IgemmSchedule:
+    """Return the schedule of a convolution; shapes are (N, C, H, W).
+
+    Raises:
+        Declined: It has other axes, or other pads after the axes than before.
+    """
+    tuning.require("igemm")
+    decline_if(len(op.kernel) != 2 or bool(op.after), "implicit GEMM takes two axes and equal pads")
+    rows, columns = (
+        [tap * gap - pad for tap in range(taps)]
+        for taps, gap, pad in zip(op.kernel, op.dilation, op.pad, strict=True)
+    )
+    taps = tuple((row, column) for row in rows for column in columns)
+    pixels = y[0] * y[2] * y[3]
+    channels, filters = x[1] // op.group, y[1] // op.group
+    down, right = op.stride
+    return IgemmSchedule(taps, (down, right), channels, filters, pixels, tuning, normed)
+
+
+class ImplicitGemm:
+    """y = filters * windows of x + offset, then a rectifier.
+
+    Pixels may be normalised on the way: ``normed`` are one factor and one offset for each channel,
+    before a ReLU, read in each call. NaN stays.
+
+    Attributes:
+        size: Elements of the packed filters: block after block, of each the panels, of each the
+            terms.
+        scratch_size: Elements of scratch memory for a call.
+    """
+
+    def __init__(
+        self,
+        schedule: IgemmSchedule,
+        x: Images,
+        y: Images,
+        normed: tuple[np.ndarray, np.ndarray] | None = None,
+        then: Rectifier = NOTHING,
+    ) -> None:
+        self.schedule, rows = schedule, schedule.rows
+        in_place = schedule.in_place(x, y)
+        self._blocks = schedule.blocks(in_place=in_place)
+        self._kernel = _kernel(
+            schedule.width, rows, in_place=in_place, summed=len(self._blocks) > 1,
+            normed=normed is not None, limited=then.limited,
+        )  # fmt: skip
+        terms = len(schedule.taps) * schedule.channels
+        self.size = schedule.panels * terms * PANEL * schedule.width
+        most, panel = MOST_ROWS // rows * rows, PANEL * schedule.width
+        values, self.scratch_size = product_values(schedule, self._blocks, x, most, panel)
+        self._none = aligned(schedule.filters)
+        factors, shifts = normed or (None, None)
+        parts, filter_parts = schedule.divided
+        self._arguments = structs.Arguments(
+            IgemmFields.values(
+                **values,
+                x=ImageFields.of(x),
+                y=OutputFields.of(y),
+                factors=factors,
+                shifts=shifts,
+                rectifier=then.numbers(),
+                parts=parts,
+                filter_parts=filter_parts,
+            )
+        )
+
+    def pack(self, weights: np.ndarray, filters: np.ndarray) -> None:
+        """Pack weights in C order; ``filters`` are zeros where panels are padded.
+
+        Shapes: (M, C, taps), (size,).
+        """
+        schedule, panel = self.schedule, PANEL * self.schedule.width
+        m, whole = schedule.filters, schedule.filters // panel
+        by_filter = weights.reshape(m, schedule.channels, -1)
+        for tap, taps, channel, channels, term in self._blocks:
+            terms = taps * channels
+            begin, end = (at * schedule.panels * panel for at in (term, term + terms))
+            block = filters[begin:end].reshape(schedule.panels, terms, panel)
+            part = by_filter[:, channel : channel + channels, tap : tap + taps]
+            rows = part.transpose(2, 1, 0).reshape(terms, m)
+            block[:whole] = rows[:, : whole * panel].reshape(terms, whole, panel).swapaxes(0, 1)
+            if m % panel:
+                block[whole, :, : m % panel] = rows[:, whole * panel :]
+
+    def __call__(
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        filters: np.ndarray,
+        offsets: np.ndarray | None,
+        scratch: np.ndarray,
+    ) -> None:
+        """Convolve, with one offset for each channel of the output; None for zeros."""
+        offsets = self._none if offsets is None else offsets
+        each = {"x.at": source, "y.at": target, "filters": filters, "offsets": offsets}
+        threads = self.schedule.tuning.threads
+        self._arguments.run(self._kernel, threads, {**each, "scratch": scratch})

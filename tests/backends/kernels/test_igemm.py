@@ -1,0 +1,323 @@
+"""Convolutions and their gradients by implicit GEMM, on arrays, against numpy."""
+
+import math
+
+import numpy as np
+import pytest
+from expect_error import expect_error
+from rectifiers import NOT_NUMBERS, THEN, rectified
+from stages import WIDTH, normal
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.epilogue import NOTHING, RELU
+from demitasse.backends.kernels.igemm import LENGTH, WIDEST_IN_PLACE, plan_igemm
+from demitasse.backends.kernels.igemm_convolution import (
+    IgemmFilterGradient,
+    igemm_forward,
+    igemm_input_gradient,
+)
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.step import Declined
+
+THREADS = pytest.mark.parametrize("threads", [1, 2, 3, 7])
+
+WINDOWS = {
+    "pixels": {},
+    "pixels with strides": {"stride": (2, 2)},
+    "3x3": {"kernel": (3, 3), "pad": (1, 1)},
+    "3x3 with strides": {"kernel": (3, 3), "pad": (1, 1), "stride": (2, 2)},
+    "strides beyond windows": {"kernel": (2, 1), "stride": (3, 2)},
+    "5x2, dilated": {"kernel": (5, 2), "pad": (4, 0), "dilation": (2, 3), "stride": (1, 2)},
+    "far beyond the image": {"kernel": (3, 3), "pad": (5, 4), "stride": (2, 1)},
+    "groups": {"kernel": (3, 3), "pad": (1, 1), "group": 3},
+    "pixels in groups": {"group": 2},
+}  # fmt: skip
+
+
+def convolution(n, c, m, size, **changes):
+    how = {"kernel": (1, 1), "stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1}
+    how |= changes
+    top = [
+        (length + 2 * pad - gap * (taps - 1) - 1) // step + 1
+        for length, taps, step, pad, gap in zip(
+            size, how["kernel"], how["stride"], how["pad"], how["dilation"], strict=True
+        )
+    ]
+    return ops.Conv(
+        dtype="float32", bottom=(n, c, *size), top=(n, m, *top), axis=1, bias=True, **how
+    )
+
+
+class Numbers:
+    """Images with their channels last and a gap between pixels, which stays NaN."""
+
+    def __init__(self, values, gap=0):
+        n, c, h, w = values.shape
+        column = c + gap
+        self.images = Images(values.shape, h * w * column, w * column, column, c)
+        self.memory = aligned(n * h * w * column)
+        self.memory[:] = np.nan
+        self.values[...] = values
+
+    @property
+    def values(self):
+        n, c, h, w = self.images.shape
+        return self.memory.reshape(n, h, w, -1)[..., :c].transpose(0, 3, 1, 2)
+
+    def expect_gaps(self):
+        c = self.images.shape[1]
+        assert np.isnan(self.memory.reshape(-1, self.images.column_stride)[:, c:]).all()
+
+
+class Case:
+    """A convolution with numbers for everything that it takes."""
+
+    def __init__(self, n, c, m, size, gap=0, **changes):
+        self.op = op = convolution(n, c, m, size, **changes)
+        self.x, self.y = Numbers(normal(*op.bottom), gap), Numbers(np.full(op.top, np.nan), gap)
+        self.weights = normal(m, c // op.group, *op.kernel, seed=1)
+        self.offsets, self.dy = normal(m, seed=4), Numbers(normal(*op.top, seed=5), gap)
+        self.normed = None
+
+    def normalise(self):
+        c = self.op.bottom[1]
+        self.normed = normal(c, seed=2), normal(c, seed=3)
+
+    def plan(self, tuning):
+        return plan_igemm(
+            self.op, self.op.bottom, self.op.top, tuning, normed=self.normed is not None
+        )
+
+    def forward(self, tuning, then=NOTHING):
+        run = igemm_forward(self.plan(tuning), self.x.images, self.y.images, self.normed, then)
+        run.update(self.weights.reshape(-1))
+        run(self.x.memory, self.y.memory, self.offsets, scratch(run))
+        self.y.expect_gaps()
+        return self.y.values.copy()
+
+    def input_gradient(self, tuning):
+        dx = Numbers(np.full(self.op.bottom, np.nan), gap=3)
+        run = igemm_input_gradient(self.plan(tuning), dx.images, self.dy.images)
+        run.update(self.weights.reshape(-1))
+        run(self.dy.memory, dx.memory, None, scratch(run))
+        dx.expect_gaps()
+        return dx.values.copy()
+
+    def filter_gradient(self, tuning, *, bias=True):
+        run = IgemmFilterGradient(self.plan(tuning), self.op, self.x.images, self.dy.images)
+        memory, group = aligned(self.weights.size), self.op.group
+        memory[:] = np.nan
+        offsets = np.full(len(self.offsets), np.nan, np.float32) if bias else None
+        run(self.x.memory, self.dy.memory, memory, offsets, scratch(run))
+        shape = group, len(self.weights) // group, *self.weights.shape[1:]
+        strides = [4 * stride for stride in run.strides]
+        found = np.lib.stride_tricks.as_strided(memory, shape, strides)
+        return found.reshape(self.weights.shape), offsets
+
+    def taps(self):
+        """Yield each tap, and the values that it reads. Shape: (N, C, OH, OW)."""
+        op = self.op
+        x = self.x.values.astype(float)
+        if self.normed is not None:
+            factors, shifts = (one[:, None, None] for one in self.normed)
+            x = np.maximum(x * factors + shifts, 0)
+        (top, left), (h, w) = op.pad, op.top[2:]
+        room = [(0, 0), (0, 0), (top, top + op.stride[0]), (left, left + op.stride[1])]
+        padded = np.pad(x, room)
+        for i, j in np.ndindex(*op.kernel):
+            rows = op.dilation[0] * i + op.stride[0] * np.arange(h)
+            columns = op.dilation[1] * j + op.stride[1] * np.arange(w)
+            yield (i, j), (rows, columns), padded[:, :, rows[:, None], columns]
+
+    def by_group(self, array, axis):
+        return np.split(array.astype(float), self.op.group, axis)
+
+    def wanted(self, then=NOTHING):
+        y = sum(
+            np.concatenate(
+                [
+                    np.einsum("mc,nchw->nmhw", w, x)
+                    for w, x in zip(
+                        self.by_group(self.weights[..., i, j], 0),
+                        self.by_group(part, 1),
+                        strict=True,
+                    )
+                ],
+                axis=1,
+            )
+            for (i, j), _, part in self.taps()
+        )
+        return rectified(then, y + self.offsets[:, None, None])
+
+    def wanted_gradients(self):
+        op, dy = self.op, self.by_group(self.dy.values, 1)
+        (top, left), (h, w) = op.pad, op.bottom[2:]
+        dx = np.zeros((*op.bottom[:2], h + 2 * top + op.stride[0], w + 2 * left + op.stride[1]))
+        dw = np.zeros(self.weights.shape)
+        for (i, j), (rows, columns), part in self.taps():
+            xs, ws = self.by_group(part, 1), self.by_group(self.weights[..., i, j], 0)
+            dw[..., i, j] = np.concatenate(
+                [np.einsum("nmhw,nchw->mc", d, x) for d, x in zip(dy, xs, strict=True)]
+            )
+            dx[:, :, rows[:, None], columns] += np.concatenate(
+                [np.einsum("nmhw,mc->nchw", d, w) for d, w in zip(dy, ws, strict=True)], axis=1
+            )
+        return dx[:, :, top : top + h, left : left + w], dw, np.sum(self.dy.values, (0, 2, 3))
+
+
+def scratch(run):
+    memory = aligned(run.scratch_size)
+    memory[:] = np.nan
+    return memory
+
+
+def expect_close(got, want):
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= 5e-6 * max(1, np.abs(want).max())
+
+
+def windows(names=WINDOWS):
+    return pytest.mark.parametrize("windows", [WINDOWS[name] for name in names], ids=list(names))
+
+
+@WIDTH
+@THREADS
+@windows()
+def test_all_passes_are_those_of_the_definition(windows, threads, width):
+    case = Case(2, 6 * (width + 5), 6 * width + 18, (9, 8), **windows)
+    tuning = Tuning(width, threads)
+
+    expect_close(case.forward(tuning), case.wanted())
+    dx, dw, db = case.wanted_gradients()
+    expect_close(case.input_gradient(tuning), dx)
+    for got, want in zip(case.filter_gradient(tuning), (dw, db), strict=True):
+        expect_close(got, want)
+
+
+@WIDTH
+@windows(["pixels", "3x3 with strides"])
+@pytest.mark.parametrize(
+    "channels",
+    [1, 3, 7, 33, LENGTH, LENGTH + 1, WIDEST_IN_PLACE, 2 * WIDEST_IN_PLACE + 9],
+)
+@pytest.mark.parametrize("filters", [1, 31, 33, 64])
+def test_any_number_of_channels_will_do(filters, channels, windows, width):
+    case = Case(1, channels, filters, (5, 7), gap=5, **windows)
+    tuning = Tuning(width, 2)
+
+    expect_close(case.forward(tuning), case.wanted())
+    dx, dw, _ = case.wanted_gradients()
+    expect_close(case.input_gradient(tuning), dx)
+    expect_close(case.filter_gradient(tuning, bias=False)[0], dw)
+
+
+@WIDTH
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (14, 1), (13, 29), (40, 41)], ids=str)
+@windows(["pixels", "3x3"])
+def test_any_number_of_pixels_will_do(windows, size, width):
+    case = Case(3, 20, 24, size, **windows)
+    tuning = Tuning(width, 3)
+
+    expect_close(case.forward(tuning), case.wanted())
+    dx, dw, db = case.wanted_gradients()
+    expect_close(case.input_gradient(tuning), dx)
+    for got, want in zip(case.filter_gradient(tuning), (dw, db), strict=True):
+        expect_close(got, want)
+
+
+@WIDTH
+@THEN
+@windows(["pixels", "3x3"])
+@pytest.mark.parametrize("normed", [False, True])
+def test_rectifiers_follow(normed, windows, then, width):
+    case = Case(2, 2 * width + 5, 5 * width + 3, (9, 13), gap=width, **windows)
+    if normed and not case.op.pad[0]:
+        case.normalise()
+
+    expect_close(case.forward(Tuning(width, 2), then), case.wanted(then))
+
+
+@WIDTH
+@windows(["pixels", "3x3 with strides"])
+def test_threads_change_no_bits(windows, width):
+    case = Case(2, 3 * width, 6 * width, (9, 7), **windows)
+
+    def passes(threads):
+        tuning = Tuning(width, threads)
+        return (
+            case.forward(tuning), case.input_gradient(tuning), *case.filter_gradient(tuning),
+        )  # fmt: skip
+
+    one, *others = map(passes, (1, 2, 3, 8, 64))
+
+    for other in others:
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@WIDTH
+@THEN
+@pytest.mark.parametrize("normed", [False, True])
+def test_what_is_no_number_is_rectified_as_layers_do(normed, then, width):
+    case = Case(1, width, 2 * width, (4, 5))
+    case.offsets[:3] = NOT_NUMBERS
+    if normed:
+        case.normalise()
+
+    y = case.forward(Tuning(width), then)
+
+    want = rectified(then, case.offsets[:3])
+    np.testing.assert_array_equal(y[0, :3], np.broadcast_to(want[:, None, None], (3, 4, 5)))
+    assert np.isfinite(y[:, 3:]).all()
+
+
+@WIDTH
+def test_nan_of_a_pixel_reaches_the_windows_over_it(width):
+    case = Case(1, 2 * width, 2 * width, (6, 5), kernel=(3, 3), pad=(1, 1))
+    case.x.values[0, 3, 0, 0] = np.nan
+
+    y = case.forward(Tuning(width), RELU)
+
+    assert np.isnan(y[0, :, :2, :2]).all()
+    assert np.isfinite(y[0, :, 2:]).all()
+    assert np.isfinite(y[0, :, :, 2:]).all()
+
+
+@WIDTH
+def test_weights_may_change(width):
+    case = Case(1, 2 * width, 2 * width + 1, (4, 5))
+    run = igemm_forward(case.plan(Tuning(width)), case.x.images, case.y.images)
+    run.update(case.weights.reshape(-1))
+
+    case.weights *= 2
+    run.update(case.weights.reshape(-1))
+    run(case.x.memory, case.y.memory, case.offsets, scratch(run))
+
+    expect_close(case.y.values, case.wanted())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8, 30, 64])
+@pytest.mark.parametrize("size", [(7, 7), (14, 14), (56, 56)], ids=str)
+def test_all_threads_have_work_and_none_much_more(size, threads):
+    parts = Case(1, 64, 128, size).plan(Tuning(16, threads))
+
+    of_pixels, of_filters = parts.divided
+
+    assert of_pixels * of_filters <= threads
+    least = math.ceil(parts.pixels / parts.rows) * parts.panels / threads
+    tiles = math.ceil(math.ceil(parts.pixels / of_pixels) / parts.rows)
+    assert tiles * math.ceil(parts.panels / of_filters) <= 2 * math.ceil(least)
+
+
+def test_other_convolutions_are_declined():
+    op, uneven = convolution(1, 32, 64, (14, 14)), convolution(1, 32, 64, (14, 14), after=(1, 0))
+
+    for other, tuning in (
+        (uneven, Tuning(16)),
+        (op, Tuning(16, without=frozenset({"igemm"}))),
+        (op, Tuning(0)),
+    ):
+        with expect_error(Declined):
+            plan_igemm(other, other.bottom, other.top, tuning)
