@@ -353,7 +353,7 @@ def test_fixed_statistics_run_inside_the_convolution_of_pixels_after_them(text, 
     [entry] = [entry for entry in net.plan.entries if entry.layer.name == "norm"]
 
     assert entry.group.count == layers
-    assert entry.group.step.code.startswith("pointwise llvm")
+    assert entry.group.step.code.startswith("igemm llvm")
 
 
 def test_what_they_compute_follows_the_parameters_of_all_layers():
@@ -398,7 +398,7 @@ def test_a_rectifier_with_a_slope_keeps_them_apart():
     codes = {layer.name: layer.code for layer in report(fast.plan)}
 
     assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
-    assert not codes["norm"].startswith("pointwise")
+    assert not codes["norm"].startswith("igemm")
 
 
 def test_slopes_after_a_normalised_convolution_are_computed():

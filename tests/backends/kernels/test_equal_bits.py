@@ -29,11 +29,16 @@ from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradi
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer, Parameter
 from demitasse.backends.kernels.grouped import GroupedConvolution, GroupedGradient, plan_grouped
+from demitasse.backends.kernels.igemm import plan_igemm
+from demitasse.backends.kernels.igemm_convolution import (
+    IgemmFilterGradient,
+    igemm_forward,
+    igemm_input_gradient,
+)
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.l2_normalize import L2Normalize
 from demitasse.backends.kernels.lrn import LocalResponse, WithinResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
-from demitasse.backends.kernels.pointwise import PointwiseConvolution, plan_pointwise
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.products import FewRows, matrix_products
 from demitasse.backends.kernels.recurrence import Recurrence, RecurrentBackward, SavedStates
@@ -155,11 +160,35 @@ def pointwise(width):
     op = conv(C, M, kernel=(1, 1))
     x, weights, offsets, y = operands(op)
     norm = numbers(C, seed=3), numbers(C, seed=4)
-    plan = plan_pointwise(op, op.bottom, op.top, tuned(width))
-    run = PointwiseConvolution(plan, last(op.bottom), last(op.top), norm, RELU)
+    plan = plan_igemm(op, op.bottom, op.top, tuned(width), normed=True)
+    run = igemm_forward(plan, last(op.bottom), last(op.top), norm, RELU)
     run.update(weights)
     run(x, y, offsets, aligned(run.scratch_size))
     return y
+
+
+def implicit_gemm(width):
+    op = conv(C, M)
+    x, weights, offsets, y = operands(op)
+    plan = plan_igemm(op, op.bottom, op.top, tuned(width))
+    run = igemm_forward(plan, last(op.bottom), last(op.top), None, RELU)
+    run.update(weights)
+    run(x, y, offsets, aligned(run.scratch_size))
+    return y
+
+
+def implicit_gemm_gradients(width):
+    op = conv(C, M)
+    x, weights, _, _ = operands(op)
+    dy, dx = in_memory(numbers(*op.top, seed=5), last(op.top)), aligned(math.prod(op.bottom))
+    plan = plan_igemm(op, op.bottom, op.top, tuned(width))
+    back = igemm_input_gradient(plan, last(op.bottom), last(op.top))
+    back.update(weights)
+    back(dy, dx, None, aligned(back.scratch_size))
+    of_filters = IgemmFilterGradient(plan, op, last(op.bottom), last(op.top))
+    filters, offsets = aligned(weights.size), aligned(M)
+    of_filters(x, dy, filters, offsets, aligned(of_filters.scratch_size))
+    return dx, filters, offsets
 
 
 def separable(width):
@@ -377,6 +406,8 @@ KERNELS = {
     "groups of 4 channels": grouped(4),
     "groups of 2 channels, gradient of the filters": grouped_gradient,
     "1x1 after BatchNorm and ReLU": pointwise,
+    "implicit GEMM": implicit_gemm,
+    "implicit GEMM, gradients of input and filters": implicit_gemm_gradients,
     "products of matrices": products,
     "InnerProduct of few rows": few_rows,
     "LSTM, both ways": recurrent("LSTM", 4),
