@@ -23,7 +23,6 @@ class Algorithm(IntEnum):
     RELU = 0x20
     LINEAR = 0x26
     HARDSWISH = 0x34
-    LRN_ACROSS = 0xAFF
     ADD = 0x1FFF0
     MUL = 0x1FFF1
     MAX = 0x1FFF2

@@ -288,8 +288,6 @@ PRIMITIVES: dict[str, list[Any]] = {
     "inner_product_backward_data": [*[_MD] * 3, c_void_p],
     "inner_product_backward_weights": [*[_MD] * 4, c_void_p],
     "matmul": [_MD] * 4,
-    "lrn_forward": [c_int, c_int, _MD, _MD, c_int64, *[c_float] * 3],
-    "lrn_backward": [c_int, *[_MD] * 3, c_int64, *[c_float] * 3, c_void_p],
     "prelu_forward": [c_int, *[_MD] * 3],
     "prelu_backward": [*[_MD] * 5, c_void_p],
     "batch_normalization_forward": [c_int, _MD, _MD, c_float, c_uint],
