@@ -22,9 +22,10 @@ from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolutio
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient, plan_direct
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.grouped import GroupedConvolution, GroupedGradient, plan_grouped
+from demitasse.backends.kernels.igemm import plan_igemm
+from demitasse.backends.kernels.igemm_convolution import IgemmFilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiler, team
-from demitasse.backends.kernels.pointwise import PointwiseConvolution, plan_pointwise
 from demitasse.backends.kernels.products import FewRows, matrix_products
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
@@ -62,10 +63,11 @@ def separable() -> None:
         SeparableConvolution(blocks, Images.in_blocks(first.bottom, block), last(then.top))
 
 
-def pointwise() -> None:
-    op = conv((1, 64, 56, 56), 128, 1)
-    plan = plan_pointwise(op, op.bottom, op.top, TUNING)
-    PointwiseConvolution(plan, last(op.bottom), last(op.top), None)
+def igemm() -> None:
+    op = conv((1, 64, 56, 56), 128, 3)
+    plan = plan_igemm(op, op.bottom, op.top, TUNING)
+    igemm_forward(plan, last(op.bottom), last(op.top))
+    IgemmFilterGradient(plan, op, last(op.bottom), last(op.top))
 
 
 def few_inputs() -> None:
@@ -101,10 +103,11 @@ ROWS: dict[str, tuple[str, Callable[[], object]]] = {
         "packed_3x4", lambda: products(3, packed=True)),
     "the same, of 2 vectors by 12 rows": ("packed_2x4", lambda: products(2, packed=True)),
     "products of matrices": ("product_3x4", lambda: products(3, packed=False)),
-    "1x1 convolution": ("pointwise", pointwise),
+    "implicit GEMM": ("igemm4_12_summed", igemm),
+    "implicit GEMM, gradient of the filters": ("igemm_gradient4", igemm),
     "1x1 after a depthwise convolution": ("separable_pixels", separable),
     "convolution of few channels, of 3 vectors": ("window_product3s1s1_3x4", few_inputs),
-    "its gradient": ("window_sum_3x4", few_inputs),
+    "convolution of few channels, gradient": ("window_sum_3x4", few_inputs),
     "convolution to few channels": ("narrow", few_outputs),
     "convolution of groups of 4 channels": ("grouped4_3x14", lambda: grouped(4)),
     "convolution of groups of 2 channels": ("grouped4_3x7", lambda: grouped(2)),

@@ -44,9 +44,9 @@ from demitasse.backends.step import decline_if
 PANEL = 2
 """Vectors of filters whose sums are in registers at a time."""
 
-LENGTH = 256
+LENGTH = 512
 """Elements of a window that are copied at a time, at most; as many rows of a panel stay in the
-first cache."""
+second cache."""
 
 ROW_BYTES = (LENGTH + 16) * FLOAT
 """From one copied window to the next; a line more than a power of two, so that the same elements of
@@ -57,6 +57,9 @@ MOST_ROWS = 112
 
 WIDEST_IN_PLACE = 512
 """Channels up to which pixels are read in place; those of more compete for lines of the cache."""
+
+NEON = 4
+"""Floats of NEON's vectors."""
 
 ENTRY_BYTES = 5 * INT
 """Bytes of a window in the list: address of the image, row, column, addresses of the sums."""
@@ -443,9 +446,13 @@ class IgemmSchedule(TunedKernel):
         return math.ceil(self.pixels / self.rows) * self.rows / self.pixels
 
     def in_place(self, x: Images, y: Images) -> bool:
-        """Return whether pixels, which are windows of their own, are read in place."""
+        """Return whether pixels, which are windows of their own, are read in place.
+
+        NEON's addresses have no multiples of a register: each row would take another.
+        """
         return (
-            self.taps == ((0, 0),)
+            self.width > NEON
+            and self.taps == ((0, 0),)
             and self.step == (1, 1)
             and not self.normed
             and self.channels <= WIDEST_IN_PLACE
