@@ -10,17 +10,13 @@ import stat
 from collections import OrderedDict
 from collections.abc import Hashable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.config.files import untrusted_reason
+from demitasse.core.config.files import untrusted_reason, warn_once
 from demitasse.core.hashing import BYTES, keyed_hash, same_keyed_hash
-from demitasse.core.log import get_logger
 from demitasse.core.paths import real_path
-
-log = get_logger(__name__)
 
 
 def folder() -> Path | None:
@@ -55,7 +51,7 @@ def write_code(name: str, code: bytes) -> None:
         if place is not None:
             _write(place / name, _seal(key, name, code) + code)
     except OSError as error:
-        _warn(
+        warn_once(
             f"compiled kernels are not kept in {folder()} ({error.strerror or error}), so that "
             "every process compiles them again; XDG_CACHE_HOME can name another folder"
         )
@@ -80,7 +76,7 @@ def _own_folder() -> tuple[Path | None, bytes]:
     for one in (place, *place.parents):
         private = one in (place, place.parent)
         if reason := untrusted_reason(one.stat(), strict=private, sticky=not private):
-            _warn(f"compiled kernels are not kept in {place}: {one}: {reason}")
+            warn_once(f"compiled kernels are not kept in {place}: {one}: {reason}")
             return None, b""
     key = _key(place)
     return (None, b"") if key is None else (place, key)
@@ -131,12 +127,6 @@ def _write(path: Path, content: bytes) -> None:
         if hasattr(os, "fchmod"):
             os.fchmod(file.fileno(), 0o600)
         file.write(content)
-
-
-@cache
-def _warn(message: str) -> None:
-    """Warn once in a process."""
-    log.warning(message)
 
 
 V = TypeVar("V")

@@ -17,7 +17,7 @@ CODE = b"machine code"
 def place(tmp_path, monkeypatch):
     """A folder of the user's own, in which something is kept."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    kept._warn.cache_clear()
+    kept.warn_once.cache_clear()
     before = os.umask(0o002)  # as where every user has a group of their own
     kept.write_code("a.o", CODE)
     os.umask(before)

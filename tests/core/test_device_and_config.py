@@ -496,7 +496,7 @@ def test_a_working_directory_that_is_gone_has_no_settings_file(tmp_path, monkeyp
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    files._warn.cache_clear()  # some other test may have been warned before
+    files.warn_once.cache_clear()  # some other test may have been warned before
 
     assert settings.get("optimize") is True
     assert settings.get_often("threads") == 0

@@ -47,7 +47,7 @@ class SettingsFile:
             return True
         if trusted_files().get(str(self.path.resolve())) == self.digest:
             return True
-        _warn(
+        warn_once(
             f"{self.path} sets {setting.name} to {self.table[setting.name]!r}, which is ignored: "
             "an untrusted file can neither select code to run nor files to write; use "
             f"`demitasse trust {self.path}`, or set {setting.variable} in the environment"
@@ -60,7 +60,7 @@ def working_folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109 - see nearest_files
     except OSError as error:
-        _warn(f"settings files are ignored: the working directory is gone ({error.strerror})")
+        warn_once(f"settings files are ignored: the working directory is gone ({error.strerror})")
         return ""
 
 
@@ -119,7 +119,7 @@ def _read(name: str, changed: int, reason: str) -> SettingsFile | None:
     if not isinstance(table, dict) or (keys and not table):
         return None
     if reason:
-        _warn(f"the settings in {path} are ignored: {reason}")
+        warn_once(f"the settings in {path} are ignored: {reason}")
         return None
     current: dict[str, object] = {}
     for key, value in table.items():
@@ -222,7 +222,7 @@ def _read_trust_list(path: Path, changed: int, reason: str) -> dict[str, str]:
 
 
 @cache
-def _warn(message: str) -> None:
+def warn_once(message: str) -> None:
     """Log a warning once per process."""
     log.warning(message)
 

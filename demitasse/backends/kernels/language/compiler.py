@@ -103,8 +103,6 @@ assert np.allclose(y, np.tanh(x), atol=1e-5), "a kernel computes wrong numbers"
 """
 """Program that runs a kernel on two threads."""
 
-TRIAL_SECONDS = 120
-
 
 def _trial() -> str:
     """Return why kernels cannot run on this system; "" if they can.
@@ -119,7 +117,7 @@ def _trial() -> str:
     try:
         subprocess.run(
             command, env={**os.environ, "DEMITASSE_JIT": "0"}, capture_output=True, text=True,
-            timeout=TRIAL_SECONDS, check=True,
+            timeout=120, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         last = str(getattr(error, "stderr", "") or "").strip().rpartition("\n")[2]

@@ -17,7 +17,6 @@ import struct
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from demitasse.backends.kernels.language.target import (
     ARCHITECTURES,
@@ -184,7 +183,7 @@ def allocate(size: int) -> int:
     Threads may still run there when Python's modules are taken apart.
     """
     if system() == WINDOWS:
-        reserve = _windows().VirtualAlloc
+        reserve = ctypes.CDLL("kernel32").VirtualAlloc
         reserve.restype = ctypes.c_void_p
         address: int = reserve(None, ctypes.c_size_t(size), RESERVE_AND_COMMIT, READ_WRITE) or 0
         if not address:
@@ -206,7 +205,7 @@ def publish(start: int, code: bytearray) -> None:
         OSError: The system refuses the rights.
     """
     size, address = ctypes.c_size_t(len(code)), ctypes.c_void_p(start)
-    library = _windows() if system() == WINDOWS else ctypes.CDLL(None)
+    library = ctypes.CDLL("kernel32" if system() == WINDOWS else None)
     if system() == MACOS:
         library.pthread_jit_write_protect_np(0)
     ctypes.memmove(start, bytes(code), len(code))
@@ -245,7 +244,3 @@ def mapping(address: int) -> tuple[int, int, str]:
             if first <= address < end:
                 return first, end, rights
     return 0, 0, ""
-
-
-def _windows() -> Any:
-    return ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ region waits only for running parts. The parts and their results are OpenMP's, b
 import ctypes
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,10 @@ class Imports:
             raise OSError(message)
         entry = _LinkMap.from_address(found.value)
         self._base: int = entry.base
-        self._dynamic = dict(_pairs(entry.dynamic))
+        self._dynamic, at = {}, entry.dynamic
+        while tag := ctypes.c_int64.from_address(at).value:
+            self._dynamic[tag] = ctypes.c_uint64.from_address(at + 8).value
+            at += 16
         self.places: dict[str, list[int]] = {}
         for table, size in ((CALLS, CALLS_BYTES), (ALL, ALL_BYTES)):
             if table in self._dynamic:
@@ -127,12 +130,3 @@ class Imports:
             ctypes.c_uint64.from_address(at).value = address
         for page in pages:  # as the loader left it
             protect(page, mmap.PAGESIZE, READ)
-
-
-def _pairs(at: int) -> Iterator[tuple[int, int]]:
-    while True:
-        tag = ctypes.c_int64.from_address(at).value
-        if not tag:
-            return
-        yield tag, ctypes.c_uint64.from_address(at + 8).value
-        at += 16
