@@ -115,4 +115,3 @@ class KernelsBackend(OnednnBackend):
     """The same without oneDNN's library: kernels of our own, and numpy for all other layers."""
 
     name = "kernels"
-    blas_threads = None
