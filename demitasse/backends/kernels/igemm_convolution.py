@@ -1,4 +1,7 @@
-"""Convolutions and their gradients by implicit GEMM: group by group, phase by phase."""
+"""Convolutions and their gradients by implicit GEMM: group by group, phase by phase.
+
+The gradient of the filters is a kernel of its own: a sum over the windows.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,37 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
-from demitasse.backends.kernels.igemm import IgemmSchedule, ImplicitGemm
-from demitasse.backends.kernels.igemm_gradient import FilterGradient
+from demitasse.backends.kernels.igemm import (
+    BLOCK_BYTES,
+    ENTRY_BYTES,
+    PANEL,
+    ROW_BYTES,
+    UNROLLED,
+    IgemmSchedule,
+    ImplicitGemm,
+    ProductFields,
+    copy_windows,
+    list_windows,
+    product_values,
+)
+from demitasse.backends.kernels.image_fields import ImageFields
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import structs
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    INT,
+    Condition,
+    Vector,
+    Word,
+    choose,
+    chunk,
+)
+from demitasse.backends.kernels.products import ROWS, multiply
+
+MOST_PIXELS = 192
+"""Outputs whose windows are copied at a time, at most; a panel of so many rows stays in the first
+cache."""
 
 
 class _Part(NamedTuple):
@@ -139,6 +170,182 @@ def igemm_input_gradient(schedule: IgemmSchedule, x: Images, y: Images) -> Igemm
     return IgemmConvolution(schedule, parts, back=True)
 
 
+class GradientFields(ProductFields):
+    """The gradient of the filters; ``y`` has the gradients of the outputs."""
+
+    filters: structs.Output
+    """Gradient of the filters: term after term, filters side by side."""
+    filter_bytes: Word
+    """Bytes from one term to the next."""
+    offsets: structs.OptionalAddress
+    """Gradient of the offsets."""
+
+
+@GradientFields.kernel("igemm_gradient")
+def _kernel(k: Kernel, f: GradientFields, rows: int) -> None:
+    panel_bytes = PANEL * k.vector_bytes
+    thread, threads = k.thread()
+    begin, end = chunk(f.parts * f.filter_parts, thread, threads)
+    buffer = f.scratch + thread * f.scratch_bytes
+    entries = buffer + f.most_rows * ROW_BYTES
+    columns = entries + f.most_rows * ENTRY_BYTES
+    nowhere = columns + f.most_rows * panel_bytes
+    pixels = f.images * f.y.rows * f.y.columns
+    times = (pixels + (f.most_rows - 1)) // f.most_rows
+    with k.loop(end, begin) as part:
+        first, last = chunk(f.block_count, part.i // f.filter_parts, f.parts)
+        panel, behind = chunk(f.panels, part.i % f.filter_parts, f.filter_parts)
+        with k.loop(times) as some:
+            start, stop = chunk(pixels, some.i, times)
+            count = stop - start
+            list_windows(k, f, start, count, entries, nowhere, nowhere)
+            with k.loop(last, first) as block:
+                *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
+                copy_windows(k, f, copied, entries, buffer, count)
+                length = copied[1] * copied[3]
+                with k.loop(behind, panel) as one:
+                    place = one.i * panel_bytes
+                    _copy_panel(k, f, one.i, entries, columns, count)
+                    with k.when((f.offsets > 0) & (block.i < 1)):
+                        _sum_offsets(k, f, one.i, columns, count, some.i)
+                    with k.loop((length + (rows - 1)) // rows) as tile:
+                        row = tile.i * rows
+                        target = f.filters + (term + row) * f.filter_bytes + place
+                        sums = _multiply(k, buffer + row * FLOAT, columns, count, rows)
+                        own = [
+                            choose(row + i < length, target + f.filter_bytes * i, nowhere)
+                            for i in range(rows)
+                        ]
+                        _add(k, f, sums, own, one.i < f.whole, some.i)
+
+
+def _copy_panel(
+    k: Kernel, f: GradientFields, panel: Word, entries: Word, columns: Word, count: Word
+) -> None:
+    """Copy some channels of the gradients of outputs; the last panel is padded with zeros."""
+    panel_bytes = PANEL * k.vector_bytes
+    some = [k.lane_mask(f.rest - k.width * j) for j in range(PANEL)]
+    with k.cases(choose(panel < f.whole, 1, 0)) as case:
+        for whole in (1, 0):
+            case(whole)
+            with k.loop(count, words=[entries + 3 * INT, columns]) as one:
+                entry, target = one.words
+                source = k.load_word(entry) + panel * panel_bytes
+                for j in range(PANEL):
+                    at = source + k.vector_bytes * j
+                    value = k.load(at) if whole else k.masked_load(at, some[j])
+                    k.store(value, target + k.vector_bytes * j)
+                one.words = [entry + ENTRY_BYTES, target + panel_bytes]
+
+
+def _sum_offsets(
+    k: Kernel, f: GradientFields, panel: Word, columns: Word, count: Word, again: Word
+) -> None:
+    """Add the copied gradients to those of the offsets; write them unless ``again``."""
+    panel_bytes = PANEL * k.vector_bytes
+    with k.loop(count, vectors=[k.constant(0.0)] * PANEL, words=[columns]) as one:
+        [at] = one.words
+        one.vectors = [sum_ + k.load(at + k.vector_bytes * j) for j, sum_ in enumerate(one.vectors)]
+        one.words = [at + panel_bytes]
+    for j, total in enumerate(one.vectors):
+        left = choose(panel < f.whole, PANEL * k.width, f.rest) - k.width * j
+        some, at = k.lane_mask(left), f.offsets + panel * panel_bytes + k.vector_bytes * j
+        before = choose(again > 0, k.masked_load(at, some), k.constant(0.0))
+        k.masked_store(total + before, at, some)
+
+
+def _multiply(k: Kernel, source: Word, columns: Word, count: Word, rows: int) -> list[Vector]:
+    """Return the sums over the copied windows, for some terms and a panel."""
+    panel_bytes = PANEL * k.vector_bytes
+    middle = columns + count // UNROLLED * (UNROLLED * panel_bytes)
+
+    def steps(
+        sums: list[Vector], left: Word, begin: Word, end: Word, unrolled: int
+    ) -> tuple[list[Vector], Word]:
+        with k.loop(end, begin, panel_bytes * unrolled, vectors=sums, words=[left]) as loop:
+            totals, [left] = loop.vectors, loop.words
+            for step in range(unrolled):
+                right = loop.i + panel_bytes * step
+                gradients = [k.load(right + k.vector_bytes * j) for j in range(PANEL)]
+                numbers = [left + (ROW_BYTES * step + FLOAT * i) for i in range(rows)]
+                multiply(k, totals, numbers, gradients)
+            loop.words = [left + ROW_BYTES * unrolled]
+        return loop.vectors, loop.words[0]
+
+    sums, left = steps([k.constant(0.0)] * (rows * PANEL), source, columns, middle, UNROLLED)
+    return steps(sums, left, middle, columns + count * panel_bytes, 1)[0]
+
+
+def _add(
+    k: Kernel, f: GradientFields, sums: Sequence[Vector], rows: Sequence[Word], whole: Condition,
+    again: Word,
+) -> None:  # fmt: skip
+    """Add sums to rows of the filters' gradient; write them unless ``again``."""
+    places = [row + k.vector_bytes * j for row in rows for j in range(PANEL)]
+    with k.cases(choose(whole, 1, 0)) as case:
+        case(1)
+        for total, place in zip(sums, places, strict=True):
+            k.store(choose(again > 0, total + k.load(place), total), place)
+        case(0)
+        some = [k.lane_mask(f.rest - k.width * j) for j in range(PANEL)]
+        for i, (total, place) in enumerate(zip(sums, places, strict=True)):
+            before = k.masked_load(place, some[i % PANEL])
+            k.masked_store(choose(again > 0, total + before, total), place, some[i % PANEL])
+
+
+class _GroupGradient:
+    """The gradients of the filters and offsets of a group.
+
+    Attributes:
+        size: Elements of the filters' gradient.
+        scratch_size: Elements of scratch memory for a call.
+    """
+
+    def __init__(self, schedule: IgemmSchedule, x: Images, y: Images) -> None:
+        self.schedule, panel = schedule, PANEL * schedule.width
+        self.size = len(schedule.taps) * schedule.channels * schedule.filters
+        blocks = schedule.blocks(in_place=False)
+        longest = max(taps * channels for _, taps, _, channels, _ in blocks)
+        most = ROWS[schedule.width][PANEL]
+        rows = min(range(most, most // 2, -1), key=lambda rows: -(-longest // rows) * (rows + 1))
+        self._kernel = _kernel(schedule.width, rows)
+        pixels = min(MOST_PIXELS, schedule.pixels)
+        values, self.scratch_size = product_values(schedule, blocks, x, pixels, panel)
+        parts, filter_parts = self._divided(len(blocks))
+        self._arguments = structs.Arguments(
+            GradientFields.values(
+                **values,
+                x=ImageFields.of(x),
+                y=ImageFields.of(y),
+                filter_bytes=schedule.filters * FLOAT,
+                parts=parts,
+                filter_parts=filter_parts,
+            )
+        )
+
+    def _divided(self, blocks: int) -> tuple[int, int]:
+        """Return in how many parts blocks and panels are divided, of about equal work."""
+        threads, panels = self.schedule.tuning.threads, self.schedule.panels
+        ways = [
+            (min(threads // of_filters, blocks), of_filters)
+            for of_filters in range(1, min(threads, panels) + 1)
+        ]
+        return min(ways, key=lambda way: -(-blocks // way[0]) * -(-panels // way[1]))
+
+    def __call__(
+        self,
+        source: np.ndarray,
+        dy: np.ndarray,
+        filters: np.ndarray,
+        offsets: np.ndarray | None,
+        scratch: np.ndarray,
+    ) -> None:
+        """Write the gradients of the filters and, unless None, of the offsets."""
+        each = {"x.at": source, "y.at": dy, "filters": filters, "offsets": offsets}
+        threads = self.schedule.tuning.threads
+        self._arguments.run(self._kernel, threads, {**each, "scratch": scratch})
+
+
 class IgemmFilterGradient:
     """The gradients of the filters and offsets of a convolution.
 
@@ -150,7 +357,7 @@ class IgemmFilterGradient:
 
     def __init__(self, schedule: IgemmSchedule, op: ops.Conv, x: Images, y: Images) -> None:
         self.schedule = schedule
-        self._groups = [FilterGradient(schedule, *images) for images in _groups(schedule, x, y)]
+        self._groups = [_GroupGradient(schedule, *images) for images in _groups(schedule, x, y)]
         m, by_column = schedule.filters, schedule.filters * schedule.channels
         self.strides = self._groups[0].size, 1, m, op.kernel[1] * by_column, by_column
         self.scratch_size = self._groups[0].scratch_size
