@@ -386,7 +386,7 @@ emulator's default processor, OpenBLAS multiplies transposed matrices wrongly (Q
 
 @nox.session
 def aarch64(session: nox.Session) -> None:
-    """Run tests of kernels, layers, nets and solvers in emulated aarch64 (hours).
+    """Run tests of kernels, layers, nets and solvers in emulated aarch64 (an hour, if busy).
 
     Debian's packages `mmdebstrap` and `qemu-user-static` are needed. `-- kernels nets` runs parts;
     each keeps the results of its tests, so that a part that was stopped continues, and one with
