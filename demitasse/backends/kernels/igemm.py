@@ -55,6 +55,9 @@ all windows do not compete for the same lines of the cache."""
 MOST_ROWS = 112
 """Windows that are copied at a time, at most; they stay in the second cache."""
 
+WHOLE = 16
+"""Channels of a block are a multiple: whole vectors of all widths, so that all have equal bits."""
+
 WIDEST_IN_PLACE = 512
 """Channels up to which pixels are read in place; those of more compete for lines of the cache."""
 
@@ -473,7 +476,7 @@ class IgemmSchedule(TunedKernel):
                 for tap in range(0, taps, each)
             ]
         each = -(-channels // -(-channels // LENGTH))
-        each = -(-each // self.width) * self.width
+        each = -(-each // WHOLE) * WHOLE
         return [
             (tap, 1, at, min(each, channels - at), tap * channels + at)
             for tap in range(taps)
