@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import subprocess
 import sys
 import sysconfig
 from dataclasses import replace
@@ -196,3 +197,33 @@ def test_without_it_the_device_is_another_and_says_so_once(monkeypatch, caplog, 
     [line] = caplog.messages
     assert line.startswith("slow path: ")
     assert "install it" in line
+
+
+FIRST_USE = """
+import threading, time
+from demitasse.backends.onednn.library import library
+
+calls, install = [], library.install
+
+def slow(found):
+    calls.append(found)
+    time.sleep(0.2)
+    return install(found)
+
+library.install = slow
+threads = [threading.Thread(target=library.load) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(calls), library.status().loaded)
+"""
+
+
+@pytest.mark.skipif(not onednn.status().loaded, reason=str(onednn.status()))
+def test_threads_that_use_it_first_at_the_same_time_load_it_once():
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_USE], check=False, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "True"]), done.stderr

@@ -29,7 +29,8 @@ def run(tmp_path):
     kept = tmp_path / "results/some.jsonl"
 
     def call(*options, **given):
-        env = {**os.environ, "PYTHONPATH": str(SUPPORT), "KEPT_RESULTS": str(kept), **given}
+        outer = {name: one for name, one in os.environ.items() if not name.startswith("PYTEST_")}
+        env = {**outer, "PYTHONPATH": str(SUPPORT), "KEPT_RESULTS": str(kept), **given}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "kept_results", *options]
         done = subprocess.run(
             command, check=False, cwd=tmp_path, env=env, capture_output=True, text=True

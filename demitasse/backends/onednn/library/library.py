@@ -10,6 +10,7 @@ import os
 import platform
 import site
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
@@ -140,12 +141,18 @@ def kernels_alone() -> bool:
 
 def load() -> Any:
     """Return the library with its functions declared, or None where there is none."""
-    return _load_first()[0]
+    with _loading:
+        return _load_first()[0]
 
 
 def status() -> Status:
     """Return the library's status on ``Device("cpu")``: its version, or why it is not used."""
-    return _load_first()[1]
+    with _loading:
+        return _load_first()[1]
+
+
+_loading = threading.RLock()
+"""Held by the thread that loads the library and exchanges its calls, which happens once."""
 
 
 @cache
