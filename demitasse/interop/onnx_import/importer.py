@@ -152,13 +152,18 @@ def import_onnx(
         result.compare().check_agreement(f"the net disagrees with {source}", "float32")
     if prototxt is not None and caffemodel is not None:
         result.files = [Path(prototxt), Path(caffemodel)]
-        messages = list(builder.message.layer)
-        blobs = [[(array, None) for array in builder.weights.get(one.name, [])] for one in messages]
-        with atomic_write(result.files[0]) as text, atomic_write(result.files[1]) as binary:
-            text.write(text_of(builder.message).encode())
-            for piece in caffemodel_pieces(builder.message.name, messages, blobs):
-                binary.write(piece)
+        _write(builder, *result.files)
     return result
+
+
+def _write(builder: NetBuilder, prototxt: Path, caffemodel: Path) -> None:
+    """Write both files, or none."""
+    messages = list(builder.message.layer)
+    blobs = [[(array, None) for array in builder.weights.get(one.name, [])] for one in messages]
+    with atomic_write(prototxt) as text, atomic_write(caffemodel) as binary:
+        text.write(text_of(builder.message).encode())
+        for piece in caffemodel_pieces(builder.message.name, messages, blobs):
+            binary.write(piece)
 
 
 def _build(model: Model) -> NetBuilder:
