@@ -124,6 +124,11 @@ class Queue:
         """Seconds of a pass on zeros, in the slowest worker."""
         return max(worker.seconds for worker in self._workers)
 
+    def reset_plans(self) -> None:
+        """Have the nets prepared again at the next pass, under other settings."""
+        for worker in self._workers:
+            worker.runner.net.execution.passes.reset_plan()
+
     def config(self) -> dict[str, object]:
         """Return Triton's configuration of the model."""
         delay = {"max_queue_delay_microseconds": round(self._max_delay * 1e6)}

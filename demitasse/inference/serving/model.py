@@ -23,8 +23,9 @@ ANSWER = "answer"
 MAX_PIXELS = 1 << 25
 """Largest decoded image, in pixels: 33.5 million."""
 
-WARM_UPS, LONG = 6, 0.01
-"""Passes on zeros, of which the first prepare the net, and seconds of a pass that ends them."""
+WARM_UPS, LONG = 64, 0.01
+"""Passes on zeros, of which the first prepare the net, and seconds of a pass that ends them. Other
+processes of the server start meanwhile; the shortest pass is one that they did not disturb."""
 
 
 class TensorSpec(NamedTuple):

@@ -91,7 +91,10 @@ def serve(
             )
         app = App(queues, config.limits, metrics, codecs)
         served = [queue.model for queue in queues.values()]
-        with settings.override(**thread_setting(queues.values())):
+        threads = thread_setting(queues.values())
+        with settings.override(**threads):
+            for queue in queues.values() if threads else ():
+                queue.reset_plans()
             asyncio.run(_serve(app, config, lambda address: started(address, served)))
     finally:
         for queue in queues.values():

@@ -66,3 +66,14 @@ def test_the_time_of_a_pass_is_that_of_the_slowest_worker(shared_folder):
     queue.close()
 
     assert 0 < queue.seconds < math.inf
+
+
+def test_nets_are_prepared_again_for_other_threads(shared_folder):
+    queue = Queue(Model("means", find_model(shared_folder / "means"), "numpy", 4))
+    queue.close()
+    [net] = [worker.runner.net for worker in queue._workers]
+    plan = net.plan
+
+    queue.reset_plans()
+
+    assert net.plan is not plan
