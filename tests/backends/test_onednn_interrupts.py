@@ -28,7 +28,9 @@ net_param {
   layer { name: "lrn" type: "LRN" bottom: "pool" top: "lrn" }
   layer { name: "mean" type: "Pooling" bottom: "lrn" top: "mean"
     pooling_param { pool: AVE kernel_size: 2 } }
-  layer { name: "ip" type: "InnerProduct" bottom: "mean" top: "ip"
+  layer { name: "hidden" type: "InnerProduct" bottom: "mean" top: "hidden"
+    inner_product_param { num_output: 16 weight_filler { type: "xavier" } } }
+  layer { name: "ip" type: "InnerProduct" bottom: "hidden" top: "ip"
     inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
   layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }
 }
