@@ -26,11 +26,13 @@ net_param {
   layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool"
     pooling_param { kernel_size: 2 stride: 2 } }
   layer { name: "lrn" type: "LRN" bottom: "pool" top: "lrn" }
-  layer { name: "mean" type: "Pooling" bottom: "lrn" top: "mean"
+  layer { name: "pixels" type: "Convolution" bottom: "lrn" top: "pixels"
+    convolution_param { num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
+  layer { name: "more" type: "Convolution" bottom: "pixels" top: "more"
+    convolution_param { num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
+  layer { name: "mean" type: "Pooling" bottom: "more" top: "mean"
     pooling_param { pool: AVE kernel_size: 2 } }
-  layer { name: "hidden" type: "InnerProduct" bottom: "mean" top: "hidden"
-    inner_product_param { num_output: 16 weight_filler { type: "xavier" } } }
-  layer { name: "ip" type: "InnerProduct" bottom: "hidden" top: "ip"
+  layer { name: "ip" type: "InnerProduct" bottom: "mean" top: "ip"
     inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
   layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }
 }
