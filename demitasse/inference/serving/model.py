@@ -1,6 +1,7 @@
 """A served model: its inputs and outputs, and one net per worker thread."""
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,9 +24,8 @@ ANSWER = "answer"
 MAX_PIXELS = 1 << 25
 """Largest decoded image, in pixels: 33.5 million."""
 
-WARM_UPS, LONG = 64, 0.01
-"""Passes on zeros, of which the first prepare the net, and seconds of a pass that ends them. Other
-processes of the server start meanwhile; the shortest pass is one that they did not disturb."""
+MEASURED = 0.05
+"""Seconds in which passes are timed."""
 
 
 class TensorSpec(NamedTuple):
@@ -161,23 +161,29 @@ class Runner:
         self.net.reshape()
         return self.shapes(self.outputs)
 
-    def warm_up(self, max_batch: int, *, can_batch: bool) -> float:
-        """Run the net on zeros, in the thread that will run it; return the seconds of a pass.
+    def warm_up(self, max_batch: int, *, can_batch: bool) -> None:
+        """Run the net once on zeros, in the thread that will run it.
 
         The memories get the size of the largest batch first: Steps depend on their addresses.
         """
         for rows in (max_batch, 1) if can_batch else ():
             self.set_rows(rows)
-        shapes = self.shapes(self.net.inputs)
-        zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-        seconds = []
-        for _ in range(WARM_UPS):
-            start = time.perf_counter()
+        self.model.run(self._zeros())
+
+    def pass_seconds(self) -> float:
+        """Return the seconds of the shortest pass on zeros, of as many as MEASURED seconds allow.
+
+        Other processes of the server start meanwhile, which disturb some passes.
+        """
+        zeros, shortest, end = self._zeros(), math.inf, time.perf_counter() + MEASURED
+        while (start := time.perf_counter()) < end:
             self.model.run(zeros)
-            seconds.append(time.perf_counter() - start)
-            if seconds[-1] > LONG:
-                break
-        return min(seconds)
+            shortest = min(shortest, time.perf_counter() - start)
+        return shortest
+
+    def _zeros(self) -> Arrays:
+        shapes = self.shapes(self.net.inputs)
+        return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
 
     def run(self, requests: Sequence[PreparedRequest]) -> list[Arrays]:
         """Run requests as one batch, along the first axis; return the outputs of each."""
