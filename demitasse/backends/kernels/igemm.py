@@ -12,7 +12,7 @@ list of addresses is XNNPACK's indirection buffer (M. Dukhan, *The Indirect Conv
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -75,6 +75,9 @@ SPARE_ROWS = 16
 
 Block = tuple[int, int, int, int, int]
 """First tap, taps, first channel, channels of each tap and first term of a block of sums."""
+
+BLOCK_BYTES = 5 * INT
+"""Bytes of a block of sums in the table of blocks."""
 
 LINE_BYTES, LINES = 64, 2
 """Bytes of a cache line; lines of the next panel that some unrolled steps prefetch."""
@@ -225,10 +228,6 @@ def _kernel(
             with k.when((behind > f.whole) & (f.rest > 0)):
                 evenly = f.y.at + origin * y_bytes if in_place else None
                 _write_padded(k, f, evenly, entries, padded, count, limited=limited)
-
-
-BLOCK_BYTES = 5 * INT
-"""Bytes of the description of a block of sums."""
 
 
 def list_windows(
@@ -417,25 +416,32 @@ class IgemmSchedule(TunedKernel):
 
     @cached_property
     def divided(self) -> tuple[int, int]:
-        """In how many parts pixels and filters are divided, of about equal work."""
-        return min(self._divisions(), key=self._longest)
+        """In how many parts pixels and panels are divided, of about equal work."""
+        return self.divide(self.pixels, ROWS[self.width][PANEL])
 
-    def _divisions(self) -> Iterable[tuple[int, int]]:
+    def divide(self, count: int, at_once: int = 1) -> tuple[int, int]:
+        """Return in how many parts ``count`` pieces and the panels are divided, of equal work.
+
+        A part computes ``at_once`` pieces at a time. Of equal ways, the panels are divided least.
+        """
         threads = self.tuning.threads
-        for of_filters in range(1, min(threads, self.panels) + 1):
-            yield min(threads // of_filters, self.pixels), of_filters
+        ways = [(min(threads // n, count), n) for n in range(1, min(threads, self.panels) + 1)]
 
-    def _longest(self, divided: tuple[int, int]) -> tuple[int, int]:
-        """Return what the largest part computes, and how often windows are copied."""
-        of_pixels, of_filters = divided
-        tiles = math.ceil(math.ceil(self.pixels / of_pixels) / ROWS[self.width][PANEL])
-        return tiles * math.ceil(self.panels / of_filters), of_filters
+        def longest(way: tuple[int, int]) -> int:
+            each = math.ceil(math.ceil(count / way[0]) / at_once)
+            return each * math.ceil(self.panels / way[1])
+
+        return min(ways, key=longest)
+
+    def rows_of(self, count: int) -> int:
+        """Return the rows of a tile: many, few of ``count`` in vain; a row more for the filters."""
+        most = ROWS[self.width][PANEL]
+        return min(range(most, most // 2, -1), key=lambda rows: -(-count // rows) * (rows + 1))
 
     @cached_property
     def rows(self) -> int:
-        """Rows of a tile: many, and few that are computed in vain; a row more for the filters."""
-        most, pixels = ROWS[self.width][PANEL], self.pixels // self.divided[0]
-        return min(range(most, most // 2, -1), key=lambda rows: -(-pixels // rows) * (rows + 1))
+        """Rows of a tile of pixels."""
+        return self.rows_of(self.pixels // self.divided[0])
 
     @property
     def spare(self) -> float:
@@ -490,10 +496,12 @@ def plan_igemm(
     """Return the schedule of a convolution; shapes are (N, C, H, W).
 
     Raises:
-        Declined: It has other axes, or other pads after the axes than before.
+        Declined: It has other axes, other pads after the axes than before, or windows and groups
+            of pixels that are normalised.
     """
     tuning.require("igemm")
     decline_if(len(op.kernel) != 2 or bool(op.after), "implicit GEMM takes two axes and equal pads")
+    decline_if(normed and not op.is_pointwise, "normalised pixels are taken by themselves")
     rows, columns = (
         [tap * gap - pad for tap in range(taps)]
         for taps, gap, pad in zip(op.kernel, op.dilation, op.pad, strict=True)

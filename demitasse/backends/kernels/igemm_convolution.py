@@ -42,7 +42,7 @@ from demitasse.backends.kernels.language.words import (
     choose,
     chunk,
 )
-from demitasse.backends.kernels.products import ROWS, multiply
+from demitasse.backends.kernels.products import multiply
 
 MOST_PIXELS = 192
 """Outputs whose windows are copied at a time, at most; a panel of so many rows stays in the first
@@ -306,12 +306,10 @@ class _GroupGradient:
         self.size = len(schedule.taps) * schedule.channels * schedule.filters
         blocks = schedule.blocks(in_place=False)
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
-        most = ROWS[schedule.width][PANEL]
-        rows = min(range(most, most // 2, -1), key=lambda rows: -(-longest // rows) * (rows + 1))
-        self._kernel = _kernel(schedule.width, rows)
+        self._kernel = _kernel(schedule.width, schedule.rows_of(longest))
         pixels = min(MOST_PIXELS, schedule.pixels)
         values, self.scratch_size = product_values(schedule, blocks, x, pixels, panel)
-        parts, filter_parts = self._divided(len(blocks))
+        parts, filter_parts = schedule.divide(len(blocks))
         self._arguments = structs.Arguments(
             GradientFields.values(
                 **values,
@@ -322,15 +320,6 @@ class _GroupGradient:
                 filter_parts=filter_parts,
             )
         )
-
-    def _divided(self, blocks: int) -> tuple[int, int]:
-        """Return in how many parts blocks and panels are divided, of about equal work."""
-        threads, panels = self.schedule.tuning.threads, self.schedule.panels
-        ways = [
-            (min(threads // of_filters, blocks), of_filters)
-            for of_filters in range(1, min(threads, panels) + 1)
-        ]
-        return min(ways, key=lambda way: -(-blocks // way[0]) * -(-panels // way[1]))
 
     def __call__(
         self,

@@ -156,25 +156,17 @@ def grouped_gradient(width):
     return weight, bias
 
 
-def pointwise(width):
-    op = conv(C, M, kernel=(1, 1))
-    x, weights, offsets, y = operands(op)
-    norm = numbers(C, seed=3), numbers(C, seed=4)
-    plan = plan_igemm(op, op.bottom, op.top, tuned(width), normed=True)
-    run = igemm_forward(plan, last(op.bottom), last(op.top), norm, RELU)
-    run.update(weights)
-    run(x, y, offsets, aligned(run.scratch_size))
-    return y
+def implicit_gemm(kernel, normed=None):
+    def run(width):
+        op = conv(C, M, kernel=kernel)
+        x, weights, offsets, y = operands(op)
+        plan = plan_igemm(op, op.bottom, op.top, tuned(width), normed=normed is not None)
+        convolve = igemm_forward(plan, last(op.bottom), last(op.top), normed, RELU)
+        convolve.update(weights)
+        convolve(x, y, offsets, aligned(convolve.scratch_size))
+        return y
 
-
-def implicit_gemm(width):
-    op = conv(C, M)
-    x, weights, offsets, y = operands(op)
-    plan = plan_igemm(op, op.bottom, op.top, tuned(width))
-    run = igemm_forward(plan, last(op.bottom), last(op.top), None, RELU)
-    run.update(weights)
-    run(x, y, offsets, aligned(run.scratch_size))
-    return y
+    return run
 
 
 def implicit_gemm_gradients(width):
@@ -405,8 +397,10 @@ KERNELS = {
     "groups of 2 channels": grouped(2),
     "groups of 4 channels": grouped(4),
     "groups of 2 channels, gradient of the filters": grouped_gradient,
-    "1x1 after BatchNorm and ReLU": pointwise,
-    "implicit GEMM": implicit_gemm,
+    "1x1 after BatchNorm and ReLU": implicit_gemm(
+        (1, 1), (numbers(C, seed=3), numbers(C, seed=4))
+    ),
+    "implicit GEMM": implicit_gemm((3, 3)),
     "implicit GEMM, gradients of input and filters": implicit_gemm_gradients,
     "products of matrices": products,
     "InnerProduct of few rows": few_rows,

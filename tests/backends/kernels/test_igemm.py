@@ -166,6 +166,14 @@ class Case:
             )
         return dx[:, :, top : top + h, left : left + w], dw, np.sum(self.dy.values, (0, 2, 3))
 
+    def expect_all_passes(self, tuning):
+        """Compare the output and all gradients with those of the definition."""
+        expect_close(self.forward(tuning), self.wanted())
+        dx, dw, db = self.wanted_gradients()
+        expect_close(self.input_gradient(tuning), dx)
+        for got, want in zip(self.filter_gradient(tuning), (dw, db), strict=True):
+            expect_close(got, want)
+
 
 def scratch(run):
     memory = aligned(run.scratch_size)
@@ -189,11 +197,7 @@ def test_all_passes_are_those_of_the_definition(windows, threads, width):
     case = Case(2, 6 * (width + 5), 6 * width + 18, (9, 8), **windows)
     tuning = Tuning(width, threads)
 
-    expect_close(case.forward(tuning), case.wanted())
-    dx, dw, db = case.wanted_gradients()
-    expect_close(case.input_gradient(tuning), dx)
-    for got, want in zip(case.filter_gradient(tuning), (dw, db), strict=True):
-        expect_close(got, want)
+    case.expect_all_passes(tuning)
 
 
 @WIDTH
@@ -220,11 +224,7 @@ def test_any_number_of_pixels_will_do(windows, size, width):
     case = Case(3, 20, 24, size, **windows)
     tuning = Tuning(width, 3)
 
-    expect_close(case.forward(tuning), case.wanted())
-    dx, dw, db = case.wanted_gradients()
-    expect_close(case.input_gradient(tuning), dx)
-    for got, want in zip(case.filter_gradient(tuning), (dw, db), strict=True):
-        expect_close(got, want)
+    case.expect_all_passes(tuning)
 
 
 @WIDTH
