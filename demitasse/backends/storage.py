@@ -29,6 +29,11 @@ def array_dtype(kind: str) -> str:
     return ARRAYS.get(kind, kind)
 
 
+def computed(kind: str) -> str:
+    """Return the dtype that values of ``kind``, a dtype or one of ``ARRAYS``, are computed in."""
+    return "float32" if kind in ARRAYS else kind
+
+
 def nan_of(kind: str) -> float | int:
     """Return what an array of a kind holds for NaN."""
     return 0x7FC0 if kind == "bfloat16" else float("nan")

@@ -91,3 +91,16 @@ class QueuedUpdateKernels(UpdateKernels, Protocol):
 
         Shapes: ``total``, the sum of their squares, () -> ().
         """
+
+    def unscale(
+        self, total: Array, state: Array, guard: Array | None, limit: float, interval: float, /
+    ) -> tuple[Array, Array]:
+        """Return the factor of gradients that a loss scale has multiplied, and an update's guard.
+
+        The factor also clips their norm to ``limit``, unless that is below 0. The guard is NaN if
+        they, or the guard before, are not finite. The scale is halved if they are not, and doubled
+        after ``interval`` updates.
+
+        Shapes: ``total``, the sum of their squares, (); ``state``, the scale and the number of
+        updates since its last change, (2,); ``guard`` () -> (), ().
+        """

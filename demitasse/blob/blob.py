@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.storage import Stored
 from demitasse.core import guesses
 from demitasse.core.axes import LEGACY, Axes, checked_shape, flat_list, shape_string
 from demitasse.core.device import Device, current_device
@@ -327,19 +326,14 @@ class Blob(Axes):
             else:
                 self._data.overwrite(array)
 
-    def read_narrow(self, storage: Stored) -> Array:
-        """Return the data on the device in 16 bits, read-only until the method returns."""
-        return self._view(self._data.narrow_data(storage))
-
-    def narrow_buffer(self, storage: Stored) -> Array:
-        """Return the data's device array of 16 bits, to be overwritten completely."""
-        return self._view(self._data.mutable_narrow_data(storage))
-
     def write_diff(self, array: Array) -> None:
         """Copy ``array``, which must have exactly the blob's shape, into the gradient."""
         self._check_shape(array)
         with self.device.backend.device_scope():
-            self.diff_buffer()[...] = array
+            if self._diff.storage == "float":
+                self.diff_buffer()[...] = array
+            else:
+                self._diff.overwrite(array)
 
     def add_diff(self, array: Array) -> None:
         """Add ``array``, which must have exactly the blob's shape, to the gradient."""

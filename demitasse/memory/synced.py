@@ -148,6 +148,11 @@ class SyncedMemory:
         return side.array if side.device is self.device else None
 
     @property
+    def on_device(self) -> bool:
+        """True if the device side is up to date."""
+        return self.state in DEVICE_HEADS and self.device_array is not None
+
+    @property
     def persistent(self) -> bool:
         """True if the contents can be read after a pass; False for a shared buffer."""
         return self.assignment is None
@@ -288,11 +293,14 @@ class SyncedMemory:
         side = self._to_gpu()
         return side if self.storage == storage else self.device.backend.narrow(side, storage)
 
-    def mutable_narrow_data(self, storage: Stored) -> Array:
-        """Return the device side in 16 bits, to be overwritten. Shape: (size,)."""
+    def mutable_narrow_data(self, storage: Stored, *, discard: bool = True) -> Array:
+        """Return the device side in 16 bits, for writing. Shape: (size,).
+
+        ``discard`` promises that everything will be overwritten; contents are then not converted.
+        """
         self._check_open()
-        self.set_storage(storage, discard=True)
-        return self._mutable_device_side(discard=True)
+        self.set_storage(storage, discard=discard)
+        return self._mutable_device_side(discard=discard)
 
     def overwrite(self, array: Array) -> None:
         """Round values to the beginning of the device side, which has 16 bits. Shapes: any."""

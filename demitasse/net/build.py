@@ -6,7 +6,7 @@ Source: Caffe, ``Net::Init`` in ``src/caffe/net.cpp``.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,26 @@ def phase_number(phase: object) -> Any:
     raise ConfigError(message, code=ErrorCode.UNKNOWN, field="phase", got=phase)
 
 
-def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: str) -> Stored:
+NARROW_DTYPES: Mapping[str, Stored] = {"float16": "half", "bfloat16": "bfloat16"}
+"""Storage of values by the ``dtype`` of 16 bits that asks for it."""
+
+
+def resolve_dtype(dtype: str, storage: Stored | None) -> tuple[str, Stored | None]:
+    """Return the compute dtype and the storage that two arguments ask for (ConfigError).
+
+    Values of 16 bits are stored so, and computed with in float32.
+    """
+    wanted = NARROW_DTYPES.get(dtype)
+    if wanted is None and dtype not in {"float32", "float64"}:
+        message = f"got dtype {dtype!r}, expected float32, float64, float16 or bfloat16"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="dtype", got=dtype)
+    if wanted is not None and storage not in (None, wanted):
+        message = f"dtype {dtype!r} is storage {wanted!r}, and storage is {storage!r}; give one"
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="dtype", got=dtype)
+    return (dtype, storage) if wanted is None else ("float32", wanted)
+
+
+def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored:
     """Return the storage of values on the device; None asks the settings (ConfigError)."""
 
     def fault(code: ErrorCode, message: str, **details: Any) -> ConfigError:
@@ -103,12 +122,6 @@ def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: st
     if chosen != "float" and dtype != "float32":
         message = f"storage {chosen!r}{asked} is for nets of float32; got dtype {dtype}"
         raise fault(ErrorCode.CONFLICT, message, dtype=dtype)
-    if chosen != "float" and phase == "TRAIN":
-        message = (
-            f"storage {chosen!r}{asked} is for nets in phase TEST: 16 bits lose small gradients "
-            'and updates; train with storage "float"'
-        )
-        raise fault(ErrorCode.CONFLICT, message, phase=phase)
     return chosen
 
 

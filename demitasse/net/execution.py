@@ -103,6 +103,7 @@ class Passes:
         debug_info: Whether mean absolute values of all blobs are logged.
         stateful_blobs: The blobs that carry state from one forward pass to the next.
         gradients_valid: False from an interrupted backward pass until gradients are cleared.
+        loss_scale: Factor of all gradients, its first element; None for 1.
         before_forward, after_forward: Called with a layer's index around its forward.
         before_backward, after_backward: Called with a layer's index around its backward.
     """
@@ -117,6 +118,7 @@ class Passes:
     ) -> None:
         self._structure, self._kept, self._storage = structure, kept, storage
         self._allocator: Allocator | None = None
+        self.loss_scale: SyncedMemory | None = None
         self._changes = VersionCounter()
         self._serials: tuple[int, frozenset[int]] = (-1, frozenset())
         self.plan = self._planned(optimize=optimize)
@@ -221,14 +223,14 @@ class Passes:
                 "keep_blobs to run backward"
             )
             raise NetError(message, code=ErrorCode.UNSUPPORTED, field="keep_blobs")
-        if self._storage != "float":
-            message = f"a net with storage {self._storage!r} only runs forward"
+        if self._storage != "float" and self._structure.phase == "TEST":
+            message = f"a net in phase TEST with storage {self._storage!r} only runs forward"
             raise NetError(message, code=ErrorCode.UNSUPPORTED, field="storage", got=self._storage)
         if self._interrupted is not None:
             message = "the last forward pass was interrupted; run forward() before backward()"
             raise NetError(message, code=ErrorCode.BAD_STATE)
         try:
-            with self._pass(first, last, backward=True):
+            with self._pass(first, last, backward=True), self._scaled_losses(first, last):
                 self._backward(first, last)
         except BaseException:
             self.gradients_valid = False
@@ -270,6 +272,31 @@ class Passes:
             guard.at(f"a callback at layer {self._structure.layers[index].name!r}")
         for callback in callbacks:
             callback(index)
+
+    @contextmanager
+    def _scaled_losses(self, first: int, last: int) -> Iterator[None]:
+        """Multiply the loss weights of some layers by the loss scale, for a backward pass."""
+        device = self._structure.layers[last].device
+        if self.loss_scale is None or self._storage not in device.backend.storages:
+            yield
+            return
+        self.loss_scale.to(device)
+        bindings = self._structure.bindings()[last : first + 1]
+        weighted = [
+            (blob, weight)
+            for binding in bindings
+            for blob, weight in zip(binding.top, binding.layer.loss_weights, strict=False)
+            if weight
+        ]
+        factor = self.loss_scale.gpu_data()[0]
+        try:
+            for blob, _ in weighted:
+                diff = blob.mutable_gpu_diff()
+                diff *= factor
+            yield
+        finally:
+            for blob, weight in weighted:
+                blob.set_diff(weight)
 
     @contextmanager
     def _pass(self, first: int, last: int, *, backward: bool) -> Iterator[None]:
@@ -484,7 +511,8 @@ class Execution:
         internal = [blob for layer in structure.layers for blob in layer.internal_blobs()]
         blobs = [*structure.blob_list, *structure.params_list, *internal]
         found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
-        return list(found.values())
+        scale = self.passes.loss_scale
+        return [*found.values(), *(() if scale is None else (scale,))]
 
     def volatile(self) -> frozenset[int]:
         """Return the serials of the memories of inputs and outputs."""

@@ -36,6 +36,7 @@ from demitasse.net.build import (
     order_arguments,
     phase_number,
     read_source,
+    resolve_dtype,
 )
 from demitasse.net.execution import Callback, ExclusiveLock, Execution
 from demitasse.net.memory_usage import MemoryUse, memory_held
@@ -63,7 +64,8 @@ class Net:
         device: The device; None asks the configuration.
         level: Level of the net's state, when ``phase`` is given.
         stages: Stages added to the file's state, when ``phase`` is given.
-        dtype: "float32", or "float64" for gradient checks.
+        dtype: "float32", or "float64" for gradient checks. "bfloat16" and "float16" are float32
+            with ``storage`` "bfloat16" and "half".
         optimize: Whether backends may replace a layer's portable code by Steps of their own. None
             asks the setting ``optimize``.
         seed: Key of all random numbers of the net; None asks the configuration.
@@ -76,8 +78,8 @@ class Net:
         ignore_unknown_fields: Skip unknown fields with a warning instead of raising an error.
         rank: Index of this data-parallel worker, below ``world_size``.
         world_size: Number of data-parallel workers.
-        storage: Storage of blobs and weights on a GPU: "float", or in phase TEST "half" or
-            "bfloat16" with 16 bits; None asks the configuration.
+        storage: Storage of blobs and weights on a GPU: "float", or "half" or "bfloat16" with 16
+            bits; None asks the configuration.
         force_backward: Whether ``backward`` computes the gradients of all blobs, also of inputs,
             and from outputs without a loss; None takes the file's field.
         verify: Whether to compare every Step of a pass with portable code on the same inputs, for
@@ -126,9 +128,7 @@ class Net:
         verify: bool | float = False,
     ) -> None:
         phase, weights = order_arguments(phase, weights)
-        if dtype not in {"float32", "float64"}:
-            message = f"got dtype {dtype!r}, expected float32 or float64"
-            raise ConfigError(message, code=ErrorCode.UNKNOWN, field="dtype", got=dtype)
+        dtype, storage = resolve_dtype(dtype, storage)
         read = read_source(source, ignore_unknown_fields)
         param = read.message
         if phase is not None:
@@ -151,7 +151,7 @@ class Net:
             base_dir=None if base_dir is None else Path(base_dir),
             rank=rank,
             world_size=world_size,
-            storage=choose_storage(storage, chosen, dtype, named_phase),
+            storage=choose_storage(storage, chosen, dtype),
             python_layers=settings.get("python_layers"),
             pass_counter=PassCounter(),
         )
@@ -181,6 +181,12 @@ class Net:
     def phase(self) -> str:
         """Phase: "TRAIN" or "TEST"."""
         return self.structure.phase
+
+    @property
+    def storage(self) -> Stored:
+        """Storage of blobs and weights on the device: "float", or 16 bits."""
+        supported = self._context.storage in self.device.backend.storages
+        return self._context.storage if supported else "float"
 
     @property
     def device(self) -> Device:
@@ -698,8 +704,11 @@ class Net:
             device: Device of the clone; None for this net's.
             rank: Index of the clone as a data-parallel worker; None for this net's.
         """
+        place = self.device if device is None else Device(device)
+        supported = self._context.storage in place.backend.storages
         copy = Net(
-            self._source, device=self.device if device is None else device, dtype=self.dtype,
+            self._source, device=place, dtype=self.dtype,
+            storage=self._context.storage if supported else "float",
             optimize=self.plan.optimize, seed=self.seed, base_dir=self.base_dir,
             keep_blobs=self._kept, rank=self._context.rank if rank is None else rank,
             world_size=self._context.world_size, verify=self.verify,

@@ -253,7 +253,8 @@ class PlannedLayer:
             param_propagate_down=tuple(
                 layer.param_propagate_down(i) for i in range(len(layer.blobs))
             ),
-            phase=layer.phase, backward=binding.backward and storage == "float",
+            phase=layer.phase,
+            backward=binding.backward and (storage == "float" or layer.phase == "TRAIN"),
             random_words=layer.random_words, draw=layer.draw, layouts=self._layouts,
             storage=storage, followers=tuple(followers),
         )  # fmt: skip

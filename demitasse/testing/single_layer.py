@@ -169,8 +169,7 @@ def make_layer(
         propagate_down: For each bottom, True to compute its gradient; None for all bottoms that the
             layer has a gradient for.
         optimize: Allow the backend to run a Step; False runs the layer's portable code.
-        storage: Element type of tops in GPU memory: "float", or in phase TEST "half" or
-            "bfloat16".
+        storage: Element type of tops in GPU memory: "float", "half" or "bfloat16".
 
     Raises:
         PrototxtError: The text is not one layer.

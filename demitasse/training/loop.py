@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.updates import PreparedUpdate
-from demitasse.core.log import get_logger
+from demitasse.core.log import get_logger, number
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DataError, NetError
 from demitasse.memory import SyncedMemory
@@ -334,6 +334,10 @@ def display(run: TrainingContext, iteration: int) -> None:
     """Display the loss and the outputs every ``display`` iterations."""
     if is_due(run.param.display, iteration) and run.is_root:
         run.report.display(run.net, iteration, run.param.display)
+        if run.updater.loss_scale is not None:
+            scale = float(run.updater.loss_scale.cpu_data()[0])
+            log.info("    Loss scale = %s", number(scale))
+            run.report.loggers.scalars(iteration, {"loss_scale": scale})
         run.report.log_wait_times(iteration, run.team.wait_times)
 
 
@@ -440,10 +444,10 @@ class QueuedIteration:
             return execution.queue_rest(backward=True)
         counter, memories = execution.pass_counter, execution.source_memories()
         first, losses = counter.passes, list[Array | None]()
-        for number, arrays in enumerate((*batches, [memory.gpu_data() for memory in memories])):
+        for index, arrays in enumerate((*batches, [memory.gpu_data() for memory in memories])):
             for memory, array in zip(memories, arrays, strict=True):
                 memory.set_gpu_data(array)
-            counter.passes = first + number
+            counter.passes = first + index
             losses.append(execution.queue_rest(backward=True))
         counter.passes = first
         total = reduce(execution.device.backend.add, losses)

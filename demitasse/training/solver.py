@@ -66,7 +66,8 @@ class Solver:
         type: "SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam", "AdamW", "LARS" or
             "LAMB"; None uses the type of ``source``.
         device: Device of the nets; None uses the configuration.
-        dtype: "float32" or "float64".
+        dtype: "float32" or "float64"; on a GPU also "bfloat16" or "float16": the nets store values
+            in 16 bits, and weights and their gradients in float32. None of this has run on a GPU.
         optimize: Whether backends may lower operations; None uses the setting ``optimize``.
         seed: Key of all random numbers; None uses ``random_seed``, then the configuration.
         base_dir: Folder to search for named files besides the working directory; by default the
@@ -191,6 +192,8 @@ class Solver:
             make_worker_group(self.net, communicator, shards, allreduce, overlap=overlap), rank,
             world_size,
         )  # fmt: skip
+        for net in self._run.training_nets:
+            net.execution.passes.loss_scale = self._run.updater.loss_scale
         self._requests = Requests()
         self._checkpointer = Checkpointer(self._run, keep_last, asked_seed)
         custom = self.__class__.apply_update is not Solver.apply_update
@@ -330,6 +333,20 @@ class Solver:
     def history(self) -> History:
         """History arrays of each parameter."""
         return self._run.updater.history
+
+    @property
+    def loss_scale(self) -> float | None:
+        """Factor of the gradients of a net that stores values in float16; None for other nets.
+
+        It may be set. It is halved, without an update, if gradients are not finite, and doubled
+        after 2000 updates.
+        """
+        state = self._run.updater.loss_scale
+        return None if state is None else float(state.cpu_data()[0])
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        self._run.updater.set_loss_scale((value, 0))
 
     # -- testing -------------------------------------------------------------------------------
 

@@ -28,6 +28,11 @@ log = get_logger(__name__)
 
 LABEL = "the history of the solver"  # name of the history in messages
 
+LOSS_SCALE = (65536.0, 0.0)
+"""The loss scale of the first update, and the number of updates since its last change."""
+
+GROWTH_INTERVAL = 2000.0  # updates after which the loss scale is doubled, as in PyTorch
+
 
 class History:
     """One or two history arrays for each parameter.
@@ -127,7 +132,13 @@ def _in_c_order(
 
 
 class Updater:
-    """Changes the learnable parameters of a net by one solver's rule."""
+    """Changes the learnable parameters of a net by one solver's rule.
+
+    Attributes:
+        history: The history arrays.
+        loss_scale: Factor of the gradients of a net whose values are stored as "half", (2,): the
+            factor, and the number of updates since its last change. None for other nets.
+    """
 
     def __init__(self, net: Net, rule: UpdateRule) -> None:
         self.net, self.rule = net, rule
@@ -135,6 +146,15 @@ class Updater:
         self._long_axes = [sum(n > 1 for n in blob.shape) for blob in net.learnable_params]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
         self._known: tuple[tuple[object, ...], list[Update]] | None = None
+        self.loss_scale: SyncedMemory | None = None
+        if net.storage == "half":
+            self.loss_scale = SyncedMemory(2, "float32", net.device, "the loss scale")
+            self.set_loss_scale(LOSS_SCALE)
+
+    def set_loss_scale(self, values: Sequence[float]) -> None:
+        """Set the loss scale, and the number of updates since its last change, if there is one."""
+        if self.loss_scale is not None:
+            self.loss_scale.mutable_cpu_data()[...] = values
 
     def numbers(self, param: SolverParameter, rate: float, iteration: int) -> Update:
         """Return the coefficients of an iteration's update, for multipliers of 1."""
@@ -223,7 +243,10 @@ class Updater:
 
     def _pieces(self, param: SolverParameter, numbers: Update, guard: Array | None) -> list[Piece]:
         net = self.net
-        scale = self._clip_scale(param)
+        if self.loss_scale is None or net.storage == "float":
+            scale = self._clip_scale(param)
+        else:
+            scale, guard = self._unscale(self.loss_scale, param, guard)
         if param.iter_size > 1:
             scale = scale / param.iter_size
         wanted = self.updates(numbers, scale, guard)
@@ -252,17 +275,31 @@ class Updater:
             own = [memory.mutable_gpu_data() for memory in self.history.of(index)]
         return Piece(update, *arrays, own, blob.count)
 
-    def _clip_scale(self, param: SolverParameter) -> float | Array:
-        """Return the factor that limits the L2 norm of all gradients to ``clip_gradients``."""
-        limit = param.clip_gradients
-        if limit < 0:
-            return 1.0
-        backend = self.net.device.backend
-        diffs = [
+    def _unscale(
+        self, loss_scale: SyncedMemory, param: SolverParameter, guard: Array | None
+    ) -> tuple[float | Array, Array | None]:
+        """Return the factor of scaled gradients, clipping included, and the guard of the update.
+
+        The loss scale is halved if gradients are not finite, and the guard prevents the update.
+        """
+        kernels, diffs = self.net.device.backend.updates, self._gradients()
+        if not diffs or not isinstance(kernels, QueuedUpdateKernels):
+            return 1.0, guard
+        state, limit = loss_scale.mutable_gpu_data(), param.clip_gradients
+        return kernels.unscale(kernels.sumsq(diffs), state, guard, limit, GROWTH_INTERVAL)
+
+    def _gradients(self) -> list[Array]:
+        """Return the gradients of all parameters that have one and are not frozen."""
+        return [
             _flat(blob.diff_memory.gpu_data(), blob)
             for blob, record in zip(self.net.learnable_params, self._records, strict=True)
             if not (blob.diff_memory.cleared or record.frozen)
         ]
+
+    def _clip_scale(self, param: SolverParameter) -> float | Array:
+        """Return the factor that limits the L2 norm of all gradients to ``clip_gradients``."""
+        limit, backend = param.clip_gradients, self.net.device.backend
+        diffs = self._gradients() if limit >= 0 else []
         if not diffs:
             return 1.0
         kernels = backend.updates

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cuda_host import cuda_at, need_compiler
 from expect_error import expect_error
+from narrow_values import CASES_OF, LEAST, UNIT, kept
 from replays import played_from_now_on
 
 from demitasse import Net
@@ -15,27 +16,9 @@ from demitasse.backends.storage import ARRAYS, narrowed, widen_into
 from demitasse.core.config import settings
 from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.layers.registry import CATALOG
 from demitasse.testing import make_layer
-from demitasse.testing.layer_cases import CASES, OTHER_CASES
-
-UNIT = {"half": 2.0**-11, "bfloat16": 2.0**-8}
-"""How far a kept number is from what it was, at most, relative to it."""
-
-LEAST = {"half": 2.0**-25, "bfloat16": 0.0}
-"""The same of numbers below the smallest normal one."""
 
 TIMES = 3
-
-CASES_OF = {
-    name: [
-        case
-        for table in (CASES, OTHER_CASES)
-        for case in table.get(name, ())
-        if not (name == "DecodeBBox" and len(case.bottoms) > 2)  # objects, in phase TRAIN alone
-    ]
-    for name in CATALOG
-}
 
 
 @pytest.fixture(params=UNIT)
@@ -47,13 +30,6 @@ def kind(request):
 def place(request):
     """The kernels, run at once by numpy's side or queued on a GPU."""
     return cuda_at(request.param)
-
-
-def kept(values, kind):
-    """Values as they are after they were kept in 16 bits."""
-    wide = np.empty(np.shape(values), np.float32)
-    widen_into(narrowed(np.asarray(values, np.float32), kind), kind, wide)
-    return wide
 
 
 # -- the formats -------------------------------------------------------------------------------
@@ -380,11 +356,6 @@ def test_the_setting_says_it_for_every_net(kind):
     net.forward()
 
     assert net.blobs["prob"].data_memory.storage == kind
-
-
-def test_a_net_that_is_trained_is_refused(kind):
-    with expect_error(ConfigError, field="storage", mentions="TEST"):
-        Net(parse_text(NET, NetParameter), "TRAIN", device=cuda_at("cuda:0"), storage=kind)
 
 
 def test_there_is_no_backward_pass(kind):

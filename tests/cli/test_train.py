@@ -209,6 +209,15 @@ def device_used(result) -> tuple[str, str]:
     return re.search(r"Use (\S+) \((.*)\)\.", result.stderr).groups()
 
 
+def test_the_dtype_of_the_nets(project, run):
+    wide = run("train --solver solver.prototxt --dtype float64")
+    narrow = run("train --solver solver.prototxt --device cpu --dtype bfloat16")
+
+    assert wide.exit_code == 0
+    assert narrow.exit_code == 3
+    assert "cpu" in narrow.stderr
+
+
 def test_the_device_is_that_of_the_settings(project, run, monkeypatch):
     assert device_used(run("train -solver solver.prototxt")) == ("cpu", "default")
 

@@ -34,7 +34,7 @@ from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.recording import NotRecorded
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
-from demitasse.backends.storage import array_dtype
+from demitasse.backends.storage import array_dtype, computed
 from demitasse.core.device import Device
 
 
@@ -122,7 +122,9 @@ class HostEngine(Engine):
 
     def multiply(self, product: Product, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         dtype = array_dtype(product.dtype)
-        assert all(x.flags.c_contiguous and x.dtype == dtype for x in (a, b, out))
+        result = computed(product.dtype) if product.wide else dtype
+        assert all(x.flags.c_contiguous for x in (a, b, out))
+        assert [x.dtype for x in (a, b, out)] == [dtype, dtype, result]
         self.do(lambda: self._handle.multiply(product, *(x.ctypes.data for x in (a, b, out))))
 
     def prepare_convolution(

@@ -176,6 +176,7 @@ class CupyBackend(Backend):
 
     def narrow(self, array: Array, storage: str, out: Array | None = None) -> Array:
         with self._failures():
+            array = self._cupy.ascontiguousarray(array, "float32")
             return self.engine.narrow(array, storage, out)
 
     def widen(self, array: Array, storage: str) -> Array:

@@ -20,7 +20,7 @@ from demitasse.backends.cupy.library.cudnn import Executable
 from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.cupy.sums import Total
 from demitasse.backends.step import Declined, decline_if
-from demitasse.backends.storage import ARRAYS, array_dtype
+from demitasse.backends.storage import ARRAYS, array_dtype, computed
 from demitasse.backends.windows import ConvGeometry
 from demitasse.core.config import settings
 
@@ -56,7 +56,7 @@ class Chunk:
         self.to_rows = product(rows, self.length, columns)
         self.to_columns = product(columns, self.length, rows, transpose_a=True)
         self.to_weight = [
-            product(rows, columns, self.length, transpose_b=True, accumulate=added)
+            product(rows, columns, self.length, transpose_b=True, accumulate=added, wide=True)
             for added in (False, True)
         ]
 
@@ -114,11 +114,12 @@ class PointwiseGradient:
 
     def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:
         self._engine, self._dtype, self._samples = engine, dtype, geometry.n
+        self._sums = computed(dtype)
         self._sides = (geometry.maps, geometry.channels, geometry.map_plane)
         self._count = geometry.maps * geometry.channels
-        nbytes = max(1, self._count * np.dtype(array_dtype(dtype)).itemsize)
+        nbytes = max(1, self._count * np.dtype(self._sums).itemsize)
         self._step = max(1, min(engine.column_budget // nbytes, geometry.n))
-        self._ones = engine.asarray(np.ones(self._step, array_dtype(dtype)))
+        self._ones = engine.asarray(np.ones(self._step, self._sums))
 
     @staticmethod
     def pays(g: ConvGeometry) -> bool:
@@ -132,7 +133,9 @@ class PointwiseGradient:
 
     def compute(self, maps: Array, image: Array, total: Array, *, added: bool) -> None:
         """Write the gradient to ``total``, or add it."""
-        product = partial(Product, self._dtype, *self._sides, transpose_b=True, convolution=True)
+        product = partial(
+            Product, self._dtype, *self._sides, transpose_b=True, convolution=True, wide=True
+        )
         if self._samples <= 1:
             one = product(accumulate=added, batch=self._samples)
             self._engine.multiply(one, maps, image, total)
@@ -142,8 +145,8 @@ class PointwiseGradient:
             part = slice(first, min(first + self._step, self._samples))
             number = part.stop - first
             each = product(batch=number)
-            summed = Product(self._dtype, 1, self._count, number, accumulate=added or first > 0)
-            [weights] = self._engine.scratch(self._dtype, number * self._count)
+            summed = Product(self._sums, 1, self._count, number, accumulate=added or first > 0)
+            [weights] = self._engine.scratch(self._sums, number * self._count)
             self._engine.multiply(each, maps[part], image[part], weights)
             self._engine.multiply(summed, self._ones[:number], weights, total)
 
@@ -324,7 +327,9 @@ class LibraryCorrelation:
         count = geometry.n * maps * plane
         self._add_bias = engine.vectorized("conv", "add_bias", dtype, count, maps, plane)
         self._weights = maps * geometry.height
-        self._sum = engine.vectorized("elementwise", "weighted_sum", dtype, self._weights, 1.0, 1.0)
+        self._write_weights, self._add_weights = (
+            engine.vectorized("storage", "widen", dtype, self._weights, add) for add in (0, 1)
+        )
         for result in self._prepared:
             self._scratch(result)  # so that a pass allocates nothing
 
@@ -362,9 +367,10 @@ class LibraryCorrelation:
         if total is not None and "weight" in self._prepared:
             workspace, fresh = self._scratch("weight")
             target, added = total
-            self._prepared["weight"].run(image, fresh if added else target, maps, None, workspace)
-            if added:
-                self._sum(fresh, target, target)
+            direct = not (added or self.dtype in ARRAYS)
+            self._prepared["weight"].run(image, target if direct else fresh, maps, None, workspace)
+            if not direct:
+                (self._add_weights if added else self._write_weights)(fresh, target)
             total = None
         if spread is not None and "image" in self._prepared:
             workspace, _ = self._scratch("image")
@@ -382,7 +388,10 @@ class LibraryCorrelation:
         slower = best_as_products(convolution, tf32=rounds_to_tf32())
         why = "matrix products take less time than the plan that cuDNN recommends"
         decline_if(slower and not settings.get("cudnn_autotune"), why)
-        return self.engine.prepare_convolution(convolution, partial(self._run, convolution))
+        # own kernels sum the gradient of a weight in float32, and have no rival's array for that
+        alone = self.dtype in ARRAYS and convolution.result == "weight"
+        rival = None if alone else partial(self._run, convolution)
+        return self.engine.prepare_convolution(convolution, rival)
 
     def _run(self, convolution: Convolution, image: Array, weight: Array, maps: Array) -> None:
         """Run a product by own kernels."""

@@ -1,4 +1,4 @@
-"""Base of this backend's Steps, and parameters in 16 bits."""
+"""Base of this backend's Steps, and blobs and parameters in 16 bits."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -7,24 +7,32 @@ from typing import Any, ClassVar, TypeVar
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.ops import Op
-from demitasse.backends.step import Operand, Operands, Step, decline_if
+from demitasse.backends.step import Operand, Operands, Saved, Step, decline_if
 from demitasse.backends.storage import Stored, array_dtype, count_overflows, narrowed
 from demitasse.core.log import get_logger
 
 log = get_logger(__name__)
 
 
-def narrow_operands(engine: Engine, at: Operands, params: Collection[int]) -> Operands:
-    """Return operands whose bottoms, tops and some parameters are read and written in 16 bits."""
+def narrow_operands(
+    engine: Engine, at: Operands, params: Collection[int], *, computes: bool = True
+) -> Operands:
+    """Return operands whose bottoms, tops and some parameters are read and written in 16 bits.
+
+    Gradients of parameters stay in float32. ``computes`` is False if tops share the bottom's data.
+    """
     seen = {id(blob): HalfBlob(blob, at.storage) for blob in (*at.bottom, *at.top)}
-    for blob in at.top:
+    for blob in at.top if computes else ():
         half_blob(blob, at.storage)
+    for blob, wanted in zip(at.bottom, at.propagate_down, strict=True):
+        if at.backward and wanted:
+            blob.diff_memory.set_storage(at.storage)
     return replace(
         at,
         bottom=tuple(seen[id(blob)] for blob in at.bottom),
         top=tuple(seen[id(blob)] for blob in at.top),
         params=tuple(
-            NarrowParameter(engine, blob, at.storage) if index in params else blob
+            NarrowParameter(engine, blob, at) if index in params else blob
             for index, blob in enumerate(at.params)
         ),
     )
@@ -47,30 +55,47 @@ class _Narrow:
 
 
 class HalfBlob(_Narrow):
-    """A blob whose data is kept on the device in 16 bits, or converted when it is read."""
+    """A blob whose data and gradient are kept in 16 bits, or converted when they are read."""
 
     def read(self) -> Array:
         """Return the data, for reading."""
-        return self._blob.read_narrow(self._storage)
+        return self._view(self._blob.data_memory.narrow_data(self._storage))
 
     def buffer(self) -> Array:
         """Return the data's array, to be overwritten."""
-        return self._blob.narrow_buffer(self._storage)
+        return self._view(self._blob.data_memory.mutable_narrow_data(self._storage))
+
+    def read_diff(self) -> Array:
+        """Return the gradient, for reading."""
+        return self._view(self._blob.diff_memory.narrow_data(self._storage))
+
+    def diff_buffer(self) -> Array:
+        """Return the gradient's array, to be overwritten."""
+        return self._view(self._blob.diff_memory.mutable_narrow_data(self._storage))
+
+    def mutable_gpu_diff(self) -> Array:
+        """Return the gradient's array, for writing."""
+        memory = self._blob.diff_memory
+        return self._view(memory.mutable_narrow_data(self._storage, discard=False))
+
+    def _view(self, flat: Array) -> Array:
+        return flat[: self._blob.count].reshape(self._blob.shape)
 
 
 class NarrowParameter(_Narrow):
     """A parameter, of which there is a copy in 16 bits on the device.
 
-    The parameter itself keeps its float32 values for snapshots, sharing and reading. After a change
-    of the parameter, the copy is written again at the same address. Values too large for 16 bits
-    become infinite in the copy, with one warning.
+    The parameter itself keeps its float32 values for updates, snapshots, sharing and reading. After
+    a change of the parameter, the copy is written again at the same address. The GPU converts
+    values that it has in float32 already, as in training; otherwise the host does. Values too large
+    for 16 bits become infinite in the copy, with one warning of the host.
     """
 
-    def __init__(self, engine: Engine, blob: Operand, storage: Stored) -> None:
-        super().__init__(blob, storage)
-        self._engine = engine
+    def __init__(self, engine: Engine, blob: Operand, at: Operands) -> None:
+        super().__init__(blob, at.storage)
+        self._engine, self._trained = engine, at.backward
         self._copy: Array | None = None
-        self._known: tuple[int, int] | None = None
+        self._known: tuple[object, int, int] | None = None
         self._warned = False
 
     @property
@@ -80,7 +105,7 @@ class NarrowParameter(_Narrow):
 
     def read(self) -> Array:
         """Return the copy, for reading. Shape: the parameter's."""
-        if self._copy is None:
+        if self._copy is None or self._trained:
             self._update()
         else:
             self._engine.update_input(self._update)
@@ -88,13 +113,20 @@ class NarrowParameter(_Narrow):
 
     def _update(self) -> None:
         memory = self._blob.data_memory
-        now = (memory.serial, memory.version)
-        if now == self._known:
+        # recorded work converts a trained parameter once, whether it has changed before or not
+        recorded = self._engine.input_updates if self._trained else None
+        now = (recorded, memory.serial, memory.version)
+        known = self._known
+        if known is not None and known[0] is recorded and known[1:] == now[1:]:
             return
         if self._copy is None:
             flat = self._engine.empty(self._blob.count, array_dtype(self._storage))
             self._copy = flat.reshape(self._blob.shape)
         self._known = None  # until it is there
+        if self._trained or memory.on_device:
+            self._engine.narrow(self._blob.read(), self._storage, self._copy)
+            self._known = now
+            return
         given = self._blob.cpu_data()
         host = narrowed(given, self._storage)
         if not self._warned and (beyond := count_overflows(given, host, self._storage)):
@@ -105,7 +137,7 @@ class NarrowParameter(_Narrow):
                 beyond, given.size, self._blob.name, self._storage,
             )  # fmt: skip
         self._engine.put(host, self._copy)
-        self._known = (memory.serial, memory.version)
+        self._known = now
 
 
 DTYPES = ("float32", "float64")  # compute dtype of the kernels
@@ -127,17 +159,25 @@ class GpuStep(Step[Engine, O]):
     """Parameters that its kernels read in 16 bits, besides bottoms and tops; None where they read
     nothing in 16 bits."""
 
+    computes: ClassVar[bool] = True
+    """False if its tops share the data of the bottom."""
+
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         self.dtype = op.dtype
         params = self.narrow_params
         if at.storage != "float" and params is not None and self.takes_narrow(op):
-            self.dtype, at = at.storage, narrow_operands(engine, at, params)
+            self.dtype = at.storage
+            at = narrow_operands(engine, at, params, computes=self.computes)
         super().__init__(engine, op, at)
         decline_if(op.dtype not in DTYPES, f"{op.dtype}; kernels take {' and '.join(DTYPES)}")
 
     def taken(self, blob: Operand) -> Operand:
         """Return another blob as this Step's kernels take it."""
         return blob if self.dtype == self.op.dtype else half_blob(blob, self.at.storage)
+
+    def saved(self, name: str, shape: tuple[int, ...]) -> Saved:
+        """Return the layer's internal blob of that name, in the dtype of this Step's blobs."""
+        return self.at.saved(name, shape, array_dtype(self.dtype))
 
     def takes_narrow(self, op: O) -> bool:
         """Return whether its kernels take 16 bits for this operation."""

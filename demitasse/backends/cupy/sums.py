@@ -8,6 +8,7 @@ from typing import Self
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.storage import ARRAYS, computed
 
 LEAST = 4096
 """Elements that a part has at least, unless its row has fewer; 8 for each thread of its block."""
@@ -15,7 +16,8 @@ LEAST = 4096
 ENOUGH = 2048  # parts of all rows together that keep the largest GPU busy
 
 MULTIPLE = 4
-"""Alignment of a part in elements, so that each part begins with a whole pack of 16 bytes."""
+"""Alignment of a part in elements, so that each part begins with a whole pack of 16 bytes; twice as
+many elements of 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,11 @@ class SplitReduction:
     length: int
 
     @classmethod
-    def of(cls, rows: int, length: int) -> Self:
+    def of(cls, rows: int, length: int, dtype: str = "float32") -> Self:
         """Cut rows of ``length`` elements."""
         wanted = max(1, min(length // LEAST, ENOUGH // max(1, rows)))
-        each = max(1, -(-length // (wanted * MULTIPLE))) * MULTIPLE
+        multiple = 2 * MULTIPLE if dtype in ARRAYS else MULTIPLE
+        each = max(1, -(-length // (wanted * multiple))) * multiple
         return cls(rows, max(1, -(-length // each)), each)
 
     @property
@@ -65,12 +68,12 @@ class ChannelSums:
         along: bool = False,
     ) -> None:  # fmt: skip
         samples, channels, plane = sizes
-        self.engine, self.dtype = engine, dtype
-        self.parts = parts = SplitReduction.of(channels, samples * plane)
+        self.engine, self.dtype = engine, computed(dtype)
+        self.parts = parts = SplitReduction.of(channels, samples * plane, dtype)
         wanted = (int(flat), int(along))
         cut, size = (parts.count, parts.length), samples * channels * plane
         first = ("sums", "channel_sums", dtype, parts.total, parts.length, channels, samples, plane)
-        last = ("sums", "sum_parts", dtype, channels, parts.count, channels, parts.count)
+        last = ("sums", "sum_parts", self.dtype, channels, parts.count, channels, parts.count)
         flags = [(*wanted, add) for add in range(4)]
         self._sums = [engine.row_blocks(*first, *cut, *each, reach=size) for each in flags]
         self._finish = [engine.row_blocks(*last, *each) for each in flags]

@@ -105,6 +105,16 @@ class Updates:
         self._engine.row_blocks("update", "clip_scale", dtype, 1, 1, float(limit))(total, scale)
         return scale.reshape(())
 
+    def unscale(
+        self, total: Array, state: Array, guard: Array | None, limit: float, interval: float
+    ) -> tuple[Array, Array]:
+        """Return the factor of scaled gradients and a guard; see ``QueuedUpdateKernels``."""
+        dtype, numbers = str(total.dtype), (float(limit), interval)
+        factors = self._engine.empty(2, dtype)
+        launch = self._engine.row_blocks("update", "unscale", dtype, 1, 1, *numbers)
+        launch(total, state if guard is None else guard, state, factors)
+        return factors[:1].reshape(()), factors[1:].reshape(())
+
     def _table(self, parts: Sequence[Sequence[Array | None]], dtype: str) -> Table:
         """Return the parameters as a table; kept, since addresses seldom change.
 

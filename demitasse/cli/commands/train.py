@@ -235,6 +235,12 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 )  # fmt: skip
 @options.mismatch_option
 @option(
+    "--dtype",
+    "Element type of the nets. On a GPU, bfloat16 and float16 store values in 16 bits, and weights "
+    "in float32; neither has run on a GPU yet.",
+    ["float32", "float64", "bfloat16", "float16"], "float32",
+)  # fmt: skip
+@option(
     "--keep_last",
     "Keep the last N snapshots of this run and delete older ones. [default: keep all]", POSITIVE,
     metavar="N",

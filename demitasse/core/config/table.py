@@ -136,8 +136,8 @@ TABLE = {setting.name: setting for setting in (
             from_files=()),
     Setting("cuda_graphs", _word, "auto", "on a GPU, launch iterations and passes as one CUDA "
             "graph where possible", choices=("auto", "off"), old_name="graph"),
-    Setting("gpu_storage_dtype", _word, "float", "storage of blobs and weights on a GPU, in nets "
-            "of phase TEST: float32, or 16 bits; arithmetic is in float32 either way",
+    Setting("gpu_storage_dtype", _word, "float", "storage of blobs and weights on a GPU: float32, "
+            "or 16 bits; arithmetic is in float32 either way",
             choices=("float", "half", "bfloat16"), old_name="storage"),
     Setting("tf32", _switch, "auto", "round the inputs of float32 arithmetic on a GPU to TF32: "
             "auto, in convolutions, as PyTorch does; on, in InnerProduct too; off, nowhere",

@@ -1177,6 +1177,7 @@ class ResumeState(Message):
     WATCH_FIELD_NUMBER: Final = 4
     SNAPSHOT_FIELD_NUMBER: Final = 5
     RUN_FIELD_NUMBER: Final = 6
+    LOSS_SCALE_FIELD_NUMBER: Final = 7
     seed: int
     @property
     def net(self) -> _Messages[ResumeState.NetProgress]: ...
@@ -1188,6 +1189,8 @@ class ResumeState(Message):
     def snapshot(self) -> _Scalars[int]: ...
     @property
     def run(self) -> RunFacts: ...
+    @property
+    def loss_scale(self) -> _Scalars[float]: ...
     def __init__(
         self,
         *,
@@ -1197,6 +1200,7 @@ class ResumeState(Message):
         watch: Iterable[ResumeState.Watch | Mapping[str, Any]] | None = ...,
         snapshot: Iterable[int] | None = ...,
         run: RunFacts | Mapping[str, Any] | None = ...,
+        loss_scale: Iterable[float] | None = ...,
     ) -> None: ...
 
 class RunFacts(Message):

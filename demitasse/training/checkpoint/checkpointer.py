@@ -25,6 +25,7 @@ from demitasse.training.checkpoint.retention import SnapshotRetention, warn_if_d
 from demitasse.training.checkpoint.snapshot import read_checked, write_best
 from demitasse.training.checkpoint.state_file import State
 from demitasse.training.context import TrainingContext
+from demitasse.training.updater import LOSS_SCALE
 
 log = get_logger(__name__)
 
@@ -220,8 +221,9 @@ def weight_memories(net: Net) -> list[SyncedMemory]:
 class ResumableState:
     """State that an exact resume needs besides weights and history.
 
-    This is: seed, passes and states of layers of the nets, the last losses, the best metrics, and
-    the iterations of the snapshots. ``before_test`` is the state before a test in progress.
+    This is: seed, passes and states of layers of the nets, the last losses, the best metrics, the
+    loss scale, and the iterations of the snapshots. ``before_test`` is the state before a test in
+    progress.
     """
 
     def __init__(self, run: TrainingContext, retention: SnapshotRetention) -> None:
@@ -250,6 +252,8 @@ class ResumableState:
         resume.losses.extend(run.report.losses)
         resume.watch.extend(run.monitor.to_proto())
         resume.snapshot.extend(self._retention.iterations)
+        if run.updater.loss_scale is not None:
+            resume.loss_scale.extend(run.updater.loss_scale.cpu_data().tolist())
         return resume
 
     def gather(self) -> None:
@@ -317,6 +321,7 @@ class ResumableState:
         run.team.broadcast_weights()
         run.report.set_losses(resume.losses)
         run.monitor.load(resume.watch)
+        run.updater.set_loss_scale(resume.loss_scale or LOSS_SCALE)
         return resume
 
     def savepoint(self, *, test: bool) -> Callable[[], None]:

@@ -67,6 +67,7 @@ def run_fingerprint(run: TrainingContext) -> RunFingerprint:
     environment = {
         "device": re.sub(r":\d+$", "", str(train.device)),  # GPUs of one kind are alike
         "dtype": train.dtype,
+        "storage": train.storage,
         "ranks": str(run.world_size),
         "demitasse": __version__,
         **train.device.backend.environment(),

@@ -8,6 +8,7 @@ Source: Caffe, ``Solver::Snapshot`` and ``Solver::Restore`` in ``src/caffe/solve
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -190,6 +191,10 @@ def _check_counts(resume: ResumeState) -> None:
         if not 0 <= min(counts) <= max(counts) <= LARGEST_COUNT:
             message = f"the state has an impossible count for the {net.net} net; it is damaged"
             raise SnapshotError(message, code=ErrorCode.CORRUPT, net=net.net)
+    scale = resume.loss_scale
+    if scale and not (len(scale) == 2 and 0 < scale[0] < math.inf and 0 <= scale[1] < math.inf):
+        message = f"the state has an impossible loss scale, {list(scale)}; it is damaged"
+        raise SnapshotError(message, code=ErrorCode.CORRUPT)
     numbers = [*resume.snapshot, *(n for w in resume.watch for n in (w.iter, w.tests, w.event))]
     if min(numbers, default=0) < 0:
         message = "the state has a negative iteration; it is damaged"

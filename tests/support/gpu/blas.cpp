@@ -103,9 +103,11 @@ extern "C" int cublasGemmStridedBatchedEx(Handle* h, int ta, int tb, int m, int 
                                           int ldc, long long sc, int batch, int compute,
                                           int algorithm) {
   const bool half = type_a == 2, bfloat16 = type_a == 14;
-  if (!(half || bfloat16) || type_b != type_a || type_c != type_a) return INVALID_VALUE;
+  if (!(half || bfloat16) || type_b != type_a) return INVALID_VALUE;
+  if (type_c != type_a && type_c != 0) return INVALID_VALUE;  // 0: the result is in float32
   if (compute != 68 || algorithm != -1) return INVALID_VALUE;
-  return gemm_of<void>(h, half ? 2 : -2, ta, tb, m, n, k, *alpha, a, lda, sa, b, ldb, sb, *beta, c,
+  const int width = (half ? 2 : -2) * (type_c == 0 ? 8 : 1);
+  return gemm_of<void>(h, width, ta, tb, m, n, k, *alpha, a, lda, sa, b, ldb, sb, *beta, c,
                        ldc, sc, batch);
 }
 

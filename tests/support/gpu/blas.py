@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from demitasse.backends.storage import ARRAYS, narrowed, widen_into
+from demitasse.backends.storage import ARRAYS, array_dtype, narrowed, widen_into
 from gpu import machine
 from gpu.errors import Misuse
 from gpu.host import HERE, library
@@ -30,8 +30,8 @@ _Multiply = ctypes.CFUNCTYPE(
 )  # fmt: skip
 _Device = ctypes.CFUNCTYPE(c_int)
 
-NARROW = {2: "half", -2: "bfloat16"}
-"""Width of an element as ``blas.cpp`` tells it -> what it holds."""
+NARROW = {2: "half", -2: "bfloat16", 16: "half", -16: "bfloat16"}
+"""Width of an element as ``blas.cpp`` tells it -> what it holds; 16: with a result in float32."""
 
 calls: list[tuple[int, ...]] = []
 """Device, stream, math mode, m, n, k and batch of every product, for tests that look at them."""
@@ -104,20 +104,33 @@ class Product:
     batch: int
 
     @property
+    def kind(self) -> str:
+        """What a and b hold: a dtype, or 16 bits."""
+        return NARROW.get(self.width, f"float{8 * self.width}")
+
+    @property
+    def kind_of_result(self) -> str:
+        return "float32" if abs(self.width) == 16 else self.kind
+
+    @property
     def empty(self) -> bool:
         return not (self.m and self.n and self.batch)
 
     def operands(self) -> tuple[_Matrices, _Matrices, _Matrices]:
         m, n, k = self.m, self.n, self.k
         return (
-            _Matrices(self, self.a, (k, m) if self.ta else (m, k), self.lda, self.step_a),
-            _Matrices(self, self.b, (n, k) if self.tb else (k, n), self.ldb, self.step_b),
-            _Matrices(self, self.c, (m, n), self.ldc, self.step_c),
+            _Matrices(
+                self, self.a, (k, m) if self.ta else (m, k), self.lda, self.step_a, self.kind
+            ),
+            _Matrices(
+                self, self.b, (n, k) if self.tb else (k, n), self.ldb, self.step_b, self.kind
+            ),
+            _Matrices(self, self.c, (m, n), self.ldc, self.step_c, self.kind_of_result),
         )
 
     def compute(self, mode: int) -> None:
         left, right, out = (matrices.array() for matrices in self.operands())
-        if self.width in NARROW:
+        if self.kind in ARRAYS:
             self._compute_narrow(left, right, out)
             return
         if mode & MODES == TF32:
@@ -131,16 +144,17 @@ class Product:
             product += out if self.beta == 1 else self.beta * out
         out[...] = product
 
-    def _compute_narrow(self, *matrices: np.ndarray) -> None:
+    def _compute_narrow(self, left: np.ndarray, right: np.ndarray, result: np.ndarray) -> None:
         """Compute with matrices of 16 bits: their products are exact in float32, the sums its."""
-        kind = NARROW[self.width]
-        left, right, out = (widened(one, kind) for one in matrices)
+        left, right = (widened(one, self.kind) for one in (left, right))
+        narrow = self.kind_of_result in ARRAYS
+        out = widened(result, self.kind) if narrow else result
         left = left.swapaxes(1, 2) if self.ta else left
         right = right.swapaxes(1, 2) if self.tb else right
         product = np.matmul(left, right) * np.float32(self.alpha)
         if self.beta:
             product += np.float32(self.beta) * out
-        matrices[2][...] = narrowed(product, kind)
+        result[...] = narrowed(product, self.kind) if narrow else product
 
 
 @dataclass(frozen=True)
@@ -152,6 +166,12 @@ class _Matrices:
     shape: tuple[int, int]
     leading: int
     step: int
+    kind: str
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(array_dtype(self.kind)).itemsize
 
     @property
     def count(self) -> int:
@@ -163,8 +183,7 @@ class _Matrices:
 
     def array(self) -> np.ndarray:
         """Return it in place. Shape: (batch, rows, columns)."""
-        width, count = abs(self.product.width), self.count
-        dtype = ARRAYS[NARROW[self.product.width]] if self.product.width in NARROW else f"f{width}"
+        width, count, dtype = self.width, self.count, array_dtype(self.kind)
         if not count:
             return np.empty((self.product.batch, *self.shape), dtype)
         flat = bytes_at(self.address, count * width).view(dtype)
@@ -179,7 +198,8 @@ def _queue(handle: int, device: int, stream: int, mode: int, width: int, *given:
     if product.empty:
         return 0
     for matrices in product.operands():
-        if matrices.count and not gpu.owns(matrices.address or 0, matrices.count * abs(width)):
+        size = matrices.count * matrices.width
+        if matrices.count and not gpu.owns(matrices.address or 0, size):
             message = (
                 f"a matrix product reaches beyond an array: {matrices.count} elements at "
                 f"{matrices.address or 0:#x}"

@@ -124,6 +124,28 @@ def test_a_gpu_that_fails_is_not_waited_for(train, cupy, monkeypatch):
     assert {error.details["library"] for error in errors} == {"CUDA"}
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("allreduce", ["deterministic", "fast"])
+def test_gpus_that_store_16_bits_come_to_the_bits_of_one(train, dtype, allreduce):
+    """With a loss scale that is too large at first, in all of them."""
+
+    def work(solver):
+        if solver.loss_scale is not None:
+            solver.loss_scale = 2.0**36
+        solver.step(6)
+        return solver.loss_scale
+
+    [(scale, expected)], _ = train(1, work, num_shards=2, device="cuda:0", dtype=dtype)
+
+    options = {"num_shards": 2, "devices": TWO, "dtype": dtype, "allreduce": allreduce}
+    results, errors = train(2, work, **options)
+
+    assert errors == [None, None]
+    assert results == [(scale, expected)] * 2
+    assert (scale is None) == (dtype == "bfloat16")
+    assert scale is None or 2.0**30 <= scale < 2.0**36
+
+
 OVERLAP = ["fast", pytest.param("deterministic", marks=pytest.mark.exhaustive)]
 
 

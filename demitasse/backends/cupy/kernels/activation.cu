@@ -5,7 +5,7 @@ KERNEL relu(const Stored* x, Stored* y, Index count, Real slope) {
 }
 
 // x, or y where the layer ran in place: both are above 0 at the same places.
-KERNEL relu_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real slope) {
+KERNEL relu_gradient(const Stored* x, const Stored* dy, Stored* dx, Index count, Real slope) {
   map(x, dy, dx, count, [=](Real value, Real d) { return d * rectifier_slope(value, slope); });
 }
 
@@ -13,7 +13,7 @@ KERNEL sigmoid(const Stored* x, Stored* y, Index count) {
   map(x, y, count, [](Real value) { return (Real)0.5 * tanh((Real)0.5 * value) + (Real)0.5; });
 }
 
-KERNEL sigmoid_gradient(const Real* y, const Real* dy, Real* dx, Index count) {
+KERNEL sigmoid_gradient(const Stored* y, const Stored* dy, Stored* dx, Index count) {
   map(y, dy, dx, count, [](Real value, Real d) { return d * value * (1 - value); });
 }
 
@@ -21,7 +21,7 @@ KERNEL hyperbolic_tangent(const Stored* x, Stored* y, Index count) {
   map(x, y, count, [](Real value) { return tanh(value); });
 }
 
-KERNEL hyperbolic_tangent_gradient(const Real* y, const Real* dy, Real* dx, Index count) {
+KERNEL hyperbolic_tangent_gradient(const Stored* y, const Stored* dy, Stored* dx, Index count) {
   map(y, dy, dx, count, [](Real value, Real d) { return d * (1 - value * value); });
 }
 
@@ -48,7 +48,7 @@ KERNEL gelu(const Stored* x, Stored* y, Index count) {
   });
 }
 
-KERNEL gelu_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
+KERNEL gelu_gradient(const Stored* x, const Stored* dy, Stored* dx, Index count) {
   map(x, dy, dx, count, [](Real value, Real d) {
     const Real a = within_tail(value);
     const Real density = (Real)0.39894228040143267794 * exp((Real)-0.5 * a * a);

@@ -57,7 +57,7 @@ struct Statistics {
                                  factor, eps,       fraction,     correction};
 
 #ifndef KEPT
-#define KEPT 8
+#define KEPT (STORED ? 4 : 8)
 #endif
 
 // The packs of a part that one thread reads, up to KEPT of them, in registers. The order of the
@@ -82,7 +82,7 @@ struct KeptPacks {
 // The first pass of the statistics: the mean of each part of a channel, and the sum of squares of
 // what is centred by it, one block for a part. means, squares (channels, parts). A channel of one
 // part is done with that. A part that fits in the registers of its block is read once.
-KERNEL part_statistics(const Real* __restrict__ x, Real* __restrict__ means,
+KERNEL part_statistics(const Stored* __restrict__ x, Real* __restrict__ means,
                        Real* __restrict__ squares, STATISTICS_ARRAYS, Index channels,
                        Index samples, Index plane, Index parts, Index length, STATISTICS_NUMBERS) {
   __shared__ Real shared[MOST_THREADS];
@@ -173,7 +173,7 @@ KERNEL stored_statistics(const Real* __restrict__ sum_of_means,
 // y may be x. stored: mean and deviation are the running sums, as stored_statistics takes them, and
 // factor is their factor.
 KERNEL normalise(const Stored* x, const Real* __restrict__ mean, const Real* __restrict__ deviation,
-                 const Real* __restrict__ factor, AFTER_ARRAYS, Stored* y, Real* normalised,
+                 const Real* __restrict__ factor, AFTER_ARRAYS, Stored* y, Stored* normalised,
                  Index count, Index channels, Index plane, Index keep, Index stored, Real eps,
                  AFTER_NUMBERS) {
   const bool whole = aligned(x, y, normalised);
@@ -187,7 +187,11 @@ KERNEL normalise(const Stored* x, const Real* __restrict__ mean, const Real* __r
       width = sqrt(width * scale + eps);
     }
     for (int k = 0; k < lanes.number; ++k) pack.lane[k] = (pack.lane[k] - centre) / width;
-    if (keep) store(normalised, i, whole, lanes, pack);
+    if (keep) {
+      store(normalised, i, whole, lanes, pack);
+      // as backward will read them, so that the rectifier's sign is the same there
+      for (int k = 0; k < lanes.number; ++k) pack.lane[k] = (Real)(Stored)pack.lane[k];
+    }
     for (int k = 0; k < lanes.number; ++k) pack.lane[k] = after.value(c, pack.lane[k]);
     store(y, i, whole, lanes, pack);
   });
@@ -195,7 +199,7 @@ KERNEL normalise(const Stored* x, const Real* __restrict__ mean, const Real* __r
 
 // For each part of a channel, with g the gradient of what goes into the rectifier: flat = sum of g,
 // along = sum of g * normalised; (channels, parts). One block for a part.
-KERNEL gradient_sums(const Real* __restrict__ normalised, const Real* __restrict__ dy,
+KERNEL gradient_sums(const Stored* __restrict__ normalised, const Stored* __restrict__ dy,
                      AFTER_ARRAYS, Real* __restrict__ flat, Real* __restrict__ along,
                      Index channels, Index samples, Index plane, Index parts, Index length,
                      AFTER_NUMBERS) {
@@ -226,9 +230,9 @@ KERNEL gradient_sums(const Real* __restrict__ normalised, const Real* __restrict
 // bit 1 (ds) and bit 0 (db) of `add` are set. Then, where dx is wanted, which may be dy: g, times the
 // scale, over the deviation; for the batch's own statistics without what g has in common with 1 and
 // with the normalised values. many: samples * plane.
-KERNEL normalise_gradient(const Real* normalised, const Real* dy,
+KERNEL normalise_gradient(const Stored* normalised, const Stored* dy,
                           const Real* __restrict__ deviation, const Real* __restrict__ flat,
-                          const Real* __restrict__ along, AFTER_ARRAYS, Real* dx, Real* ds,
+                          const Real* __restrict__ along, AFTER_ARRAYS, Stored* dx, Real* ds,
                           Real* db, Index count, Index channels, Index plane, Index many,
                           Index measured, Index want_x, Index want_s, Index want_b, Index add,
                           AFTER_NUMBERS) {

@@ -14,12 +14,12 @@ KERNEL rectified_sum(const Stored* a, const Stored* b, Stored* y, Index count, R
 }
 
 // y = a + b + c + d in this order, or as many of them as `number` says; y may be any of them.
-KERNEL sum_of_few(const Real* a, const Real* b, const Real* c, const Real* d, Real* y, Index count,
-                  Index number) {
+KERNEL sum_of_few(const Stored* a, const Stored* b, const Stored* c, const Stored* d, Stored* y,
+                  Index count, Index number) {
   const bool whole = aligned(a, b, c, d, y);
   each_pack(count, [&](Index i, auto lanes) {
     Pack sum = load(a, i, whole, lanes);
-    const auto add = [&](const Real* x) {
+    const auto add = [&](const Stored* x) {
       const Pack other = load(x, i, whole, lanes);
       for (int k = 0; k < lanes.number; ++k) sum.lane[k] += other.lane[k];
     };
@@ -33,8 +33,8 @@ KERNEL sum_of_few(const Real* a, const Real* b, const Real* c, const Real* d, Re
 // The gradients of a sum of two, where they are wanted: one = first * g, other = second * g. g is dy,
 // times the slope of the rectifier at y where there is one, and is written to dy with `keep`. one may
 // be dy.
-KERNEL sum_gradients(const Real* y, Real* dy, Real* one, Real* other, Index count, Index rectifies,
-                     Index keep, Index want_one, Index want_other, Real slope, Real first,
+KERNEL sum_gradients(const Stored* y, Stored* dy, Stored* one, Stored* other, Index count,
+                     Index rectifies, Index keep, Index want_one, Index want_other, Real slope, Real first,
                      Real second) {
   const bool whole = aligned(y, dy, one, other);
   each_pack(count, [&](Index i, auto lanes) {
@@ -44,7 +44,7 @@ KERNEL sum_gradients(const Real* y, Real* dy, Real* one, Real* other, Index coun
       for (int k = 0; k < lanes.number; ++k) g.lane[k] *= rectifier_slope(value.lane[k], slope);
     }
     Pack product = {};
-    const auto write = [&](Real* dx, Real factor) {
+    const auto write = [&](Stored* dx, Real factor) {
       for (int k = 0; k < lanes.number; ++k) product.lane[k] = factor * g.lane[k];
       store(dx, i, whole, lanes, product);
     };
@@ -59,9 +59,15 @@ KERNEL scaled(const Stored* x, Stored* y, Index count, Real factor) {
   map(x, y, count, [=](Real value) { return factor * value; });
 }
 
-// y = a * b; y may be either of them.
-KERNEL product(const Real* a, const Real* b, Real* y, Index count) {
-  map(a, b, y, count, [](Real one, Real other) { return one * other; });
+// y = a * b; y may be a.
+KERNEL product(const Stored* a, const Real* b, Stored* y, Index count) {
+  const bool whole = aligned(a, b, y);
+  each_pack(count, [&](Index i, auto lanes) {
+    Pack pack = load(a, i, whole, lanes);
+    const Pack other = load(b, i, whole, lanes);
+    for (int k = 0; k < lanes.number; ++k) pack.lane[k] *= other.lane[k];
+    store(y, i, whole, lanes, pack);
+  });
 }
 
 // total (): the sum of a * b. One block.
@@ -102,7 +108,7 @@ KERNEL into_columns(const Stored* __restrict__ x, Stored* __restrict__ y, Index 
   }
 }
 
-KERNEL from_columns(const Real* __restrict__ x, Real* __restrict__ y, Index count, Index width,
+KERNEL from_columns(const Stored* __restrict__ x, Stored* __restrict__ y, Index count, Index width,
                     Index full, Index first) {
   const bool whole = aligned(x, y);
   const auto copy = [&](Index apart, Index among, auto lanes) {

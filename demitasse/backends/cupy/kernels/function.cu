@@ -5,7 +5,7 @@ KERNEL absolute(const Stored* x, Stored* y, Index count) {
   map(x, y, count, [](Real value) { return fabs(value); });
 }
 
-KERNEL absolute_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
+KERNEL absolute_gradient(const Stored* x, const Stored* dy, Stored* dx, Index count) {
   map(x, dy, dx, count, [](Real value, Real d) {
     return d * (value != value ? value : (Real)((value > 0) - (value < 0)));
   });
@@ -18,7 +18,7 @@ KERNEL bnll(const Stored* x, Stored* y, Index count) {
   });
 }
 
-KERNEL bnll_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
+KERNEL bnll_gradient(const Stored* x, const Stored* dy, Stored* dx, Index count) {
   map(x, dy, dx, count, [](Real value, Real d) {
     const Real e = exp(value > 50 ? (Real)50 : value);
     return d * (e / (e + 1));
@@ -32,7 +32,7 @@ KERNEL clip(const Stored* x, Stored* y, Index count, Real low, Real high) {
   });
 }
 
-KERNEL clip_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real low, Real high) {
+KERNEL clip_gradient(const Stored* x, const Stored* dy, Stored* dx, Index count, Real low, Real high) {
   map(x, dy, dx, count, [=](Real value, Real d) {
     return d * (Real)(value >= low && value <= high);
   });
@@ -44,7 +44,7 @@ KERNEL elu(const Stored* x, Stored* y, Index count, Real alpha) {
 
 // In place x is the result, which is above 0 where the input is, as alpha is not below 0. As in
 // Caffe, y is what the top holds, which a later layer may have overwritten.
-KERNEL elu_gradient(const Real* x, const Real* y, const Real* dy, Real* dx, Index count,
+KERNEL elu_gradient(const Stored* x, const Stored* y, const Stored* dy, Stored* dx, Index count,
                     Real alpha) {
   map(x, y, dy, dx, count, [=](Real value, Real result, Real d) {
     return d * (value > 0 ? 1 : result + alpha);
@@ -55,7 +55,7 @@ KERNEL exponential(const Stored* x, Stored* y, Index count, Real inner, Real out
   map(x, y, count, [=](Real value) { return exp(value * inner) * outer; });
 }
 
-KERNEL exponential_gradient(const Real* y, const Real* dy, Real* dx, Index count, Real inner,
+KERNEL exponential_gradient(const Stored* y, const Stored* dy, Stored* dx, Index count, Real inner,
                             Real outer) {
   (void)outer;
   map(y, dy, dx, count, [=](Real value, Real d) { return d * value * inner; });
@@ -65,7 +65,7 @@ KERNEL logarithm(const Stored* x, Stored* y, Index count, Real scale, Real shift
   map(x, y, count, [=](Real value) { return log(value * scale + shift) * outer; });
 }
 
-KERNEL logarithm_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real scale,
+KERNEL logarithm_gradient(const Stored* x, const Stored* dy, Stored* dx, Index count, Real scale,
                           Real shift, Real outer) {
   map(x, dy, dx, count, [=](Real value, Real d) {
     return d * (scale * outer) / (value * scale + shift);
@@ -86,7 +86,7 @@ KERNEL power(const Stored* x, Stored* y, Index count, Real by, Real scale, Real 
   });
 }
 
-KERNEL power_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real by, Real scale,
+KERNEL power_gradient(const Stored* x, const Stored* dy, Stored* dx, Index count, Real by, Real scale,
                       Real shift) {
   const Real slope = by * scale;
   map(x, dy, dx, count, [=](Real value, Real d) {
@@ -105,7 +105,7 @@ KERNEL swish(const Stored* x, Stored* y, Index count, Real beta) {
 }
 
 // As in Caffe, y is what the top holds, which a later layer may have overwritten.
-KERNEL swish_gradient(const Real* x, const Real* y, const Real* dy, Real* dx, Index count,
+KERNEL swish_gradient(const Stored* x, const Stored* y, const Stored* dy, Stored* dx, Index count,
                       Real beta) {
   map(x, y, dy, dx, count, [=](Real value, Real result, Real d) {
     const Real passed = gate(value, beta), by = beta * result;
@@ -120,7 +120,7 @@ KERNEL hard_swish(const Stored* x, Stored* y, Index count) {
   });
 }
 
-KERNEL hard_swish_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
+KERNEL hard_swish_gradient(const Stored* x, const Stored* dy, Stored* dx, Index count) {
   map(x, dy, dx, count, [=](Real value, Real d) {
     if (value >= 3) return d;
     return value <= -3 ? d * 0 : d * ((2 * value + 3) / 6);

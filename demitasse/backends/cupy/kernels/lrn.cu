@@ -25,9 +25,9 @@ KERNEL lrn_across(const Stored* __restrict__ x, Real* scale, Stored* y, Index co
 
 // dx = dy * scale^-beta - 2 alpha beta / size * x * (sum of dy * y / scale over the channels whose
 // windows hold this one). factor: 2 alpha beta / size.
-KERNEL lrn_across_gradient(const Real* __restrict__ x, const Real* __restrict__ y,
-                           const Real* __restrict__ scale, const Real* __restrict__ dy,
-                           Real* __restrict__ dx, Index count, Index channels, Index plane,
+KERNEL lrn_across_gradient(const Stored* __restrict__ x, const Stored* __restrict__ y,
+                           const Real* __restrict__ scale, const Stored* __restrict__ dy,
+                           Stored* __restrict__ dx, Index count, Index channels, Index plane,
                            Index size, Real beta, Real factor) {
   EACH(i, count) {
     const Index c = i / plane % channels;
@@ -66,9 +66,9 @@ KERNEL lrn_within(const Stored* __restrict__ x, Real* scale, Stored* y, Index co
 }
 
 // factor: 2 rate beta.
-KERNEL lrn_within_gradient(const Real* __restrict__ x, const Real* __restrict__ y,
-                           const Real* __restrict__ scale, const Real* __restrict__ dy,
-                           Real* __restrict__ dx, Index count, Index height, Index width,
+KERNEL lrn_within_gradient(const Stored* __restrict__ x, const Stored* __restrict__ y,
+                           const Real* __restrict__ scale, const Stored* __restrict__ dy,
+                           Stored* __restrict__ dx, Index count, Index height, Index width,
                            Index size, Real beta, Real factor) {
   EACH(i, count) {
     const Index column = i % width, row = i / width % height, reach = size / 2;

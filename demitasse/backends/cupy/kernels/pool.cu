@@ -53,8 +53,8 @@ KERNEL max_pool(const Stored* __restrict__ x, Stored* y, int* winners, Real* mas
 }
 
 // winners, dy (planes, out_d, out_h, out_w) -> dx (planes, depth, height, width). count: size of dx.
-KERNEL max_pool_gradient(const int* __restrict__ winners, const Real* __restrict__ dy,
-                         Real* __restrict__ dx, Index count, WINDOWS) {
+KERNEL max_pool_gradient(const int* __restrict__ winners, const Stored* __restrict__ dy,
+                         Stored* __restrict__ dx, Index count, WINDOWS) {
   EACH(i, count) {
     const Index place = i % (depth * height * width);
     const Index start = i / (depth * height * width) * out_d * out_h * out_w;
@@ -109,11 +109,11 @@ KERNEL average_pool(const Stored* __restrict__ x, Stored* __restrict__ y, Index 
 }
 
 // dy (planes, out_d, out_h, out_w) -> dx (planes, depth, height, width). count: size of dx.
-KERNEL average_pool_gradient(const Real* __restrict__ dy, Real* __restrict__ dx, Index count,
+KERNEL average_pool_gradient(const Stored* __restrict__ dy, Stored* __restrict__ dx, Index count,
                              WINDOWS, Index after_d, Index after_h, Index after_w) {
   EACH(i, count) {
     const Index place = i % (depth * height * width);
-    const Real* plane = dy + i / (depth * height * width) * out_d * out_h * out_w;
+    const Stored* plane = dy + i / (depth * height * width) * out_d * out_h * out_w;
     const Index z = place / (width * height) + pad_d;
     const Index y = place / width % height + pad_h, x = place % width + pad_w;
     const Index first_z = first_window(z, kernel_d, stride_d);

@@ -51,7 +51,7 @@ KERNEL philox(unsigned int* out, long long blocks, long long first, long long co
 
 // mask = factor where the word of an element is above the threshold, else 0; y = x * mask, which may
 // be x. pass (1,): the number of the pass. blocks: of eight elements.
-KERNEL dropout(const Real* x, Real* y, Real* __restrict__ mask, const word64* __restrict__ pass,
+KERNEL dropout(const Stored* x, Stored* y, Real* __restrict__ mask, const word64* __restrict__ pass,
                long long blocks, long long count, word64 key, word64 stream, word64 threshold,
                Real factor) {
   const bool whole = aligned(x, y, mask);

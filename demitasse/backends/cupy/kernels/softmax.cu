@@ -40,7 +40,8 @@ KERNEL softmax_places(const Stored* x, Stored* y, Index count, Index classes, In
 }
 
 // dx = (dy - sum of dy * y) * y. dx may be dy.
-KERNEL softmax_rows_gradient(const Real* y, const Real* dy, Real* dx, Index outer, Index classes) {
+KERNEL softmax_rows_gradient(const Stored* y, const Stored* dy, Stored* dx, Index outer,
+                             Index classes) {
   __shared__ Real shared[MOST_THREADS];
   EACH_ROW(row, outer) {
     const Index start = row * classes;
@@ -51,8 +52,8 @@ KERNEL softmax_rows_gradient(const Real* y, const Real* dy, Real* dx, Index oute
   }
 }
 
-KERNEL softmax_places_gradient(const Real* y, const Real* dy, Real* dx, Index count, Index classes,
-                               Index inner) {
+KERNEL softmax_places_gradient(const Stored* y, const Stored* dy, Stored* dx, Index count,
+                               Index classes, Index inner) {
   EACH(i, count) {
     const Index start = i / inner * classes * inner + i % inner;
     Real total = 0;

@@ -5,7 +5,7 @@
 // flat = sums of dy, along = sums of dy * x, over samples and plane; arrays (samples, channels,
 // plane). flat, along (channels, parts): written where they are wanted, or added to: flat where bit 0
 // of `add` is set, along where bit 1 is.
-KERNEL channel_sums(const Real* __restrict__ x, const Real* __restrict__ dy, Real* flat,
+KERNEL channel_sums(const Stored* __restrict__ x, const Stored* __restrict__ dy, Real* flat,
                     Real* along, Index channels, Index samples, Index plane, Index parts,
                     Index length, Index want_flat, Index want_along, Index add) {
   __shared__ Real shared[MOST_THREADS];

@@ -102,6 +102,28 @@ KERNEL clip_scale(const Real* __restrict__ total, Real* __restrict__ scale, Real
   if (threadIdx.x == 0) scale[0] = norm > limit ? limit / norm : (Real)1;
 }
 
+// factors (2,): what scaled gradients are multiplied with, clipping included, and a guard, NaN where
+// they are not finite. total (): the sum of their squares. state (2,): the loss scale, and how many
+// updates it has lasted; as it was where guard is not finite. One thread. limit: of the norm, or
+// below 0. The scale is halved after gradients that are not finite, and doubled after `interval`
+// updates.
+//
+// Source: torch/amp/grad_scaler.py and aten/src/ATen/native/cuda/AmpKernels.cu of PyTorch.
+KERNEL unscale(const Real* __restrict__ total, const Real* guard, Real* state,
+               Real* __restrict__ factors, Real limit, Real interval) {
+  if (threadIdx.x != 0) return;
+  const Real scale = state[0], norm = sqrt(total[0]) / scale;
+  const Real lost = total[0] - total[0], undone = guard[0] - guard[0];
+  factors[0] = (limit >= 0 && norm > limit ? limit / norm : (Real)1) / scale;
+  factors[1] = lost + undone;
+  if (undone != 0) return;
+  const Real lasted = lost != 0 ? (Real)0 : state[1] + 1;
+  const bool grows = lasted >= interval;
+  const Real next = lost != 0 ? scale / 2 : grows ? 2 * scale : scale;
+  if (next >= (Real)1.1754943508222875e-38 && next - next == 0) state[0] = next;
+  state[1] = grows ? 0 : lasted;
+}
+
 // total (): the sum of all values. One block.
 KERNEL sum_of(const Real* __restrict__ values, Real* __restrict__ total, Index count) {
   __shared__ Real shared[MOST_THREADS];

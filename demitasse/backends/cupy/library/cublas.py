@@ -24,6 +24,7 @@ class Product:
 
     Attributes:
         dtype: Of all matrices; "half" and "bfloat16" are added up in float32.
+        wide: True if the result of matrices of 16 bits is in float32.
         convolution: Part of a convolution, which may round to TF32 where other products do not.
     """
 
@@ -38,6 +39,7 @@ class Product:
     step_a: int | None = None
     step_b: int | None = None
     convolution: bool = False
+    wide: bool = False
 
     @property
     def empty(self) -> bool:
@@ -59,6 +61,7 @@ NO_NARROW_SUMS = 16  # part of the mode: products of 16 bits are added up in flo
 _SCALARS = {"float32": ("S", c_float), "float64": ("D", c_double)}
 
 _NARROW = {"half": 2, "bfloat16": 14}  # ``cudaDataType`` of cuBLAS by storage dtype
+_FLOAT = 0  # the same of float32
 
 COMPUTE_FLOAT, ANY_ALGORITHM = 68, -1
 
@@ -169,7 +172,7 @@ class CublasHandle:
                 "cublasGemmStridedBatchedEx",
                 *sizes,
                 *(alpha, b, kind, first, step_b, a, kind, second, step_a),
-                *(beta, out, kind, target, step_out, product.batch),
+                *(beta, out, _FLOAT if product.wide else kind, target, step_out, product.batch),
                 *(COMPUTE_FLOAT, ANY_ALGORITHM),
             )
             return

@@ -19,7 +19,7 @@ from demitasse.backends.cupy.library.uploads import InFlightCopies
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
 from demitasse.backends.step import decline_if
-from demitasse.backends.storage import ARRAYS, array_dtype
+from demitasse.backends.storage import array_dtype, computed
 from demitasse.core.config import settings
 
 FAMILIES = (
@@ -180,7 +180,7 @@ class Engine:
         if not grid.blocks:
             return _nothing
         wide = reach > WIDE
-        real = np.dtype("float32" if dtype in ARRAYS else dtype).type
+        real = np.dtype(computed(dtype)).type
         index = np.int64 if wide else np.int32
         arguments = tuple(real(n) if isinstance(n, float) else index(n) for n in numbers)
         return self.function(family, name, options(dtype, wide=wide), grid, arguments)
@@ -206,14 +206,14 @@ class Engine:
         """
         count = int(array.size)
         target = self.empty(count, array_dtype(kind)) if out is None else out
-        self.elementwise("storage", "narrow", kind, count)(array, target)
+        self.vectorized("storage", "narrow", kind, count)(array, target)
         return target if out is not None else target.reshape(array.shape)
 
     def widen(self, array: Array, kind: str) -> Array:
         """Return float32 values of an array of 16 bits. Shapes: any -> the same."""
         count = int(array.size)
         target = self.empty(count, "float32")
-        self.elementwise("storage", "widen", kind, count)(array, target)
+        self.vectorized("storage", "widen", kind, count, 0)(array, target)
         return target.reshape(array.shape)
 
     def dropout(self, dtype: str, count: int, draw: Draw, threshold: int, factor: float) -> Launch:
@@ -228,7 +228,7 @@ class Engine:
         numbers = (
             *(np.int64(n) for n in (blocks, count)),
             *(np.uint64(word & MASK) for word in (draw.seed, draw.stream, threshold)),
-            np.dtype(dtype).type(factor),
+            np.dtype(computed(dtype)).type(factor),
         )
         flags = options(dtype, wide=count > WIDE)
         return self.function("random", "dropout", flags, self._grid(blocks), numbers)

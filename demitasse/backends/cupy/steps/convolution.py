@@ -49,7 +49,7 @@ class WindowStep(GpuStep[O]):
         self.products = self._products()
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
         reach = samples * channels * plane
-        self.add_channel_sums = ChannelSums(engine, op.dtype, (samples, channels, plane))
+        self.add_channel_sums = ChannelSums(engine, self.dtype, (samples, channels, plane))
         self.add_bias = engine.vectorized("conv", "add_bias", self.dtype, reach, channels, plane)
 
     @property

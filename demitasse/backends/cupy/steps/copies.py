@@ -26,12 +26,12 @@ class ConcatStep(GpuStep[ops.Concat]):
         self._copies, self._gradients = (
             [
                 engine.vectorized(
-                    *("elementwise", name, dtype, outer * width, width, full, first),
+                    *("elementwise", name, self.dtype, outer * width, width, full, first),
                     reach=outer * full,
                 )
                 for width, first in columns
             ]
-            for name, dtype in (("into_columns", self.dtype), ("from_columns", op.dtype))
+            for name in ("into_columns", "from_columns")
         )
 
     def forward(self) -> None:
@@ -51,13 +51,14 @@ class ConcatStep(GpuStep[ops.Concat]):
 class SplitStep(GpuStep[ops.Split]):
     """The tops share the bottom's data; its gradient is the sum of theirs."""
 
+    narrow_params, computes = (), False
     code, backward_code = "shared", "kernel"
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(op.tops < 2, "one reader, for which nothing is summed")
         self._sums = [
-            engine.vectorized("elementwise", "sum_of_few", op.dtype, math.prod(op.shape), number)
+            engine.vectorized("elementwise", "sum_of_few", self.dtype, math.prod(op.shape), number)
             for number in range(AT_ONCE + 1)
         ]
 

@@ -49,13 +49,13 @@ class ActivationStep(GpuStep[ops.Activation]):
         numbers = tuple(float(p) for p in op.parameters)
         packs, gradient = engine.vectorized, f"{name}_gradient"
         self._forward = packs(family, name, self.dtype, op.count, *numbers)
-        self._backward = packs(family, gradient, op.dtype, op.count, *numbers)
-        self._keep = packs("elementwise", "scaled", op.dtype, op.count, 1.0)
+        self._backward = packs(family, gradient, self.dtype, op.count, *numbers)
+        self._keep = packs("elementwise", "scaled", self.dtype, op.count, 1.0)
 
     def forward(self) -> None:
         x = self.at.bottom[0].read()
         if self.keeps_input:
-            self._keep(x, self.at.saved("input", self.at.bottom[0].shape).buffer())
+            self._keep(x, self.saved("input", self.at.bottom[0].shape).buffer())
         self._forward(x, self.at.top[0].buffer())
 
     def backward(self) -> None:
@@ -64,7 +64,7 @@ class ActivationStep(GpuStep[ops.Activation]):
             return
         known: list[Array] = []  # the gradient is computed from these
         if self.keeps_input:
-            known.append(self.at.saved("input", bottom.shape).read())
+            known.append(self.saved("input", bottom.shape).read())
         elif self.gradient_from != "result":
             known.append(bottom.read())
         if "result" in self.gradient_from:
@@ -80,19 +80,16 @@ class DropoutStep(GpuStep[ops.Dropout]):
 
     narrow_params = ()
 
-    def takes_narrow(self, op: ops.Dropout) -> bool:
-        return not op.drops
-
     def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
         super().__init__(engine, op, at)
         packs = engine.vectorized
         self._scaled = packs("elementwise", "scaled", self.dtype, op.count, float(op.factor))
-        self._times = packs("elementwise", "product", op.dtype, op.count)
+        self._times = packs("elementwise", "product", self.dtype, op.count)
         if op.drops:
             draw = at.draw()
             why = "several ranks, each of which draws a part of one sequence"
             decline_if(draw.world_size > 1, why)
-            self._drop = engine.dropout(op.dtype, op.count, draw, op.threshold, op.factor)
+            self._drop = engine.dropout(self.dtype, op.count, draw, op.threshold, op.factor)
             self._passes = DeviceScalars(engine, 1, "uint64")
 
     def forward(self) -> None:
@@ -212,7 +209,7 @@ class LRNStep(GpuStep[ops.LRN]):
             "lrn", name, self.dtype, *counts, rate, beta, *k, int(at.backward)
         )
         self._backward = engine.elementwise(
-            "lrn", f"{name}_gradient", op.dtype, *counts, beta, 2 * rate * beta
+            "lrn", f"{name}_gradient", self.dtype, *counts, beta, 2 * rate * beta
         )
 
     def forward(self) -> None:

@@ -39,7 +39,7 @@ class SoftmaxStep(GpuStep[ops.Softmax]):
     def __init__(self, engine: Engine, op: ops.Softmax, at: Operands) -> None:
         super().__init__(engine, op, at)
         self._forward = softmax_kernel(engine, op, self.dtype)
-        self._backward = softmax_kernel(engine, op, op.dtype, gradient=True)
+        self._backward = softmax_kernel(engine, op, self.dtype, gradient=True)
 
     def forward(self) -> None:
         x = self.at.bottom[0].read()

@@ -60,9 +60,6 @@ class NormStep(GpuStep[ops.BatchNorm]):
     own_backward = True
     narrow_params = ()
 
-    def takes_narrow(self, op: ops.BatchNorm) -> bool:
-        return op.use_global_stats
-
     def __init__(self, engine: Engine, op: ops.BatchNorm, parts: NormParts) -> None:
         super().__init__(engine, op, parts.at)
         self.parts, self.measures = parts, not op.use_global_stats
@@ -73,9 +70,9 @@ class NormStep(GpuStep[ops.BatchNorm]):
         """True if backward needs what forward has normalised."""
         self.stored = not (self.measures or parts.backward)
         """True if the kernel takes the statistics from the running sums; backward needs none."""
-        self.cut = cut = SplitReduction.of(self.channels, many)
+        self.cut = cut = SplitReduction.of(self.channels, many, self.dtype)
         part = (
-            *(op.dtype, cut.total, cut.length),
+            *(self.dtype, cut.total, cut.length),
             *(self.channels, samples, plane, cut.count, cut.length),
         )
         channels = (op.dtype, self.channels, cut.count, self.channels, many)
@@ -104,7 +101,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
         self.wanted = (self.at.propagate_down[0], parts.wanted(0), parts.wanted(1))
         self._gradient = [
             engine.vectorized(
-                *(family, "normalise_gradient", op.dtype, *every, many, int(self.measures)),
+                *(family, "normalise_gradient", self.dtype, *every, many, int(self.measures)),
                 *(*map(int, self.wanted), add, *parts.numbers),
                 reach=self.channels,
             )
@@ -135,7 +132,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
             self._recall(*(blob.read() for blob in at.params), mean, deviation)
         factors = self._factors(mean)
         y = at.top[0].buffer()
-        kept = at.saved("normalised", self.op.bottom).buffer() if self.keep else y
+        kept = self.saved("normalised", self.op.bottom).buffer() if self.keep else y
         self._normalise(x, mean, deviation, mean, *factors, y, kept)
 
     def backward(self) -> None:
@@ -144,7 +141,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
         at, engine, dtype = self.at, self.engine, self.op.dtype
         dy, deviation = at.top[0].read_diff(), at.saved("deviation", (self.channels,)).read()
         # the kernels do not read or write what stands for an array that they do not need
-        normalised = at.saved("normalised", self.op.bottom).read() if self.keep else dy
+        normalised = self.saved("normalised", self.op.bottom).read() if self.keep else dy
         factors = self._factors(deviation)
         flat, along, *parts = engine.scratch(
             dtype, self.channels, self.channels, self.cut.total, self.cut.total

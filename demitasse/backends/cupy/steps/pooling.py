@@ -55,7 +55,7 @@ class MaxPoolStep(_PoolStep):
             "pool", "max_pool", self.dtype, self.small, *self.numbers, *flags, reach=self.large
         )
         self._backward = engine.elementwise(
-            "pool", "max_pool_gradient", op.dtype, self.large, *self.numbers, reach=self.small
+            "pool", "max_pool_gradient", self.dtype, self.large, *self.numbers, reach=self.small
         )
 
     def forward(self) -> None:
@@ -87,7 +87,7 @@ class AveragePoolStep(_PoolStep):
             "pool", "average_pool", self.dtype, self.small, *numbers, reach=self.large
         )
         self._backward = engine.elementwise(
-            "pool", "average_pool_gradient", op.dtype, self.large, *numbers, reach=self.small
+            "pool", "average_pool_gradient", self.dtype, self.large, *numbers, reach=self.small
         )
 
     def forward(self) -> None:

@@ -24,11 +24,11 @@ class InnerProductStep(GpuStep[ops.InnerProduct]):
         self._dx = Product(dtype, rows, k, m, transpose_b=op.transpose)
         sizes = (k, m) if op.transpose else (m, k)
         self._dw = [
-            Product(dtype, *sizes, rows, transpose_a=True, accumulate=added)
+            Product(dtype, *sizes, rows, transpose_a=True, accumulate=added, wide=True)
             for added in (False, True)
         ]
         self._add_bias = engine.vectorized("conv", "add_bias", dtype, rows * m, m, 1)
-        self._db = ChannelSums(engine, op.dtype, (rows, m, 1))
+        self._db = ChannelSums(engine, dtype, (rows, m, 1))
 
     @property
     def code(self) -> str:
@@ -71,18 +71,19 @@ class ScaleStep(GpuStep[ops.Scale]):
         count, packs = op.outer * op.dim * op.inner, engine.vectorized
         size = ("elementwise", "scale", self.dtype, count, op.dim, op.inner)
         self._forward, self._spread = packs(*size, int(op.bias)), packs(*size, 0)
-        self._keep = packs("elementwise", "scaled", op.dtype, count, 1.0)
-        wanted = at.param_propagate_down
-        self.want_s, self.want_b = wanted[0], op.bias and wanted[1]
+        self._keep = packs("elementwise", "scaled", self.dtype, count, 1.0)
+        learned = at.param_propagate_down
+        self.want_s, self.want_b = learned[0], op.bias and learned[1]
         sizes = (op.outer, op.dim, op.inner)
-        self._gradients = ChannelSums(engine, op.dtype, sizes, flat=self.want_b, along=self.want_s)
+        wanted = {"flat": self.want_b, "along": self.want_s}
+        self._gradients = ChannelSums(engine, self.dtype, sizes, **wanted)
 
     def forward(self) -> None:
         at = self.at
         x, scale = at.bottom[0].read(), at.params[0].read()
         bias = at.params[1].read() if self.op.bias else scale
         if at.in_place and at.backward and self.want_s:
-            self._keep(x, at.saved("x", at.bottom[0].shape).buffer())
+            self._keep(x, self.saved("x", at.bottom[0].shape).buffer())
         self._forward(x, scale, bias, at.top[0].buffer())
 
     def backward(self) -> None:
@@ -90,7 +91,7 @@ class ScaleStep(GpuStep[ops.Scale]):
         dy = at.top[0].read_diff()
         if self.want_s or self.want_b:
             kept = at.in_place and self.want_s
-            x = (at.saved("x", at.bottom[0].shape) if kept else at.bottom[0]).read()
+            x = (self.saved("x", at.bottom[0].shape) if kept else at.bottom[0]).read()
             ds = at.params[0].diff_total() if self.want_s else None
             db = at.params[1].diff_total() if self.want_b else None
             self._gradients(dy, db, x, ds)
