@@ -4,6 +4,7 @@ from typing import Any
 
 import gpu_nets
 import numpy as np
+from gpu_times import timed
 
 from demitasse.backends import random
 from demitasse.core.config import settings
@@ -11,13 +12,16 @@ from demitasse.core.device import Device
 from demitasse.memory import transfers
 from demitasse.testing import compare
 
-__all__ = ["moved", "nets", "randoms", "recorded", "training"]
+__all__ = ["moved", "nets", "randoms", "recorded", "training", "training_in_16_bits"]
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 """Largest difference of a top or gradient, relative to its largest value."""
 
 TRAINED = 1e-3
 """The same of weights after ten iterations."""
+
+ROUNDED = {"float16": 0.02, "bfloat16": 0.15}
+"""The same of all changes of weights in eight iterations, in the L2 norm, relative to float32's."""
 
 
 def nets(device: Device, dry: bool) -> dict[str, Any]:
@@ -71,8 +75,52 @@ def recorded(device: Device, dry: bool) -> dict[str, Any]:
     return found
 
 
-def _weights(name: str, device: str | Device, batch: int, scale: int, steps: int) -> list[Any]:
-    solver = gpu_nets.solver_of(name, device, batch, scale)
+def training_in_16_bits(device: Device, dry: bool) -> dict[str, Any]:
+    """Weights after iterations in 16 bits: near those of float32, and launched as queued.
+
+    An overflow changes no weight and halves the loss scale. Milliseconds of a recorded iteration.
+    """
+    found: dict[str, Any] = {}
+    cases = {"lenet": (64, 1), "caffenet": (16, 1), "residual": (16, 1), "googlenet": (4, 1)}
+    steps, repeats, timed_nets = 8, 7, {"lenet": (64, 1), "residual": (64, 1), "googlenet": (32, 1)}
+    if dry:
+        cases, steps, repeats = {"lenet": (2, 10), "residual": (2, 8)}, 4, 1
+        timed_nets = {"lenet": (2, 10)}
+    for name, given in cases.items():
+        before, wide = (_weights(name, device, *given, count) for count in (0, steps))
+        for dtype, most in ROUNDED.items():
+            with settings.override(cuda_graphs="off"):
+                queued = _weights(name, device, *given, steps, dtype)
+            launched = _weights(name, device, *given, steps, dtype)
+            assert all(map(np.array_equal, queued, launched)), (name, dtype, found)
+            moved, off = (_distance(wide, other) for other in (before, launched))
+            found[f"{name} {dtype}"] = off / moved
+            assert off <= most * moved, found
+    solver = gpu_nets.solver_of("lenet", device, 2, 5, dtype="float16")
+    solver.step(3)
+    weights = [blob.cpu_data().copy() for blob in solver.net.learnable_params]
+    solver.loss_scale = 2.0**60
+    solver.step(1)
+    assert solver.loss_scale == 2.0**59, solver.loss_scale
+    assert all(map(np.array_equal, weights, (b.cpu_data() for b in solver.net.learnable_params)))
+    for name, given in timed_nets.items():
+        for dtype in ("float32", *ROUNDED):
+            solver = gpu_nets.solver_of(name, device, *given, dtype=dtype)
+            solver.step(4)
+            spent = timed(device, lambda step=solver.step: step(5), repeats) / 5e3
+            found[f"{name} {given[0]} {dtype}, ms"] = spent
+    return found
+
+
+def _distance(some: list[Any], others: list[Any]) -> float:
+    """Return the L2 norm of the difference of all arrays."""
+    return float(np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(some, others, strict=True))))
+
+
+def _weights(
+    name: str, device: str | Device, batch: int, scale: int, steps: int, dtype: str = "float32"
+) -> list[Any]:
+    solver = gpu_nets.solver_of(name, device, batch, scale, dtype=dtype)
     solver.step(steps)
     return [blob.cpu_data().copy() for blob in solver.net.learnable_params]
 

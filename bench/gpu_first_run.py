@@ -70,6 +70,7 @@ SECTIONS = {
     "nets against the host": Section("gpu_checks:nets"),
     "training against the host": Section("gpu_checks:training"),
     "recorded equals queued": Section("gpu_checks:recorded", 90),
+    "training in 16 bits": Section("gpu_checks:training_in_16_bits", 90),
     "copies in an iteration": Section("gpu_checks:moved", 30),
     "recorded cases": Section(
         _pytest("tests/layers/test_recorded_cases.py", "tests/training/test_solver_goldens.py"), 90

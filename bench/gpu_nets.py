@@ -150,14 +150,15 @@ def net_of(name: str, device: str | Device, batch: int, scale: int = 1, **option
 
 
 def solver_of(
-    name: str, device: str | Device, batch: int, scale: int = 1, iter_size: int = 1
-) -> Solver:
+    name: str, device: str | Device, batch: int, scale: int = 1, iter_size: int = 1,
+    dtype: str = "float32",
+) -> Solver:  # fmt: skip
     """Make a solver that trains one of the nets on one batch."""
     fields = 'base_lr: 0.001 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 max_iter: 100000'
     fields += f" iter_size: {iter_size}"
     message = parse_text(f"{fields} snapshot_after_train: false", SolverParameter)
     message.net_param.CopyFrom(parse_text(NETS[name](batch, scale), NetParameter))
-    solver = Solver(message, device=device, seed=1)
+    solver = Solver(message, device=device, seed=1, dtype=dtype)
     fill(solver.net)
     return solver
 

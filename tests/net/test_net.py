@@ -133,7 +133,7 @@ def test_an_error_names_layer_and_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "known"),
-    [({"phase": "PREDICT"}, ["TRAIN", "TEST"]), ({"dtype": "float16"}, ["float32", "float64"])],
+    [({"phase": "PREDICT"}, ["TRAIN", "TEST"]), ({"dtype": "float8"}, ["float32", "bfloat16"])],
 )
 def test_arguments_are_checked(options, known):
     [(field, got)] = options.items()

@@ -125,6 +125,32 @@ def test_gradients_of_a_layer_are_off_by_the_rounding_of_what_is_stored(name, ki
             np.testing.assert_allclose(b, a, rtol=1e-5, atol=most, err_msg=str(case))
 
 
+LARGE = [
+    'type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 %s }',
+    'type: "Convolution" convolution_param { num_output: 2 kernel_size: 3 %s }',
+    'type: "Scale" scale_param { bias_term: true }',
+    'type: "BatchNorm"',
+]
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 66, 62), (2, 3, 64, 64), (5, 1, 61, 67)])
+@pytest.mark.parametrize("text", LARGE)
+def test_sums_of_several_blocks(kind, text, shape):
+    """Parts of a row begin with a whole pack; a pack has eight values of 16 bits."""
+    device, rng = cuda_at("cuda:0"), np.random.default_rng(3)
+    x = kept(rng.normal(size=shape), kind)
+    text = text.replace("%s", 'weight_filler { type: "constant" value: 0.5 }')
+    results = []
+    for storage in ("float", kind):
+        one = make_layer(text, [x], device=device, dtype="float32", storage=storage)
+        [top] = one.forward()
+        [dx] = one.backward(kept(np.random.default_rng(4).normal(size=top.shape) + 0.5, kind))
+        results.append([dx, *(b.diff for b in one.params), *(b.cpu_data() for b in one.params)])
+
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(b, a, atol=8 * UNIT[kind] * np.abs(a).max(initial=1e-3))
+
+
 def test_gradients_of_blobs_have_16_bits_and_those_of_weights_32(make, kind):
     solver = make(kind)
     solver.step(1)

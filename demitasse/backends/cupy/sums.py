@@ -88,10 +88,10 @@ class ChannelSums:
         add = add_flags(flat, along)
         # the kernels do not touch what stands for an array that is not there
         x = dy if x is None else x
-        totals = [dy if total is None else total[0] for total in (flat, along)]
+        totals = [None if total is None else total[0] for total in (flat, along)]
         if self.parts.one:
-            self._sums[add](x, dy, *totals)
+            self._sums[add](x, dy, *(dy if one is None else one for one in totals))
             return
         parts = self.engine.scratch(self.dtype, self.parts.total, self.parts.total)
         self._sums[0](x, dy, *parts)
-        self._finish[add](*parts, *totals)
+        self._finish[add](*parts, *(parts[0] if one is None else one for one in totals))
