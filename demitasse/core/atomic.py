@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from demitasse.core.hashing import digest
-from demitasse.core.paths import regular_file
+from demitasse.core.paths import real_path, regular_file
 
 try:
     import fcntl
@@ -292,19 +292,12 @@ def _exchange(one: Path, other: Path) -> bool:
 def _target(path: str | os.PathLike[str]) -> Path:
     """Return the target of a path, so that a symbolic link is kept and its target replaced.
 
-    Devices and pipes are refused: replacing one would destroy it.
+    Folders, devices and pipes are refused: replacing one would destroy it.
     """
-    try:
-        target = Path(path).resolve(strict=True)
-        regular_file(path)
-    except FileNotFoundError:
-        return Path(path).resolve()
-    except RuntimeError:  # circular links, before Python 3.13
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from None
-    except ValueError as error:  # a zero byte, or characters that cannot be encoded
-        message = f"invalid file name: {error}"
-        raise OSError(errno.EINVAL, message, os.fspath(path)) from None
-    return target
+    with suppress(FileNotFoundError):
+        if regular_file(path).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    return real_path(path)
 
 
 def _sync_folder(folder: Path) -> None:
