@@ -27,6 +27,16 @@ def test_no_file_names_a_folder_of_one_machine(tracked):
     assert found == []
 
 
+def test_git_for_windows_leaves_line_ends_alone(tracked, tmp_path):
+    files = [path.relative_to(ROOT).as_posix() for path in tracked if path.suffix == ".prototxt"]
+    command = ["git", "-c", "core.autocrlf=true", "checkout-index", f"--prefix={tmp_path}/", "--"]
+
+    subprocess.run([*command, *files], cwd=ROOT, check=True)
+
+    assert not [name for name in files if b"\r\n" in (tmp_path / name).read_bytes()]
+    assert files
+
+
 def test_recorded_cases_are_complete():
     goldens = ROOT / "tests" / "goldens"
 
