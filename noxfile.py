@@ -225,12 +225,12 @@ def lowest(session: nox.Session) -> None:
 
 @nox.session
 def platforms(session: nox.Session) -> None:
-    """See that everything we need is to be had as wheels, for every system and Python."""
+    """See that the package and its tests are to be had as wheels, on every system and Python."""
     session.install("uv")
     for system in SYSTEMS:
         for python in PYTHONS:
             session.run(
-                "uv", "pip", "compile", "--quiet", "--extra=all", "--only-binary=:all:",
+                "uv", "pip", "compile", "--quiet", "--extra=all", "--group=test", "--only-binary=:all:",
                 f"--python-platform={system}", f"--python-version={python}",
                 f"--output-file={session.create_tmp()}/{system}-{python}.txt", "pyproject.toml",
             )  # fmt: skip

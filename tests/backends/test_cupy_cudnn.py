@@ -18,6 +18,7 @@ from gpu import machine
 from gpu.package import in_place
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import needs
 from step_cases import convolutions
 from steps import Way, expect_portable
 
@@ -555,6 +556,7 @@ class TestKeptPlans:
         assert asked
         assert self.prepared() == ("cuDNN:1", [])
 
+    @needs("modes")
     def test_nothing_is_kept_where_others_could_write(self):
         self.prepared()
         folder().chmod(0o777)

@@ -5,10 +5,11 @@ import os
 import stat
 
 import pytest
+from needs import needs
 
 from demitasse.backends import kernel_cache as kept
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
+pytestmark = needs("modes")
 
 CODE = b"machine code"
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 from demitasse import Net
 from demitasse.backends.onednn import status
@@ -17,7 +18,7 @@ from demitasse.backends.onednn.library.library import load
 from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="Linux says how its pages are"),
+    needs("/proc"),
     pytest.mark.skipif(not status().loaded, reason=str(status())),
 ]
 

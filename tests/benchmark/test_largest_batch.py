@@ -1,9 +1,8 @@
 """The largest batch that fits: the search, and nets that are really run."""
 
-import sys
-
 import pytest
 from expect_error import expect_error
+from needs import needs
 from wide_net import NET
 
 import demitasse as dm
@@ -18,7 +17,7 @@ from demitasse.net.memory_usage import MemoryUse
 
 MIB = 1 << 20
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are limited on Linux")
+on_linux = needs("limits of memory")
 
 
 class Fake(Trial):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 import demitasse
 from demitasse.backends.cupy import CupyBackend
@@ -62,7 +63,7 @@ def test_the_command_of_caffe_may_come_after_flags(given, meant):
     assert command_first(given.split()) == meant.split()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the executables are scripts of a POSIX shell")
+@needs("a POSIX shell")
 def test_executables_stand_where_caffe_builds_them(tmp_path, run):
     assert run("caffe-shims", str(tmp_path / "build" / "tools")).exit_code == 0
 

@@ -2,15 +2,14 @@
 
 import json
 import os
-import signal
 import struct
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import needs
 
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
@@ -127,7 +126,7 @@ def test_a_killed_conversion_goes_on(photos, start, run):
     partial = Path(".db.partial", "database", "data.mdb")
     while not (partial.exists() and partial.stat().st_size > 20_000) and process.poll() is None:
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait()
     assert not Path("db").exists()
 
@@ -310,7 +309,7 @@ def test_sizes_of_images(detection, run):
     assert Path("numbered.txt").read_text().splitlines()[0] == f"0 {height} {width}"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names of other bytes than UTF-8's")
+@needs("names of any bytes")
 def test_names_that_are_no_utf8_are_written_as_they_are(detection, run):
     image = Path("photos", detection[0]).read_bytes()
     Path("photos", os.fsdecode(b"caf\xe9.jpg")).write_bytes(image)

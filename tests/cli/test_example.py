@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 from demitasse.core.text import command_line
 
@@ -23,7 +24,7 @@ def shell(command: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX systems")
+@needs("a POSIX shell")
 @pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not installed as a script")
 def test_the_printed_commands_run_as_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -38,7 +39,7 @@ def test_the_printed_commands_run_as_printed(tmp_path, monkeypatch):
     assert example.stderr.count("Iteration 600, Testing net (#0)") == 1
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX systems")
+@needs("a POSIX shell")
 @pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not installed as a script")
 def test_the_commands_of_the_readme_run_as_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from needs import needs
 
 from demitasse import Net
 from demitasse.cli.errors import CliError, handle_errors
@@ -61,6 +62,7 @@ def run(tmp_path):
     return run_limited
 
 
+@needs("limits of memory")
 @pytest.mark.parametrize(
     ("command", "name", "value", "code", "option"),
     [

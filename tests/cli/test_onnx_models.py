@@ -11,6 +11,7 @@ import pytest
 from cli_errors import failed_with
 from expect_error import expect_error
 from model_cards import classifier_card
+from needs import needs
 from PIL import Image
 
 import demitasse as dm
@@ -96,6 +97,7 @@ def test_an_onnx_file_predicts_with_and_without_a_card(run):
         assert part["prob"].shape == (2, 3)
 
 
+@needs("signals")
 def test_an_onnx_file_is_served(run, start):
     run(f"card model.onnx {FLAGS}")
     server = start("serve model.onnx --port 0 --device numpy")

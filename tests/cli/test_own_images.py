@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cli_errors import failed_with
 from expect_error import expect_error
+from needs import needs
 from PIL import Image, ImageDraw
 
 from demitasse.errors import ConfigError, ErrorCode
@@ -195,7 +196,7 @@ def test_a_data_set_is_replaced_on_demand_and_other_folders_never(run):
     assert Path("data/notes.txt").read_text() == "mine"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no signals")
+@needs("signals")
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize("sent", [signal.SIGINT, getattr(signal, "SIGKILL", None)])
 def test_an_interrupted_data_set_is_not_there_and_is_made_again(run, tmp_path, monkeypatch, sent):

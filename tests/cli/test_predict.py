@@ -2,7 +2,6 @@
 
 import json
 import random
-import signal
 import time
 from pathlib import Path
 
@@ -161,7 +160,7 @@ def test_a_kill_leaves_a_whole_part_or_none(run, start):
     for _ in range(6):
         process = start(command)
         time.sleep(took * draw.uniform(0.5, 1.05))
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait(60)
         left = {name: content for name, content in parts_there("out").items() if name[0] != "."}
         assert left.items() <= parts("whole").items()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
+from needs import needs
 
 from demitasse import __version__, errors
 from demitasse.cli.commands import MODULES
@@ -135,7 +136,7 @@ def test_a_failure_is_one_message_and_no_traceback(run):
     assert result.stderr == "error: none.prototxt: No such file or directory\n"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, of Linux")
+@needs("/dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_failure_that_cannot_be_told_has_its_code_all_the_same(start, unbuffered):
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -145,7 +146,7 @@ def test_a_failure_that_cannot_be_told_has_its_code_all_the_same(start, unbuffer
         assert process.wait() == 3
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, of Linux")
+@needs("/dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("args", ["--help", "train --help", "--version", "version"])
 def test_what_cannot_be_printed_is_one_message(start, args, unbuffered):
@@ -159,7 +160,7 @@ def test_what_cannot_be_printed_is_one_message(start, args, unbuffered):
     assert stderr == f"error: standard output cannot be written to: {told}\n"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, of Linux")
+@needs("/dev/full")
 @pytest.mark.parametrize("args", ["no_such_verb", "summary", "largest_batch --no_such_flag"])
 def test_wrong_usage_that_cannot_be_told_has_its_code_all_the_same(start, args):
     with Path("/dev/full").open("w") as full:
@@ -168,7 +169,7 @@ def test_wrong_usage_that_cannot_be_told_has_its_code_all_the_same(start, args):
         assert process.wait() == 2
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full, of Linux")
+@needs("/dev/full")
 def test_what_is_said_beside_the_work_does_not_end_it(start, tmp_path):
     net = tmp_path / "net.prototxt"
     net.write_text(
@@ -182,7 +183,7 @@ def test_what_is_said_beside_the_work_does_not_end_it(start, tmp_path):
     assert "4" in stdout
 
 
-@pytest.mark.skipif(os.name != "posix", reason="links of POSIX systems")
+@needs("links")
 def test_links_in_a_circle_are_one_message(run, tmp_path):
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
 
@@ -242,6 +243,7 @@ def test_completion_offers_verbs_and_flags(typed, offered):
     assert offered in [line.partition(",")[2] for line in done.stdout.splitlines()]
 
 
+@needs("a POSIX shell")
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.usefixtures("project")
 def test_closed_streams_lead_nowhere(closed):
@@ -254,6 +256,7 @@ def test_closed_streams_lead_nowhere(closed):
     assert bool(done.stdout) == (">&-" not in closed.split())
 
 
+@needs("a POSIX shell")
 def test_a_closed_stream_takes_its_own_number():
     code = "import os, sys\nfrom demitasse.cli import _open_streams\n_open_streams()\n"
     code += "assert [one.fileno() for one in (sys.stdin, sys.stdout, sys.stderr)] == [0, 1, 2]\n"
@@ -277,7 +280,7 @@ def test_an_interrupt_while_a_verb_is_imported_ends_as_one_does_later(run, monke
     assert result.stderr == "error: interrupted\n"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="elsewhere a folder in use cannot be deleted")
+@needs("deletion of open files")
 def test_a_file_beside_nothing_is_told_with_the_working_directory(project, tmp_path, run):
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -11,6 +11,7 @@ import urllib.request
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 from demitasse.net import Net
 
@@ -54,6 +55,7 @@ def infer(address, body):
         return json.load(reply)
 
 
+@needs("signals")
 def test_a_net_is_served_until_it_is_asked_to_end(server):
     process, address, lines = server()
     with Net("deploy.prototxt", "TEST", device="numpy") as net:
@@ -71,6 +73,7 @@ def test_a_net_is_served_until_it_is_asked_to_end(server):
     assert process.wait(60) == 0
 
 
+@needs("signals")
 def test_what_is_under_way_is_finished(server):
     process, address, _ = server()
     host, port = address.removeprefix("http://").split(":")

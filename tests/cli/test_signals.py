@@ -1,12 +1,12 @@
 """Signals in the middle of training: nothing is lost, and the exit code tells."""
 
-import os
 import shlex
 import signal
 import threading
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 from demitasse.cli.commands.train import _resume_command, train_command
 from demitasse.cli.signals import Signals
@@ -14,7 +14,7 @@ from demitasse.training import read_state
 
 LONG = ("max_iter: 20 display: 5", "max_iter: 1000000 display: 20 test_initialization: false")
 
-posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+posix = needs("signals")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 from demitasse import settings
 from demitasse.io.proto import NetParameter, read_binary, read_net_params_binary, write_binary
@@ -410,6 +411,7 @@ def test_the_log_can_be_kept_in_a_file(project, run):
     assert file.read_text() == result.stderr
 
 
+@needs("links")
 def test_the_log_is_kept_where_glog_is_told_to(project, run, monkeypatch):
     monkeypatch.setenv("GLOG_log_dir", "logs")
 
@@ -420,6 +422,7 @@ def test_the_log_is_kept_where_glog_is_told_to(project, run, monkeypatch):
     assert re.fullmatch(r"caffe\..+\..+\.log\.INFO\.\d{8}-\d{6}\.\d+", newest.readlink().name)
 
 
+@needs("links")
 def test_the_link_leads_to_the_newest_log(project, run, monkeypatch):
     monkeypatch.setenv("GLOG_log_dir", "logs")
     (project / "logs").mkdir()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_errors import failed_with
+from needs import needs
 
 from demitasse.errors import ErrorCode
 
@@ -117,7 +118,7 @@ def test_a_log_of_very_many_outputs_is_bad_data(run):
     failed_with(result, 3, ErrorCode.LIMIT, limit=1000)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names need a Unix")
+@needs("named pipes")
 def test_a_pipe_is_no_log(run):
     os.mkfifo("pipe")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from expect_error import expect_error, expect_warning
+from needs import needs
 
 from demitasse import errors
 from demitasse.core import deprecated
@@ -20,7 +21,7 @@ from demitasse.core.device import Device, choose_device, current_device, set_dev
 from demitasse.core.plugins import import_plugins
 from demitasse.errors import ConfigError, DataError, DeviceError, ErrorCode, PrototxtError
 
-posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")
+posix = needs("modes")
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def test_the_strongest_source_of_a_device_wins(tmp_path, monkeypatch):
         order.append(choose_device(solver_file="readonly"))
         order.append(choose_device("readonly"))
 
-    assert [(str(device), where.split("/")[-1]) for device, where in order] == [
+    assert [(str(device), Path(where).name) for device, where in order] == [
         ("cpu", "default"),
         ("readonly", "demitasse.toml"),
         ("numpy", "solver file"),

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from needs import needs
 
 from demitasse.core import host
 
@@ -107,7 +108,7 @@ print(cores(), wanted(), THREADS)
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="affinity is Linux's")
+@needs("affinity")
 def test_affinity_bounds_what_computes_and_what_decodes():
     import os
 

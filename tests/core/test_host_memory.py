@@ -5,12 +5,13 @@ import sys
 
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 from demitasse.core.host import host_memory, limited_to
 
 MIB = 1 << 20
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="limits are asked for on Linux")
+on_linux = needs("limits of memory")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 from demitasse.core import plugins
 from demitasse.core.config import files as trust
@@ -16,7 +17,7 @@ from demitasse.core.config.files import settings_file
 from demitasse.core.device import choose_device
 from demitasse.errors import ConfigError, DeviceError, ErrorCode
 
-posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")
+posix = needs("modes")
 
 LAYER = '''
 import demitasse as dm
@@ -176,6 +177,15 @@ def test_the_list_names_each_file_and_its_digest(folder):
     assert json.loads(trust.trust_list().read_text()) == {
         str(file.resolve()): settings_file(str(file)).digest
     }
+
+
+@posix
+def test_the_list_is_in_a_folder_of_its_users_own(folder):
+    file = folder / "demitasse.toml"
+    file.write_text("seed = 1")
+
+    trust.trust(file)
+
     assert trust.trust_list().parent.stat().st_mode & 0o777 == 0o700
 
 

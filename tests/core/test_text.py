@@ -64,7 +64,7 @@ def test_tables_and_findings_are_plain_text():
 def test_the_summary_of_a_net_with_a_hostile_name_is_plain_text(tmp_path):
     net = NetParameter(name=EVIL.replace("\udc80", ""))
     net.layer.add(name="data", type="Input", top=["data"]).input_param.shape.add(dim=[1])
-    (tmp_path / "net.prototxt").write_text(str(net))
+    (tmp_path / "net.prototxt").write_text(str(net), encoding="utf-8")
 
     result = CliRunner().invoke(cli, ["summary", str(tmp_path / "net.prototxt")], color=True)
 

@@ -46,7 +46,7 @@ def test_a_data_layer_says_so_and_goes_on_later(tmp_path, no_threads):
     images = np.arange(12, dtype=np.uint8).reshape(3, 1, 2, 2)
     write_database(tmp_path / "db", [(image, 0) for image in images])
     text = f"""layer {{ name: "data" type: "Data" top: "x"
-               data_param {{ source: "{tmp_path}/db" batch_size: 2 backend: LMDB }} }}"""
+               data_param {{ source: "{tmp_path.as_posix()}/db" batch_size: 2 backend: LMDB }} }}"""
 
     with Net(parse_text(text, NetParameter), device="numpy") as net:
         with expect_no_threads(place="layer 'data'"):

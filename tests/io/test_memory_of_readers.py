@@ -6,6 +6,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from needs import needs
 
 from demitasse.io.proto import NetParameter
 from demitasse.io.proto.wire_format import length_prefix, memory_cost, memory_limit, message_cost
@@ -67,7 +68,7 @@ CASES = {
 }
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@needs("/proc")
 @pytest.mark.parametrize("name", CASES)
 def test_memory_is_bounded_by_the_size_of_the_file(tmp_path, name):
     content, read = CASES[name]

@@ -117,7 +117,7 @@ def test_there_is_no_gradient():
 
 def test_files_are_not_written(tmp_path, caplog):
     folder = tmp_path / "results"
-    fields = f'save_output_param {{ output_directory: "{folder}" output_format: "VOC" }}'
+    fields = f'save_output_param {{ output_directory: "{folder.as_posix()}" output_format: "VOC" }}'
 
     with caplog.at_level(logging.WARNING, "demitasse"):
         make_layer(text(fields), [LOCATION, SCORE.reshape(N, -1), PRIOR]).forward()

@@ -14,6 +14,7 @@ from expect_error import expect_error
 from fields import is_repeated
 from google.protobuf.descriptor import FieldDescriptor as Field
 from layer_examples import EXAMPLES
+from needs import needs
 
 from demitasse import Net
 from demitasse.errors import DemitasseError, DeviceError, ErrorCode
@@ -109,7 +110,7 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@needs("/proc")
 @pytest.mark.parametrize(
     ("device", "step"),
     [
@@ -141,7 +142,7 @@ REPEATED = {
 }
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@needs("/proc")
 @pytest.mark.parametrize("name", REPEATED)
 def test_many_values_end_well_or_in_an_error_of_ours(name, tmp_path, monkeypatch, little_memory):
     monkeypatch.chdir(tmp_path)

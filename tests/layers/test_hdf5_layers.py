@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 from demitasse import Net
 from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
@@ -248,7 +249,9 @@ def writer(tmp_path):
     opened = []
 
     def writer(*bottoms, **options):
-        text = f'type: "HDF5Output" hdf5_output_param {{ file_name: "{tmp_path}/out.h5" }}'
+        text = (
+            f'type: "HDF5Output" hdf5_output_param {{ file_name: "{tmp_path.as_posix()}/out.h5" }}'
+        )
         opened.append(make_layer(text, bottoms, **options))
         return opened[-1]
 
@@ -353,6 +356,7 @@ def test_names_a_file_that_cannot_be_made(tmp_path):
         )
 
 
+@needs("named pipes")
 def test_writes_to_no_pipe_and_no_device(tmp_path):
     os.mkfifo(tmp_path / "pipe.h5")
 

@@ -35,7 +35,8 @@ def open_layer(folder):
     def open_layer(fields="", transform="", context=(), **options):
         text = (
             f'type: "ImageData" transform_param {{ {transform} }} '
-            f'image_data_param {{ source: "list.txt" root_folder: "{folder}/" {fields} }}'
+            f'image_data_param {{ source: "list.txt" root_folder: "{folder.as_posix()}/" '
+            f"{fields} }}"
         )
         one = make_layer(text, base_dir=folder, dtype="float32", **options)
         for name, value in dict(context).items():

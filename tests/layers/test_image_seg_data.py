@@ -39,7 +39,7 @@ def open_layer(folder):
             'type: "ImageSegData" '
             + "".join(f'top: "{name}" ' for name in ("data", "label", "size")[:tops])
             + f'transform_param {{ {transform} }} image_data_param {{ source: "list.txt" {fields} '
-            + f'root_folder: "{folder}/" }}'
+            + f'root_folder: "{folder.as_posix()}/" }}'
         )
         options.setdefault("phase", "TEST")
         opened.append(make_layer(text, base_dir=folder, dtype="float32", **options))
@@ -225,7 +225,7 @@ class TestDenseImageData:
             text = (
                 'type: "DenseImageData" top: "data" top: "label" '
                 f"transform_param {{ {transform} }} "
-                f'dense_image_data_param {{ {fields} root_folder: "{folder}/" }}'
+                f'dense_image_data_param {{ {fields} root_folder: "{folder.as_posix()}/" }}'
             )
             opened.append(
                 make_layer(text, base_dir=folder, dtype="float32", phase=phase, device=backend)

@@ -264,7 +264,7 @@ class TestInfogain:
     def source(self, tmp_path):
         message = BlobProto(num=1, channels=1, height=K, width=K, data=self.H.ravel())
         write_binary(tmp_path / "H.binaryproto", message)
-        return tmp_path / "H.binaryproto"
+        return (tmp_path / "H.binaryproto").as_posix()
 
     def test_the_matrix_may_be_a_bottom(self, backend):
         one = make_layer(self.TEXT % ("", ""), [X, LABELS, self.H[None, None]], device=backend)

@@ -52,7 +52,7 @@ def reading(folder):
         source = (
             'data_param { source: "some_lmdb" backend: LMDB'
             if kind == "Data"
-            else f'image_data_param {{ source: "list.txt" root_folder: "{folder}/"'
+            else f'image_data_param {{ source: "list.txt" root_folder: "{folder.as_posix()}/"'
         )
         if "batch_size" not in fields:
             fields += " batch_size: 4"

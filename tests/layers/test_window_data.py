@@ -49,7 +49,7 @@ def open_layer(folder):
     ):
         text = (
             f'type: "WindowData" transform_param {{ {transform} }} window_data_param {{ '
-            f'source: "{source}" root_folder: "{folder}/" batch_size: {size} {fields} }}'
+            f'source: "{source}" root_folder: "{folder.as_posix()}/" batch_size: {size} {fields} }}'
         )
         one = make_layer(text, base_dir=folder, dtype="float32", **options)
         for name, value in dict(context).items():

@@ -84,7 +84,7 @@ def test_the_line_of_a_list_is_named(tmp_path):
         Image.new("RGB", (4, 4)).save(tmp_path / f"{number}.png")
         lines.append(f"{number}.png {label}")
     (tmp_path / "list.txt").write_text("\n".join(lines))
-    folder = f'root_folder: "{tmp_path}/"'
+    folder = f'root_folder: "{tmp_path.as_posix()}/"'
 
     with expect_error(DataError, mentions=["list.txt", "'4.png'"], image=0, got="7"):
         read(

@@ -299,7 +299,8 @@ def test_a_solver_state_given_as_weights_is_told_apart(tmp_path, fmt):
 
 def test_weights_of_a_solver_may_leave_out_layers(tmp_path, caplog):
     net_of(OTHER, seed=2).save(tmp_path / "w.caffemodel")
-    text = f'base_lr: 1 lr_policy: "fixed" weights: "{tmp_path}/w.caffemodel" net_param {{ {NET} }}'
+    weights = (tmp_path / "w.caffemodel").as_posix()
+    text = f'base_lr: 1 lr_policy: "fixed" weights: "{weights}" net_param {{ {NET} }}'
     param = parse_text(text, SolverParameter)
 
     with expect_error(ShapeError, mentions="on_mismatch='skip'"):

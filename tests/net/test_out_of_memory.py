@@ -2,13 +2,13 @@
 
 import gc
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 import demitasse as dm
 from demitasse.core import host
@@ -163,7 +163,7 @@ def test_a_net_goes_on_with_a_smaller_batch(backend):
     assert net.forward_backward() == trained(backend, optimize=False).forward_backward()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are kept on Linux")
+@needs("limits of memory")
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
 def test_a_system_that_refuses_memory_is_a_lack_of_memory(device):
     net = trained(device)

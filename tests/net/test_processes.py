@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 from demitasse import Net
 from demitasse.backends.kernels.language import team
@@ -114,7 +115,7 @@ def forked(net):
     return sorted(done.stdout.splitlines())
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@needs("fork")
 def test_a_forked_child_reads_on_where_its_parent_was(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for i in range(6):
@@ -129,7 +130,7 @@ def test_a_forked_child_reads_on_where_its_parent_was(tmp_path):
     assert forked(net) == ["[2.0, 3.0]"] * 2
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@needs("fork")
 def test_a_forked_child_reads_on_in_its_parents_lmdb(tmp_path):
     images = ((np.full((1, 2, 2), i, np.uint8), i) for i in range(6))
     write_database(tmp_path / "data", images)

@@ -16,10 +16,13 @@ import urllib.request
 
 import numpy as np
 import pytest
+from needs import needs
 from PIL import Image
 
 from demitasse.examples import digits
 from demitasse.examples.data import Split, write_databases
+
+pytestmark = needs("/proc")  # it is read for the files in use
 
 SYSTEMS = {
     "Darwin": {

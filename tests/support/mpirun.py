@@ -35,7 +35,7 @@ class Job:
         self, folder, prefix, size, *arguments, program="-m demitasse", test="", path="", fault="",
     ):  # fmt: skip
         solver = prefix.with_suffix(".prototxt")
-        net = test or f'train_net: "{folder / "net.prototxt"}"'
+        net = test or f'train_net: "{(folder / "net.prototxt").as_posix()}"'
         solver.write_text(SOLVER.format(net=net, prefix=prefix))
         train = [sys.executable, *program.split(), "train", "--solver", str(solver), *arguments]
         mpirun = [

@@ -444,7 +444,8 @@ class _Run:
         [rate] = [1e-2] if adaptive else self.log.rates.values()
         lines = [
             f"iter_size: {scenario.batches}",
-            f'net: "{self.folder / "net.prototxt"}" type: "{scenario.solver}" base_lr: {rate:.6g}',
+            f'net: "{(self.folder / "net.prototxt").as_posix()}" type: "{scenario.solver}"',
+            f"base_lr: {rate:.6g}",
             'lr_policy: "fixed" max_iter: 1000 snapshot_after_train: false random_seed: 1',
         ]
         if adaptive:  # so that gradients of nothing but rounding move no weight

@@ -4,7 +4,6 @@
 """
 
 import gc
-import os
 import random
 import signal
 import threading
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 from interruptions import POINTS, Interrupt, chosen, interrupted, told
+from needs import needs
 
 from demitasse import Solver
 from demitasse.errors import ErrorCode, SnapshotError
@@ -172,7 +172,7 @@ class CtrlC:
 
 
 @pytest.mark.usefixtures("interrupts")
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+@needs("signals")
 @pytest.mark.skipif(not POINTS, reason="its moments are random: `nox -s interrupts` runs it")
 @pytest.mark.parametrize("kind", RULES if POINTS else ["Nesterov"])
 @pytest.mark.parametrize("device", ["numpy", "cpu"])

@@ -4,12 +4,13 @@ import os
 import signal
 
 import pytest
+from needs import needs
 
 from demitasse import Solver
 from demitasse.cli.signals import Signals
 from demitasse.training import loop
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+pytestmark = needs("signals")
 
 ITERATION = 3
 TESTED = "iter_size: 2 test_iter: 2 test_interval: 3 snapshot_after_train: true"

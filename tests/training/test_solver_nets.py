@@ -255,7 +255,7 @@ def test_a_layer_that_a_file_has_twice_is_told(fields, tmp_path, lines):
     message.layer.append(message.layer[1])
     write_binary(tmp_path / "w.caffemodel", message)
 
-    Solver(fields(f'weights: "{tmp_path}/w.caffemodel"'))
+    Solver(fields(f'weights: "{tmp_path.as_posix()}/w.caffemodel"'))
 
     assert any("Layer ip1 " in line for line in lines())
 
@@ -266,7 +266,7 @@ def test_weights_that_do_not_fit_are_refused(fields, tmp_path):
     Net(param.net_param, "TRAIN").save(tmp_path / "w.caffemodel")
 
     with expect_error(ShapeError, mentions="ip1"):
-        Solver(fields(f'weights: "{tmp_path / "w.caffemodel"}"'))
+        Solver(fields(f'weights: "{(tmp_path / "w.caffemodel").as_posix()}"'))
 
 
 def test_files_are_looked_for_beside_the_solver(fields, tmp_path, monkeypatch):

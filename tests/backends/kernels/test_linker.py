@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from needs import needs
 
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import command_queue, compiler, linker, target, team
@@ -126,7 +127,7 @@ def test_a_kernel_that_is_not_in_the_module_is_not_found(code):
         link(code, ["another"], team.functions())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+@needs("/proc")
 def test_no_memory_of_kernels_can_be_written_and_run(code):
     [address] = link(code, [NAME], team.functions()).values()
 

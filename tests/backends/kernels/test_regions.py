@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from needs import needs
 
 from demitasse.backends import onednn
 from demitasse.backends.kernels import language as jit
@@ -314,7 +315,7 @@ print("done")
         assert said(program) == ["done"]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows does not fork")
+@needs("fork")
 def test_a_forked_child_has_helpers_of_its_own():
     program = f"""{PROGRAM}
 import os

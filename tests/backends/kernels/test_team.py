@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 from stages import WIDTH, exported
 
 from demitasse.backends import onednn
@@ -68,7 +69,7 @@ print(net.device.backend.name, sum(one.name == "demitasse helper" for one in thr
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's /proc")
+@needs("/proc")
 def test_without_openmp_s_runtime_kernels_run_on_threads_of_their_own():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 from demitasse.compat.pycaffe import launch
 
@@ -122,7 +123,7 @@ def test_processes_that_begin_anew_find_ours_beside_another(run, tmp_path):
     assert run("both.py").stdout.split() == ["demitasse.compat.pycaffe"] * 2
 
 
-@pytest.mark.skipif(os.name != "posix", reason="runs a script of the shell")
+@needs("a POSIX shell")
 def test_any_program_runs_and_its_children_find_caffe(run, tmp_path):
     script = tmp_path / "all.sh"
     script.write_text(
@@ -169,6 +170,7 @@ def test_wrong_usage_is_explained(arguments, status, said, capsys):
     assert said in "".join(capsys.readouterr())
 
 
+@needs("modes")
 def test_a_script_that_is_named_by_its_path_is_python(tmp_path):
     script = tmp_path / "show"
     script.write_text("#!/usr/bin/env python3\n")

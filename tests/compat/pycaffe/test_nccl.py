@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 import demitasse.compat.pycaffe as caffe
 from demitasse.errors import ConfigError
@@ -110,7 +111,7 @@ def expected(stand_in, place):
 
 
 class TestTwoProcesses:
-    @pytest.mark.skipif(sys.platform == "win32", reason="processes are not forked there")
+    @needs("fork")
     @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the kernels")
     def test_train_one_net(self, place, expected):
         (place / "train.py").write_text(SCRIPT)

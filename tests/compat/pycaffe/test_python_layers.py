@@ -175,8 +175,8 @@ def test_a_solver_trains_with_a_layer_that_a_script_feeds(net_of, tmp_path):
         'layer { name: "quiet" type: "Silence" bottom: "data" }'
     )
     (tmp_path / "solver.prototxt").write_text(
-        f'net: "{tmp_path / "net.prototxt"}" base_lr: 0.1 lr_policy: "fixed" '
-        f'snapshot_prefix: "{tmp_path / "out"}"'
+        f'net: "{(tmp_path / "net.prototxt").as_posix()}" base_lr: 0.1 lr_policy: "fixed" '
+        f'snapshot_prefix: "{(tmp_path / "out").as_posix()}"'
     )
     solver = caffe.SGDSolver(tmp_path / "solver.prototxt")
 

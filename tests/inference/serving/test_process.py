@@ -12,8 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import needs
 
 from demitasse.inference.serving import InferRequest, Tensor, read_response, write_request
+
+pytestmark = needs("signals")
 
 DATA = np.random.default_rng(1).standard_normal((1, 3, 4, 4)).astype(np.float32)
 PATIENCE = 60.0
@@ -132,6 +135,7 @@ def hasty(shared_folder):
 HUGE = b'{"inputs":[' + b"{}," * 100_000 + b"{}]}"
 
 
+@needs("/proc")
 def test_a_large_body_keeps_nobody_waiting(server):
     codecs = server.children("codec")
     assert codecs
@@ -166,6 +170,7 @@ def test_probes_are_answered_while_the_event_loop_is_not_running(server):
     assert server.ask(GET + b"\r\n")[0] == 200
 
 
+@needs("/proc")
 def test_processes_that_end_are_started_again(server):
     for name in ("codec", "gate", "codec", "gate"):
         for pid in server.children(name):
@@ -382,6 +387,7 @@ def test_loaded_weights_stay_when_their_file_changes(folder, device):
     server.close()
 
 
+@needs("/proc")
 def test_the_server_ends_while_a_large_body_is_read(folder):
     server = Server(folder)
     for pid in server.children("codec"):

@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases.database import open_db, records
@@ -296,6 +297,7 @@ RECORDED = {
 }
 
 
+@needs("links")
 @pytest.mark.parametrize("name", RECORDED)
 def test_keys_and_datums_are_those_of_caffe(reference_data, tmp_path, name):
     source = reference_data / "data" / "hymenoptera_train.txt"
@@ -351,7 +353,7 @@ def test_files_that_come_to_the_place_meanwhile_stay(tmp_path, make, overwrite):
     assert (tmp_path / "db" / "a.jpg").read_bytes() == b"mine"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX locks")
+@needs("locks")
 def test_a_database_that_a_living_process_writes_is_left_alone(tmp_path):
     with resumable_database(tmp_path / "db", "LMDB", {"size": 1}):
         for resume in (False, True):
@@ -361,7 +363,7 @@ def test_a_database_that_a_living_process_writes_is_left_alone(tmp_path):
     add_a_record(tmp_path, overwrite=True)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX systems")
+@needs("modes")
 def test_a_private_database_stays_private(tmp_path):
     add_a_record(tmp_path)
     (tmp_path / "db").chmod(0o700)

@@ -10,6 +10,7 @@ import lmdb
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases._lmdb_reader import LmdbFile
@@ -77,6 +78,7 @@ def test_small_records_are_not_copied(database):
     db.close()
 
 
+@needs("modes")
 def test_a_database_on_read_only_media_can_be_read(database):
     (database / "lock.mdb").unlink()
     database.chmod(0o555)
@@ -121,7 +123,7 @@ def test_a_cursor_keeps_its_database_open(database):
     assert len(list(records(cursor))) == 7
 
 
-@pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="no holes in files")
+@needs("holes in files")
 def test_locks_have_their_place_on_the_disk_before_they_are_mapped(tmp_path, monkeypatch):
     """On a full disk the first write to a hole in mapped memory ends the process (SIGBUS)."""
     opened, found = lmdb.open, []
@@ -290,6 +292,7 @@ def test_writing_replaces_a_database_when_told(database):
     assert [path.name for path in database.parent.iterdir()] == [database.name]
 
 
+@needs("links")
 def test_a_link_to_a_database_still_leads_to_it_when_that_is_replaced(tmp_path):
     real, link = tmp_path / "real", tmp_path / "link"
     write_database(real, images(1))

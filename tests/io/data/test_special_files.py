@@ -2,12 +2,12 @@
 
 import os
 import socket
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 import demitasse
 from demitasse import Net, Solver, cvdnn
@@ -30,7 +30,7 @@ from demitasse.io.proto import (
 )
 from demitasse.layers.detection.detection_evaluate import _read_sizes
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="files of POSIX systems")
+pytestmark = needs("named pipes", "links")
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 } } }
@@ -201,7 +201,7 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc and sparse files as Linux has them")
+@needs("/proc")
 @pytest.mark.parametrize("given", FILES)
 @pytest.mark.parametrize("kind", READERS)
 def test_what_is_no_file_is_refused(kind, given, tmp_path, monkeypatch, little_memory):

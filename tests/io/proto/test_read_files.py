@@ -166,7 +166,7 @@ def test_without_a_prefix_snapshots_are_named_after_the_solver_file(file):
 
 def test_a_folder_as_prefix_gets_the_stem_of_the_solver_file(file, tmp_path):
     (tmp_path / "out").mkdir()
-    path = file(f"snapshot_prefix: '{tmp_path}/out'", "lenet.prototxt")
+    path = file(f"snapshot_prefix: '{tmp_path.as_posix()}/out'", "lenet.prototxt")
 
     assert read_solver_params(path).snapshot_prefix == os.fspath(tmp_path / "out" / "lenet")
 

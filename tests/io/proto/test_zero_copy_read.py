@@ -9,6 +9,7 @@ import pytest
 from expect_error import expect_error
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import needs
 
 import demitasse.io.proto.zero_copy as read_module
 from demitasse import Net, load_weights
@@ -291,7 +292,7 @@ print(peak)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@needs("/proc")
 def test_a_file_goes_to_a_new_net_without_a_second_copy(tmp_path):
     size, peaks = 150 << 20, []
     for count in (1000, 1000 + size // 4 // 1000):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import needs
 
 onnx = pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
 pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
@@ -90,6 +91,7 @@ def test_weights_that_lie_beside_the_model_are_read(small, run):
     assert run(DIFF).exit_code == 0
 
 
+@needs("links")
 @pytest.mark.parametrize("place", ["../secret.bin", "{folder}/secret.bin", "link.bin", "..\\s.bin"])
 def test_weights_elsewhere_are_refused(small, run, place, tmp_path_factory):
     folder = tmp_path_factory.mktemp("elsewhere")

@@ -1,7 +1,5 @@
 """A resumed run is, bit for bit, the run that never stopped."""
 
-import os
-import signal
 import subprocess
 import sys
 
@@ -144,7 +142,7 @@ def test_a_killed_run_resumes_from_its_last_snapshot(fields, tmp_path):
     for line in run.stdout:
         if int(line) >= 21:
             break
-    os.kill(run.pid, signal.SIGKILL)
+    run.kill()
     run.wait()
     run.stdout.close()
     states = sorted(

@@ -1,10 +1,9 @@
 """A state knows what its run was made of, and says so when it is gone on from otherwise."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 from demitasse import Solver, settings
 from demitasse.backends.onednn import status
@@ -73,7 +72,7 @@ def test_the_weights_of_another_run_are_refused(fields, tmp_path, fmt):
     assert solver.iter == 2
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="files of Linux's own")
+@needs("/proc")
 @pytest.mark.parametrize("name", ["/proc/self/mem", "/proc/self/pagemap"])
 def test_weights_that_are_a_file_of_the_system_are_refused(fields, tmp_path, name):
     _, path = saved(fields, tmp_path)

@@ -347,7 +347,7 @@ def test_every_shard_has_hidden_states_and_values_of_its_own(tmp_path):
     (tmp_path / "list.txt").write_text(f"{tmp_path}/rows.h5")
     data = (
         'layer { name: "rows" type: "HDF5Data" top: "words" top: "cont" '
-        f'hdf5_data_param {{ source: "{tmp_path}/list.txt" batch_size: 3 }} }}'
+        f'hdf5_data_param {{ source: "{tmp_path.as_posix()}/list.txt" batch_size: 3 }} }}'
     )
     text = data + SEQUENCES[SEQUENCES.index('layer { name: "sequence"') :].replace("KIND", "LSTM")
     text += (

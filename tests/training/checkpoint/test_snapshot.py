@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 from goldens import GOLDENS
+from needs import needs
 
 from demitasse import Solver
 from demitasse.core.atomic import atomic_write
@@ -604,6 +605,7 @@ def test_no_file_of_the_user_is_deleted_to_see_whether_there_is_room(fields, tmp
     assert [path.name for path in tmp_path.iterdir()] == [kept.name]
 
 
+@needs("links")
 def test_links_that_lead_in_a_circle_are_an_error_of_the_system(tmp_path):
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")

@@ -68,7 +68,9 @@ def test_results_are_the_bits_of_one_process(train, counted, device, test_iter):
 
 def with_net(folder, place, old, new, solver=("", "")):
     """Put a solver with another net into a folder of its own; return the folder."""
-    text = (folder / "net.prototxt").read_text().replace('source: "', f'source: "{folder}/')
+    text = (
+        (folder / "net.prototxt").read_text().replace('source: "', f'source: "{folder.as_posix()}/')
+    )
     assert old in text
     (place / "net.prototxt").write_text(text.replace(old, new))
     lines = (folder / "solver.prototxt").read_text()

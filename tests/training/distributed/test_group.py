@@ -24,7 +24,7 @@ def test_shards_are_the_parts_of_one_large_batch(train, folder, tmp_path):
     """Without what looks at one batch alone (BatchNorm), in double precision."""
     text = (folder / "net.prototxt").read_text().replace('type: "BatchNorm"', 'type: "Power"')
     nets = [tmp_path / "shards.prototxt", tmp_path / "whole.prototxt"]
-    nets[0].write_text(text.replace('source: "', f'source: "{folder}/'))
+    nets[0].write_text(text.replace('source: "', f'source: "{folder.as_posix()}/'))
     nets[1].write_text(nets[0].read_text().replace("batch_size: 3", "batch_size: 12"))
     options = {"device": "numpy", "dtype": "float64"}
 

@@ -5,9 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from needs import needs
 
 from demitasse.training.distributed import watchdog
 from demitasse.training.distributed.watchdog import LATER, LIMIT, _Monitor
@@ -28,6 +28,7 @@ def run(program, patience=1000, **more):
     return ended.returncode, ended.stderr
 
 
+@needs("signals")
 @pytest.mark.parametrize(
     "stand",
     [
@@ -44,6 +45,7 @@ def test_a_process_that_stands_is_told_of_and_killed(stand):
     assert said == "error: process 7: it did not come; do this\n"
 
 
+@needs("signals")
 def test_a_process_that_a_signal_stops_is_killed_though_nothing_is_expected():
     code, said = run("os.kill(os.getpid(), signal.SIGSTOP)", patience=1)
 
@@ -95,6 +97,7 @@ def test_a_block_within_another_is_in_time_with_that_one():
     assert (code, said) == (0, "")
 
 
+@needs("/proc")
 def test_a_watchdog_is_none_of_those_that_a_launcher_started():
     named = "OMPI_COMM_WORLD_RANK"
     look = (
@@ -103,8 +106,6 @@ def test_a_watchdog_is_none_of_those_that_a_launcher_started():
         "[child] = open(f'/proc/{me}/task/{me}/children').read().split()\n"
         "print(open(f'/proc/{child}/environ').read(), file=sys.stderr)"
     )
-    if not Path("/proc/self").is_dir():
-        pytest.skip("needs /proc")
 
     code, said = run(look, env={**os.environ, named: "3", "KEPT": "yes"})
 

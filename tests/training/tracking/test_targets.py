@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from expect_error import expect_error
+from needs import needs
 
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.training.tracking import JsonLines, open_logger
@@ -50,7 +51,7 @@ def test_a_service_that_cannot_be_reached_is_told(monkeypatch):
         open_logger("wandb:digits")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names, of POSIX systems")
+@needs("named pipes")
 def test_json_lines_do_not_wait_for_who_reads_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
 
