@@ -230,8 +230,9 @@ def platforms(session: nox.Session) -> None:
     for system in SYSTEMS:
         for python in PYTHONS:
             session.run(
-                "uv", "pip", "compile", "--quiet", "--extra=all", "--group=test", "--only-binary=:all:",
-                f"--python-platform={system}", f"--python-version={python}",
+                "uv", "pip", "compile", "--quiet", "--extra=all", "--group=test",
+                "--only-binary=:all:", f"--python-platform={system}",
+                f"--python-version={python}",
                 f"--output-file={session.create_tmp()}/{system}-{python}.txt", "pyproject.toml",
             )  # fmt: skip
 
