@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType, TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from demitasse.core.config import settings
 from demitasse.core.host import cores
@@ -105,16 +105,18 @@ class Uninterrupted:
     within another.
     """
 
+    _deferred: ClassVar[bool] = False
+    """True in a block of the main thread."""
+
     def __enter__(self) -> Self:
         """Replace the handler of SIGINT."""
         self._received: tuple[int, FrameType | None] | None = None
         self._previous: Any = None
-        if threading.current_thread() is threading.main_thread():
+        if not Uninterrupted._deferred and threading.current_thread() is threading.main_thread():
             handler = signal.getsignal(signal.SIGINT)
-            defers = getattr(handler, "__func__", None) is Uninterrupted._record  # a block around
-            if callable(handler) and not defers:
-                self._previous = handler
+            if callable(handler):
                 signal.signal(signal.SIGINT, self._record)
+                self._previous, Uninterrupted._deferred = handler, True
         return self
 
     def __exit__(
@@ -125,6 +127,7 @@ class Uninterrupted:
     ) -> None:
         """Restore the handler, and call it if a signal was received."""
         if self._previous is not None:
+            Uninterrupted._deferred = False
             signal.signal(signal.SIGINT, self._previous)
             if self._received is not None:
                 self._previous(*self._received)

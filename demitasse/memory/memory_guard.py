@@ -152,7 +152,10 @@ class MemoryGuard:
     @property
     def unchanged(self) -> bool:
         """True if watched memories are as the last replay of the work has left them."""
-        return bool(self._watches) and all(watch.guard is self for watch in self._watches)
+        for watch in self._watches:  # a loop is faster than all()
+            if watch.guard is not self:
+                return False
+        return bool(self._watches)
 
     def forget(self) -> None:
         """Compare all memories before the next replay."""

@@ -521,9 +521,9 @@ class Execution:
         return frozenset(memory.serial for memory in (*self.source_memories(), *outputs))
 
     def queue_sources(self) -> None:
-        """Run the layers at the beginning that only bring data in."""
+        """Run the layers at the beginning that only bring data in, unless these compute nothing."""
         count = self.passes.sources
-        if count:
+        if not all(entry.layer.is_alias for entry in self.plan.entries[:count]):
             with self.lock, self.device.backend.enter():
                 self.passes.forward(0, count - 1)
 

@@ -114,7 +114,8 @@ class TrainingLoop:
         solver, run = self._solver, self._run
         test = is_due(run.param.test_interval, solver.iter)
         test = test and (solver.iter > 0 or run.param.test_initialization)
-        if test or solver.on_start or not self._can_queue_update():
+        queue = self._can_queue_update()
+        if test or solver.on_start or not queue:
             self._settle()
         iteration, self._losses = solver.iter, []
         undo, losses = self._checkpointer.resumable.savepoint(test=test), self._losses
@@ -124,7 +125,7 @@ class TrainingLoop:
             run.report.losses.extend(losses)
 
         try:
-            cleared = bool(solver.on_start) or not self._can_queue_update()
+            cleared = bool(solver.on_start) or not queue
             if cleared:
                 run.net.clear_param_diffs()
             if test:
@@ -134,7 +135,7 @@ class TrainingLoop:
                     return False
             for callback in solver.on_start:
                 callback()
-            queue = self._can_queue_update()
+            queue = self._can_queue_update() if test or solver.on_start else queue
             if not (queue and self._queue_update(rollback, cleared=cleared)):
                 if queue or not cleared:
                     run.net.clear_param_diffs()

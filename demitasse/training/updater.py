@@ -205,15 +205,16 @@ class Updater:
     def moved(self) -> tuple[int, ...]:
         """Return the indices of the parameters that an update changes."""
         coasts, nonzero = self.rule.coasts, self.history.nonzero
-        return tuple(
+        moved = [
             index
             for index, record in enumerate(self._records)
             if not record.frozen and (record.lr_mult or (coasts and nonzero[index]))
-        )
+        ]
+        return tuple(moved)
 
     def multipliers(self) -> tuple[tuple[float, float], ...]:
         """Return the multipliers of rate and decay of each parameter."""
-        return tuple((record.lr_mult, record.decay_mult) for record in self._records)
+        return tuple([(record.lr_mult, record.decay_mult) for record in self._records])
 
     def updates(
         self, numbers: Update, scale: float | Array = 1.0, guard: Array | None = None

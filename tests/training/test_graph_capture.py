@@ -1,7 +1,10 @@
 """Iterations that are recorded once and then launched as one, against those queued one by one."""
 
 import logging
+import sys
+from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from expect_error import expect_error
 from PIL import Image
 from replays import played_from_now_on
 
+import demitasse
 from demitasse import Solver
 from demitasse.backends.recording import NotRecorded
 from demitasse.blob import Blob
@@ -235,6 +239,37 @@ def test_between_launches_only_inputs_and_outputs_are_looked_at(make, monkeypatc
     tops = len(solver.net.layers[0].param.top) + len(solver.net.outputs)
     assert ordered == [tops, tops, ordered[2], tops]
     assert ordered[2] > 5 * tops
+
+
+INPUTS = NET.replace(
+    'type: "DummyData" top: "data" top: "label" dummy_data_param {',
+    'type: "Input" top: "data" top: "label" input_param {',
+).replace('  data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }', "} }")
+
+MOST_CALLS = 200
+"""Calls of the package's functions in an iteration that is launched as one."""
+
+
+@pytest.mark.parametrize("make", ["cuda:0"], indirect=True)
+def test_the_host_calls_few_functions_for_an_iteration(make, monkeypatch):
+    solver, package = make(net=INPUTS % ""), str(Path(demitasse.__file__).parent)
+    solver.step(6)
+    called = []
+    monkeypatch.setattr("gpu.graphs.Graph.launch", lambda self, stream=None: None)
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            called.append(frame.f_code.co_qualname)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        solver.step(1)
+    finally:
+        sys.setprofile(before)
+
+    assert len(check.played) == 5
+    assert len(called) <= MOST_CALLS, Counter(called).most_common(30)
 
 
 def test_a_pass_of_ones_own_in_between(make):
