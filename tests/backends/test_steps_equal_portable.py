@@ -321,7 +321,7 @@ ROWS = [
         shapes=[((6, 4), (6,))], values=("ties", "labels"), tops=2), (), gradient=False),
 
     *apart_and_in_place("batch norm", ops.BatchNorm, layers("BatchNorm",
-        "moving_average_fraction: 0.7 eps: 0.01", "", shapes=IMAGES, **NORM), CUDA, CUDA),
+        "moving_average_fraction: 0.7 eps: 0.01", "", shapes=IMAGES, **NORM), LIBRARIES, LIBRARIES),
     *apart_and_in_place("batch norm of one value", ops.BatchNorm, layers("BatchNorm",
         shapes=COLUMN, **NORM), CUDA, CUDA),
     *apart_and_in_place("batch norm by stored statistics", ops.BatchNorm, layers("BatchNorm",

@@ -17,10 +17,24 @@ from demitasse.backends.kernels.language.structs import (
     Output,
     Struct,
 )
-from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, rectified
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Vector,
+    Word,
+    choose,
+    chunk,
+    clamp_max,
+    fma,
+    rectified,
+)
 from demitasse.backends.kernels.norm import (
+    PLANE_SUMS,
     ImageLoopFields,
+    Lanes,
+    Plane,
+    each_group,
     each_plane,
+    each_vector,
     image_loop_values,
     summed,
 )
@@ -112,27 +126,28 @@ class GateGradientFields(Struct):
 
 
 @GateFields.kernel("gates")
-def _gates_kernel(k: Kernel, f: GateFields, *, adds: bool, rest: bool) -> None:
-    """Write the kernel; with ``rest``, the last vector of channels is partial."""
-    stride, row_bytes = f.walk.pixel_stride * FLOAT, f.walk.channels * FLOAT
-    with each_plane(k, f.walk, rest=rest) as plane:
-        gate = plane.load(k, f.gates + plane.image * row_bytes + plane.channels)
-        with k.loop(f.walk.pixels) as pixel:
-            here = plane.first + pixel.i * stride
-            value = plane.load(k, f.x + here) * gate
-            if adds:
-                value = value + plane.load(k, f.added + here)
-            plane.store(k, value, f.y + here)
+def _gates_kernel(k: Kernel, f: GateFields, lanes: Lanes, *, adds: bool) -> None:
+    def gate(plane: Plane) -> Vector:
+        return plane.numbers(k, f.gates + plane.image * f.walk.channels * FLOAT)
+
+    def write(here: Word, plane: Plane, gate: Vector) -> None:
+        value = plane.load(k, f.x + here) * gate
+        if adds:
+            value = value + plane.load(k, f.added + here)
+        plane.store(k, value, f.y + here)
+
+    each_vector(k, f.walk, lanes, gate, write)
 
 
 @GateGradientFields.kernel("gate_gradient")
-def _gradient_kernel(k: Kernel, f: GateGradientFields, *, adds: bool, rest: bool) -> None:
-    stride, row_bytes = f.walk.pixel_stride * FLOAT, f.walk.channels * FLOAT
-    with each_plane(k, f.walk, rest=rest) as plane:
-        channels = plane.image * row_bytes + plane.channels
-        gate = plane.load(k, f.gates + channels)
+def _gate_gradient_kernel(k: Kernel, f: GateGradientFields, lanes: Lanes, *, adds: bool) -> None:
+    with each_plane(k, f.walk, lanes) as plane:
+        row = plane.image * f.walk.channels * FLOAT
+        gate = plane.numbers(k, f.gates + row)
 
-        def step(at: Word, sums: Sequence[Vector]) -> list[Vector]:
+        def step(
+            at: Word, sums: Sequence[Vector], plane: Plane, gate: Vector = gate
+        ) -> list[Vector]:
             for array in (f.x, f.dy):
                 k.prefetch(array + plane.following + at, 2)
             here = plane.first + at
@@ -142,8 +157,8 @@ def _gradient_kernel(k: Kernel, f: GateGradientFields, *, adds: bool, rest: bool
                 plane.store(k, dy, f.added + here)
             return [fma(x, dy, sums[0])]
 
-        [total] = summed(k, f.walk.pixels, stride, [k.constant(0.0)], step)
-        plane.store(k, total, f.gate_gradients + channels)
+        [total] = summed(k, f.walk, plane, [k.constant(0.0)], step)
+        plane.store_numbers(k, total, f.gate_gradients + row)
 
 
 class Gates(TunedKernel):
@@ -155,9 +170,9 @@ class Gates(TunedKernel):
     kernel = "gates"
 
     def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
-        self.tuning, width = tuning, tuning.width
-        self._kernel = _gates_kernel(width, adds=adds, rest=images.block % width > 0)
-        self._arguments = Arguments(GateFields.values(walk=image_loop_values(images, width)))
+        self.tuning, lanes = tuning, Lanes.of(images, tuning.width)
+        self._kernel = _gates_kernel(lanes.width, lanes, adds=adds)
+        self._arguments = Arguments(GateFields.values(walk=image_loop_values(images, lanes)))
 
     def __call__(
         self, x: np.ndarray, gates: np.ndarray, added: np.ndarray | None, y: np.ndarray
@@ -176,9 +191,9 @@ class GateGradient(TunedKernel):
     kernel = "gates"
 
     def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
-        self.tuning, width = tuning, tuning.width
-        self._kernel = _gradient_kernel(width, adds=adds, rest=images.block % width > 0)
-        walk = image_loop_values(images, width)
+        self.tuning, lanes = tuning, Lanes.of(images, tuning.width)
+        self._kernel = _gate_gradient_kernel(lanes.width, lanes, adds=adds)
+        walk = image_loop_values(images, lanes)
         self._arguments = Arguments(GateGradientFields.values(walk=walk))
 
     def __call__(
@@ -192,3 +207,109 @@ class GateGradient(TunedKernel):
             "gate_gradients": gate_gradients, "walk.sums": None,
         }  # fmt: skip
         self._arguments.run(self._kernel, self.tuning.threads, each)
+
+
+class SlopeFields(Struct):
+    """Images with a slope for each channel; the output has the layout of ``x``."""
+
+    walk: ImageLoopFields
+    x: Address
+    y: Output
+    """The output; may be the image."""
+    slopes: Address
+
+
+class SlopeGradientFields(Struct):
+    """Gradients of the images and of the slopes; all images have the layout of ``x``."""
+
+    walk: ImageLoopFields
+    x: Address
+    slopes: Address
+    dy: Address
+    dx: Output
+    """Gradient of ``x``; may be the memory of ``dy``."""
+    slope_gradients: Output
+
+
+@SlopeFields.kernel("prelu")
+def _slopes_kernel(k: Kernel, f: SlopeFields, lanes: Lanes) -> None:
+    def write(here: Word, plane: Plane, slopes: Vector) -> None:
+        plane.store(k, rectified(plane.load(k, f.x + here), slopes), f.y + here)
+
+    each_vector(k, f.walk, lanes, lambda plane: plane.numbers(k, f.slopes), write)
+
+
+@SlopeGradientFields.kernel("prelu_gradient")
+def _slope_gradient_kernel(k: Kernel, f: SlopeGradientFields, lanes: Lanes) -> None:
+    """Write the gradient of the images, and each plane's sum for its slopes."""
+    zero = k.constant(0.0)
+    with each_plane(k, f.walk, lanes) as plane:
+        slopes = plane.numbers(k, f.slopes)
+
+        def step(
+            at: Word, sums: Sequence[Vector], plane: Plane, slopes: Vector = slopes
+        ) -> list[Vector]:
+            for array in (f.x, f.dy):
+                k.prefetch(array + plane.following + at, 2)
+            here = plane.first + at
+            x, dy = plane.load(k, f.x + here), plane.load(k, f.dy + here)
+            plane.store(k, dy * choose(x > zero, k.constant(1.0), slopes), f.dx + here)
+            return [fma(dy, clamp_max(x, zero), sums[0])]
+
+        [total] = summed(k, f.walk, plane, [zero], step)
+        k.store(total, plane.sums)
+
+
+@SlopeGradientFields.kernel("prelu_gradient_sums")
+def _slope_sums_kernel(k: Kernel, f: SlopeGradientFields, lanes: Lanes) -> None:
+    step = PLANE_SUMS * k.vector_bytes
+    with each_group(k, f.walk, lanes) as plane:
+        with k.loop(f.walk.images, vectors=[k.constant(0.0)]) as image:
+            image.vectors = [image.vectors[0] + k.load(plane.all_sums + image.i * step)]
+        plane.store_numbers(k, image.vectors[0], f.slope_gradients)
+
+
+class Slopes(TunedKernel):
+    """y = max(x, 0) + slope * min(x, 0), with a slope for each channel; NaN stays."""
+
+    kernel = "prelu"
+
+    def __init__(self, images: Images, tuning: Tuning) -> None:
+        self.tuning, lanes = tuning, Lanes.of(images, tuning.width)
+        self._kernel = _slopes_kernel(lanes.width, lanes)
+        self._arguments = Arguments(SlopeFields.values(walk=image_loop_values(images, lanes)))
+
+    def __call__(self, x: np.ndarray, slopes: np.ndarray, y: np.ndarray) -> None:
+        """Write ``y``, which may be ``x``. Shape of slopes: (C,)."""
+        each = {"x": x, "slopes": slopes, "y": y, "walk.sums": None}
+        self._arguments.run(self._kernel, self.tuning.threads, each)
+
+
+class SlopeGradient(TunedKernel):
+    """Gradients of :class:`Slopes`: dx = dy * (1 or slope), dslope = sum(dy * min(x, 0)).
+
+    Attributes:
+        sums_size: Elements of scratch memory for a call.
+    """
+
+    kernel = "prelu gradient"
+
+    def __init__(self, images: Images, tuning: Tuning) -> None:
+        self.tuning, lanes = tuning, Lanes.of(images, tuning.width)
+        self.sums_size = lanes.sums_size(images)
+        self._kernels = (
+            _slope_gradient_kernel(lanes.width, lanes), _slope_sums_kernel(lanes.width, lanes),
+        )  # fmt: skip
+        walk = image_loop_values(images, lanes)
+        self._arguments = Arguments(SlopeGradientFields.values(walk=walk))
+
+    def __call__(
+        self, x: np.ndarray, slopes: np.ndarray, dy: np.ndarray, dx: np.ndarray,
+        slope_gradients: np.ndarray, sums: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Write the gradients of ``x`` and of the slopes, (C,)."""
+        each = {
+            "x": x, "slopes": slopes, "dy": dy, "dx": dx, "slope_gradients": slope_gradients,
+            "walk.sums": sums,
+        }  # fmt: skip
+        self._arguments.run(self._kernels, self.tuning.threads, each)

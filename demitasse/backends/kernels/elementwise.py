@@ -222,11 +222,10 @@ COMBINATIONS: dict[str, Formula] = {
     "first_larger": lambda k, _, one, two: choose(one > two, k.constant(1.0), k.constant(0.0)),
     "larger": _larger,
     "marked": lambda k, _, mark, dy: choose(mark > k.constant(0.0), dy, k.constant(0.0)),
-    "prelu": lambda _k, _, x, slopes: rectified(x, slopes),
     "product": lambda _k, _, one, two: one * two,
     "unmarked": lambda k, _, mark, dy: choose(mark > k.constant(0.0), k.constant(0.0), dy),
 }
-"""Functions of two arrays; the first array of some is a mask, the second of ``prelu`` slopes."""
+"""Functions of two arrays; the first array of some is a mask."""
 
 PAIRS: dict[str, tuple[str, str]] = {
     "larger_of_which": ("larger", "first_larger"),

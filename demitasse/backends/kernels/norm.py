@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from demitasse.backends.kernels.language.words import (
     chunk,
     clamp_min,
     fma,
+    horizontal_sum,
     minimum,
     rectified,
     root,
@@ -42,29 +43,67 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 WIDEST = 4
-"""Vectors of a block of channels at most: those of longer ones lie too far apart to walk along."""
+"""Vectors of contiguous channels up to which each is gone through by itself.
 
-WIDEST_REST = 8
-"""The same where the last vector is a part of one, for want of other code."""
+More channels are gone through in groups of as many vectors, because the pixels of one vector lie
+far apart in memory.
+"""
+
+
+class Lanes(NamedTuple):
+    """Meaning of the lanes of a plane's vectors.
+
+    Attributes:
+        width: Lanes of a vector of a plane: one or several vectors of the processor.
+        vectors: Number of vectors of the processor in one of a plane.
+        wide: True if a pixel has too many contiguous channels to go through pixels first.
+        kind: Empty if whole vectors are channels; "rest" if the last vector of channels is partial;
+            "pixels" in C order, where the lanes are pixels of one channel.
+    """
+
+    width: int
+    vectors: int = 1
+    wide: bool = False
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return f"{'wide' * self.wide}{self.kind}{self.vectors}"
+
+    @classmethod
+    def of(cls, images: Images, width: int) -> Lanes:
+        """Return the lanes for images of this layout, and vectors of ``width`` floats.
+
+        Raises:
+            ValueError: The layout has no vectors.
+        """
+        need_layout(takes(images, width), images)
+        if images.block == 1:
+            return cls(width, kind="pixels")
+        wide = images.block > WIDEST * width and images.block == images.shape[1]
+        if images.block % width:
+            vectors = 2 if wide else 1
+            return cls(vectors * width, vectors, wide, "rest")
+        vectors = next(n for n in (4, 2, 1) if images.block % (n * width) == 0) if wide else 1
+        return cls(vectors * width, vectors, wide)
+
+    def sums_size(self, images: Images) -> int:
+        """Return the number of elements of the sums of all planes."""
+        return PLANE_SUMS * images.shape[0] * self.groups(images) * self.width
+
+    def groups(self, images: Images) -> int:
+        """Return the number of planes of an image."""
+        channels = images.shape[1]
+        return channels if self.kind == "pixels" else -(-channels // self.width)
 
 
 def takes(images: Images, width: int) -> bool:
-    """Return whether images have whole vectors of contiguous channels, pixel behind pixel."""
-    return images.has_whole_vectors(width) and _dense(images) and images.block <= WIDEST * width
+    """Return whether images have vectors of channels or pixels, at equal distances.
 
-
-def has_rest(images: Images, width: int) -> bool:
-    """Return whether all channels lie side by side, and the last vector is a part of one.
-
-    They are walked along, too, where a batch is measured: the library has slow code for most, and
-    for none a ReLU with it.
+    The channels lie in blocks of whole vectors; side by side, from a vector on; or in C order.
     """
-    last = images.block == images.shape[1] > width > 0 and images.shape[1] % width > 0
-    return last and _dense(images) and images.block <= WIDEST_REST * width
-
-
-def _dense(images: Images) -> bool:
-    return images.row_stride == images.shape[3] * images.column_stride
+    block, channels = images.block, images.shape[1]
+    fits = bool(width) and (block % width == 0 or block == channels > width or block == 1)
+    return fits and images.row_stride == images.shape[3] * images.column_stride
 
 
 UNROLLED = 4
@@ -83,16 +122,18 @@ PLANE_SUMS = 2
 
 
 class ImageLoopFields(Struct):
-    """Planes: a vector of channels of one image each, all its pixels."""
+    """Planes: all pixels of one image, of a vector of channels, or in C order of one channel."""
 
     images: Word
     channels: Word
     groups: Word
-    """Vectors of channels of an image."""
+    """Planes of an image."""
     block_groups: Word
     """Vectors of a block of contiguous channels."""
     pixels: Word
-    """Pixels of an image."""
+    """Vectors of a plane."""
+    rest: Word
+    """In C order: elements of a plane after its vectors."""
     image_stride: Word
     block_stride: Word
     pixel_stride: Word
@@ -119,11 +160,12 @@ class Plane(NamedTuple):
     Attributes:
         first: Bytes from the beginning of the images to the plane's first pixel.
         channels: Bytes from the beginning of a row of all channels to the plane's channels.
+        sums: Address of the plane's sums.
         all_sums: Address of the sums of the first image's plane of the same channels.
-        begins: True for the first plane of the thread, and of the first image.
         following: ``first`` of the next plane, whose pixels are prefetched: the processor does not
             predict where the next plane begins.
-        some: Mask of the channels of a vector; None for all.
+        some: Mask of the lanes of a vector; None for all.
+        lanes: Meaning of the lanes.
     """
 
     first: Word
@@ -131,19 +173,36 @@ class Plane(NamedTuple):
     channels: Word
     sums: Word
     all_sums: Word
-    begins: Condition
     following: Word
     some: Condition | None
+    lanes: Lanes
 
     def load(self, k: Kernel, address: Word) -> Vector:
-        """Return a vector of channels, with zeros for missing channels."""
+        """Return a vector of the images, with zeros for missing lanes."""
         return k.load(address) if self.some is None else k.masked_load(address, self.some)
 
     def store(self, k: Kernel, value: Vector, address: Word) -> None:
+        """Write a vector of the images."""
         if self.some is None:
             k.store(value, address)
         else:
             k.masked_store(value, address, self.some)
+
+    def numbers(self, k: Kernel, row: Word) -> Vector:
+        """Return the numbers of the plane's channels from a row of all channels."""
+        of_pixels = self.lanes.kind == "pixels"
+        return k.broadcast(row + self.channels) if of_pixels else self.load(k, row + self.channels)
+
+    def store_numbers(self, k: Kernel, value: Vector, row: Word) -> None:
+        """Write the numbers of the plane's channels to a row of all channels."""
+        if self.lanes.kind == "pixels":
+            k.masked_store(value, row + self.channels, k.lane_mask(k.word(1)))
+        else:
+            self.store(k, value, row + self.channels)
+
+    def total(self, value: Vector) -> Vector:
+        """Return the sum over a channel's lanes."""
+        return horizontal_sum(value) if self.lanes.kind == "pixels" else value
 
 
 def counts(k: Kernel, f: ImageLoopFields) -> Counts:
@@ -152,87 +211,161 @@ def counts(k: Kernel, f: ImageLoopFields) -> Counts:
 
 
 @contextmanager
-def each_plane(k: Kernel, f: ImageLoopFields, *, rest: bool = False) -> Iterator[Plane]:
-    """Write a loop over the thread's planes, grouped by channels.
-
-    With ``rest``, the last vector of channels is partial.
-    """
+def each_plane(k: Kernel, f: ImageLoopFields, lanes: Lanes) -> Iterator[Plane]:
+    """Write a loop over the thread's planes, image after image."""
     begin, end = chunk(f.groups * f.images, *k.thread())
+    image, group = begin // f.groups, begin % f.groups
+    with k.loop(end, begin, words=[image, group, _first(k, f, image, group)]) as loop:
+        image, group, first = loop.words
+        last = group + 1 >= f.groups
+        next_image, next_group = choose(last, image + 1, image), choose(last, 0, group + 1)
+        following = _first(k, f, next_image, next_group)
+        yield _plane(k, f, lanes, image, group, first, following)
+        loop.words = [next_image, next_group, following]
+
+
+@contextmanager
+def each_group(k: Kernel, f: ImageLoopFields, lanes: Lanes) -> Iterator[Plane]:
+    """Write a loop over the first image's planes, which threads divide."""
+    begin, end = chunk(f.groups, *k.thread())
     with k.loop(end, begin) as loop:
-        group, image = loop.i // f.images, loop.i % f.images
-        all_sums = f.sums + group * f.images * (PLANE_SUMS * k.vector_bytes)
-        yield Plane(
-            _first(k, f, loop.i),
-            image,
-            group * k.vector_bytes,
-            all_sums + image * (PLANE_SUMS * k.vector_bytes),
-            all_sums,
-            (loop.i - begin) * image < 1,
-            _first(k, f, loop.i + 1),
-            k.lane_mask(f.channels - group * k.width) if rest else None,
-        )
+        nothing = k.word(0)
+        yield _plane(k, f, lanes, nothing, loop.i, nothing, nothing)
 
 
-def _first(k: Kernel, f: ImageLoopFields, number: Word) -> Word:
+def _plane(
+    k: Kernel, f: ImageLoopFields, lanes: Lanes, image: Word, group: Word, first: Word,
+    following: Word,
+) -> Plane:  # fmt: skip
+    all_sums = f.sums + group * f.images * (PLANE_SUMS * k.vector_bytes)
+    return Plane(
+        first,
+        image,
+        group * (FLOAT if lanes.kind == "pixels" else k.vector_bytes),
+        all_sums + image * (PLANE_SUMS * k.vector_bytes),
+        all_sums,
+        following,
+        k.lane_mask(f.channels - group * k.width) if lanes.kind == "rest" else None,
+        lanes,
+    )
+
+
+def _first(k: Kernel, f: ImageLoopFields, image: Word, group: Word) -> Word:
     """Return bytes from the beginning of the images to the first pixel of a plane."""
-    group, image = number // f.images, number % f.images
     block, inner = group // f.block_groups, group % f.block_groups
     return (image * f.image_stride + block * f.block_stride + inner * k.width) * FLOAT
 
 
-def summed(
-    k: Kernel, count: Word, stride: Word, start: Sequence[Vector],
-    step: Callable[[Word, Sequence[Vector]], list[Vector]],
-) -> list[Vector]:  # fmt: skip
-    """Write sums over ``count`` pixels, ``stride`` bytes apart, and return the sums.
+def each_pixel(
+    k: Kernel, f: ImageLoopFields, plane: Plane, write: Callable[[Word, Plane], None]
+) -> None:
+    """Write a loop over a plane's vectors.
 
-    ``step`` adds the addends of the pixel at a number of bytes from the first to sums, which begin
-    with the zeros ``start``.
+    ``write`` takes the bytes from the first vector to the present one, and the plane.
     """
-    several = count // UNROLLED * UNROLLED
-    with k.loop(several, 0, UNROLLED, vectors=[*start] * UNROLLED) as loop:
+    stride = f.pixel_stride * FLOAT
+    with k.loop(f.pixels) as pixel:
+        write(pixel.i * stride, plane)
+    if plane.lanes.kind == "pixels":
+        with k.when(f.rest > 0):
+            write(f.pixels * stride, plane._replace(some=k.lane_mask(f.rest)))
+
+
+N = TypeVar("N")
+
+
+def each_vector(
+    k: Kernel, f: ImageLoopFields, lanes: Lanes, numbers: Callable[[Plane], N],
+    write: Callable[[Word, Plane, N], None], ahead: Sequence[Word] = (),
+) -> None:  # fmt: skip
+    """Write a loop over all vectors of the images.
+
+    ``write`` takes the bytes from the beginning of the images to a vector, its plane and the
+    numbers of the plane's channels. Of the images ``ahead``, the next plane is prefetched.
+    """
+    if not lanes.wide:
+        with each_plane(k, f, lanes) as plane:
+            known = numbers(plane)
+
+            def at(place: Word, plane: Plane, known: N = known) -> None:
+                for array in ahead:
+                    k.prefetch(array + plane.following + place, 2)
+                write(plane.first + place, plane, known)
+
+            each_pixel(k, f, plane, at)
+        return
+    nothing, (begin, end) = k.word(0), chunk(f.images * f.pixels, *k.thread())
+    with k.loop(end, begin) as pixel:
+        image, place = pixel.i // f.pixels, pixel.i % f.pixels
+        first = (image * f.image_stride + place * f.pixel_stride) * FLOAT
+        with k.loop(f.groups) as group:
+            here = first + group.i * k.vector_bytes
+            plane = _plane(k, f, lanes, image, group.i, here, nothing)
+            write(here, plane, numbers(plane))
+
+
+def summed(
+    k: Kernel, f: ImageLoopFields, plane: Plane, start: Sequence[Vector],
+    step: Callable[[Word, Sequence[Vector], Plane], list[Vector]], count: Word | None = None,
+) -> list[Vector]:  # fmt: skip
+    """Write sums over a plane's vectors, or its first ``count`` alone, and return the sums.
+
+    ``step`` adds the addends of the vector at a number of bytes from the first to sums, which begin
+    with the zeros ``start``. It takes the plane, whose mask may be that of a partial vector.
+    """
+    stride, rest = f.pixel_stride * FLOAT, f.rest
+    if count is None:
+        count = f.pixels
+    else:
+        rest = choose(f.pixels < 1, rest, 0)
+    unrolled = UNROLLED // plane.lanes.vectors
+    several = count // unrolled * unrolled
+    with k.loop(several, 0, unrolled, vectors=[*start] * unrolled) as loop:
         parts = []
-        for place in range(UNROLLED):
+        for place in range(unrolled):
             sums = loop.vectors[place * len(start) : (place + 1) * len(start)]
-            parts += step((loop.i + place) * stride, sums)
+            parts += step((loop.i + place) * stride, sums, plane)
         loop.vectors = parts
     sums = []
     for place in range(len(start)):
-        one, two, three, four = loop.vectors[place :: len(start)]
-        sums.append((one + two) + (three + four))
-    with k.loop(count, several, vectors=sums) as rest:
-        rest.vectors = step(rest.i * stride, rest.vectors)
-    return rest.vectors
+        addends = loop.vectors[place :: len(start)]
+        while len(addends) > 1:
+            pairs = zip(addends[::2], addends[1::2], strict=True)
+            addends = [one + other for one, other in pairs]
+        sums += addends
+    if unrolled > 1:
+        with k.loop(count, several, vectors=sums) as after:
+            after.vectors = step(after.i * stride, after.vectors, plane)
+        sums = after.vectors
+    if plane.lanes.kind == "pixels":
+        with k.loop(minimum(rest, 1), vectors=sums) as last:
+            partial = plane._replace(some=k.lane_mask(rest))
+            last.vectors = step(f.pixels * stride, last.vectors, partial)
+        sums = [plane.total(each) for each in last.vectors]
+    return sums
 
 
-def image_loop_values(images: Images, width: int, eps: float = 0.0) -> Values:
-    """Return the values of the fields for images of this layout.
-
-    Raises:
-        ValueError: Channels fill no whole vectors, or pixels do not follow each other.
-    """
-    need_layout(takes(images, width) or has_rest(images, width), images)
+def image_loop_values(images: Images, lanes: Lanes, eps: float = 0.0) -> Values:
+    """Return the values of the fields for images of this layout."""
     n, c, h, w = images.shape
-    pixels = h * w
+    pixels, of_pixels = h * w, lanes.kind == "pixels"
+    vectors = pixels // lanes.width if of_pixels else pixels
     first = min(pixels, FIRST_PIXELS)
+    if of_pixels and vectors:
+        first -= first % lanes.width
     numbers = [1 / pixels, 1 / n, 1 / (n * pixels), pixels, 1 / first, eps]
     return ImageLoopFields.values(
         images=n,
         channels=c,
-        groups=-(-c // width),
-        block_groups=-(-images.block // width),
-        pixels=pixels,
+        groups=lanes.groups(images),
+        block_groups=1 if of_pixels else -(-images.block // lanes.width),
+        pixels=vectors,
+        rest=pixels % lanes.width if of_pixels else 0,
         image_stride=images.image_stride,
         block_stride=images.block_stride,
-        pixel_stride=images.column_stride,
+        pixel_stride=lanes.width if of_pixels else images.column_stride,
         counts=np.array(numbers, np.float32),
     )
-
-
-def sums_size(images: Images, width: int) -> int:
-    """Return the number of elements of the sums of all planes."""
-    n, c, _, _ = images.shape
-    return PLANE_SUMS * n * -(-c // width) * width
 
 
 class ForwardFields(Struct):
@@ -251,104 +384,106 @@ class ForwardFields(Struct):
 
 
 @ForwardFields.kernel("normalization_planes")
-def _planes_kernel(k: Kernel, f: ForwardFields, *, rest: bool) -> None:
+def _planes_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
     """Write each plane's mean and its sum of squared deviations."""
-    numbers, stride, zero = counts(k, f.walk), f.walk.pixel_stride * FLOAT, k.constant(0.0)
-    with each_plane(k, f.walk, rest=rest) as plane:
-        about, away, squares = _deviations(k, f, plane, numbers, stride, ahead=True)
+    numbers, zero = counts(k, f.walk), k.constant(0.0)
+    with each_plane(k, f.walk, lanes) as plane:
+        about, away, squares = _deviations(k, f, plane, numbers, ahead=True)
         by = away * numbers.each_pixel
         k.store(about + by, plane.sums)
         # rounding must not make it negative
         k.store(clamp_min(fma(-away, by, squares), zero), plane.sums + k.vector_bytes)
 
 
+@ForwardFields.kernel("normalization_statistics")
+def _statistics_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
+    """Write the statistics of all images."""
+    numbers, zero, step = counts(k, f.walk), k.constant(0.0), PLANE_SUMS * k.vector_bytes
+    with each_group(k, f.walk, lanes) as plane:
+        with k.loop(f.walk.images, vectors=[zero]) as image:
+            image.vectors = [image.vectors[0] + k.load(plane.all_sums + image.i * step)]
+        mean = image.vectors[0] * numbers.each_image
+        with k.loop(f.walk.images, vectors=[zero, zero]) as image:
+            at = plane.all_sums + image.i * step
+            away = k.load(at) - mean
+            within, between = image.vectors
+            image.vectors = [within + k.load(at + k.vector_bytes), fma(away, away, between)]
+        within, between = image.vectors
+        variance = fma(between, numbers.pixels, within) * numbers.each
+        inverse = k.constant(1.0) / root(variance + numbers.eps)
+        for value, target in ((mean, f.mean), (variance, f.variance), (inverse, f.inverse)):
+            plane.store_numbers(k, value, target)
+
+
 @ForwardFields.kernel("normalization")
-def _kernel(k: Kernel, f: ForwardFields, *, relu: bool, rest: bool) -> None:
-    numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
-    own = k.scratch(2)
-    with each_plane(k, f.walk, rest=rest) as plane:
-        with k.when(plane.begins):
-            _join(k, f, plane, numbers, own)
-        mean, factor = k.load(own), k.load(own + k.vector_bytes)
-        offset = plane.load(k, f.offsets + plane.channels)
-        with k.loop(f.walk.pixels) as pixel:
-            at = plane.first + pixel.i * stride
-            k.prefetch(f.x + plane.following + pixel.i * stride, 2)
-            value = fma(plane.load(k, f.x + at) - mean, factor, offset)
-            plane.store(k, rectified(value, k.constant(0.0)) if relu else value, f.y + at)
+def _kernel(k: Kernel, f: ForwardFields, lanes: Lanes, *, relu: bool) -> None:
+    def numbers(plane: Plane) -> tuple[Vector, Vector, Vector]:
+        mean, offset = plane.numbers(k, f.mean), plane.numbers(k, f.offsets)
+        return mean, plane.numbers(k, f.inverse) * plane.numbers(k, f.factors), offset
+
+    def write(here: Word, plane: Plane, numbers: tuple[Vector, Vector, Vector]) -> None:
+        mean, factor, offset = numbers
+        value = fma(plane.load(k, f.x + here) - mean, factor, offset)
+        plane.store(k, rectified(value, k.constant(0.0)) if relu else value, f.y + here)
+
+    each_vector(k, f.walk, lanes, numbers, write, [f.x])
 
 
 def _deviations(
-    k: Kernel, f: ForwardFields | PlaneFields, plane: Plane, numbers: Counts, stride: Word, *,
-    ahead: bool,
-) -> tuple[Vector, Vector, Vector]:  # fmt: skip
+    k: Kernel, f: ForwardFields | PlaneFields, plane: Plane, numbers: Counts, *, ahead: bool
+) -> tuple[Vector, Vector, Vector]:
     """Return an approximate mean, the sum of deviations from it, and the sum of their squares.
 
     With ``ahead``, the next plane is prefetched.
     """
     zero, first = k.constant(0.0), f.x + plane.first
-    some = minimum(f.walk.pixels, FIRST_PIXELS)
-    [total] = summed(
-        k, some, stride, [zero], lambda at, sums: [sums[0] + plane.load(k, first + at)]
-    )
+    vectors = FIRST_PIXELS // (plane.lanes.width if plane.lanes.kind == "pixels" else 1)
+
+    def add_up(at: Word, sums: Sequence[Vector], plane: Plane) -> list[Vector]:
+        return [sums[0] + plane.load(k, first + at)]
+
+    [total] = summed(k, f.walk, plane, [zero], add_up, minimum(f.walk.pixels, vectors))
     about = total * numbers.first_pixels
 
-    def add(at: Word, sums: Sequence[Vector]) -> list[Vector]:
+    def add(at: Word, sums: Sequence[Vector], plane: Plane) -> list[Vector]:
         if ahead:
             k.prefetch(f.x + plane.following + at, 2)
         away = plane.load(k, first + at) - about
+        if plane.some is not None and plane.lanes.kind == "pixels":
+            away = choose(plane.some, away, zero)
         return [sums[0] + away, fma(away, away, sums[1])]
 
-    away, squares = summed(k, f.walk.pixels, stride, [zero, zero], add)
+    away, squares = summed(k, f.walk, plane, [zero, zero], add)
     return about, away, squares
-
-
-def _join(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, own: Word) -> None:
-    """Write the statistics of all images; keep the mean and what deviations are multiplied by."""
-    zero, step = k.constant(0.0), 2 * k.vector_bytes
-    with k.loop(f.walk.images, vectors=[zero]) as image:
-        image.vectors = [image.vectors[0] + k.load(plane.all_sums + image.i * step)]
-    mean = image.vectors[0] * numbers.each_image
-    with k.loop(f.walk.images, vectors=[zero, zero]) as image:
-        at = plane.all_sums + image.i * step
-        away = k.load(at) - mean
-        within, between = image.vectors
-        image.vectors = [within + k.load(at + k.vector_bytes), fma(away, away, between)]
-    within, between = image.vectors
-    variance = fma(between, numbers.pixels, within) * numbers.each
-    inverse = k.constant(1.0) / root(variance + numbers.eps)
-    k.store(mean, own)
-    k.store(inverse * plane.load(k, f.factors + plane.channels), own + k.vector_bytes)
-    with k.when(plane.image < 1):
-        for value, target in ((mean, f.mean), (variance, f.variance), (inverse, f.inverse)):
-            plane.store(k, value, target + plane.channels)
 
 
 class Normalization(TunedKernel):
     """y = (x - mean) / sqrt(variance + eps) * factor + offset, and perhaps max(y, 0); NaN stays.
 
-    Mean and variance are those of each channel in the batch. Input and output have one layout.
+    Mean and variance are those of each channel in the batch, or ``stored``, as the caller has
+    written them. Input and output have one layout.
 
     Attributes:
         mean, variance: Statistics of the last batch. Shapes: (C,).
         inverse: 1 / sqrt(variance + eps). Shape: (C,).
-        rest: True if the last vector of channels is partial.
         sums_size: Elements of scratch memory for a call.
     """
 
     kernel = "norm"
 
-    def __init__(self, images: Images, eps: float, tuning: Tuning, *, relu: bool) -> None:
-        self.images, self.eps, self.tuning, self.relu = images, eps, tuning, relu
+    def __init__(
+        self, images: Images, eps: float, tuning: Tuning, *, relu: bool, stored: bool = False
+    ) -> None:
+        self.images, self.eps, self.tuning = images, eps, tuning
+        self.relu, self.stored = relu, stored
         self.mean, self.variance, self.inverse = (aligned(images.shape[1]) for _ in range(3))
-        self.sums_size, self.rest = sums_size(images, tuning.width), has_rest(images, tuning.width)
-        self._kernels = (
-            _planes_kernel(tuning.width, rest=self.rest),
-            _kernel(tuning.width, relu=relu, rest=self.rest),
-        )
+        lanes = self.lanes = Lanes.of(images, tuning.width)
+        self.sums_size, width = lanes.sums_size(images), lanes.width
+        measure = [] if stored else [_planes_kernel(width, lanes), _statistics_kernel(width, lanes)]
+        self._kernels = (*measure, _kernel(width, lanes, relu=relu))
         self._arguments = Arguments(
             ForwardFields.values(
-                walk=image_loop_values(images, tuning.width, eps),
+                walk=image_loop_values(images, lanes, eps),
                 mean=self.mean,
                 variance=self.variance,
                 inverse=self.inverse,
@@ -359,12 +494,11 @@ class Normalization(TunedKernel):
         self, source: np.ndarray, target: np.ndarray, factors: np.ndarray, offsets: np.ndarray,
         sums: np.ndarray,
     ) -> None:  # fmt: skip
-        """Write the statistics, and ``target``, which may be ``source``."""
+        """Write the statistics, unless they are stored; and ``target``, which may be ``source``."""
         each = {
             "x": source, "y": target, "factors": factors, "offsets": offsets, "walk.sums": sums,
         }  # fmt: skip
-        for kernel in self._kernels:
-            self._arguments.run(kernel, self.tuning.threads, each)
+        self._arguments.run(self._kernels, self.tuning.threads, each)
 
 
 class PlaneFields(Struct):
@@ -378,18 +512,21 @@ class PlaneFields(Struct):
 
 
 @PlaneFields.kernel("plane_norm")
-def _plane_norm_kernel(k: Kernel, f: PlaneFields) -> None:
-    numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
-    zero, row_bytes = k.constant(0.0), f.walk.groups * k.vector_bytes
-    with each_plane(k, f.walk) as plane:
-        about, away, squares = _deviations(k, f, plane, numbers, stride, ahead=False)
+def _plane_norm_kernel(k: Kernel, f: PlaneFields, lanes: Lanes) -> None:
+    numbers, zero = counts(k, f.walk), k.constant(0.0)
+    with each_plane(k, f.walk, lanes) as plane:
+        about, away, squares = _deviations(k, f, plane, numbers, ahead=False)
         by = away * numbers.each_pixel
         variance = clamp_min(fma(-away, by, squares) * numbers.each_pixel, zero)
         mean, deviation = about + by, root(variance) + numbers.eps
-        k.store(deviation, f.deviations + plane.image * row_bytes + plane.channels)
-        with k.loop(f.walk.pixels) as pixel:
-            at = plane.first + pixel.i * stride
-            k.store((k.load(f.x + at) - mean) / deviation, f.y + at)
+        row = f.deviations + plane.image * f.walk.channels * FLOAT
+        plane.store_numbers(k, deviation, row)
+
+        def write(at: Word, plane: Plane) -> None:
+            here = plane.first + at
+            plane.store(k, (plane.load(k, f.x + here) - mean) / deviation, f.y + here)
+
+        each_pixel(k, f.walk, plane, write)
 
 
 class PlaneNorm(TunedKernel):
@@ -401,19 +538,16 @@ class PlaneNorm(TunedKernel):
     kernel = "plane norm"
 
     def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
-        self.tuning, self._kernel = tuning, _plane_norm_kernel(tuning.width)
+        lanes = Lanes.of(images, tuning.width)
+        self.tuning, self._kernel = tuning, _plane_norm_kernel(lanes.width, lanes)
         self.deviations = aligned(images.shape[0] * images.shape[1]).reshape(images.shape[:2])
-        walk = image_loop_values(images, tuning.width, eps)
+        walk = image_loop_values(images, lanes, eps)
         self._arguments = Arguments(PlaneFields.values(walk=walk, deviations=self.deviations))
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write ``y``, which may be ``x``."""
         each: dict[str, np.ndarray | None] = {"x": x, "y": y, "walk.sums": None}
         self._arguments.run(self._kernel, self.tuning.threads, each)
-
-
-KEPT = 2
-"""Vectors that a thread keeps of the channels it is at."""
 
 
 class BackwardFields(Struct):
@@ -440,93 +574,117 @@ class _Channels:
     """Statistics and factors of a plane's channels."""
 
     def __init__(self, k: Kernel, f: BackwardFields, plane: Plane, *, relu: bool) -> None:
-        self._k, self._f, self._plane = k, f, plane
+        self._k, self._f = k, f
         self.mean, self.inverse, self.given = (
-            plane.load(k, address + plane.channels) for address in (f.mean, f.inverse, f.factors)
+            plane.numbers(k, row) for row in (f.mean, f.inverse, f.factors)
         )
         self.factor = self.inverse * self.given
-        self._offset = plane.load(k, f.offsets + plane.channels) if relu else None
+        self._offset = plane.numbers(k, f.offsets) if relu else None
 
-    def pixel(self, at: Word) -> tuple[Vector, Vector]:
-        """Return a pixel's deviation, and the gradient that the rectifier let pass."""
-        k, f, plane = self._k, self._f, self._plane
-        for array in (f.x, f.dy):
-            k.prefetch(array + plane.following + at, 2)
-        away = plane.load(k, f.x + plane.first + at) - self.mean
-        dy = plane.load(k, f.dy + plane.first + at)
+    def pixel(self, here: Word, plane: Plane) -> tuple[Vector, Vector]:
+        """Return a vector of deviations, and the gradients that the rectifier let pass."""
+        k, f = self._k, self._f
+        away = plane.load(k, f.x + here) - self.mean
+        dy = plane.load(k, f.dy + here)
         if self._offset is not None:
             zero = k.constant(0.0)
             dy = choose(fma(away, self.factor, self._offset) > zero, dy, zero)
         return away, dy
 
+    def write(self, here: Word, plane: Plane, slopes: Vector, dy: Vector, *, behind: bool) -> None:
+        """Write a vector of the gradient, and perhaps that behind the norm."""
+        k, f = self._k, self._f
+        plane.store(k, slopes, f.dx + here)
+        if behind:
+            plane.store(k, dy * self.given, f.behind + here)
+
 
 @BackwardFields.kernel("normalization_gradient_planes")
-def _gradient_planes_kernel(k: Kernel, f: BackwardFields, *, relu: bool, rest: bool) -> None:
-    """Write the sums of each plane's gradients, and of their products with the deviations."""
-    stride = f.walk.pixel_stride * FLOAT
-    with each_plane(k, f.walk, rest=rest) as plane:
+def _gradient_planes_kernel(
+    k: Kernel, f: BackwardFields, lanes: Lanes, *, relu: bool, stored: bool, behind: bool
+) -> None:
+    """Write the sums of each plane's gradients, and of their products with the deviations.
+
+    With ``stored`` statistics, write the input's gradients too.
+    """
+    with each_plane(k, f.walk, lanes) as plane:
         channels, zero = _Channels(k, f, plane, relu=relu), k.constant(0.0)
 
-        def add(at: Word, sums: Sequence[Vector], channels: _Channels = channels) -> list[Vector]:
-            away, dy = channels.pixel(at)
+        def add(
+            at: Word, sums: Sequence[Vector], plane: Plane, channels: _Channels = channels
+        ) -> list[Vector]:
+            for array in (f.x, f.dy):
+                k.prefetch(array + plane.following + at, 2)
+            here = plane.first + at
+            away, dy = channels.pixel(here, plane)
+            if stored:
+                channels.write(here, plane, dy * channels.factor, dy, behind=behind)
             return [sums[0] + dy, fma(away, dy, sums[1])]
 
-        for place, total in enumerate(summed(k, f.walk.pixels, stride, [zero, zero], add)):
+        for place, total in enumerate(summed(k, f.walk, plane, [zero, zero], add)):
             k.store(total, plane.sums + place * k.vector_bytes)
 
 
+@BackwardFields.kernel("normalization_gradient_sums")
+def _gradient_sums_kernel(k: Kernel, f: BackwardFields, lanes: Lanes) -> None:
+    """Write the gradients of factors and offsets, and the terms for the input's gradient."""
+    numbers, zero, step = counts(k, f.walk), k.constant(0.0), PLANE_SUMS * k.vector_bytes
+    with each_group(k, f.walk, lanes) as plane:
+        channels = _Channels(k, f, plane, relu=False)
+        with k.loop(f.walk.images, vectors=[zero, zero]) as image:
+            at, (total, products) = plane.all_sums + image.i * step, image.vectors
+            image.vectors = [total + k.load(at), products + k.load(at + k.vector_bytes)]
+        total, products = image.vectors
+        products = products * channels.inverse
+        by = channels.factor * numbers.each
+        k.store(-(total * by), plane.all_sums)
+        k.store(-(products * by * channels.inverse), plane.all_sums + k.vector_bytes)
+        plane.store_numbers(k, products, f.factor_gradients)
+        plane.store_numbers(k, total, f.offset_gradients)
+
+
 @BackwardFields.kernel("normalization_gradient")
-def _gradient_kernel(k: Kernel, f: BackwardFields, *, relu: bool, rest: bool, behind: bool) -> None:
-    numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
-    own = k.scratch(KEPT)
-    with each_plane(k, f.walk, rest=rest) as plane:
-        channels = _Channels(k, f, plane, relu=relu)
-        with k.when(plane.begins):
-            _join_gradients(k, f, plane, channels, numbers, own)
-        level, slope = k.load(own), k.load(own + k.vector_bytes)
-        with k.loop(f.walk.pixels) as pixel:
-            at = pixel.i * stride
-            away, dy = channels.pixel(at)
-            slopes = fma(away, slope, fma(dy, channels.factor, level))
-            plane.store(k, slopes, f.dx + plane.first + at)
-            if behind:
-                plane.store(k, dy * channels.given, f.behind + plane.first + at)
-
-
-def _join_gradients(
-    k: Kernel, f: BackwardFields, plane: Plane, channels: _Channels, numbers: Counts, own: Word
+def _gradient_kernel(
+    k: Kernel, f: BackwardFields, lanes: Lanes, *, relu: bool, stored: bool, behind: bool
 ) -> None:
-    """Write the gradients of factors and offsets; keep the terms for the input's gradient."""
-    zero, step = k.constant(0.0), 2 * k.vector_bytes
-    with k.loop(f.walk.images, vectors=[zero, zero]) as image:
-        at, (total, products) = plane.all_sums + image.i * step, image.vectors
-        image.vectors = [total + k.load(at), products + k.load(at + k.vector_bytes)]
-    total, products = image.vectors
-    products = products * channels.inverse
-    by = channels.factor * numbers.each
-    k.store(-(total * by), own)
-    k.store(-(products * by * channels.inverse), own + k.vector_bytes)
-    with k.when(plane.image < 1):
-        plane.store(k, products, f.factor_gradients + plane.channels)
-        plane.store(k, total, f.offset_gradients + plane.channels)
+    def numbers(plane: Plane) -> tuple[_Channels, Vector, Vector]:
+        level, slope = k.load(plane.all_sums), k.load(plane.all_sums + k.vector_bytes)
+        return _Channels(k, f, plane, relu=relu), level, slope
+
+    def write(here: Word, plane: Plane, numbers: tuple[_Channels, Vector, Vector]) -> None:
+        channels, level, slope = numbers
+        away, dy = channels.pixel(here, plane)
+        slopes = dy * channels.factor
+        if not stored:
+            slopes = fma(away, slope, fma(dy, channels.factor, level))
+        channels.write(here, plane, slopes, dy, behind=behind)
+
+    each_vector(k, f.walk, lanes, numbers, write, [f.x, f.dy])
 
 
 class NormalizationGradient(TunedKernel):
-    """The gradients of input, factors and offsets, and perhaps the one behind the norm."""
+    """The gradients of input, factors and offsets, and perhaps the one behind the norm.
+
+    Without ``learns``, those of factors and offsets are written by statistics of the batch alone.
+    """
 
     kernel = "norm gradient"
 
-    def __init__(self, forward: Normalization, *, behind: bool = False) -> None:
-        images, width = forward.images, forward.tuning.width
-        self.tuning = forward.tuning
-        flags = {"relu": forward.relu, "rest": forward.rest}
-        self._kernels = (
-            _gradient_planes_kernel(width, **flags),
-            _gradient_kernel(width, **flags, behind=behind),
-        )
+    def __init__(
+        self, forward: Normalization, *, behind: bool = False, learns: bool = True
+    ) -> None:
+        lanes, relu, stored = forward.lanes, forward.relu, forward.stored
+        self.tuning, width, flags = forward.tuning, lanes.width, {"relu": relu, "stored": stored}
+        kernels = []
+        if learns or not stored:
+            one = _gradient_planes_kernel(width, lanes, **flags, behind=stored and behind)
+            kernels = [one, _gradient_sums_kernel(width, lanes)]
+        if not (learns and stored):
+            kernels.append(_gradient_kernel(width, lanes, **flags, behind=behind))
+        self._kernels = kernels
         self._arguments = Arguments(
             BackwardFields.values(
-                walk=image_loop_values(images, width, forward.eps),
+                walk=image_loop_values(forward.images, lanes, forward.eps),
                 mean=forward.mean,
                 inverse=forward.inverse,
                 behind=RUNTIME if behind else None,
@@ -551,5 +709,4 @@ class NormalizationGradient(TunedKernel):
         each |= dict(zip(names, (*parameters, *gradients, sums), strict=True))
         if behind is not None:
             each["behind"] = behind
-        for kernel in self._kernels:
-            self._arguments.run(kernel, self.tuning.threads, each)
+        self._arguments.run(self._kernels, self.tuning.threads, each)

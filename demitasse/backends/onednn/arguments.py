@@ -130,6 +130,11 @@ class BufferArg(Argument):
         return self.buffer
 
 
+def scratch_argument(engine: Engine, role: int, layout: Layout) -> BufferArg:
+    """Return an argument in shared memory, for a gradient that is not wanted."""
+    return BufferArg(role, layout, engine.scratch_for(role, layout.size))
+
+
 class BlobArg(Argument):
     """An argument that is a blob's data or gradient.
 

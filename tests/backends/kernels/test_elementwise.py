@@ -80,7 +80,6 @@ WANT_COMBINATIONS = {
     "first_larger": lambda one, two: (one > two).astype(float),
     "larger": lambda one, two: np.where(one > two, one, two),
     "marked": lambda mark, dy: np.where(mark > 0, dy, 0),
-    "prelu": lambda x, slopes: np.maximum(x, 0) + slopes * np.minimum(x, 0),
     "product": lambda one, two: one * two,
     "unmarked": lambda mark, dy: np.where(mark > 0, 0, dy),
 }

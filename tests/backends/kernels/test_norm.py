@@ -1,5 +1,6 @@
 """A normalisation by the batch's statistics and its gradients, on arrays, against numpy."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -8,7 +9,7 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, has_rest, takes
+from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, takes
 from demitasse.backends.kernels.tuning import Tuning
 
 EPS = 1e-5
@@ -18,13 +19,16 @@ RELU = pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
 class Case:
     """Images with factors, offsets and a gradient, and what our kernels make of them."""
 
-    def __init__(self, shape, width, *, relu, threads=1, vectors=1, x=None):
-        self.images = Images.in_blocks(shape, vectors * width if vectors else shape[1])
+    def __init__(self, shape, width, *, relu, threads=1, block=0, x=None, stored=False):
+        self.images = Images.in_blocks(shape, block or width)
         self.x = normal(*shape) * 3 + 2 if x is None else x
         self.factors, self.offsets = normal(shape[1], seed=1), normal(shape[1], seed=2)
-        self.dy, self.relu = normal(*shape, seed=3), relu
+        self.dy, self.relu, self.stored = normal(*shape, seed=3), relu, stored
         tuning = Tuning(width=width, threads=threads)
-        run = self.run = Normalization(self.images, EPS, tuning, relu=relu)
+        run = self.run = Normalization(self.images, EPS, tuning, relu=relu, stored=stored)
+        if stored:
+            run.mean[...], run.variance[...] = self.x.mean((0, 2, 3)), self.x.var((0, 2, 3))
+            run.inverse[...] = 1 / np.sqrt(run.variance + EPS)
         sums = aligned(run.sums_size)
         source, target = in_memory(self.x, self.images), np.full(self.x.size, np.nan, np.float32)
         run(source, target, self.factors, self.offsets, sums)
@@ -49,7 +53,7 @@ class Case:
         of_factors, of_offsets = (dy * normed).sum((0, 2, 3)), dy.sum((0, 2, 3))
         count = x.size / x.shape[1]
         level = (of_offsets[:, None, None] + normed * of_factors[:, None, None]) / count
-        dx = factors * inverse * (dy - level)
+        dx = factors * inverse * (dy if self.stored else dy - level)
         close = {"rtol": 2e-5, "atol": 2e-5}
         np.testing.assert_allclose(self.run.mean, mean.reshape(-1), **close)
         np.testing.assert_allclose(self.run.variance, variance.reshape(-1), **close)
@@ -70,7 +74,49 @@ def test_statistics_outputs_and_gradients_are_those_of_numpy(size, threads, relu
 
 @WIDTH
 def test_blocks_may_hold_several_vectors(width):
-    Case((2, 4 * width, 5, 5), width, relu=True, vectors=2).check()
+    Case((2, 4 * width, 5, 5), width, relu=True, block=2 * width).check()
+
+
+@WIDTH
+@RELU
+@pytest.mark.parametrize("stored", [False, True], ids=["batch", "stored"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (3, 5), (7, 7), (20, 13)])
+def test_c_order_has_pixels_for_channels(size, threads, stored, relu, width):
+    shape = (3, 5, *size)
+
+    Case(shape, width, relu=relu, threads=threads, block=1, stored=stored).check()
+
+
+@WIDTH
+@RELU
+@pytest.mark.parametrize("stored", [False, True], ids=["batch", "stored"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("vectors", [5, 6, 8])
+def test_many_channels_side_by_side_are_gone_through_in_groups(
+    vectors, threads, stored, relu, width
+):
+    channels = vectors * width
+
+    Case(
+        (3, channels, 3, 5), width, relu=relu, threads=threads, block=channels, stored=stored
+    ).check()
+
+
+@WIDTH
+@pytest.mark.parametrize("block", ["pixels", "blocks", "all"])
+def test_a_gradient_of_the_images_alone_reads_no_sums(block, width):
+    shape = (2, 2 * width, 4, 5)
+    block = {"pixels": 1, "blocks": width, "all": 2 * width}[block]
+    case = Case(shape, width, relu=True, block=block, stored=True)
+    x, dx = (in_memory(array, case.images) for array in (case.x, case.dy))
+    nothing = np.zeros((2, shape[1]), np.float32)
+    gradient = NormalizationGradient(case.run, learns=False)
+
+    gradient((x, dx, dx), (case.factors, case.offsets), (*nothing,), aligned(case.run.sums_size))
+
+    np.testing.assert_array_equal(out_of_memory(dx, case.images), case.dx)
+    assert not nothing.any()
 
 
 @WIDTH
@@ -82,12 +128,13 @@ def test_the_bits_are_the_same_for_any_number_of_threads(width):
 
 
 @WIDTH
+@pytest.mark.parametrize("block", ["pixels", "channels"])
 @pytest.mark.parametrize("outlier", [0, 200])
-def test_variances_are_right_far_from_zero_and_beside_an_outlier(outlier, width):
+def test_variances_are_right_far_from_zero_and_beside_an_outlier(outlier, block, width):
     x = normal(2, width, 20, 20) + 300
     x[0, :, 0, outlier // 20] += 1e4
 
-    run = Case(x.shape, width, relu=False, x=x).run
+    run = Case(x.shape, width, relu=False, x=x, block=1 if block == "pixels" else width).run
 
     variance = x.astype(float).var((0, 2, 3))
     np.testing.assert_allclose(run.variance, variance, rtol=1e-4)
@@ -95,12 +142,13 @@ def test_variances_are_right_far_from_zero_and_beside_an_outlier(outlier, width)
 
 @WIDE
 @RELU
-def test_nan_takes_its_channel_and_no_other(relu, width):
+@pytest.mark.parametrize("block", ["pixels", "channels"])
+def test_nan_takes_its_channel_and_no_other(block, relu, width):
     x = normal(2, width, 3, 3)
     x[1, 4, 2, 2] = np.nan
     x[0, 6, 1, 0] = np.inf
 
-    y = Case(x.shape, width, relu=relu, x=x).y
+    y = Case(x.shape, width, relu=relu, x=x, block=1 if block == "pixels" else width).y
 
     assert np.isnan(y[:, [4, 6]]).all()
     assert np.isfinite(np.delete(y, [4, 6], axis=1)).all()
@@ -109,25 +157,25 @@ def test_nan_takes_its_channel_and_no_other(relu, width):
 @WIDE
 @RELU
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("channels", [1, 4, "all but one"])
+@pytest.mark.parametrize("channels", [1, 4, "all but one", "many"])
 def test_the_last_vector_may_be_a_part_of_one(channels, threads, relu, width):
-    rest = width - 1 if channels == "all but one" else channels
+    rest = {"all but one": width - 1, "many": 7 * width + 3}.get(channels, channels)
     shape = (3, 2 * width + rest, 5, 7)
     images = Images.in_blocks(shape, shape[1])
-    assert has_rest(images, width)
-    assert not takes(images, width)
+    assert takes(images, width)
 
-    Case(shape, width, relu=relu, threads=threads, vectors=None).check()
+    Case(shape, width, relu=relu, threads=threads, block=shape[1]).check()
 
 
 @WIDTH
-@pytest.mark.parametrize("channels", ["few", "many"])
-def test_less_than_a_vector_and_pixels_far_apart_are_refused(channels, width):
-    count = {"few": width - 1, "many": 16 * width + 1}[channels]
+@pytest.mark.parametrize("fault", ["few", "far apart"])
+def test_less_than_a_vector_and_pixels_far_apart_are_refused(fault, width):
+    count = {"few": width - 1, "far apart": width}[fault]
     images = Images.in_blocks((1, count, 2, 2), count)
+    if fault == "far apart":
+        images = replace(images, row_stride=3 * images.row_stride)
 
     assert not takes(images, width)
-    assert not has_rest(images, width)
     with pytest.raises(ValueError, match="whole vectors"):
         Normalization(images, EPS, Tuning(width=width), relu=False)
 

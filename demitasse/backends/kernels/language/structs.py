@@ -15,7 +15,7 @@ Memory is passed as arrays, never as numbers: a deferred call keeps its arrays a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from operator import index
 from typing import Any, Concatenate, Final, ParamSpec, Self, SupportsIndex, get_type_hints
@@ -185,15 +185,15 @@ class Arguments:
 
     def run(
         self,
-        kernel: int,
+        kernels: int | Sequence[int],
         threads: int,
         each: Mapping[str, Given] | None = None,
         needs: object = None,
     ) -> None:
-        """Run a kernel on a team of threads, now or with the deferred calls.
+        """Run a kernel, or several one after the other, now or with the deferred calls.
 
         Args:
-            kernel: Address of the kernel.
+            kernels: Address of the kernel, or addresses of several.
             threads: Number of requested threads.
             each: Integers or arrays of the fields whose value is :data:`RUNTIME`; None for an
                 optional array that is absent.
@@ -220,9 +220,10 @@ class Arguments:
                 raise TypeError(message)
             else:
                 self._words[place] = 0 if value is None else value
-        self._epoch = command_queue.enqueue_kernel(
-            kernel, self._at, threads, (self, each, needs), self._replay_argument
-        )
+        for kernel in [kernels] if isinstance(kernels, int) else kernels:
+            self._epoch = command_queue.enqueue_kernel(
+                kernel, self._at, threads, (self, each, needs), self._replay_argument
+            )
 
     def _replay_argument(self) -> tuple[int, np.ndarray]:
         """Return the address of a copy of the current arguments, and the copy."""

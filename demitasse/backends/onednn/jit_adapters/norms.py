@@ -18,7 +18,6 @@ from demitasse.backends.onednn.jit_adapters.calls import (
     kernel_tuning,
 )
 from demitasse.backends.onednn.jit_adapters.unary import suitable_images
-from demitasse.backends.onednn.library.constants import Normalization as NormFlags
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.step import Declined, Operand, Operands, decline_if
@@ -26,7 +25,7 @@ from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 @dataclass(frozen=True)
 class NormParts:
-    """The operations of one primitive: a BatchNorm, a Scale, or both, and a ReLU.
+    """The operations of one kernel: a BatchNorm, a Scale, or both, and a ReLU.
 
     Shape of the data: (N, C, *spatial). The blobs ``at`` are those of the first operation.
     """
@@ -41,15 +40,6 @@ class NormParts:
     def uses_batch_stats(self) -> bool:
         """True if mean and variance are the batch's, not given."""
         return self.norm is not None and not self.norm[0].use_global_stats
-
-    @property
-    def flags(self) -> int:
-        """The flags of the primitive."""
-        flags = 0 if self.uses_batch_stats else NormFlags.GLOBAL_STATISTICS
-        if self.scale:
-            flags |= NormFlags.SCALE
-            flags |= NormFlags.SHIFT if self.scale[0].bias else 0
-        return flags | (NormFlags.RELU if self.relu else 0)
 
 
 def stored_statistics(blobs: Sequence[Operand]) -> tuple[np.ndarray, np.ndarray]:
@@ -68,18 +58,35 @@ def decline_other_scales(op: ops.Scale, at: Operands, shape: ops.Shape) -> None:
 
 
 def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> norm.Normalization:
-    """Return a kernel that normalises by the batch's statistics."""
+    """Return a kernel that normalises, with the numbers of a Scale alone."""
     tuning = kernel_tuning(engine, "norm")
-    if parts.norm is None or not parts.uses_batch_stats:
-        message = "stored statistics; our kernel computes the batch's"
+    images = plane_images(layout, tuning.width)
+    n, c, *size = images.shape
+    if size == [1, 1] and images.block == c:  # all images as pixels of one
+        images = Images((1, c, 1, n), n * c, n * c, images.image_stride, c)
+    stored, eps = not parts.uses_batch_stats, parts.norm[0].eps if parts.norm else 0.0
+    kernel = norm.Normalization(images, eps, tuning, relu=parts.relu, stored=stored)
+    if parts.norm is None:
+        kernel.mean[...], kernel.inverse[...] = 0.0, 1.0
+    return kernel
+
+
+def plane_images(layout: Layout, width: int) -> Images:
+    """Return a layout of (N, C, *spatial) as images for kernels that go through planes.
+
+    Raises:
+        Declined: Channels lie neither side by side nor in blocks nor in C order.
+    """
+    n, c, *spatial = layout.shape
+    pixels, images = math.prod(spatial), None
+    if layout.plain:
+        images = Images.in_blocks((n, c, 1, pixels), c if pixels == 1 and c >= width else 1)
+    elif spatial:
+        images = folded_images(layout)
+    if images is None or images.shape[1] != c or not norm.takes(images, width):
+        message = f"channels of {layout.shape} that fill no vectors of {width} here"
         raise Declined(message)
-    images = suitable_images(layout, takes_rest, tuning.width)
-    return norm.Normalization(images, parts.norm[0].eps, tuning, relu=parts.relu)
-
-
-def takes_rest(images: Images, width: int) -> bool:
-    """Return whether norm kernels take images, perhaps with part of a vector of channels left."""
-    return norm.takes(images, width) or norm.has_rest(images, width)
+    return images
 
 
 def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> norm.PlaneNorm:
@@ -145,13 +152,15 @@ class NormGradientCall(KernelCall):
         gradients: Sequence[GradArg | None],
         behind: OutputArg | None = None,
     ) -> None:
-        self._kernel = norm.NormalizationGradient(forward.kernel)
+        wanted = [argument for argument in gradients if argument is not None]
+        self._kernel = norm.NormalizationGradient(forward.kernel, learns=bool(wanted))
         self.forward, self.source, self.dy, self._behind = forward, source, dy, behind
         self._both = self._kernel
         if behind is not None:
-            self._both = norm.NormalizationGradient(forward.kernel, behind=True)
+            self._both = norm.NormalizationGradient(
+                forward.kernel, behind=True, learns=bool(wanted)
+            )
         engine, channels, size = forward.engine, forward.kernel.mean.shape[0], dy.layout.size
-        wanted = [argument for argument in gradients if argument is not None]
         absent = _fixed(engine, channels), _fixed(engine, channels)
         self._gradients = _filled(gradients, absent)
         self._dx: Argument = _fixed(engine, size) if dx is None else dx

@@ -12,22 +12,30 @@ zero, which gives zero, or NaN of minus infinity. A negative slope multiplies th
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
+from demitasse.backends.onednn.arguments import (
+    Argument,
+    GradArg,
+    InputArg,
+    OutputArg,
+    scratch_argument,
+)
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, kernel_tuning
+from demitasse.backends.onednn.jit_adapters.norms import plane_images
+from demitasse.backends.onednn.jit_adapters.unary import first_suitable
 from demitasse.backends.onednn.library import primitive
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Query
+from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import (
     Description,
     Function,
-    in_some_layout,
+    candidates,
     lent_attributes,
 )
 from demitasse.backends.onednn.step import Fixed, OnednnStep, op_title
@@ -107,95 +115,49 @@ class SaveInput:
         self.engine.reorder(self.source.array(), layout, self.target.array(), layout)
 
 
-DATA_AXES = (2, 3, 4, 5)
-
-
 class PReLUStep(OnednnStep[ops.PReLU]):
     """In whatever layout the data is, in place or not. In place, the gradient takes a copy."""
 
-    backward_replayable = False
-
     def __init__(self, engine: Engine, op: ops.PReLU, at: Operands) -> None:
         super().__init__(engine, op, at)
-        axes = len(op.bottom)
-        decline_if(op.shared, "one slope for all channels; oneDNN takes one for each")
-        decline_if(axes not in DATA_AXES, f"{axes} axes; oneDNN takes 2 to 5")
-        # threads of the library's kernel overlap by part of a vector
-        self.overlaps = at.in_place and math.prod(op.bottom) == op.bottom[1]
-        message = "one value for each slope, in place; oneDNN would multiply some of them twice"
-        decline_if(self.overlaps and at.backward, message)
-        self.spread = (1, op.bottom[1], *[1] * (axes - 2))
+        decline_if(op.shared, "one slope for all channels; our kernels take one for each")
         self.keeps_input = at.in_place and at.backward
         self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
 
     def prepare(self) -> None:
-        if self.overlaps:
-            row = self.engine.plain((self.op.bottom[1],))
-            source, target = self.in_and_out(row, row)
-            sources = [source, InputArg(Arg.WEIGHTS, self.at.params[0], row)]
-            self.forward_calls = [elementwise_call(self.engine, "prelu", (), sources, target)]
-            return
-        expected = self.expected(self.at.bottom[0], self.op.bottom)
-        in_some_layout(self.engine, expected, self._prepare_in)
+        from demitasse.backends.kernels.channel_affine import Slopes
 
-    def _prepare_in(self, layout: Layout) -> None:
-        found = self._describe(layout)
-        if self.at.backward:
-            self._gradient(found, layout)
-        self._forward(found, layout)
+        engine, tuning = self.engine, kernel_tuning(self.engine)
+        layouts = candidates(engine, self.expected(self.at.bottom[0], self.op.bottom))
+        find = partial(plane_images, width=tuning.width)
+        self.layout, self.images = first_suitable(layouts, find)
+        source, target = self.in_and_out(self.layout, self.layout)
+        kernel, arguments = Slopes(self.images, tuning), (source, self._slopes(), target)
+        keep = [SaveInput(engine, source, self.known)] if self.keeps_input else []
+        self.forward_calls = [*keep, KernelCall(engine, arguments, kernel.code, kernel)]
 
-    def _describe(self, layout: Layout) -> Description:
-        return self.engine.describe(
-            "prelu_forward", self.kind, layout, self.engine.any(self.spread), layout
-        )
-
-    def _gradient(self, hint: Description, layout: Layout) -> Description:
-        slopes = hint.descriptor(Query.WEIGHTS)
-        return self.engine.describe("prelu_backward", layout, slopes, layout, slopes, layout, hint)
-
-    def _forward(self, found: Description, layout: Layout) -> None:
-        self.hint, self.layout = found, layout
-        source, target = self.in_and_out(layout, layout)
-        slopes = InputArg(Arg.WEIGHTS, self.at.params[0], found.layout(Query.WEIGHTS))
-        call = Call(self.engine, found, [source, slopes, target])
-        keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
-        self.forward_calls = [*keep, call]
+    def _slopes(self) -> InputArg:
+        return InputArg(Arg.WEIGHTS, self.at.params[0], self.engine.plain((self.op.bottom[1],)))
 
     def prepare_backward(self) -> None:
-        at, layout, engine = self.at, self.layout, self.engine
-        found = self._gradient(self.hint, layout)
-        slopes = found.layout(Query.DIFF_WEIGHTS)
-        self.source = InputArg(Arg.SRC, self.known, layout)
-        arguments: list[Argument] = [
-            self.source,
-            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
-            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
+        from demitasse.backends.kernels.channel_affine import SlopeGradient
+
+        at, layout, engine, slopes = self.at, self.layout, self.engine, self._slopes()
+        source = InputArg(Arg.SRC, self.known, layout)
+        dy = InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
+        dx: Argument = OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True)
+        if not at.propagate_down[0]:
+            dx = scratch_argument(engine, Arg.DIFF_SRC, layout)
+        gradient: Argument = scratch_argument(engine, Arg.DIFF_WEIGHTS, slopes.layout)
+        if at.param_propagate_down[0]:
+            gradient = GradArg(Arg.DIFF_WEIGHTS, at.params[0], slopes.layout)
+        kernel = SlopeGradient(self.images, kernel_tuning(engine))
+
+        def run(*arrays: np.ndarray) -> None:
+            kernel(*arrays)
+            gradient.done()
+
+        arguments = source, slopes, dy, dx, gradient
+        self.backward_calls = [
+            KernelCall(engine, arguments, kernel.code, run, scratch=kernel.sums_size)
         ]
-        unwanted: list[Fixed] = []
-        if at.param_propagate_down[0]:
-            arguments.append(GradArg(Arg.DIFF_WEIGHTS, at.params[0], slopes))
-        else:
-            lent = engine.scratch_for(Arg.DIFF_WEIGHTS, slopes.size)
-            unwanted.append((Arg.DIFF_WEIGHTS, slopes.handle, lent))
-        if at.propagate_down[0]:
-            arguments.append(OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True))
-        else:
-            lent = engine.scratch_for(Arg.DIFF_SRC, layout.size)
-            unwanted.append((Arg.DIFF_SRC, layout.handle, lent))
-        self.backward_calls = [Call(engine, found, arguments, unwanted)]
-
-    def backward(self) -> None:
-        x = self.source.array()[: self.layout.size]
-        if math.isfinite(np.dot(x, x)):
-            super().backward()
-        else:
-            self._backward_with_nan()
-
-    def _backward_with_nan(self) -> None:
-        at, x, dy = self.at, self.known.read(), self.at.top[0].read_diff()
-        if at.param_propagate_down[0]:
-            others = tuple(axis for axis in range(x.ndim) if axis != 1)
-            at.params[0].add_diff(np.sum(dy * np.minimum(x, 0.0), axis=others))
-        if at.propagate_down[0]:
-            slopes = at.params[0].read().reshape(self.spread)
-            at.bottom[0].write_diff(dy * np.where(x > 0, np.float32(1.0), slopes))

@@ -1,6 +1,6 @@
-"""Concat: by the library, or in place."""
+"""Concat: by copies, or in place."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,23 +8,24 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import ChannelSlice, address
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg, layout_uses
-from demitasse.backends.onednn.library.constants import Arg, Query
+from demitasse.backends.onednn.jit_adapters.calls import folded_images
+from demitasse.backends.onednn.jit_adapters.unary import first_suitable
+from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Primitive
+from demitasse.backends.onednn.library.primitive import Primitive, channel_blocks
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.slice import (
     IMAGES,
     along,
     copies_into,
-    describe_concat,
     part_copy,
 )
 from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_if
 
 
 class ConcatStep(OnednnStep[ops.Concat]):
-    """Every bottom in the layout it is in; the top in one that oneDNN finds.
+    """Every bottom in the layout it is in; the top in one that suits them.
 
     Where bottoms may lie in the top, they are joined as they are written.
     """
@@ -33,8 +34,8 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(len(at.bottom) == 1, "one bottom; oneDNN's Step joins two or more")
-        decline_if(() in op.bottoms, "0 axes; oneDNN takes 1 to 12")
+        decline_if(len(at.bottom) == 1, "one bottom; the Step joins two or more")
+        decline_if(() in op.bottoms, "0 axes; copies have 1 to 12")
 
     def prepare(self) -> None:
         at, op, engine = self.at, self.op, self.engine
@@ -45,41 +46,29 @@ class ConcatStep(OnednnStep[ops.Concat]):
             return
         pairs = zip(at.bottom, op.bottoms, strict=True)
         layouts = [self.expected(blob, shape) for blob, shape in pairs]
-        if engine.library is None:
-            self.layouts, self.y = layouts, self._joined_layout(layouts)
-            reads = [InputArg(Arg.SRC, m, own) for m, own in zip(at.bottom, layouts, strict=True)]
-            self.forward_calls = [*copies_into(engine, reads, at.top[0], self.y, op.axis)]
-            return
-        found = describe_concat(engine, self._wanted(layouts), op.axis, layouts)
-        y = found.layout(Query.DST)
-        arguments = zip(at.bottom, layouts, strict=True)
-        reads = [
-            InputArg(Arg.MULTIPLE_SRC + i, m, layout) for i, (m, layout) in enumerate(arguments)
-        ]
-        self.forward_calls = [Call(engine, found, [*reads, OutputArg(Arg.DST, at.top[0], y)])]
-        self.layouts, self.y = layouts, y
+        self.layouts = layouts
+        reads = [InputArg(Arg.SRC, m, own) for m, own in zip(at.bottom, layouts, strict=True)]
 
-    def _wanted(self, layouts: Sequence[Layout]) -> int | None:
-        """Return the descriptor of the top; None leaves it to the library.
+        def copies(y: Layout) -> list[Call]:
+            return copies_into(engine, reads, at.top[0], y, op.axis)
 
-        The library takes the first bottom's layout. Blocks of channels would then spread to later
-        Concats, although convolutions without gradients prefer channels last. In C order, later
-        convolutions would convert the top in any case.
+        self.y, calls = first_suitable(self._joined_layouts(), copies)
+        self.forward_calls = [*calls]
+
+    def _joined_layouts(self) -> Iterator[Layout]:
+        """Yield layouts of the top.
+
+        Blocks of channels, where the first bottom has them and no convolution without gradients
+        reads the top, because those prefer channels last; channels last; C order.
         """
-        op, shape = self.op, self.at.top[0].shape
-        if any(layout is not self.engine.whole(layout) for layout in layouts):
-            return self.engine.innermost(shape, 1)  # not as far apart as in another top
-        if op.axis != 1 or (self.at.backward and not layouts[0].plain):
-            return None
-        last = [layout is self.engine.innermost_layout(layout.shape, 1) for layout in layouts]
-        return self.engine.innermost(shape, 1) if any(last) and not all(last) else None
-
-    def _joined_layout(self, layouts: Sequence[Layout]) -> Layout:
-        """Return the top's layout: channels last if a bottom has them, otherwise C order."""
-        engine, shape = self.engine, self.at.top[0].shape
+        engine, layouts, shape = self.engine, self.layouts, self.at.top[0].shape
         if len(shape) >= IMAGES and not all(layout.plain for layout in layouts):
-            return engine.innermost_layout(shape, 1)
-        return engine.plain(shape)
+            last = any(one is engine.innermost_layout(one.shape, 1) for one in layouts)
+            images = folded_images(layouts[0]) if self.at.backward or not last else None
+            if images is not None and shape[1] % images.block == 0 < images.block_stride:
+                yield channel_blocks(engine, shape, images.block)
+            yield engine.innermost_layout(shape, 1)
+        yield engine.plain(shape)
 
     def prepare_backward(self) -> None:
         shape = self.y.shape

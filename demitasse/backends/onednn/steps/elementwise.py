@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from ctypes import c_float, c_void_p
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,33 +31,36 @@ def summed(
     *,
     diff: bool = False,
     rectify: bool = False,
-) -> Runnable:
-    """Return target = sum of factor * source, all in one layout."""
-    count, plain = len(sources), all(factor == 1 for factor in factors)
-    decline_if(
-        rectify and not plain, f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
-    )
+) -> list[Runnable]:
+    """Return the calls of target = sum of factor * source, all in one layout.
+
+    A kernel adds up to four; each further kernel adds up to three to the target.
+    """
+    from demitasse.backends.kernels.elementwise import MOST
+
+    plain = all(factor == 1 for factor in factors)
+    message = f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
+    decline_if(rectify and not plain, message)
+    message = f"{len(sources)} addends; ReLU is fused with sums of up to {MOST}"
+    decline_if(rectify and len(sources) > MOST, message)
+    whole, name = engine.whole(layout), "rectified_sum" if rectify else "sum"
+    written = OutputArg(Arg.DST, target, whole, diff=diff)
     reads = [
-        InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
+        InputArg(Arg.MULTIPLE_SRC + i, blob, whole, diff=diff) for i, blob in enumerate(sources)
     ]
-    written = OutputArg(Arg.DST, target, layout, diff=diff)
-    name = "rectified_sum" if rectify else "sum" if plain else "weighted_sum"
-    numbers = () if plain else factors
-    try:
-        if layout.channel_slice is None:
-            return elementwise_call(engine, f"{name}{count}", numbers, reads, written)
-    except Declined:
-        if rectify:
-            raise
-    found = engine.describe(
-        "sum",
-        layout,
-        count,
-        (c_float * count)(*factors),
-        (c_void_p * count)(*[layout.handle] * count),
-        general=True,  # made of reorders, which are good
-    )
-    return Call(engine, found, [*reads, written])
+    calls: list[Runnable] = []
+    while reads:
+        number = MOST - len(calls[:1])
+        now, numbers, reads, factors = (
+            reads[:number], factors[:number], reads[number:], factors[number:]
+        )  # fmt: skip
+        if calls:
+            so_far = InputArg(Arg.SRC, target, whole, diff=diff)
+            now, numbers = [so_far, *now], [1.0, *numbers]
+        numbers = () if plain else numbers
+        kernel = f"{name if plain else 'weighted_sum'}{len(now)}"
+        calls.append(elementwise_call(engine, kernel, numbers, now, written))
+    return calls
 
 
 @dataclass(frozen=True)
@@ -269,8 +271,9 @@ class SumStep(OnednnStep[ops.Eltwise]):
     def prepare(self) -> None:
         at = self.at
         self.layout = self._layout()
-        call = summed(self.engine, at.bottom, self.op.coefficients, at.top[0], self.layout)
-        self.forward_calls = [call]
+        self.forward_calls = summed(
+            self.engine, at.bottom, self.op.coefficients, at.top[0], self.layout
+        )
 
     def _layout(self) -> Layout:
         """Return the first bottom's layout, or channels last in place of C order.
@@ -289,7 +292,8 @@ class SumStep(OnednnStep[ops.Eltwise]):
         """Return the sum with an activation after it, in the same layout."""
         post_ops(then)
         at, factors = self.at, self.op.coefficients
-        return summed(self.engine, at.bottom, factors, target, self.layout, rectify=True)
+        [call] = summed(self.engine, at.bottom, factors, target, self.layout, rectify=True)
+        return call
 
     def prepare_backward(self) -> None:
         at = self.at

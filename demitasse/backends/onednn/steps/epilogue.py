@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import Folded, rectifier_of
 from demitasse.backends.onednn.jit_adapters.norms import decline_other_scales, stored_statistics
 from demitasse.backends.onednn.jit_adapters.unary import factors_call
-from demitasse.backends.onednn.library.constants import Algorithm, Arg
+from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import candidates, lent_attributes
 from demitasse.backends.onednn.step import Derived, FusedStep, OnednnStep, Runnable, op_title
-from demitasse.backends.onednn.steps.activation import RECTIFIER, post_ops
+from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.elementwise import ONES
 from demitasse.backends.onednn.steps.pooling import PoolStep
@@ -176,38 +173,18 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
     def _call(self, target: Operand) -> Runnable:
         source = self.at.bottom[0]
         expected = self.expected(source, self.shape)
-        with suppress(Declined):
-            return factors_call(
-                self.engine,
-                InputArg(Arg.SRC, source, expected),
-                OutputArg(Arg.DST, target, self._target_layout(source, expected, target)),
-                (self.factors.factor, self.factors.offset),
-            )
-        message = "several images of one pixel; oneDNN takes the first channel's factor for all"
-        decline_if(self.shape[0] > math.prod(self.shape[2:]) == 1 and len(self.shape) > 2, message)
-        for layout in candidates(self.engine, expected):
-            with suppress(Declined):
-                return self._in(layout, source, target)
-        message = "sizes for which oneDNN has no fast code in any layout"
-        raise Declined(message)
+        return factors_call(
+            self.engine,
+            InputArg(Arg.SRC, source, expected),
+            OutputArg(Arg.DST, target, self._target_layout(source, expected, target)),
+            (self.factors.factor, self.factors.offset),
+        )
 
     def _target_layout(self, source: Operand, expected: Layout, target: Operand) -> Layout:
         """Return the layout to write: that of what is read, but in the target's own place."""
         if target.data_memory is source.data_memory:
             return expected
         return self.aliased(target, self.engine.whole(expected))
-
-    def _in(self, layout: Layout, source: Operand, target: Operand) -> Call:
-        engine = self.engine
-        row = engine.plain((1, self.shape[1], *[1] * (len(self.shape) - 2))).handle
-        with lent_attributes(engine.library, other=row, functions=RECTIFIER) as attributes:
-            found = engine.describe(
-                "binary", Algorithm.MUL, layout, row, layout, attributes=attributes
-            )
-        arguments = [InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)]
-        factors = self.factors
-        fixed = [(Arg.SECOND_SRC, row, factors.factor), (Arg.ADDED, row, factors.offset)]
-        return Call(engine, found, arguments, fixed)
 
 
 class FixedFactors(Derived):

@@ -1,6 +1,7 @@
 """Fusion: several operations in one primitive, where those after the first run in place."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from demitasse.backends import ops
@@ -70,8 +71,8 @@ def _norm(
     if isinstance(chain[-1], ops.Activation) and not (
         uses_batch_stats or any(one.backward for one in at)
     ):
-        post_ops(chain[-1])
-        return FactorsStep(engine, chain, at)
+        with suppress(Declined):
+            return FactorsStep(engine, chain, at)
     parts = NormParts(whole.top[0].shape, whole)
     for op, own in zip(chain, (whole, *at[1:]), strict=True):
         if isinstance(op, ops.BatchNorm) and op is chain[0]:
@@ -80,27 +81,13 @@ def _norm(
             decline_other_scales(op, own, parts.shape)
             parts = replace(parts, scale=(op, own))
         elif isinstance(op, ops.Activation) and not parts.relu:
-            _check_relu(op, parts)
+            post_ops(op)
             parts = replace(parts, relu=True)
         else:
-            message = f"{op_title(op)} there; oneDNN takes BatchNorm, Scale, ReLU in this order"
+            message = f"{op_title(op)} there; our kernels take BatchNorm, Scale, ReLU in this order"
             raise Declined(message)
     step = NormStep(engine, chain[0], parts, names)
     step.prepare()
     if whole.backward:
-        decline_if(
-            step.jit_forward is None and not whole.in_place,
-            "its top is not its bottom; oneDNN leaves no gradient behind the norm",
-        )
         step.prepare_backward()
     return step
-
-
-def _check_relu(then: ops.Activation, parts: NormParts) -> None:
-    """Decline activations that the primitive of a normalisation cannot append: all but ReLU.
-
-    The appended ReLU turns NaN into 0. With batch statistics, the statistics contain the NaN.
-    """
-    post_ops(then)
-    decline_if(then.function != "relu", f"{then.function} after a norm; oneDNN appends ReLU to it")
-    decline_if(not parts.uses_batch_stats, "ReLU after fixed factors; oneDNN's would make 0 of NaN")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from ctypes import c_void_p
 from itertools import pairwise
 
 from demitasse.backends import ops
@@ -10,7 +9,7 @@ from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, c_order, descriptor_of_part, release
-from demitasse.backends.onednn.library.primitive import Description, in_some_layout
+from demitasse.backends.onednn.library.primitive import in_some_layout
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.elementwise import summed
 from demitasse.backends.step import Operand, Operands, decline_if, share
@@ -47,17 +46,11 @@ class SliceStep(OnednnStep[ops.Slice]):
         at, engine, parts = self.at, self.engine, self._parts
         if not at.propagate_down[0]:
             return
-        if engine.library is None:
-            arguments = [InputArg(Arg.SRC, top, one, diff=True)
-                         for top, one in zip(at.top, parts, strict=True)]  # fmt: skip
-            ends = at.bottom[0], self._whole, self.op.axis
-            self.backward_calls += copies_into(engine, arguments, *ends, diff=True)
-            return
-        found = describe_concat(engine, self._whole.handle, self.op.axis, parts)
-        pairs = enumerate(zip(at.top, parts, strict=True))
-        reads = [InputArg(Arg.MULTIPLE_SRC + i, top, one, diff=True) for i, (top, one) in pairs]
-        target = OutputArg(Arg.DST, at.bottom[0], self._whole, diff=True)
-        self.backward_calls = [Call(engine, found, [*reads, target])]
+        arguments = [
+            InputArg(Arg.SRC, top, one, diff=True) for top, one in zip(at.top, parts, strict=True)
+        ]
+        ends = at.bottom[0], self._whole, self.op.axis
+        self.backward_calls += copies_into(engine, arguments, *ends, diff=True)
 
 
 class CropStep(OnednnStep[ops.Crop]):
@@ -102,8 +95,7 @@ class SplitStep(OnednnStep[ops.Split]):
         layouts = [self.expected(blob, shape, diff=True) for blob in at.top]
         layout = next((one for one in layouts if not one.plain), layouts[0])
         ones = [1.0] * len(at.top)
-        call = summed(self.engine, at.top, ones, at.bottom[0], layout, diff=True)
-        self.backward_calls = [call]
+        self.backward_calls = summed(self.engine, at.top, ones, at.bottom[0], layout, diff=True)
 
 
 IMAGES = 3
@@ -118,15 +110,6 @@ def like(engine: Engine, whole: Layout, shape: tuple[int, ...]) -> Layout:
 def along(axis: int, first: int, axes: int) -> list[int]:
     """Return where a part begins that begins with others along all axes but one."""
     return [first if place == axis else 0 for place in range(axes)]
-
-
-def describe_concat(
-    engine: Engine, whole: int | None, axis: int, parts: Sequence[Layout]
-) -> Description:
-    """Return the library's Concat; None for ``whole`` leaves its layout to the library."""
-    handles = (c_void_p * len(parts))(*[layout.handle for layout in parts])
-    # general code is made of reorders, which are good
-    return engine.describe("concat", whole, len(parts), axis, handles, general=True)
 
 
 def reordering(engine: Engine, source: InputArg, target: OutputArg) -> Call:
