@@ -115,6 +115,68 @@ def test_kernels_run_what_they_can_and_numpy_the_rest(phase, codes):
     assert max(map(float, errors)) < 1e-4
 
 
+GROUPS = """
+import sys
+import numpy as np
+from demitasse import Net
+from demitasse.io.proto import NetParameter, parse_text
+from demitasse.plan.report import report
+
+TEXT = '''
+force_backward: true
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 32 dim: 15 dim: 11 } } }
+layer { name: "before" type: "Convolution" bottom: "x" top: "before" convolution_param {
+  num_output: CHANNELS kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "groups" type: "Convolution" bottom: "before" top: "groups" convolution_param {
+  num_output: CHANNELS group: GROUPS WINDOW weight_filler { type: "xavier" } } }
+layer { name: "y" type: "Convolution" bottom: "groups" top: "y" convolution_param {
+  num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
+'''
+for window in sys.argv[3:]:
+    names = {"CHANNELS": sys.argv[1], "GROUPS": sys.argv[2], "WINDOW": window}
+    text, outputs = TEXT, []
+    for name, value in names.items():
+        text = text.replace(name, value)
+    for options in ({"device": "cpu"}, {"device": "numpy", "optimize": False}):
+        net = Net(parse_text(text, NetParameter), "TRAIN", seed=1, **options)
+        rng = np.random.default_rng(2)
+        for _ in range(2):  # weights are taken again where they have changed
+            net.blobs["x"].data[...] = rng.normal(size=net.blobs["x"].shape)
+            net.forward()
+            net.blobs["y"].diff[...] = rng.normal(size=net.blobs["y"].shape)
+            net.clear_param_diffs()
+            net.backward()
+            net.params["groups"][0].data[...] *= 1.5
+        learned = [blob.diff for name in ("before", "groups") for blob in net.params[name]]
+        outputs.append([np.array(one) for one in (net.blobs["x"].diff, *learned)])
+        if not outputs[1:]:
+            codes = {layer.name: layer for layer in report(net.plan)}["groups"]
+    errors = [np.abs(one - other).max() / np.abs(other).max() for one, other in zip(*outputs)]
+    print(codes.code, codes.backward_code, max(errors), sep="|")
+"""
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups"), [(40, 40), (12, 12), (32, 16)], ids=["depthwise", "few", "groups of 2"]
+)
+def test_convolutions_of_small_groups_train_in_kernels(channels, groups):
+    windows = (
+        "kernel_size: 3 pad: 1", "kernel_size: 3 pad: 1 stride: 2 bias_term: false",
+        "kernel_size: 7 pad: 3", "kernel_size: 5 pad: 2 stride: 3 dilation: 2",
+        "kernel_h: 1 kernel_w: 3 pad_h: 1 pad_w: 4 stride: 2",
+    )  # fmt: skip
+
+    done = run("-c", GROUPS, str(channels), str(groups), *windows)
+
+    assert done.returncode == 0, done.stderr
+    lines = [line.split("|") for line in done.stdout.splitlines()]
+    assert len(lines) == len(windows)
+    for code, back, error in lines:
+        assert code.startswith("grouped llvm")
+        assert back.startswith("grouped llvm")
+        assert float(error) < 2e-6
+
+
 @pytest.mark.parametrize("phase", ["TEST", "TRAIN"])
 @pytest.mark.parametrize("library", ["", "none"], ids=["oneDNN alone", "numpy alone"])
 def test_without_llvmlite_the_library_and_numpy_run_everything(phase, library):

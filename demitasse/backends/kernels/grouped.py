@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.depthwise import plan_depthwise
+from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images, first_channels, need_layout
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, OptionalAddress
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -26,6 +30,8 @@ from demitasse.backends.kernels.language.words import (
     choose,
     chunk,
     fma,
+    maximum,
+    minimum,
     permuted,
 )
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
@@ -41,7 +47,7 @@ from demitasse.backends.kernels.windows import (
     plan_tile,
     window_values,
 )
-from demitasse.backends.step import decline_if
+from demitasse.backends.step import Declined, decline_if
 
 PIXELS = {4: 14, 8: 8, 16: 14}
 """Floats of a vector -> windows whose sums fit into registers, with a row of taps."""
@@ -76,17 +82,6 @@ class GroupedSchedule(ConvSchedule):
     def fits(self, images: Images) -> bool:
         """Return whether what a vector reads or writes lies side by side in images."""
         return images.fits(self.width) if self.shared else images.block == images.shape[1]
-
-    @property
-    def input_gradient(self) -> GroupedSchedule | None:
-        """Schedule of the input's gradient as a grouped convolution; None if unsupported."""
-        op, (high, wide) = self.op, self.op.kernel
-        (down, right), (top, left) = op.dilation, op.pad
-        pad = (high - 1) * down - top, (wide - 1) * right - left
-        if not self.shared or op.stride != (1, 1) or min(pad) < 0:
-            return None
-        transposed = ops.Conv(**{**vars(op), "bottom": op.top, "top": op.bottom, "pad": pad})
-        return replace(self, op=transposed, x=self.y, y=self.x)
 
     @property
     def beats_tiles(self) -> bool:
@@ -151,10 +146,10 @@ def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Gr
     tuning.require("grouped")
     reads, writes = x[1] // op.group, y[1] // op.group
     shared = reads == writes and width % reads == 0
-    fits = 1 < reads <= width <= y[1] and (shared or writes % width == 0)
+    fits = 1 <= reads <= width <= y[1] and (shared or writes % width == 0)
     decline_if(
         len(op.kernel) != 2 or op.group == 1 or not fits or op.kernel[1] > WIDEST,
-        f"convolution of groups takes two axes, groups of 2 to {width} channels that divide a "
+        f"convolution of groups takes two axes, groups of up to {width} channels that divide a "
         f"vector, or are written as whole ones, and windows up to {WIDEST} wide",
     )
     parts = GroupedSchedule(op, x, y, tuning)
@@ -286,8 +281,12 @@ def _shared(k: Kernel, shared: int, channel: int, pixel: Word) -> Vector:
 
     Each call loads the vector again, because no register is free.
     """
-    order = [lane // shared * shared + channel for lane in range(k.width)]
-    return permuted(k.load(k.no_cse(pixel)), order)
+    return permuted(k.load(k.no_cse(pixel)), _lanes(k, shared, channel))
+
+
+def _lanes(k: Kernel, shared: int, channel: int) -> list[int]:
+    """Return the lane of one channel of its group, for each lane."""
+    return [lane // shared * shared + channel for lane in range(k.width)]
 
 
 class GroupedConvolution(WindowConvolution):
@@ -321,19 +320,116 @@ class GroupedConvolution(WindowConvolution):
         kernel = _kernel(width, Work(op.kernel[0], parts.tile, shared, fetched, then.limited))
         super().__init__(parts, kernel, values, rectifier)
 
-    def update(self, weights: np.ndarray, *, backward: bool = False) -> None:
-        """Copy new weights in C order; ``backward`` for the gradient of their input."""
+    def update(self, weights: np.ndarray) -> None:
+        """Copy new weights in C order."""
         _, rows, channels, taps, _ = self.filters.shape
         shape = self.schedule.y[1], channels, rows, taps
         by_filter = weights[: math.prod(shape)].reshape(shape)
-        if backward:
-            by_group = by_filter.reshape(-1, channels, channels, rows, taps)
-            by_filter = by_group.swapaxes(1, 2)[..., ::-1, ::-1].reshape(shape)
         self.filters[...] = by_filter[self._order].transpose(0, 3, 2, 4, 1)
 
 
-MOST_SUMS = {4: 24, 8: 12, 16: 24}
+GroupConvolution = DepthwiseConvolution | GroupedConvolution
+
+
+def group_convolution(
+    parts: GroupedSchedule, x: Images, y: Images, then: Rectifier = NOTHING
+) -> GroupConvolution:
+    """Return the convolution: of single channels by the depthwise kernel, up to its windows."""
+    if parts.channels == 1:
+        with suppress(Declined):
+            strips = plan_depthwise(parts.op, parts.x, parts.y, parts.tuning)
+            return DepthwiseConvolution(strips, x, y, then)
+    return GroupedConvolution(parts, x, y, then)
+
+
+class Phase(NamedTuple):
+    """Rows or columns of the input that are ``stride`` apart, and the taps that reach them.
+
+    Attributes:
+        first: The first of them.
+        size: Their number.
+        taps: The taps in the order of the outputs that they are seen from.
+        pad: Outputs before the first that the first one's window begins, maybe less than 0.
+        dilation: Outputs from one tap to the next.
+    """
+
+    first: int
+    size: int
+    taps: range
+    pad: int
+    dilation: int
+
+
+def phases(op: ops.Conv, axis: int) -> Iterator[Phase]:
+    """Yield the phases of a spatial axis of the input of a convolution.
+
+    For each, the gradient of the input is a convolution of the outputs' gradients.
+    """
+    stride, dilation, pad = op.stride[axis], op.dilation[axis], op.pad[axis]
+    end, apart = op.bottom[2 + axis], math.gcd(stride, dilation)
+    for first in range(min(stride, end)):
+        size = -(-(end - first) // stride)
+        reached = [
+            tap for tap in range(op.kernel[axis]) if (first + pad - tap * dilation) % stride == 0
+        ]
+        if not reached:
+            yield Phase(first, size, range(0), size, 1)  # sees zeros alone
+            continue
+        taps = range(reached[-1], -1, -stride // apart)
+        yield Phase(
+            first, size, taps, (taps[0] * dilation - first - pad) // stride, dilation // apart
+        )
+
+
+class InputGradient:
+    """The gradient of the input of a convolution of groups, phase by phase of the strides."""
+
+    def __init__(self, parts: GroupedSchedule, x: Images, y: Images) -> None:
+        op, (step_down, step_right) = parts.op, parts.op.stride
+        self._shape = op.group, parts.channels, parts.channels, *op.kernel
+        self._parts: list[tuple[GroupConvolution, int, tuple[range, range]]] = []
+        for down, right in product(phases(op, 0), phases(op, 1)):
+            shape = *x.shape[:2], down.size, right.size
+            window = {
+                "kernel": (max(1, len(down.taps)), max(1, len(right.taps))),
+                "stride": (1, 1),
+                "pad": (down.pad, right.pad),
+                "dilation": (down.dilation, right.dilation),
+            }
+            turned = ops.Conv(**{**vars(op), **window, "bottom": parts.y, "top": shape})
+            images = replace(
+                x, shape=shape, row_stride=x.row_stride * step_down,
+                column_stride=x.column_stride * step_right,
+            )  # fmt: skip
+            schedule = replace(parts, op=turned, x=parts.y, y=shape)
+            begin = down.first * x.row_stride + right.first * x.column_stride
+            convolution = group_convolution(schedule, y, images)
+            self._parts.append((convolution, begin, (down.taps, right.taps)))
+
+    @property
+    def filters(self) -> np.ndarray:
+        """The filters of all phases."""
+        return np.concatenate([one.filters.reshape(-1) for one, _, _ in self._parts])
+
+    def update(self, weights: np.ndarray) -> None:
+        """Copy new weights, in C order."""
+        by_group = weights[: math.prod(self._shape)].reshape(self._shape).swapaxes(1, 2)
+        for convolution, _, (down, right) in self._parts:
+            if down and right:
+                turned = by_group[:, :, :, down][..., right]
+                convolution.update(np.ascontiguousarray(turned).reshape(-1))
+
+    def __call__(self, dy: np.ndarray, dx: np.ndarray, offsets: None = None) -> None:
+        """Write the gradient of the input."""
+        for convolution, begin, _ in self._parts:
+            convolution(dy, dx[begin:], offsets)
+
+
+MOST_SUMS = {4: 25, 8: 12, 16: 25}
 """Floats of a vector -> sums that are in registers at a time."""
+
+GRADIENTS = 4
+"""Windows whose gradients are in registers with the sums."""
 
 
 class GradientFields(WindowFields):
@@ -343,20 +439,29 @@ class GradientFields(WindowFields):
     """The first window of a row that sees no column outside the image."""
     inside_end: Word
     """End of the range, exclusive."""
-    sums: Address
-    """Sums: for each vector and row of taps, channel after channel, tap after tap."""
-    bias: OptionalAddress
-    """Sums of the gradient, vector after vector; 0 if there is no bias."""
+    sums: Output
+    """Sums: for each part, vector and line of taps, channel after channel, tap after tap, and the
+    sum of the gradients."""
     vectors: Word
     """Number of vectors of filters."""
     vector_table: Address
     """Columns: bytes from the beginning of an input pixel to the channels read, and from the
     beginning of a gradient's pixel to the vector's channels."""
+    parts: Word
+    """Parts of the rows, each with sums of its own."""
+    rows: Word
+    """Rows of outputs whose products are summed by themselves first."""
 
 
 class Filter(NamedTuple):
-    """Parameters of the filters that the kernel's code depends on; ``channels`` of a group."""
+    """Parameters of the filters that the kernel's code depends on.
 
+    Attributes:
+        lines: Into how many lines of ``rows`` the rows of taps are divided.
+        channels: Channels of a group.
+    """
+
+    lines: int
     rows: int
     taps: int
     stride: int
@@ -366,113 +471,156 @@ class Filter(NamedTuple):
     def __str__(self) -> str:
         return "x".join(map(str, self))
 
-    def parts(self, width: int) -> Iterator[range]:
+    @property
+    def sums(self) -> int:
+        """Sums of a line: of products, and of the gradients."""
+        return self.rows * self.channels * self.taps + 1
+
+    def some_channels(self, width: int) -> Iterator[range]:
         """Yield channels whose sums are in registers at a time."""
-        most = max(1, MOST_SUMS[width] // self.taps)
+        most = max(1, MOST_SUMS[width] // (self.rows * self.taps))
         for first in range(0, self.channels, most):
             yield range(first, min(first + most, self.channels))
 
 
 @GradientFields.kernel("grouped_gradient")
 def _gradient_kernel(k: Kernel, f: GradientFields, shape: Filter) -> None:
-    row_bytes = shape.channels * shape.taps * k.vector_bytes
-    begin, end = chunk(f.vectors * shape.rows, *k.thread())  # no sum is divided
-    with k.loop(end, begin) as part:
-        vector, line = part.i // shape.rows, part.i % shape.rows
-        x, y = k.load_words(f.vector_table + vector * (2 * INT), 2)
-        sums = f.sums + part.i * row_bytes
-        with k.loop(f.images * f.y.rows) as place:
-            row = f.row(place.i)
-            with k.when((line < 1) & (f.bias > 0)):
-                dy, bias = row.output + y, f.bias + vector * k.vector_bytes
-                with k.loop(row.columns, vectors=[k.constant(0.0)]) as window:
-                    [total] = window.vectors
-                    window.vectors = [total + k.load(dy + window.i * row.output_bytes)]
-                k.store(k.load(bias) + window.vectors[0], bias)
-            seen = row.top + row.down * line
-            with k.when((seen > -1) & (seen < row.height)):
-                source = row.image + seen * row.row_bytes + x
-                for channels in shape.parts(k.width):
-                    first = sums + channels.start * shape.taps * k.vector_bytes
-                    _add_row(k, f, shape, row, source, row.output + y, channels, first)
+    units, each = f.vectors * shape.lines, shape.rows * shape.taps
+    begin, end = chunk(f.parts * units, *k.thread())  # no sum is divided
+    with k.loop(f.parts) as part:
+        above = part.i * units
+        first, last = maximum(begin - above, 0), minimum(end - above, units)
+        top, bottom = chunk(f.images * f.y.rows, part.i, f.parts)
+        with k.when(first < last), k.loop(bottom, top, f.rows) as rows, k.loop(last, first) as unit:
+            x, y = k.load_words(f.vector_table + unit.i // shape.lines * (2 * INT), 2)
+            sums = f.sums + (above + unit.i) * (shape.sums * k.vector_bytes)
+            for channels in shape.some_channels(k.width):
+                own = sums + channels.start * each * k.vector_bytes
+                count = len(channels) * each + (channels.stop == shape.channels)
+                totals = [k.constant(0.0)] * count
+                with k.loop(minimum(rows.i + f.rows, bottom), rows.i, vectors=totals) as place:
+                    row = f.row(place.i)
+                    down = row.down * (unit.i % shape.lines * shape.rows)
+                    row = row._replace(
+                        image=row.image + x, top=row.top + down, output=row.output + y
+                    )
+                    place.vectors = _add_row(k, f, shape, row, channels, place.vectors)
+                for at, total in enumerate(place.vectors):  # sums of partial sums are more exact
+                    where = own + k.vector_bytes * at
+                    before = choose(rows.i > top, k.load(where), k.constant(0.0))
+                    k.store(before + total, where)
 
 
 def _add_row(
-    k: Kernel, f: GradientFields, shape: Filter, row: Row, source: Word, dy: Word,
-    channels: range, sums: Word,
-) -> None:  # fmt: skip
-    """Add the products of a row of windows to the sums of some channels.
-
-    The products are summed by themselves first: sums of partial sums are more exact. The row of the
-    input begins at ``source``, the gradient of the output at ``dy``.
-    """
-    orders = [
-        [lane // shape.channels * shape.channels + channel for lane in range(k.width)]
-        for channel in channels
+    k: Kernel, f: GradientFields, shape: Filter, row: Row, channels: range, totals: list[Vector]
+) -> list[Vector]:
+    """Return the sums and the products of a row of windows, and the sum of the gradients."""
+    heights = [row.top + row.down * i for i in range(shape.rows)]
+    lines = [
+        choose((y > -1) & (y < row.height), row.image + y * row.row_bytes, row.zeros)
+        for y in heights
     ]
-    totals = [k.constant(0.0)] * (len(orders) * shape.taps)
 
-    def windows(first: Word | int, last: Word, totals: list[Vector], *, inside: bool) -> None:
-        with k.loop(last, first, vectors=totals) as window:
-            gradient = k.load(dy + window.i * row.output_bytes)
-            for tap in range(shape.taps):
-                column = window.i * shape.stride - row.left + tap * shape.dilation
-                pixel = source + column * row.column_bytes
-                if not inside:
-                    there = (column > -1) & (column < row.width)
-                    pixel = choose(there, pixel, row.zeros)
-                numbers = k.load(pixel)
-                for place, order in enumerate(orders):
-                    at = place * shape.taps + tap
-                    window.vectors[at] = fma(gradient, permuted(numbers, order), window.vectors[at])
-        totals[:] = window.vectors
+    def edge(column: Word, i: int, j: int) -> Word:
+        x = column + j
+        return choose((x > -1) & (x < row.width), lines[i] + x * row.column_bytes, row.zeros)
 
-    windows(0, f.inside, totals, inside=False)
-    windows(f.inside, f.inside_end, totals, inside=True)
-    windows(f.inside_end, row.columns, totals, inside=False)
-    for at, total in enumerate(totals):
-        place = sums + at * k.vector_bytes
-        k.store(k.load(place) + total, place)
+    def within(column: Word, i: int, j: int) -> Word:
+        return lines[i] + column * row.column_bytes + row.column_bytes * j
+
+    middle = f.inside + (f.inside_end - f.inside) // GRADIENTS * GRADIENTS
+    ranges = (
+        (0, f.inside, 1, edge), (f.inside, middle, GRADIENTS, within),
+        (middle, f.inside_end, 1, within), (f.inside_end, row.columns, 1, edge),
+    )  # fmt: skip
+    for first, last, count, address in ranges:
+        tile = RegisterTile(count, shape.taps, shape.stride, shape.dilation)
+        with k.loop(last, first, count, vectors=totals) as windows:
+            output = row.output + windows.i * row.output_bytes
+            gradients = [k.load(output + row.output_bytes * pixel) for pixel in range(count)]
+            seen = partial(address, windows.i * shape.stride - row.left)
+            windows.vectors = _add_products(
+                k, shape, tile, gradients, seen, channels, windows.vectors
+            )
+        totals = windows.vectors
+    return totals
+
+
+def _add_products(
+    k: Kernel, shape: Filter, tile: RegisterTile, gradients: list[Vector],
+    seen: Callable[[int, int], Word], channels: range, totals: list[Vector],
+) -> list[Vector]:  # fmt: skip
+    """Return the sums and the products of a tile's gradients with some channels of the input."""
+    sums = list(totals)
+    for column, products in columns_read(tile).items():
+        for i in range(shape.rows):
+            numbers = k.load(seen(i, column))
+            for place, channel in enumerate(channels):
+                order = [
+                    lane // shape.channels * shape.channels + channel for lane in range(k.width)
+                ]
+                number = permuted(numbers, order) if shape.channels > 1 else numbers
+                for tap, pixel in products:
+                    at = (place * shape.rows + i) * shape.taps + tap
+                    sums[at] = fma(gradients[pixel], number, sums[at])
+    if channels.stop == shape.channels:
+        sums[-1] = sum(gradients, sums[-1])
+    return sums
 
 
 def _inside(op: ops.Conv, columns: int, outputs: int) -> tuple[int, int]:
     """Return the first window of a row that sees only the image, and that after the last."""
     left, stride, reach = op.pad[1], op.stride[1], (op.kernel[1] - 1) * op.dilation[1]
-    first = min(-(-left // stride), outputs)
+    first = min(max(0, -(-left // stride)), outputs)
     last = (columns - 1 - reach + left) // stride + 1
     return first, max(first, min(last, outputs))
+
+
+BLOCK_WINDOWS = 64
+"""Windows of a channel whose products are summed by themselves, at least, in whole rows."""
+
+PART_CHANNELS, PART_BLOCKS = 2048, 4
+"""Channels of all parts together, and sums of rows that each part has at least: threads divide the
+parts, whose number depends on shapes alone so that no bit depends on the threads."""
 
 
 class GroupedGradient:
     """The gradient of the filters of groups of which several have a vector, and of the bias.
 
     Attributes:
-        sums: The gradient of each vector's filters. Shape: (vectors, rows, channels, taps, width).
+        sums: The sums of all parts. Shape: (parts, vectors, lines, sums, width).
     """
 
-    def __init__(self, parts: GroupedSchedule, x: Images, y: Images, *, bias: bool = False) -> None:
+    def __init__(self, parts: GroupedSchedule, x: Images, y: Images) -> None:
         self.parts, width, op = parts, parts.width, parts.op
         if not parts.shared:
             message = f"groups of {parts.channels} channels; give groups of less than a vector"
             raise ValueError(message)
         need_layout(parts.fits(x) and parts.fits(y), x, y)
-        (rows, taps), channels = op.kernel, parts.channels
+        (high, taps), channels = op.kernel, parts.channels
+        each = high if channels == 1 and high * taps <= MOST_SUMS[width] else 1
+        self._shape = Filter(high // each, each, taps, op.stride[1], op.dilation[1], channels)
+        rows, divided = 1, 1  # bits of groups of several channels are as they were
+        if channels == 1:
+            rows = max(1, BLOCK_WINDOWS // parts.y[3])
+            blocks = parts.y[0] * parts.y[2] // rows
+            divided = max(1, min(PART_CHANNELS // parts.y[1], blocks // PART_BLOCKS))
         firsts = np.array(parts.vectors)
-        self.sums, self._order = parts.filter_memory(), parts.filter_order
-        self._kernel = _gradient_kernel(
-            width, Filter(rows, taps, op.stride[1], op.dilation[1], channels)
-        )
-        self._bias = aligned(len(firsts) * width).reshape(-1, width)
+        shape = divided, len(firsts), self._shape.lines, self._shape.sums, width
+        self.sums = aligned(math.prod(shape)).reshape(shape)
         inside, inside_end = _inside(op, parts.x[3], parts.y[3])
+        zeros = aligned(parts.x[3] * x.column_stride)  # a row outside the image
+        self._kernel = _gradient_kernel(width, self._shape)
         self._arguments = Arguments(
             GradientFields.values(
-                **window_values(op, x, y, aligned(width), gradient=True),
+                **window_values(op, x, y, zeros, gradient=True),
                 inside=inside,
                 inside_end=inside_end,
                 sums=self.sums,
-                bias=self._bias if bias else None,
                 vectors=len(firsts),
                 vector_table=np.stack([x.place(firsts), y.place(firsts)], axis=1) * FLOAT,
+                parts=divided,
+                rows=rows,
             )
         )
 
@@ -480,18 +628,19 @@ class GroupedGradient:
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
     ) -> None:
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
-        command_queue.enqueue(self._clear, (), None)
         each = {"x.at": source, "y.at": dy}
         self._arguments.run(self._kernel, self.parts.tuning.threads, each)
         command_queue.enqueue(self._unpack, (weight, bias), None)
 
-    def _clear(self) -> None:
-        self.sums[...] = self._bias[...] = 0.0
-
     def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        _, rows, channels, taps, _ = self.sums.shape
-        shape = self.parts.y[1], channels, rows, taps
+        one, order, filters = self._shape, self.parts.filter_order, self.parts.y[1]
+        sums = self.sums[0] if len(self.sums) == 1 else np.add.reduce(self.sums, axis=0)
+        shape = len(sums), one.lines, one.channels, one.rows, one.taps, self.parts.width
+        products = sums[:, :, :-1].reshape(shape).transpose(0, 5, 2, 1, 3, 4)
+        products = products.reshape(*products.shape[:3], -1, one.taps)
         # a filter that is in two vectors has the same sums in both
-        weight[: np.prod(shape)].reshape(shape)[self._order] = self.sums.transpose(0, 4, 2, 1, 3)
+        weight[: filters * products[0, 0].size].reshape(filters, *products.shape[2:])[order] = (
+            products
+        )
         if bias is not None:
-            bias[self._order] = self._bias
+            bias[order] = sums[:, 0, -1]

@@ -28,7 +28,12 @@ from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer, Parameter
-from demitasse.backends.kernels.grouped import GroupedConvolution, GroupedGradient, plan_grouped
+from demitasse.backends.kernels.grouped import (
+    GroupedConvolution,
+    GroupedGradient,
+    InputGradient,
+    plan_grouped,
+)
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
     IgemmFilterGradient,
@@ -147,13 +152,26 @@ def windowed(plan, make, **shape):
     return run
 
 
-def grouped_gradient(width):
-    op = conv(C, C, group=C // 2)
-    x, dy = (in_memory(numbers(*shape), last(shape)) for shape in (op.bottom, op.top))
-    weight, bias = aligned(C * 2 * 9), aligned(C)
-    plan = plan_grouped(op, op.bottom, op.top, tuned(width))
-    GroupedGradient(plan, last(op.bottom), last(op.top), bias=True)(x, dy, weight, bias)
-    return weight, bias
+def grouped_gradients(channels):
+    def run(width):
+        op = conv(C, C, group=C // channels)
+        x, weights, _, dx = operands(op)
+        dy, weight, bias = (
+            in_memory(numbers(*op.top), last(op.top)),
+            aligned(weights.size),
+            aligned(C),
+        )
+        plan, images = (
+            plan_grouped(op, op.bottom, op.top, tuned(width)),
+            (last(op.bottom), last(op.top)),
+        )
+        GroupedGradient(plan, *images)(x, dy, weight, bias)
+        back = InputGradient(plan, *images)
+        back.update(weights)
+        back(dy, dx)
+        return weight, bias, dx
+
+    return run
 
 
 def implicit_gemm(kernel, normed=None):
@@ -396,7 +414,8 @@ KERNELS = {
     "depthwise and 1x1 fused": separable,
     "groups of 2 channels": grouped(2),
     "groups of 4 channels": grouped(4),
-    "groups of 2 channels, gradient of the filters": grouped_gradient,
+    "groups of 2 channels, gradients": grouped_gradients(2),
+    "depthwise, gradients": grouped_gradients(1),
     "1x1 after BatchNorm and ReLU": implicit_gemm(
         (1, 1), (numbers(C, seed=3), numbers(C, seed=4))
     ),

@@ -9,7 +9,12 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
-from demitasse.backends.kernels.grouped import GroupedConvolution, GroupedGradient, plan_grouped
+from demitasse.backends.kernels.grouped import (
+    GroupedConvolution,
+    GroupedGradient,
+    InputGradient,
+    plan_grouped,
+)
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
@@ -27,7 +32,7 @@ WINDOWS = pytest.mark.parametrize(
     ids=["3x3", "strides", "5x5", "dilation", "wide padding", "no padding"],
 )
 SIZES = pytest.mark.parametrize("size", [(2, 1), (5, 3), (6, 17), (9, 30)], ids=str)
-GROUPS = pytest.mark.parametrize("channels", [2, 4, 8, "vector"])
+GROUPS = pytest.mark.parametrize("channels", [1, 2, 4, 8, "vector"])
 
 
 def convolution(n, groups, each, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1),
@@ -181,7 +186,7 @@ def slopes_of(op, x, dy, block, tuning, *, bias=True):
     """Return the gradients of weights and bias."""
     images = [Images.in_blocks(shape, block) for shape in (op.bottom, op.top)]
     parts = plan_grouped(op, op.bottom, op.top, tuning)
-    run = GroupedGradient(parts, *images, bias=bias)
+    run = GroupedGradient(parts, *images)
     weight = aligned(op.top[1] * parts.channels * int(np.prod(op.kernel)))
     offsets = aligned(op.top[1]) if bias else None
     sources = [in_memory(one, where) for one, where in zip((x, dy), images, strict=True)]
@@ -193,7 +198,7 @@ def slopes_of(op, x, dy, block, tuning, *, bias=True):
 @WIDE
 @WINDOWS
 @SIZES
-@pytest.mark.parametrize("channels", [2, 4, "half"])
+@pytest.mark.parametrize("channels", [1, 2, 4, "half"])
 def test_the_gradients_of_filters_and_bias(channels, size, window, width):
     each = width // 2 if channels == "half" else channels
     op = convolution(2, -(-2 * width // each) + 1, (each, each), size, **window)
@@ -209,13 +214,14 @@ def test_the_gradients_of_filters_and_bias(channels, size, window, width):
 
 
 @WIDE
-def test_neither_threads_nor_blocks_change_a_bit_of_the_gradients(width):
-    op = convolution(3, 5 * width // 4, (4, 4), (6, 11), stride=(1, 2))
+@pytest.mark.parametrize("channels", [1, 4])
+def test_neither_threads_nor_blocks_change_a_bit_of_the_gradients(channels, width):
+    op = convolution(3, 5 * width // channels, (channels,) * 2, (24, 31), stride=(1, 2))
     x, dy = normal(*op.bottom), normal(*op.top, seed=1)
 
     (one, bias), *others = (
         slopes_of(op, x, dy, block * width, Tuning(width, threads))
-        for block, threads in ((5, 1), (5, 2), (5, 40), (1, 3))
+        for block, threads in ((5, 1), (5, 2), (5, 40), (1, 3), (1, 7))
     )
     without, _ = slopes_of(op, x, dy, width, Tuning(width), bias=False)
 
@@ -225,22 +231,38 @@ def test_neither_threads_nor_blocks_change_a_bit_of_the_gradients(width):
         np.testing.assert_array_equal(other_bias, bias)
 
 
+def input_gradient(op, dy, weights, tuning, blocks=None):
+    """Return the gradient of the input; blocks of channels of the input and of the output."""
+    blocks = blocks or (op.bottom[1], op.top[1])
+    x, y = (
+        Images.in_blocks(shape, block)
+        for shape, block in zip((op.bottom, op.top), blocks, strict=True)
+    )
+    run = InputGradient(plan_grouped(op, op.bottom, op.top, tuning), x, y)
+    run.update(weights.reshape(-1))
+    memory = aligned(int(np.prod(op.bottom)))
+    memory[:] = np.nan
+    run(in_memory(dy, y), memory)
+    return out_of_memory(memory, x)
+
+
 @WIDE
+@pytest.mark.parametrize("channels", [1, 4])
+@SIZES
 @pytest.mark.parametrize("window", [
     {}, {"kernel": (5, 3), "pad": (1, 2)}, {"kernel": (3, 3), "pad": (2, 0), "dilation": (2, 1)},
+    {"pad": (3, 4)}, {"stride": (2, 2)}, {"kernel": (5, 5), "pad": (2, 2), "stride": (2, 3)},
+    {"kernel": (2, 1), "pad": (0, 0), "stride": (3, 2)}, {"kernel": (7, 7), "pad": (3, 3)},
+    {"kernel": (3, 3), "pad": (2, 4), "stride": (2, 3), "dilation": (2, 2)},
 ], ids=str)  # fmt: skip
-def test_the_gradient_of_the_input_is_a_convolution_by_turned_filters(window, width):
-    op = convolution(2, width // 2, (4, 4), (7, 12), **window)
+def test_the_gradient_of_the_input(window, size, channels, width):
+    op = convolution(2, 2 * width // channels + 1, (channels, channels), size, **window)
+    if min(op.top) < 1:
+        pytest.skip("the window does not fit")
     dy, weights = normal(*op.top), operands(op)[1]
-    schedule = plan_grouped(op, op.bottom, op.top, Tuning(width)).input_gradient
-    images = [Images.in_blocks(shape, shape[1]) for shape in (op.top, op.bottom)]
-    run = GroupedConvolution(schedule, *images)
-    run.update(weights.reshape(-1), backward=True)
-    memory = aligned(int(np.prod(op.bottom)))
 
-    run(in_memory(dy, images[0]), memory, None)
+    dx = input_gradient(op, dy, weights, Tuning(width)).astype(float)
 
-    dx = out_of_memory(memory, images[1]).astype(float)
     for seed in range(3, 6):  # a small step along any input changes the outputs by as much
         x = normal(*op.bottom, seed=seed)
         y = correlated(x, weights, op.pad, op.group, op.stride, op.dilation)
@@ -248,22 +270,35 @@ def test_the_gradient_of_the_input_is_a_convolution_by_turned_filters(window, wi
         assert abs((dy * y).sum() - (dx * x).sum()) <= 1e-6 * scale
 
 
-@pytest.mark.parametrize(
-    ("each", "window"),
-    [((4, 4), {"stride": (1, 2)}), ((4, 4), {"pad": (3, 0)}), ((16, 16), {})],
-    ids=str,
-)
-def test_other_gradients_of_the_input_are_none(each, window):
-    op = convolution(1, 8, each, (9, 9), **window)
+@WIDE
+@pytest.mark.parametrize("channels", [1, 4])
+def test_neither_threads_nor_blocks_change_a_bit_of_the_gradient_of_the_input(channels, width):
+    op = convolution(3, 4 * width // channels, (channels,) * 2, (11, 9), stride=(1, 2))
+    dy, weights = normal(*op.top), operands(op)[1]
 
-    assert plan_grouped(op, op.bottom, op.top, Tuning(16)).input_gradient is None
+    one = input_gradient(op, dy, weights, Tuning(width))
+
+    for threads, blocks in ((2, None), (3, (width, width)), (7, (4 * width, 2 * width))):
+        other = input_gradient(op, dy, weights, Tuning(width, threads), blocks)
+        np.testing.assert_array_equal(other, one)
+
+
+def test_windows_that_reach_no_pixel_of_a_phase_leave_zeros_whatever_the_gradient_is():
+    op = convolution(1, 16, (1, 1), (5, 5), kernel=(1, 1), pad=(0, 0), stride=(2, 2))
+    dy = np.full(op.top, np.inf, np.float32)
+
+    dx = input_gradient(op, dy, np.ones((16, 1, 1, 1), np.float32), Tuning(16))
+
+    want = np.zeros(op.bottom, np.float32)
+    want[:, :, ::2, ::2] = np.inf
+    np.testing.assert_array_equal(dx, want)
 
 
 @pytest.mark.parametrize(
     ("groups", "each", "change"),
     [
         (1, (16, 16), {}),
-        (32, (1, 1), {}),
+        (32, (1, 2), {}),
         (4, (32, 32), {}),
         (4, (12, 12), {}),
         (8, (4, 8), {}),
@@ -275,7 +310,7 @@ def test_other_gradients_of_the_input_are_none(each, window):
 def test_other_convolutions_are_declined(groups, each, change):
     op = ops.Conv(**{**vars(convolution(1, groups, each, (9, 9))), **change})
 
-    with pytest.raises(Declined, match="groups of 2 to 16 channels"):
+    with pytest.raises(Declined, match="groups of up to 16 channels"):
         plan_grouped(op, op.bottom, op.top, Tuning(width=16))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,9 +26,10 @@ from demitasse.backends.kernels.few_outputs import (
     plan_few_outputs,
 )
 from demitasse.backends.kernels.grouped import (
-    GroupedConvolution,
     GroupedGradient,
     GroupedSchedule,
+    InputGradient,
+    group_convolution,
     plan_grouped,
 )
 from demitasse.backends.kernels.igemm import PANEL, IgemmSchedule, plan_igemm
@@ -92,16 +93,10 @@ def conv_kernels(
     if op.after:
         return ConvKernels(engine, x, why=("other pads after the axes than before",))
     tuning = engine.tuning.as_set(wanted())
+    if op.group == x[1] > 1 and (engine.library is None or max(op.kernel) > 1):
+        return _depthwise_kernels(engine, op, x, y, tuning, followers, training=training)
     if max(op.kernel) == 1:
         return _general_kernels(engine, op, x, y, tuning, training=training)
-    if op.group == x[1] > 1 and not training:
-        try:
-            narrow = NARROW <= x[1] < tuning.width  # vectors no wider than there are channels
-            strips = plan_depthwise(op, x, y, replace(tuning, width=NARROW) if narrow else tuning)
-            joined = _joins(op, followers, tuning)
-            return DepthwiseKernels(engine, x, strips, joined=joined)
-        except Declined as declined:
-            return ConvKernels(engine, x, why=(str(declined),))
     groups = None
     if not training:
         with suppress(Declined):
@@ -123,6 +118,26 @@ def conv_kernels(
     except Declined as declined:
         why = tiled, str(declined)
     return _general_kernels(engine, op, x, y, tuning, why, training=training)
+
+
+def _depthwise_kernels(
+    engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning,
+    followers: Sequence[ops.Op], *, training: bool,
+) -> ConvKernels:  # fmt: skip
+    """Return the kernels of a convolution of each channel by itself."""
+    narrow = NARROW <= x[1] < tuning.width  # vectors no wider than there are channels
+    fitting = replace(tuning, width=NARROW) if narrow else tuning
+    why = "gradients, for which the library's code is faster"
+    try:
+        if not training:
+            strips = plan_depthwise(op, x, y, fitting)
+            return DepthwiseKernels(engine, x, strips, joined=_joins(op, followers, tuning))
+    except Declined as declined:
+        why = str(declined)
+    if engine.library is None:
+        with suppress(Declined):
+            return GroupedKernels(engine, x, plan_grouped(op, x, y, fitting))
+    return ConvKernels(engine, x, why=(why,))
 
 
 MOST_GROUPS, FEWEST_CHANNELS = 32, 8
@@ -479,11 +494,16 @@ class GroupedKernels(ConvKernels):
     gains_more = True
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
-        return None if pool else self._grouped(ConvCall, self.groups, operands)
+        if pool:
+            return None
+        groups = self.groups
+        return self._grouped(partial(group_convolution, groups, then=operands.then), operands)
 
     def data(self, operands: ConvOperands) -> ConvCall | None:
-        gradient = self.groups.input_gradient
-        return self._grouped(_GroupedDataCall, gradient, operands) if gradient else None
+        groups = self.groups
+        if not groups.shared:
+            return None
+        return self._grouped(lambda y, x: InputGradient(groups, x, y), operands)
 
     def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
         groups = self.groups
@@ -493,29 +513,28 @@ class GroupedKernels(ConvKernels):
             return None
 
         operands = replace(operands, source=source, dy=dy)
-        kernel = GroupedGradient(groups, x, y, bias=operands.bias is not None)
+        kernel = GroupedGradient(groups, x, y)
         return FilterGradientCall(
             self.engine, operands, groups.code, kernel, held=kernel.sums.nbytes
         )
 
     def _grouped(
-        self, call: type[ConvCall], groups: GroupedSchedule, operands: ConvOperands
+        self, make: Callable[[Images, Images], Any], operands: ConvOperands
     ) -> ConvCall | None:
+        groups = self.groups
         source, x = self._read_groups(groups, operands.source, operands.layouts)
         target, y = operands.target, _of_groups(groups, operands.target.layout)
         if x is None:
             return None
         if y is None:
-            alike = self._alike(x, groups.y)
+            alike = self._alike(x, target.layout.shape)
             target = OutputArg(target.role, target.blob, alike, diff=target.diff)
             y = _of_groups(groups, alike)
         if y is None:
             return None
 
         operands = replace(operands, source=source, target=target)
-
-        make = partial(GroupedConvolution, groups, x, y, operands.then)
-        return call(self.engine, operands, groups.code, make)
+        return ConvCall(self.engine, operands, groups.code, partial(make, x, y))
 
     def _read_groups(
         self, groups: GroupedSchedule, argument: InputArg, layouts: Layouts
@@ -539,13 +558,6 @@ class GroupedKernels(ConvKernels):
         if images.block == images.shape[1]:
             return self.engine.innermost_layout(shape, 1)
         return channel_blocks(self.engine, shape, images.block)
-
-
-class _GroupedDataCall(ConvCall):
-    """The gradient of another convolution's input, whose weights it takes."""
-
-    def _take(self, weights: np.ndarray) -> None:
-        self.kernel.update(weights, backward=True)
 
 
 def _of_groups(groups: GroupedSchedule, layout: Layout) -> Images | None:
