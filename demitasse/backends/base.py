@@ -196,8 +196,13 @@ class Backend(ABC):
         """Write the elements in ``private`` to ``target``, from one layout to another."""
         raise NotImplementedError(there)
 
-    storages: ClassVar[tuple[Stored, ...]] = ("float",)
-    """Storage dtypes that the device side of a float32 memory may have."""
+    @property
+    def storages(self) -> tuple[Stored, ...]:
+        """Storages of nets that the device supports: "float", and those of 16 bits."""
+        return ("float",)
+
+    trains_narrow: ClassVar[bool] = False
+    """True if nets of phase TRAIN may be stored in 16 bits, too."""
 
     def narrow(self, array: Array, storage: str, out: Array | None = None) -> Array:
         """Return float32 values in 16 bits, rounded to the nearest; or write them to ``out``.

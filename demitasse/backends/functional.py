@@ -26,10 +26,9 @@ class FunctionalBackend(Backend):
     queues = False
     records_arrays = False
     lowerings: ClassVar[Lowerings] = {}
-    storages = ("float",)
     updates = recorder = connector = None
     joins_in_place = False
-    view = Backend.view
+    view, storages = Backend.view, Backend.storages
 
     def guard(self, array: Array) -> Array:
         return array

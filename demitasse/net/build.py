@@ -105,7 +105,7 @@ def resolve_dtype(dtype: str, storage: Stored | None) -> tuple[str, Stored | Non
     return (dtype, storage) if wanted is None else ("float32", wanted)
 
 
-def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored:
+def choose_storage(storage: Stored | None, device: Device, dtype: str, phase: str) -> Stored:
     """Return the storage of values on the device; None asks the settings (ConfigError)."""
 
     def fault(code: ErrorCode, message: str, **details: Any) -> ConfigError:
@@ -117,8 +117,18 @@ def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored
         raise fault(ErrorCode.UNKNOWN, message)
     asked = "" if storage is not None else f" ({settings.where('gpu_storage_dtype')})"
     if chosen not in device.backend.storages:
-        message = f"storage {chosen!r}{asked} is for GPUs; {device} supports 'float' only"
+        has = ", ".join(device.backend.storages)
+        message = (
+            f"got storage {chosen!r}{asked}, expected one that {device} has: {has}; GPUs have all, "
+            "cpu also bfloat16 where the processor has AVX512_BF16 and kernels are compiled"
+        )
         raise fault(ErrorCode.UNSUPPORTED, message)
+    if chosen != "float" and phase == "TRAIN" and not device.backend.trains_narrow:
+        message = (
+            f"storage {chosen!r}{asked} of {device} is for nets of phase TEST; train with storage "
+            "'float'"
+        )
+        raise fault(ErrorCode.UNSUPPORTED, message, phase=phase)
     if chosen != "float" and dtype != "float32":
         message = f"storage {chosen!r}{asked} is for nets of float32; got dtype {dtype}"
         raise fault(ErrorCode.CONFLICT, message, dtype=dtype)

@@ -79,7 +79,8 @@ class Net:
         rank: Index of this data-parallel worker, below ``world_size``.
         world_size: Number of data-parallel workers.
         storage: Storage of blobs and weights on a GPU: "float", or "half" or "bfloat16" with 16
-            bits; None asks the configuration.
+            bits; None asks the configuration. On ``cpu``, "bfloat16" in phase TEST is the format of
+            weights and of the factors of products; blobs and sums are float32.
         force_backward: Whether ``backward`` computes the gradients of all blobs, also of inputs,
             and from outputs without a loss; None takes the file's field.
         verify: Whether to compare every Step of a pass with portable code on the same inputs, for
@@ -151,7 +152,7 @@ class Net:
             base_dir=None if base_dir is None else Path(base_dir),
             rank=rank,
             world_size=world_size,
-            storage=choose_storage(storage, chosen, dtype),
+            storage=choose_storage(storage, chosen, dtype, named_phase),
             python_layers=settings.get("python_layers"),
             pass_counter=PassCounter(),
         )

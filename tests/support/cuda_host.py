@@ -188,7 +188,7 @@ class HostCudaBackend(Backend):
     name = "host-cuda"
     queues = True
     lowerings: ClassVar[Lowerings] = CupyBackend.lowerings
-    storages = CupyBackend.storages
+    storages, trains_narrow = CupyBackend.storages, CupyBackend.trains_narrow
     xp = np
     array_device = "cpu"
 

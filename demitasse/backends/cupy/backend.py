@@ -53,7 +53,12 @@ class CupyBackend(Backend):
     records_arrays: ClassVar[bool] = True
     default_index = "0"
     lowerings: ClassVar[Lowerings] = LOWERINGS
-    storages: ClassVar[tuple[Stored, ...]] = STORAGES
+
+    trains_narrow: ClassVar[bool] = True
+
+    @property
+    def storages(self) -> tuple[Stored, ...]:
+        return STORAGES
 
     def __init__(self, index: str = "") -> None:
         super().__init__(index or self.default_index)

@@ -40,6 +40,7 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.products import ROWS, multiply
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import decline_if
+from demitasse.backends.storage import narrowed
 
 PANEL = 2
 """Vectors of filters whose sums are in registers at a time."""
@@ -64,8 +65,9 @@ WIDEST_IN_PLACE = 512
 NEON = 4
 """Floats of NEON's vectors."""
 
-ENTRY_BYTES = 5 * INT
-"""Bytes of a window in the list: address of the image, row, column, addresses of the sums."""
+ENTRY_BYTES = 6 * INT
+"""Bytes of a window in the list: address of the image, row, column, addresses of the sums, and of
+numbers that are added to them."""
 
 UNROLLED = 4
 """Steps of the innermost loop."""
@@ -160,12 +162,14 @@ class IgemmFields(ProductFields):
     """One offset for each channel of the output."""
     rectifier: structs.Address
     """Numbers of the epilogue: the slope of negative sums, or the limits."""
+    added: structs.OptionalAddress
+    """Images that are added to the sums; they lie as those of the output."""
 
 
 @IgemmFields.kernel("igemm")
 def _kernel(
     k: Kernel, f: IgemmFields, rows: int, *, in_place: bool, summed: bool, normed: bool,
-    limited: bool,
+    limited: bool, adds: bool, bf16: bool,
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``."""
     panel_bytes = PANEL * k.vector_bytes
@@ -189,12 +193,13 @@ def _kernel(
             count = minimum(stop, last - first) - start
             tiles = (count + (rows - 1)) // rows
             if not in_place:
-                list_windows(k, f, origin, count, entries, padded, nowhere)
+                added = f.added if adds else None
+                list_windows(k, f, origin, count, entries, padded, nowhere, added)
             with k.loop(f.block_count) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
-                length = copied[1] * copied[3]
+                length = copied[1] * ((copied[3] + 1) // 2 if bf16 else copied[3])
                 if not in_place:
-                    copy_windows(k, f, copied, entries, buffer, tiles * rows, norm)
+                    copy_windows(k, f, copied, entries, buffer, tiles * rows, norm, bf16=bf16)
                 final = block.i > f.block_count - 2
                 begin_filters = f.filters + (term * f.panels + panel * length) * panel_bytes
                 with k.loop(behind, panel, words=[begin_filters]) as one:
@@ -218,16 +223,23 @@ def _kernel(
                                 k.load_word(listed + ENTRY_BYTES * i) + choose(whole, place, 0)
                                 for i in range(rows)
                             ]
+                        others = [
+                            k.load_word(entries + (row + i) * ENTRY_BYTES + 5 * INT) + place
+                            for i in range(rows if adds else 0)
+                        ]
                         numbers = _row_places(k, x_bytes if in_place else None, rows)
                         sums, tile.words = _multiply(
-                            k, source, numbers, filters, length, tile.words
+                            k, source, numbers, filters, length, tile.words, bf16
                         )
                         before = block.i > 0 if summed else None
-                        _write(k, f, sums, targets, before, final & whole, place, limited=limited)
+                        _write(
+                            k, f, sums, targets, others, before, final & whole, place,
+                            limited=limited,
+                        )  # fmt: skip
                     one.words = [filters + length * panel_bytes]
             with k.when((behind > f.whole) & (f.rest > 0)):
                 evenly = f.y.at + origin * y_bytes if in_place else None
-                _write_padded(k, f, evenly, entries, padded, count, limited=limited)
+                _write_padded(k, f, evenly, entries, padded, count, limited=limited, adds=adds)
 
 
 def list_windows(
@@ -238,10 +250,11 @@ def list_windows(
     entries: Word,
     padded: Word,
     nowhere: Word,
+    added: Word | None = None,
 ) -> None:
     """Write the entries of ``count`` windows; those behind them have the place of the last.
 
-    Sums of the windows behind are written to ``nowhere``.
+    Sums of the windows behind are written to ``nowhere``; any numbers are ``added`` to them.
     """
     each = f.y.rows * f.y.columns
     image, place = origin // each, origin % each
@@ -254,6 +267,8 @@ def list_windows(
             choose(one.i < count, f.y.at + y * FLOAT, nowhere),
             padded + one.i * (PANEL * k.vector_bytes),
         ]  # fmt: skip
+        if added is not None:
+            entry.append(choose(one.i < count, added + y * FLOAT, nowhere))
         for i, word in enumerate(entry):
             k.store_word(word, entries + one.i * ENTRY_BYTES + i * INT)
         column = column + choose(one.i + 1 < count, 1, 0)
@@ -265,7 +280,7 @@ def list_windows(
 
 def copy_windows(
     k: Kernel, f: ProductFields, copied: Sequence[Word], entries: Word, buffer: Word, rows: Word,
-    normed: tuple[Word, Word] | None = None,
+    normed: tuple[Word, Word] | None = None, *, bf16: bool = False,
 ) -> None:  # fmt: skip
     """Copy some channels of some taps, ``copied``, of the windows in the list."""
     tap, taps, channel, channels = copied
@@ -280,8 +295,13 @@ def copy_windows(
         if normed is not None:
             factor, shift = (k.load(one + begin + at) for one in normed)
             value = rectified(fma(value, factor, shift), zero)
-        k.store(value, target + at)
+        store(value, target + by_size(at))
 
+    def by_size(at: Word) -> Word:
+        """Return the bytes of copied floats."""
+        return at // 2 if bf16 else at
+
+    store = k.store_bfloat if bf16 else k.store
     with k.loop(taps, words=[f.taps + tap * (2 * INT), buffer]) as one:
         at, into = one.words
         down, right = k.load_words(at, 2)
@@ -298,9 +318,12 @@ def copy_windows(
             with k.loop(vectors, middle, k.vector_bytes) as vector:
                 copy(source, target, minimum(vector.i, end - k.vector_bytes))
             with k.loop(choose(vectors > 0, 0, end), 0, FLOAT) as number:
-                k.store(k.load_float(source + number.i), target + number.i)
+                store(k.load_float(source + number.i), target + by_size(number.i))
+            if bf16:
+                k.store_half(k.word(0), target + by_size(end))
             window.words = [entry + ENTRY_BYTES, target + ROW_BYTES]
-        one.words = [at + 2 * INT, into + end]
+        pairs = (channels + 1) // 2 if bf16 else channels
+        one.words = [at + 2 * INT, into + pairs * FLOAT]
 
 
 def _row_places(k: Kernel, row_bytes: Word | None, rows: int) -> list[Word | int]:
@@ -317,7 +340,7 @@ def _row_places(k: Kernel, row_bytes: Word | None, rows: int) -> list[Word | int
 
 def _multiply(
     k: Kernel, source: Word, places: Sequence[Word | int], filters: Word, length: Word,
-    following: list[Word],
+    following: list[Word], bf16: bool = False,
 ) -> tuple[list[Vector], list[Word]]:  # fmt: skip
     """Return the sums of rows, row after row, and the next address that is to be prefetched."""
     panel_bytes = PANEL * k.vector_bytes
@@ -335,7 +358,8 @@ def _multiply(
             for step in range(count):
                 right = loop.i + panel_bytes * step
                 columns = [k.load(right + k.vector_bytes * j) for j in range(PANEL)]
-                multiply(k, totals, [left + place + FLOAT * step for place in places], columns)
+                lefts = [left + place + FLOAT * step for place in places]
+                multiply(k, totals, lefts, columns, bf16=bf16)
             loop.words = [left + FLOAT * count, ahead]
         return loop.vectors, loop.words
 
@@ -347,9 +371,13 @@ def _multiply(
 
 def _write(
     k: Kernel, f: IgemmFields, sums: Sequence[Vector], targets: Sequence[Word],
-    before: Condition | None, finished: Condition, place: Word, *, limited: bool,
+    others: Sequence[Word], before: Condition | None, finished: Condition, place: Word, *,
+    limited: bool,
 ) -> None:  # fmt: skip
-    """Write sums, or add them to those ``before``; where they are finished, after the epilogue."""
+    """Write sums, or add them to those ``before``; where they are finished, after the epilogue.
+
+    Numbers at the addresses of ``others`` are added to finished sums.
+    """
     stores = [target + k.vector_bytes * j for target in targets for j in range(PANEL)]
     if before is not None:
         sums = [
@@ -361,7 +389,10 @@ def _write(
         offsets = [k.load(f.offsets + place + k.vector_bytes * j) for j in range(PANEL)]
         then = rectifying(k, f.rectifier, None, limited=limited)
         for i, (total, store) in enumerate(zip(sums, stores, strict=True)):
-            k.store(then(total + offsets[i % PANEL]), store)
+            result = total + offsets[i % PANEL]
+            if others:
+                result += k.load(others[i // PANEL] + k.vector_bytes * (i % PANEL))
+            k.store(then(result), store)
         case(0)
         for total, store in zip(sums, stores, strict=True):
             k.store(total, store)
@@ -369,7 +400,7 @@ def _write(
 
 def _write_padded(
     k: Kernel, f: IgemmFields, evenly: Word | None, entries: Word, padded: Word, count: Word,
-    *, limited: bool,
+    *, limited: bool, adds: bool,
 ) -> None:  # fmt: skip
     """Write the sums of the padded panel; pixels lie ``evenly`` from an address, or are listed."""
     panel_bytes = PANEL * k.vector_bytes
@@ -382,8 +413,11 @@ def _write_padded(
         for j in range(PANEL):
             some, at = k.lane_mask(f.rest - k.width * j), begin + k.vector_bytes * j
             total = k.load(padded + one.i * panel_bytes + k.vector_bytes * j)
-            offset = k.masked_load(f.offsets + at, some)
-            k.masked_store(then(total + offset), target + at, some)
+            total += k.masked_load(f.offsets + at, some)
+            if adds:
+                other = k.load_word(entries + one.i * ENTRY_BYTES + 5 * INT)
+                total += k.masked_load(other + at, some)
+            k.masked_store(then(total), target + at, some)
 
 
 @dataclass(frozen=True)
@@ -397,6 +431,7 @@ class IgemmSchedule(TunedKernel):
         filters: Channels of the output, in a group.
         pixels: Pixels of all outputs.
         normed: Whether pixels are normalised and rectified on the way.
+        adds: Whether images are added to the sums.
     """
 
     kernel = "igemm"
@@ -408,6 +443,20 @@ class IgemmSchedule(TunedKernel):
     pixels: int
     tuning: Tuning
     normed: bool = False
+    adds: bool = False
+
+    @property
+    def code(self) -> str:
+        return super().code + ("_bf16" if self.tuning.bf16 else "")
+
+    @property
+    def each(self) -> int:
+        """Channels of a term: two of bfloat16 are in the place of a float."""
+        return 2 if self.tuning.bf16 else 1
+
+    def terms(self, taps: int, channels: int) -> int:
+        """Return the terms of a window's sum."""
+        return taps * -(-channels // self.each)
 
     @property
     def panels(self) -> int:
@@ -436,7 +485,7 @@ class IgemmSchedule(TunedKernel):
     def rows_of(self, count: int) -> int:
         """Return the rows of a tile: many, few of ``count`` in vain; a row more for the filters."""
         most = ROWS[self.width][PANEL]
-        return min(range(most, most // 2, -1), key=lambda rows: -(-count // rows) * (rows + 1))
+        return min(range(most, 0, -1), key=lambda rows: -(-count // rows) * (rows + 1))
 
     @cached_property
     def rows(self) -> int:
@@ -461,6 +510,7 @@ class IgemmSchedule(TunedKernel):
         """
         return (
             self.width > NEON
+            and not (self.tuning.bf16 or self.adds)
             and self.taps == ((0, 0),)
             and self.step == (1, 1)
             and not self.normed
@@ -475,24 +525,25 @@ class IgemmSchedule(TunedKernel):
         taps, channels = len(self.taps), self.channels
         if in_place or not taps:
             return [(0, taps, 0, channels, 0)]
-        if channels <= LENGTH:
-            each = math.ceil(taps / math.ceil(taps / (LENGTH // channels)))
+        if (one := self.terms(1, channels)) <= LENGTH:
+            each = math.ceil(taps / math.ceil(taps / (LENGTH // one)))
             return [
-                (tap, min(each, taps - tap), 0, channels, tap * channels)
+                (tap, min(each, taps - tap), 0, channels, self.terms(tap, channels))
                 for tap in range(0, taps, each)
             ]
-        each = -(-channels // -(-channels // LENGTH))
+        each = -(-channels // -(-one // LENGTH))
         each = -(-each // WHOLE) * WHOLE
         return [
-            (tap, 1, at, min(each, channels - at), tap * channels + at)
+            (tap, 1, at, min(each, channels - at), self.terms(tap, channels) + at // self.each)
             for tap in range(taps)
             for at in range(0, channels, each)
         ]
 
 
 def plan_igemm(
-    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, normed: bool = False
-) -> IgemmSchedule:
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, normed: bool = False,
+    adds: bool = False,
+) -> IgemmSchedule:  # fmt: skip
     """Return the schedule of a convolution; shapes are (N, C, H, W).
 
     Raises:
@@ -510,7 +561,20 @@ def plan_igemm(
     pixels = y[0] * y[2] * y[3]
     channels, filters = x[1] // op.group, y[1] // op.group
     down, right = op.stride
-    return IgemmSchedule(taps, (down, right), channels, filters, pixels, tuning, normed)
+    return IgemmSchedule(taps, (down, right), channels, filters, pixels, tuning, normed, adds)
+
+
+def _pairs(filters: np.ndarray) -> np.ndarray:
+    """Return filters rounded to bfloat16, two terms in each float.
+
+    Shapes: (taps, C, M) -> (taps, ceil(C / 2), M).
+    """
+    taps, channels, m = filters.shape
+    lower, upper = np.zeros((2, taps, -(-channels // 2), m), np.uint32)
+    lower[...] = narrowed(filters[:, ::2], "bfloat16")
+    upper[:, : channels // 2] = narrowed(filters[:, 1::2], "bfloat16")
+    both: np.ndarray = lower | upper << 16
+    return both.view(np.float32)
 
 
 class ImplicitGemm:
@@ -538,9 +602,10 @@ class ImplicitGemm:
         self._blocks = schedule.blocks(in_place=in_place)
         self._kernel = _kernel(
             schedule.width, rows, in_place=in_place, summed=len(self._blocks) > 1,
-            normed=normed is not None, limited=then.limited,
+            normed=normed is not None, limited=then.limited, adds=schedule.adds,
+            bf16=schedule.tuning.bf16,
         )  # fmt: skip
-        terms = len(schedule.taps) * schedule.channels
+        terms = schedule.terms(len(schedule.taps), schedule.channels)
         self.size = schedule.panels * terms * PANEL * schedule.width
         most, panel = MOST_ROWS // rows * rows, PANEL * schedule.width
         values, self.scratch_size = product_values(schedule, self._blocks, x, most, panel)
@@ -569,11 +634,12 @@ class ImplicitGemm:
         m, whole = schedule.filters, schedule.filters // panel
         by_filter = weights.reshape(m, schedule.channels, -1)
         for tap, taps, channel, channels, term in self._blocks:
-            terms = taps * channels
+            terms = schedule.terms(taps, channels)
             begin, end = (at * schedule.panels * panel for at in (term, term + terms))
             block = filters[begin:end].reshape(schedule.panels, terms, panel)
             part = by_filter[:, channel : channel + channels, tap : tap + taps]
-            rows = part.transpose(2, 1, 0).reshape(terms, m)
+            by_tap = part.transpose(2, 1, 0)
+            rows = (_pairs(by_tap) if schedule.tuning.bf16 else by_tap).reshape(terms, m)
             block[:whole] = rows[:, : whole * panel].reshape(terms, whole, panel).swapaxes(0, 1)
             if m % panel:
                 block[whole, :, : m % panel] = rows[:, whole * panel :]
@@ -585,9 +651,15 @@ class ImplicitGemm:
         filters: np.ndarray,
         offsets: np.ndarray | None,
         scratch: np.ndarray,
+        added: np.ndarray | None = None,
     ) -> None:
-        """Convolve, with one offset for each channel of the output; None for zeros."""
+        """Convolve, with one offset for each channel of the output; None for zeros.
+
+        ``added`` are images that lie as those of the output; they are added before the rectifier.
+        """
         offsets = self._none if offsets is None else offsets
-        each = {"x.at": source, "y.at": target, "filters": filters, "offsets": offsets}
+        each = {
+            "x.at": source, "y.at": target, "filters": filters, "offsets": offsets, "added": added,
+        }  # fmt: skip
         threads = self.schedule.tuning.threads
         self._arguments.run(self._kernel, threads, {**each, "scratch": scratch})

@@ -90,12 +90,14 @@ class IgemmConvolution:
         target: np.ndarray,
         offsets: np.ndarray | None,
         scratch: np.ndarray,
+        added: np.ndarray | None = None,
     ) -> None:
         """Convolve, with one offset for each channel of the target; None for zeros."""
         each = self.schedule.filters
         for part, filters in zip(self._parts, self._filters, strict=True):
             own = None if offsets is None else offsets[part.group * each :]
-            part.gemm(source[part.source :], target[part.target :], filters, own, scratch)
+            other = None if added is None else added[part.target :]
+            part.gemm(source[part.source :], target[part.target :], filters, own, scratch, other)
 
 
 def _groups(schedule: IgemmSchedule, x: Images, y: Images) -> Iterator[tuple[Images, Images]]:

@@ -20,6 +20,7 @@ from demitasse.backends.kernels.language.words import (
     chunk,
     fma,
     minimum,
+    pair_fma,
 )
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
@@ -109,8 +110,9 @@ def _remainders(name: str) -> np.ndarray:
 
 
 def multiply(
-    k: Kernel, totals: list[Vector], numbers: Sequence[Word], columns: Sequence[Vector]
-) -> None:
+    k: Kernel, totals: list[Vector], numbers: Sequence[Word], columns: Sequence[Vector],
+    *, bf16: bool = False,
+) -> None:  # fmt: skip
     """Add to the totals, row by row, a number times each of the columns.
 
     Args:
@@ -118,12 +120,13 @@ def multiply(
         totals: The sums, which are replaced.
         numbers: The address of each row's number.
         columns: Vectors.
+        bf16: Whether numbers and elements of vectors are pairs of bfloat16.
     """
     for row, place_of_number in enumerate(numbers):
         number = k.broadcast(place_of_number)
         for j, column in enumerate(columns):
             place = row * len(columns) + j
-            totals[place] = fma(number, column, totals[place])
+            totals[place] = (pair_fma if bf16 else fma)(number, column, totals[place])
 
 
 def a_few_at_a_time(

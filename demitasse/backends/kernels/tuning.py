@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.language import status
+from demitasse.backends.kernels.language.target import has_bf16
 from demitasse.backends.step import decline_if
+from demitasse.backends.storage import Stored
 from demitasse.core.config import settings
 
 LOWERINGS = {
@@ -55,6 +57,7 @@ class Tuning:
             convolution; they stay in a core's second cache.
         cached_bytes: Images and outputs of a depthwise convolution, or the pixels of a pointwise
             convolution, up to which most of what it reads is still in a cache.
+        bf16: Whether convolutions and inner products multiply in bfloat16.
         without: Names of lowerings that are switched off; see ``LOWERINGS``.
         always: Names of lowerings that run wherever they are supported, whatever they cost.
     """
@@ -71,6 +74,7 @@ class Tuning:
     pixel_filter_bytes: int = 384 << 10
     noted_bytes: int = 128 << 10
     cached_bytes: int = 4 << 20
+    bf16: bool = False
     without: frozenset[str] = frozenset()
     always: frozenset[str] = frozenset()
 
@@ -88,13 +92,18 @@ class Tuning:
         decline_if(lowering in self.without, f"the lowering {lowering} is off")
         decline_if(not self.width, "no kernels are compiled at run time")
 
-    def as_set(self, threads: int) -> Tuning:
-        """Return this tuning for some threads, changed by the settings ``jit`` and ``winograd``."""
+    def as_set(self, threads: int, storage: Stored = "float") -> Tuning:
+        """Return this tuning for some threads, changed by the settings ``jit`` and ``winograd``.
+
+        Kernels multiply in bfloat16 for a net that is stored so, if the processor can.
+        """
         off = frozenset() if settings.get_often("winograd") else {"winograd"}
+        width = self.width if status().ready else 0
         return replace(
             self,
-            width=self.width if status().ready else 0,
+            width=width,
             threads=threads,
+            bf16=storage == "bfloat16" and has_bf16(width),
             without=self.without | off,
         )
 

@@ -22,6 +22,7 @@ from demitasse.backends.onednn.steps.fusion import fuse
 from demitasse.backends.onednn.threads import ready_threads, wanted
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
+from demitasse.backends.storage import Stored
 from demitasse.backends.updates import UpdateKernels
 from demitasse.core.config import settings
 
@@ -90,6 +91,12 @@ class OnednnBackend(NumpyBackend):
 
     def repack(self, private: np.ndarray, here: Any, target: np.ndarray, there: Any) -> None:
         self.engine.reorder(private, here, target, there)
+
+    @property
+    def storages(self) -> tuple[Stored, ...]:
+        # blobs stay float32; products are of bfloat16
+        bf16 = self.engine.tuning.as_set(wanted(), "bfloat16").bf16
+        return ("float", "bfloat16") if bf16 else ("float",)
 
     @property
     def joins_in_place(self) -> bool:

@@ -18,10 +18,14 @@ from demitasse.backends.kernels.igemm_convolution import (
     igemm_input_gradient,
 )
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language.target import has_bf16
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
+from demitasse.backends.storage import narrowed, widen_into
 
 THREADS = pytest.mark.parametrize("threads", [1, 2, 3, 7])
+
+BF16 = pytest.mark.skipif(not has_bf16(16), reason="the processor has no AVX512_BF16")
 
 WINDOWS = {
     "pixels": {},
@@ -79,21 +83,27 @@ class Case:
         self.x, self.y = Numbers(normal(*op.bottom), gap), Numbers(np.full(op.top, np.nan), gap)
         self.weights = normal(m, c // op.group, *op.kernel, seed=1)
         self.offsets, self.dy = normal(m, seed=4), Numbers(normal(*op.top, seed=5), gap)
-        self.normed = None
+        self.normed = self.added = None
 
     def normalise(self):
         c = self.op.bottom[1]
         self.normed = normal(c, seed=2), normal(c, seed=3)
 
+    def add(self):
+        gap = self.y.images.column_stride - self.op.top[1]
+        self.added = Numbers(normal(*self.op.top, seed=6), gap)
+
     def plan(self, tuning):
         return plan_igemm(
-            self.op, self.op.bottom, self.op.top, tuning, normed=self.normed is not None
-        )
+            self.op, self.op.bottom, self.op.top, tuning, normed=self.normed is not None,
+            adds=self.added is not None,
+        )  # fmt: skip
 
     def forward(self, tuning, then=NOTHING):
         run = igemm_forward(self.plan(tuning), self.x.images, self.y.images, self.normed, then)
         run.update(self.weights.reshape(-1))
-        run(self.x.memory, self.y.memory, self.offsets, scratch(run))
+        added = None if self.added is None else self.added.memory
+        run(self.x.memory, self.y.memory, self.offsets, scratch(run), added)
         self.y.expect_gaps()
         return self.y.values.copy()
 
@@ -116,13 +126,14 @@ class Case:
         found = np.lib.stride_tricks.as_strided(memory, shape, strides)
         return found.reshape(self.weights.shape), offsets
 
-    def taps(self):
+    def taps(self, read):
         """Yield each tap, and the values that it reads. Shape: (N, C, OH, OW)."""
         op = self.op
-        x = self.x.values.astype(float)
+        x = self.x.values
         if self.normed is not None:
             factors, shifts = (one[:, None, None] for one in self.normed)
             x = np.maximum(x * factors + shifts, 0)
+        x = read(x).astype(float)
         (top, left), (h, w) = op.pad, op.top[2:]
         room = [(0, 0), (0, 0), (top, top + op.stride[0]), (left, left + op.stride[1])]
         padded = np.pad(x, room)
@@ -134,29 +145,32 @@ class Case:
     def by_group(self, array, axis):
         return np.split(array.astype(float), self.op.group, axis)
 
-    def wanted(self, then=NOTHING):
+    def wanted(self, then=NOTHING, read=np.asarray):
+        """Return the outputs; windows and filters are rounded by ``read``."""
+        weights = read(self.weights)
         y = sum(
             np.concatenate(
                 [
                     np.einsum("mc,nchw->nmhw", w, x)
                     for w, x in zip(
-                        self.by_group(self.weights[..., i, j], 0),
+                        self.by_group(weights[..., i, j], 0),
                         self.by_group(part, 1),
                         strict=True,
                     )
                 ],
                 axis=1,
             )
-            for (i, j), _, part in self.taps()
+            for (i, j), _, part in self.taps(read)
         )
-        return rectified(then, y + self.offsets[:, None, None])
+        added = 0 if self.added is None else self.added.values
+        return rectified(then, y + self.offsets[:, None, None] + added)
 
     def wanted_gradients(self):
         op, dy = self.op, self.by_group(self.dy.values, 1)
         (top, left), (h, w) = op.pad, op.bottom[2:]
         dx = np.zeros((*op.bottom[:2], h + 2 * top + op.stride[0], w + 2 * left + op.stride[1]))
         dw = np.zeros(self.weights.shape)
-        for (i, j), (rows, columns), part in self.taps():
+        for (i, j), (rows, columns), part in self.taps(np.asarray):
             xs, ws = self.by_group(part, 1), self.by_group(self.weights[..., i, j], 0)
             dw[..., i, j] = np.concatenate(
                 [np.einsum("nmhw,nchw->mc", d, x) for d, x in zip(dy, xs, strict=True)]
@@ -321,3 +335,102 @@ def test_other_convolutions_are_declined():
     ):
         with expect_error(Declined):
             plan_igemm(other, other.bottom, other.top, tuning)
+
+
+@WIDTH
+@THEN
+@windows(["pixels", "3x3 with strides", "groups"])
+@pytest.mark.parametrize("filters", [12, 96])
+def test_images_are_added_before_rectifiers(filters, windows, then, width):
+    case = Case(2, 3 * width, filters, (9, 13), gap=5, **windows)
+    case.add()
+
+    expect_close(case.forward(Tuning(width, 2), then), case.wanted(then))
+
+
+# -- bfloat16 ----------------------------------------------------------------------------------
+
+
+def bfloat16(values):
+    """Values rounded to bfloat16, in float32."""
+    wide = np.empty(np.shape(values), np.float32)
+    widen_into(narrowed(np.asarray(values, np.float32), "bfloat16"), "bfloat16", wide)
+    return wide
+
+
+def in_bf16(threads=1):
+    return Tuning(16, threads, bf16=True)
+
+
+@BF16
+@THREADS
+@windows()
+@pytest.mark.parametrize("adds", [False, True])
+def test_products_of_bfloat16_are_summed_in_float32(adds, windows, threads):
+    case = Case(2, 6 * 21, 6 * 19, (9, 8), **windows)
+    if adds:
+        case.add()
+
+    expect_close(case.forward(in_bf16(threads), RELU), case.wanted(RELU, bfloat16))
+
+
+@BF16
+@windows(["pixels", "3x3 with strides"])
+@pytest.mark.parametrize("channels", [1, 2, 3, 7, 15, 16, 33, 2 * LENGTH, 2 * LENGTH + 1, 2100])
+@pytest.mark.parametrize("filters", [1, 31, 33, 64])
+def test_any_number_of_channels_is_in_pairs_of_bfloat16(filters, channels, windows):
+    case = Case(1, channels, filters, (5, 7), gap=5, **windows)
+
+    expect_close(case.forward(in_bf16(2)), case.wanted(read=bfloat16))
+
+
+@BF16
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (14, 1), (13, 29)], ids=str)
+def test_pixels_are_normalised_before_they_are_rounded(size):
+    case = Case(3, 20, 24, size)
+    case.normalise()
+
+    # a product and a sum, rounded once here, may round to another neighbour in bfloat16
+    got, want = case.forward(in_bf16(3)), case.wanted(read=bfloat16)
+    assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()
+
+
+@BF16
+def test_bfloat16_has_no_subnormal_numbers_and_keeps_the_others():
+    case = Case(1, 32, 32, (1, 5))
+    case.offsets[:] = 0
+    case.weights[...] = np.eye(32, dtype=np.float32)[..., None, None]
+    large, tiny = np.float32(3.4e38), np.float32(1e-39)
+    case.x.values[0, 0, 0] = [np.nan, np.inf, -np.inf, large, -large]
+    case.x.values[0, 1:, 0] = 0.0
+    case.x.values[0, 1, 0] = [1.0, -2.0, tiny, -tiny, 2.0**-126]
+
+    alone = Case(1, 32, 32, (1, 5))
+    alone.offsets[:], alone.weights[...] = 0, case.weights
+    alone.x.values[0, 0, 0] = case.x.values[0, 1, 0]
+    alone.x.values[0, 1:, 0] = 0.0
+
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(
+            case.forward(in_bf16())[0, 0, 0], [np.nan, np.inf, -np.inf, np.inf, -np.inf]
+        )
+    np.testing.assert_array_equal(alone.forward(in_bf16())[0, 0, 0], [1, -2, 0, 0, 2.0**-126])
+
+
+@BF16
+@windows(["pixels", "3x3 with strides"])
+def test_threads_change_no_bits_of_bfloat16(windows):
+    case = Case(2, 48, 96, (9, 7), **windows)
+
+    one, *others = (case.forward(in_bf16(threads)) for threads in (1, 2, 3, 8, 64))
+
+    for other in others:
+        np.testing.assert_array_equal(one, other)
+
+
+@BF16
+def test_the_code_is_named_after_its_instructions():
+    case = Case(1, 32, 32, (4, 5))
+
+    assert case.plan(in_bf16()).code == "igemm llvm:avx512_bf16"
+    assert case.plan(Tuning(16)).code == "igemm llvm:avx512"

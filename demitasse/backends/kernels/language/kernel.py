@@ -9,6 +9,7 @@ from typing import Any
 from demitasse.backends.kernels.language.llvm import ir
 from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.words import (
+    BFLOAT,
     FLOAT,
     HALF,
     INT,
@@ -146,6 +147,11 @@ class Kernel(Routine):
     def store(self, value: Vector | Float, address: Word) -> None:
         """Write a vector or a float to an address."""
         self._store(value.llvm, address, FLOAT)
+
+    def store_bfloat(self, value: Vector | Float, address: Word) -> None:
+        """Write a vector or a float, rounded to bfloat16, to an address."""
+        kind = ir.VectorType(BFLOAT, self.width) if isinstance(value, Vector) else BFLOAT
+        self._store(self._b.fptrunc(value.llvm, kind), address, HALF)
 
     def store_nontemporal(self, value: Vector, address: Word) -> None:
         """Write a vector to an aligned address without filling the caches.

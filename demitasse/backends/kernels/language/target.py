@@ -139,8 +139,14 @@ def processor_signature() -> tuple[str, ...] | None:
     return tuple(fields.get(name, "") for name in ARCHITECTURES[machine].code_fields)
 
 
+WIDE = 16
+"""Floats of a vector of AVX-512."""
+
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 """Instruction sets of vectors of 16 floats, as oneDNN requires them."""
+
+BF16 = "avx512_bf16", "avx512bf16"
+"""Names of the instructions that multiply pairs of bfloat16, of Linux and of LLVM."""
 
 MOST = "ONEDNN_MAX_CPU_ISA"
 """Environment variable of oneDNN: the name of the widest instruction set that may be used."""
@@ -162,5 +168,15 @@ def vector_width() -> int:
         return 0
     if machine == AARCH64:
         return 4
-    wide = 16 if has >= AVX512 else 8
+    wide = WIDE if has >= AVX512 else 8
     return min(wide, NARROWER.get(os.environ.get(MOST, "").upper().partition("_")[0], wide))
+
+
+WITHOUT_BF16 = {"AVX512_CORE", "AVX512_CORE_VNNI"}
+"""Instruction sets of oneDNN's environment variable that have vectors of 16 floats, without it."""
+
+
+def has_bf16(width: int) -> bool:
+    """Return whether kernels for vectors of ``width`` floats may multiply pairs of bfloat16."""
+    allowed = os.environ.get(MOST, "").upper() not in WITHOUT_BF16
+    return width == WIDE and allowed and bool(processor_features().intersection(BF16))

@@ -19,6 +19,16 @@ FLOAT, INT, HALF = 4, 8, 2
 WORD, NUMBER = ir.IntType(64), ir.FloatType()
 
 
+class BFloat(ir.Type):  # type: ignore[misc]
+    """LLVM's type of bfloat16, which llvmlite lacks."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+BFLOAT = BFloat()
+
+
 class SplatConstant(ir.Constant):  # type: ignore[misc]  # LLVM's package has no types
     """A vector of equal numbers, written in LLVM's short form."""
 
@@ -256,6 +266,15 @@ def fma(a: Vector, b: Vector, c: Vector) -> Vector:
     builder, kind = a.builder, a.llvm.type
     name = f"llvm.fma.v{kind.count}f32"
     return Vector(builder, call_function(builder, name, kind, a.llvm, b.llvm, c.llvm))
+
+
+def pair_fma(a: Vector, b: Vector, c: Vector) -> Vector:
+    """Return c + a0 * b0 + a1 * b1 for pairs of bfloat16 in the place of each float of a and b."""
+    builder, kind = a.builder, a.llvm.type
+    pairs = ir.VectorType(BFLOAT, 2 * kind.count)
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * kind.count}"
+    operands = (builder.bitcast(one.llvm, pairs) for one in (a, b))
+    return Vector(builder, call_function(builder, name, kind, c.llvm, *operands))
 
 
 def root(vector: Vector) -> Vector:

@@ -211,6 +211,7 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         Declined: They are others, or it would not be faster.
     """
     tuning.require("separable")
+    decline_if(tuning.bf16, "products of pixels in bfloat16, by themselves")
     decline_if(
         depthwise.after or not pointwise.is_pointwise or len(pointwise.kernel) != 2,
         "a depthwise convolution runs as one with windows of one pixel in one group",

@@ -231,6 +231,9 @@ START_COST, TRAINING_START_COST = 5e5, 1e6
 DEFINITION_COST, FEW_CHANNELS_COST = 1.2, 7.0
 """An operation of the definition; and that divided by the number of channels is added."""
 
+BF16_COST = 0.5
+"""An operation of the definition in bfloat16, as a multiple of one in float32."""
+
 MEASURED_WIDTH = 8
 """Vector width of the cost model. With wider vectors, memory and threads cost more operations."""
 
@@ -253,7 +256,8 @@ def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
     area = tiling.images * math.prod(tiling.output)
     weights = filters / tiling.positions * tiling.filtering.taps
     few = min(tiling.channels, tiling.filters) / tiling.groups
-    return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * area * weights
+    each = BF16_COST if tiling.tuning.bf16 else 1.0
+    return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * each * area * weights
 
 
 POOLED = (2, 2)

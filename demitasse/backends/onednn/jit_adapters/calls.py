@@ -30,6 +30,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.step import op_title
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Layouts, LayoutUse, Memory, Operand
+from demitasse.backends.storage import Stored
 
 IMAGE_AXES = 4
 
@@ -78,9 +79,9 @@ def images_in_vectors(layout: Layout, width: int) -> Images | None:
     return images if images is not None and images.fits(width) else None
 
 
-def kernel_tuning(engine: Engine, lowering: str = "") -> Tuning:
-    """Return the tuning of our kernels, by the settings."""
-    tuning = engine.tuning.as_set(wanted())
+def kernel_tuning(engine: Engine, lowering: str = "", storage: Stored = "float") -> Tuning:
+    """Return the tuning of our kernels, by the settings and the storage of a net's values."""
+    tuning = engine.tuning.as_set(wanted(), storage)
     tuning.require(lowering)
     return tuning
 
@@ -226,7 +227,8 @@ class ConvCall(KernelCall):
     ) -> None:
         self.operands, self._make, self._uses = operands, make, uses
         self._weights, self._slopes = _Follower(self._take), _Follower(self._take_slopes)
-        super().__init__(engine, (operands.source, operands.target), code)
+        added = (operands.added,) if operands.added else ()
+        super().__init__(engine, (operands.source, *added, operands.target), code)
 
     @cached_property
     def kernel(self) -> Any:
@@ -252,7 +254,9 @@ class ConvCall(KernelCall):
     def __call__(self) -> None:
         source, target = self.operands.source.array(), self.operands.target.array()
         self._follow()
-        self.kernel(source, target, self.operands.offsets(), *self.scratch())
+        added = self.operands.added
+        more = {} if added is None else {"added": added.array()}
+        self.kernel(source, target, self.operands.offsets(), *self.scratch(), **more)
 
     def _follow(self) -> None:
         """Pass changed parameters to the kernel."""
@@ -322,6 +326,7 @@ class ConvOperands:
         bias: One offset per channel of the output, an argument or an array; None for none.
         slopes: One slope for each channel of the output, for negative values; None for none.
         external_weights: True if ``Folded`` supplies the filters.
+        added: A blob that is added before the rectifier, in the target's layout; None for none.
     """
 
     source: InputArg
@@ -332,6 +337,7 @@ class ConvOperands:
     then: Rectifier = NOTHING
     slopes: InputArg | None = None
     external_weights: bool = False
+    added: InputArg | None = None
 
     def offsets(self) -> np.ndarray | None:
         """Return the offsets as they are now."""
@@ -375,6 +381,7 @@ class ConvKernels:
             library's code.
         takes_slopes: Whether slopes of channels, for what is below 0, are no reason for the
             library's code.
+        adds: Whether our kernels add another blob to the sums.
     """
 
     engine: Engine
@@ -386,6 +393,7 @@ class ConvKernels:
     trains_channels_last = False
     gains_more = False
     takes_slopes = True
+    adds = False
 
     def within(self, x: Layout, y: Layout) -> ConvKernels:
         """Return the kernels that read and write images in these layouts."""

@@ -69,6 +69,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Layouts, LayoutUse
+from demitasse.backends.storage import Stored
 
 NARROW = 8
 """Floats of the narrowest vectors that kernels are made for."""
@@ -85,6 +86,7 @@ def conv_kernels(
     followers: Sequence[ops.Op] = (),
     *,
     training: bool,
+    storage: Stored = "float",
 ) -> ConvKernels:
     """Return the kernels that may run a convolution, whatever the layouts.
 
@@ -92,9 +94,11 @@ def conv_kernels(
     """
     if op.after:
         return ConvKernels(engine, x, why=("other pads after the axes than before",))
-    tuning = engine.tuning.as_set(wanted())
+    asked, c, m = engine.tuning.as_set(wanted(), storage), x[1] // op.group, y[1] // op.group
     if op.group == x[1] > 1 and (engine.library is None or max(op.kernel) > 1):
-        return _depthwise_kernels(engine, op, x, y, tuning, followers, training=training)
+        return _depthwise_kernels(engine, op, x, y, asked, followers, training=training)
+    # half of a panel of few filters is padding, and few channels are copied one by one
+    tuning = replace(asked, bf16=asked.bf16 and c >= asked.width < m and op.group <= MOST_GROUPS)
     if max(op.kernel) == 1:
         return _general_kernels(engine, op, x, y, tuning, training=training)
     groups = None
@@ -163,7 +167,8 @@ def _general_kernels(
 ) -> ConvKernels:
     """Return the kernels of any convolution: the library is better where it has code."""
     c, m = x[1] // op.group, y[1] // op.group
-    everywhere, pixels = engine.library is None, max(op.kernel) == 1 and not training
+    everywhere = engine.library is None or tuning.bf16
+    pixels = max(op.kernel) == 1 and not training
     if (everywhere or pixels) and op.group <= MOST_GROUPS and min(c, m) >= FEWEST_CHANNELS:
         with suppress(Declined):
             schedule = plan_igemm(op, x, y, tuning)
@@ -201,11 +206,21 @@ class IgemmKernels(ConvKernels):
     everywhere: bool = field(kw_only=True)
     takes_slopes = False
 
+    @property
+    def channels_last(self) -> bool:  # type: ignore[override]
+        """True if the library's code does not decide."""
+        return self.everywhere
+
+    @property
+    def adds(self) -> bool:  # type: ignore[override]
+        return self.schedule.tuning.bf16
+
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         images = self._images(operands.source, operands.target)
         if pool or images is None or not (self.everywhere or self._gains(operands)):
             return None
-        make = partial(igemm_forward, self.schedule, *images, None, operands.then)
+        schedule = replace(self.schedule, adds=operands.added is not None)
+        make = partial(igemm_forward, schedule, *images, None, operands.then)
         return ConvCall(self.engine, operands, self.schedule.code, make)
 
     def data(self, operands: ConvOperands) -> ConvCall | None:

@@ -26,6 +26,7 @@ from demitasse.backends.onednn.jit_adapters.calls import (
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.step import Declined, decline_if
+from demitasse.backends.storage import Stored
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.products import Then
@@ -39,13 +40,14 @@ def pointwise_call(
     factors: tuple[np.ndarray, np.ndarray],
     offsets: np.ndarray,
     then: Rectifier,
+    storage: Stored,
 ) -> tuple[KernelCall, Callable[[np.ndarray], None]]:
     """Return a call that normalises, rectifies and convolves pixels; and what takes its weights.
 
     ``factors`` are those of the input's channels, and their offsets; ``offsets`` are those of the
     output's channels. All may change between calls.
     """
-    tuning, shape = kernel_tuning(engine), source.layout.shape
+    tuning, shape = kernel_tuning(engine, storage=storage), source.layout.shape
     schedule = plan_igemm(op, shape, target.layout.shape, tuning, normed=True)
     always = "igemm" in tuning.always
     filter_bytes = schedule.channels * schedule.filters * FLOAT_BYTES
@@ -79,13 +81,14 @@ def separable_call(
     folded: tuple[Folded, Folded],
     then: tuple[Rectifier, Rectifier],
     other: InputArg | None,
+    storage: Stored,
 ) -> KernelCall:
     """Return a call of a depthwise convolution fused with a pointwise convolution.
 
     ``update`` of both ``folded`` is set. ``other`` has the target's layout, and is added to the
     second's sums before ``then``.
     """
-    blocks = plan_separable(*convolutions, kernel_tuning(engine))
+    blocks = plan_separable(*convolutions, kernel_tuning(engine, storage=storage))
     x, y = images_in_vectors(source.layout, blocks.strips.width), images_of(target.layout)
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 

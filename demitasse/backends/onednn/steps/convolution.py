@@ -142,7 +142,9 @@ class ConvStep(WindowStep[ops.Conv]):
         self.bias = engine.plain((self.maps[1],)) if op.bias else None
         self.images: tuple[Image, Image] = (engine.any, engine.any)
         ends = self.image, self.maps
-        self.kernels = conv_kernels(engine, op, *ends, at.followers, training=at.backward)
+        self.kernels = conv_kernels(
+            engine, op, *ends, at.followers, training=at.backward, storage=at.storage
+        )
         self.transposed = transposed_kernels(engine, op, *ends) if at.backward else None
 
     def prepare(self) -> None:
@@ -265,8 +267,10 @@ class ConvStep(WindowStep[ops.Conv]):
         message = "a sum after kernels of ours, which gain more than fusing the sum would"
         decline_if(self.kernels.gains_more and other is not None, message)
         jit_call = None
-        if other is None:
-            jit_call = self._jit_call(target, then, slopes=slopes, folded=folded, pool=pool)
+        if other is None or self.kernels.adds:
+            jit_call = self._jit_call(
+                target, then, other=other, slopes=slopes, folded=folded, pool=pool
+            )
         if jit_call is not None:
             return jit_call
         decline_if(pool is not None, "pooling after a convolution that our kernels do not run")
@@ -301,6 +305,7 @@ class ConvStep(WindowStep[ops.Conv]):
         target: Operand,
         then: ops.Activation | None = None,
         *,
+        other: Operand | None = None,
         slopes: Operand | None = None,
         folded: Folded | None = None,
         pool: PoolStep | None = None,
@@ -312,6 +317,8 @@ class ConvStep(WindowStep[ops.Conv]):
         """
         at, (x, _, y) = self.at, self.layouts
         y = self.aliased(target, pool.y if pool else y)
+        if other is not None and (y.channel_slice or other.data_memory is target.data_memory):
+            return None
         bias: InputArg | np.ndarray | None = folded.bias if folded else None
         if self.bias and not folded:
             bias = InputArg(Arg.BIAS, at.params[1], self.bias)
@@ -325,6 +332,7 @@ class ConvStep(WindowStep[ops.Conv]):
             then=rectifier_of(then),
             slopes=InputArg(Arg.SLOPE, slopes, channels) if slopes else None,
             external_weights=folded is not None,
+            added=InputArg(Arg.ADDED, other, y) if other else None,
         )
         made = self.kernels.forward(operands, pool.op if pool else None)
         if made is None:

@@ -70,6 +70,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
                 (weights[0].folded, weights[1].folded),
                 (rectifier_of(epilogues[0].then), rectifier_of(epilogues[1].then)),
                 other=None if other is None else InputArg(Arg.ADDED, other, y),
+                storage=at[0].storage,
             )
         ]
         self.kept_bytes = sum(one.folded.bias.nbytes for one in weights)
@@ -119,6 +120,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             (factors.factor, factors.offset),
             folded.bias,
             rectifier_of(epilogue.then),
+            at[0].storage,
         )
         self.forward_calls = [call]
         self.kept_bytes = factors.nbytes + folded.bias.nbytes
