@@ -79,8 +79,8 @@ class Net:
         rank: Index of this data-parallel worker, below ``world_size``.
         world_size: Number of data-parallel workers.
         storage: Storage of blobs and weights on a GPU: "float", or "half" or "bfloat16" with 16
-            bits; None asks the configuration. On ``cpu``, "bfloat16" in phase TEST is the format of
-            weights and of the factors of products; blobs and sums are float32.
+            bits; None asks the configuration. On ``cpu``, "bfloat16" in phase TEST multiplies in
+            bfloat16; blobs and sums are float32.
         force_backward: Whether ``backward`` computes the gradients of all blobs, also of inputs,
             and from outputs without a loss; None takes the file's field.
         verify: Whether to compare every Step of a pass with portable code on the same inputs, for
@@ -384,7 +384,7 @@ class Net:
             return
         from demitasse.net.verify import TOLERANCE, StepVerifier
 
-        tolerance = TOLERANCE if value is True else value
+        tolerance = TOLERANCE[self.storage] if value is True else value
         parts = self.structure, self._context, lambda: self.plan
         self.plan.observer = StepVerifier(*parts, tolerance)
 

@@ -5,7 +5,7 @@ to the reference; after it, the results of both are compared. Errors thus never 
 first difference names the Step that is wrong. A pass takes several times as long as otherwise.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.step import AnyStep
+from demitasse.backends.storage import Stored
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, ErrorCode, NetError
@@ -25,7 +26,8 @@ from demitasse.net.build import assemble
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan, PlannedLayer
 
-TOLERANCE = 1e-3  # largest difference of a result, relative to its largest value
+TOLERANCE: Mapping[Stored, float] = {"float": 1e-3, "half": 1e-2, "bfloat16": 3e-2}
+"""Largest difference of a result, relative to its largest value, by the storage of the net."""
 
 FORWARD_FLOOR, GRADIENT_FLOOR = 1e-6, 1e-3
 """Least scale of a result, relative to the largest input: smaller results are rounding errors."""
@@ -88,7 +90,7 @@ class StepVerifier:
         structure: Structure,
         context: LayerContext,
         plan: Callable[[], Plan],
-        tolerance: float = TOLERANCE,
+        tolerance: float = TOLERANCE["float"],
     ) -> None:
         self._structure, self._context, self._plan = structure, context, plan
         self._tolerance = tolerance

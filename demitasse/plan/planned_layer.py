@@ -133,7 +133,7 @@ class PlannedLayer:
             return True
         refused = self.step.refused
         choice = Choice(self.step, "; ".join((*refused, *self.step.declined)))
-        if self.binding.backward:
+        if self._has_backward:
             try:
                 self.step.prepare_backward()
             except Declined as declined:
@@ -233,6 +233,13 @@ class PlannedLayer:
     def _written(self, blob: Blob) -> PrivateLayout | None:
         return self._layouts.written(blob.data_memory, blob.shape)
 
+    @property
+    def _has_backward(self) -> bool:
+        """True if gradients are prepared; nets of phase TEST in 16 bits only run forward."""
+        layer = self.layer
+        forward_only = layer.context.storage != "float" and layer.phase == "TEST"
+        return self.binding.backward and not forward_only
+
     def _operands_key(self) -> Key:
         # a Step may refer to memories, so a blob with another memory is another operand
         blobs = (*self.binding.bottom, *self.binding.top, *self.layer.blobs)
@@ -254,7 +261,7 @@ class PlannedLayer:
                 layer.param_propagate_down(i) for i in range(len(layer.blobs))
             ),
             phase=layer.phase,
-            backward=binding.backward and (storage == "float" or layer.phase == "TRAIN"),
+            backward=self._has_backward,
             random_words=layer.random_words, draw=layer.draw, layouts=self._layouts,
             storage=storage, followers=tuple(followers),
         )  # fmt: skip

@@ -11,9 +11,9 @@ KINDS = ("data", "gradient", "parameter")
 FLOOR = 1e-6
 """Smallest scale: an array whose values are all smaller contains rounding errors alone."""
 
-RTOL = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
-"""Element type -> tolerance, relative to the largest value of an array. It allows for sums in
-another order in a net of some dozens of layers."""
+RTOL = {"bfloat16": 8e-2, "half": 1e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
+"""Element type, or storage in 16 bits -> tolerance, relative to the largest value of an array. It
+allows for sums in another order in a net of some dozens of layers."""
 
 TYPES = {
     "BatchNorm": 10.0,  # differences of large numbers, divided by a small one

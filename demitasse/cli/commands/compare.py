@@ -127,13 +127,19 @@ report_options = options.option_group(
 )
 @report_options
 @option("--seed", "Seed of weights, inputs and dropout.", int, 0)
+@option(
+    "--dtype",
+    "Element type of the net. Devices without bfloat16 or float16 compute in float32.",
+    ["float32", "float64", "bfloat16", "float16"], "float32",
+)  # fmt: skip
 @inputs_option
 @phase_option("TRAIN")
 @state_options
 @click.pass_context
 def consistency_command(
     ctx: click.Context, net: Path, devices: str, weights: list[str], steps: int, each_step: bool,
-    seed: int, inputs: Path | None, phase: str, state: dict[str, Any], report: ReportOptions,
+    seed: int, dtype: str, inputs: Path | None, phase: str, state: dict[str, Any],
+    report: ReportOptions,
 ) -> None:  # fmt: skip
     """Compare a net on several devices, layer by layer.
 
@@ -151,7 +157,7 @@ def consistency_command(
     phase = "TEST" if net.suffix == ONNX else phase
     if steps and phase != "TRAIN":
         fail("--steps needs a prototxt, and --phase TRAIN")
-    with open_net(net, phase, device=names[0], seed=seed, **state) as made:
+    with open_net(net, phase, device=names[0], seed=seed, dtype=dtype, **state) as made:
         load_weights_into(made, weights)
         arrays = _inputs(made, inputs, seed)
         found = compare(made, names, arrays)
@@ -166,7 +172,8 @@ def consistency_command(
         wrong = verify_steps(made, names, arrays, backward=backward) if each_step else []
         trained = compare_training(net, names, steps, prepare=prepare, seed=seed) if steps else []
         title = f"{made.name} ({net.name})" if made.name else net.name
-        result = ComparisonReport(title, found, trained, made.dtype, report.rtol, missing=wrong)
+        kind = made.dtype if made.storage == "float" else made.storage
+        result = ComparisonReport(title, found, trained, kind, report.rtol, missing=wrong)
     report.show(ctx, result)
 
 

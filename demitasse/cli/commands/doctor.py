@@ -56,6 +56,8 @@ def _doctor_text(found: dict[str, Any]) -> str:
     jit = f"none: {kernels['reason']}"
     if kernels["ready"]:
         jit = f"for {kernels['processor']}, cached in {kernels['folder'] or 'no folder'}"
+    lacking = kernels["reason"] or "the processor has no AVX512_BF16"
+    bf16 = "by AVX512_BF16" if kernels["bfloat16"] else f"no: {lacking}"
     cudnn_text = f"not used: {cudnn['reason']}"
     if cudnn["loaded"]:
         cudnn_text = "{version}, by its frontend {frontend}".format(**cudnn)
@@ -65,7 +67,7 @@ def _doctor_text(found: dict[str, Any]) -> str:
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),
         ("Python", found["python"]), ("platform", found["platform"]), ("cores", used),
         ("BLAS of numpy", f"{blas['name']} {blas['version']}, kernels: {blas['kernel'] or '?'}"),
-        *onednn_rows, ("JIT kernels", jit), ("cuDNN", cudnn_text),
+        *onednn_rows, ("JIT kernels", jit), ("bfloat16 on cpu", bf16), ("cuDNN", cudnn_text),
         ("MPI", found["mpi"] or "none (pip install 'demitasse[mpi]')"),
         ("GPU passes as one launch", f"{often} (setting cuda_graphs: {graphs})"),
     ]  # fmt: skip
@@ -137,6 +139,7 @@ def environment() -> dict[str, Any]:
 
     from demitasse.backends.kernels.language import folder
     from demitasse.backends.kernels.language import status as kernel_status
+    from demitasse.backends.kernels.language.target import has_bf16, vector_width
     from demitasse.backends.onednn import status as onednn_status
 
     kernels = kernel_status()
@@ -153,7 +156,11 @@ def environment() -> dict[str, Any]:
         "blas": blas(),
         "onednn": asdict(onednn_status()),
         "kernels": asdict(kernels)
-        | {"processor": kernels.processor, "folder": str(folder() or "")},
+        | {
+            "processor": kernels.processor,
+            "folder": str(folder() or ""),
+            "bfloat16": kernels.ready and has_bf16(vector_width()),
+        },
     }
 
 

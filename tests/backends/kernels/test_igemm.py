@@ -1,10 +1,12 @@
 """Convolutions and their gradients by implicit GEMM, on arrays, against numpy."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from expect_error import expect_error
+from narrow_values import kept
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, normal
 
@@ -21,7 +23,6 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.target import has_bf16
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
-from demitasse.backends.storage import narrowed, widen_into
 
 THREADS = pytest.mark.parametrize("threads", [1, 2, 3, 7])
 
@@ -351,11 +352,7 @@ def test_images_are_added_before_rectifiers(filters, windows, then, width):
 # -- bfloat16 ----------------------------------------------------------------------------------
 
 
-def bfloat16(values):
-    """Values rounded to bfloat16, in float32."""
-    wide = np.empty(np.shape(values), np.float32)
-    widen_into(narrowed(np.asarray(values, np.float32), "bfloat16"), "bfloat16", wide)
-    return wide
+bfloat16 = partial(kept, kind="bfloat16")
 
 
 def in_bf16(threads=1):

@@ -68,7 +68,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 from demitasse.backends.onednn.threads import wanted
-from demitasse.backends.step import Declined, Layouts, LayoutUse
+from demitasse.backends.step import Declined, Layouts, LayoutUse, decline_if
 from demitasse.backends.storage import Stored
 
 NARROW = 8
@@ -106,6 +106,7 @@ def conv_kernels(
         with suppress(Declined):
             return NarrowKernels(engine, x, plan_few_outputs(op, x, y, tuning))
     with suppress(Declined):
+        decline_if(tuning.bf16, "products in bfloat16 are faster")
         parts = plan_grouped(op, x, y, tuning)
         groups = parts if parts.shared or not training else None
     if groups is not None and groups.beats_tiles:

@@ -1,0 +1,224 @@
+"""Nets of phase TEST that multiply in bfloat16 on ``cpu``."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from expect_error import expect_error
+from narrow_values import CASES_OF, kept
+
+from demitasse import Net
+from demitasse.backends.kernels.language import status
+from demitasse.backends.kernels.language.target import has_bf16, vector_width
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.errors import ConfigError, ErrorCode, NetError
+from demitasse.io.proto import NetParameter, parse_text
+from demitasse.testing import make_layer
+
+THERE = status().ready and has_bf16(vector_width())
+BF16 = pytest.mark.skipif(not THERE, reason="cpu has no bfloat16 on this processor")
+
+CODE = "llvm:avx512_bf16"
+
+NET = """
+name: "small"
+layer { name: "data" type: "Input" top: "data" input_param {
+  shape { dim: 2 dim: 3 dim: 30 dim: 30 } } }
+layer { name: "first" type: "Convolution" bottom: "data" top: "first" convolution_param {
+  num_output: 32 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "wide" type: "Convolution" bottom: "first" top: "wide" convolution_param {
+  num_output: 48 kernel_size: 1 weight_filler { type: "xavier" }
+  bias_filler { type: "constant" value: 0.1 } } }
+layer { name: "bn" type: "BatchNorm" bottom: "wide" top: "wide" }
+layer { name: "scale" type: "Scale" bottom: "wide" top: "wide" scale_param { bias_term: true } }
+layer { name: "relu" type: "ReLU" bottom: "wide" top: "wide" }
+layer { name: "back" type: "Convolution" bottom: "wide" top: "back" convolution_param {
+  num_output: 32 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "sum" type: "Eltwise" bottom: "first" bottom: "back" top: "sum" }
+layer { name: "relu2" type: "ReLU" bottom: "sum" top: "sum" }
+layer { name: "half" type: "Convolution" bottom: "sum" top: "half" convolution_param {
+  num_output: 64 kernel_size: 3 stride: 2 group: 2 weight_filler { type: "xavier" } } }
+layer { name: "clip" type: "Clip" bottom: "half" top: "half" clip_param { min: 0 max: 6 } }
+layer { name: "prelu" type: "Convolution" bottom: "half" top: "prelu" convolution_param {
+  num_output: 33 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "slopes" type: "PReLU" bottom: "prelu" top: "prelu" }
+layer { name: "ip" type: "InnerProduct" bottom: "prelu" top: "ip" inner_product_param {
+  num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+
+
+def made(device="cpu", text=NET, phase="TEST", **options):
+    net = Net(parse_text(text, NetParameter), phase, device=device, seed=3, **options)
+    for blob, value in zip(net.params.get("bn", ()), (0.25, 2.0, 1.0), strict=False):
+        blob.mutable_cpu_data()[...] = value
+    shape = net.blobs["data"].shape
+    net.set_input("data", np.random.default_rng(5).normal(size=shape).astype(np.float32))
+    return net
+
+
+def expect_near(got, want, rtol=1e-2):
+    assert np.abs(got - want).max() <= rtol * np.abs(want).max()
+
+
+def codes(net):
+    return [step.code for step in net.plan.steps() if step is not None]
+
+
+@BF16
+@pytest.mark.parametrize("keep_blobs", [None, "outputs"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_net_computes_nearly_the_same(threads, keep_blobs):
+    with settings.override(threads=threads):
+        plain, narrow = (made(dtype=one, keep_blobs=keep_blobs) for one in ("float32", "bfloat16"))
+        for net in (plain, narrow, narrow):
+            net.forward()
+
+    assert narrow.storage == "bfloat16"
+    assert sum(CODE in code for code in codes(narrow)) >= 3
+    assert not any(CODE in code for code in codes(plain))
+    for name in narrow.outputs if keep_blobs else ("wide", "sum", "half", "prelu", "ip", "prob"):
+        expect_near(narrow.blobs[name].cpu_data(), plain.blobs[name].cpu_data())
+
+
+@BF16
+def test_a_convolution_multiplies_what_was_rounded():
+    net = made(dtype="bfloat16")
+    net.forward()
+    x, w = (kept(one, "bfloat16") for one in (net.blobs["sum"].cpu_data(), weights(net, "half")))
+
+    exact = made("numpy")
+    exact.blobs["sum"].data[...] = x
+    exact.params["half"][0].mutable_cpu_data()[...] = w
+    exact.params["half"][1].mutable_cpu_data()[...] = net.params["half"][1].cpu_data()
+    exact.forward(start="half", end="clip")
+
+    expect_near(net.blobs["half"].cpu_data(), exact.blobs["half"].cpu_data(), 1e-6)
+
+
+def weights(net, name):
+    return net.params[name][0].cpu_data()
+
+
+@BF16
+def test_weights_that_change_are_rounded_again():
+    net = made(dtype="bfloat16", keep_blobs="outputs")
+    net.forward()
+    before = np.copy(net.blobs["prob"].cpu_data())
+    for name in ("wide", "half", "ip"):
+        net.params[name][0].mutable_cpu_data()[...] *= -1
+
+    net.forward()
+
+    other = made(dtype="bfloat16")
+    for name in ("wide", "half", "ip"):
+        other.params[name][0].mutable_cpu_data()[...] *= -1
+    other.forward()
+    expect_near(net.blobs["prob"].cpu_data(), other.blobs["prob"].cpu_data(), 1e-5)
+    assert np.abs(net.blobs["prob"].cpu_data() - before).max() > 0.01
+
+
+IN_PLACE = """
+layer { name: "data" type: "Input" top: "data" input_param {
+  shape { dim: 2 dim: 2100 dim: 5 dim: 5 } } }
+layer { name: "one" type: "Convolution" bottom: "data" top: "one" convolution_param {
+  num_output: 40 kernel_size: 1 weight_filler { type: "gaussian" std: 0.02 } } }
+layer { name: "two" type: "Convolution" bottom: "data" top: "two" convolution_param {
+  num_output: 40 kernel_size: 1 weight_filler { type: "gaussian" std: 0.02 } } }
+layer { name: "sum" type: "Eltwise" bottom: "one" bottom: "two" top: "TOP" }
+layer { name: "relu" type: "ReLU" bottom: "TOP" top: "TOP" }
+"""
+"""Two blocks of sums, the first of which is written where the sum will be."""
+
+
+@BF16
+@pytest.mark.parametrize("top", ["one", "sum"])
+def test_sums_in_place_are_added_once(top):
+    text = IN_PLACE.replace("TOP", top)
+    plain, narrow = (
+        made(text=text, dtype=one, keep_blobs="outputs") for one in ("float32", "bfloat16")
+    )
+
+    for net in (plain, narrow):
+        net.forward()
+
+    expect_near(narrow.blobs[top].cpu_data(), plain.blobs[top].cpu_data())
+
+
+@BF16
+def test_every_step_is_verified_within_the_rounding_of_bfloat16():
+    made(dtype="bfloat16", verify=True).forward()
+
+
+@BF16
+@pytest.mark.parametrize("name", [name for name, cases in CASES_OF.items() if cases])
+def test_layers_of_all_types_run(name):
+    if name == "DetectionEvaluate":
+        pytest.skip("evaluates with float32 alone")
+    for case in CASES_OF[name]:
+        plain, narrow = (
+            make_layer(case.text, case.bottoms, phase="TEST", device=Device("cpu"),
+                       dtype="float32", storage=storage).forward()
+            for storage in ("float", "bfloat16")
+        )  # fmt: skip
+        for a, b in zip(plain, narrow, strict=True):
+            finite = np.abs(a[np.isfinite(a)]).max(initial=1.0)
+            np.testing.assert_allclose(b, a, rtol=0, atol=2e-2 * finite, err_msg=str(case))
+
+
+@BF16
+def test_nets_that_are_trained_are_refused():
+    with expect_error(ConfigError, ErrorCode.UNSUPPORTED, field="storage", mentions="TEST"):
+        made(phase="TRAIN", dtype="bfloat16")
+
+
+@BF16
+def test_there_is_no_backward_pass():
+    net = made(dtype="bfloat16")
+    net.forward()
+
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, field="storage", got="bfloat16"):
+        net.backward()
+
+
+def test_float16_is_refused():
+    with expect_error(ConfigError, ErrorCode.UNSUPPORTED, field="storage", got="half"):
+        made(dtype="float16")
+
+
+def test_without_compiled_kernels_it_is_refused():
+    with (
+        settings.override(jit=False),
+        expect_error(
+            ConfigError,
+            ErrorCode.UNSUPPORTED,
+            field="storage",
+            got="bfloat16",
+            mentions="AVX512_BF16",
+        ),
+    ):
+        made(dtype="bfloat16")
+
+
+REFUSED = """
+from demitasse import Net
+from demitasse.errors import ConfigError
+text = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 } } }'
+try:
+    Net(text, "TEST", device="cpu", dtype="bfloat16")
+except ConfigError as error:
+    print(error.code.name, error.details["got"])
+"""
+
+
+@pytest.mark.parametrize("most", ["AVX2", "AVX512_CORE"])
+def test_without_the_instructions_it_is_refused(most, monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
+
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout.split() == ["UNSUPPORTED", "bfloat16"]
