@@ -6,6 +6,7 @@
     python bench/compare_peers.py --part start --few       #   busy, start; --few: some minutes each
     python bench/compare_peers.py --part others --few      # further nets, forward alone
     python bench/compare_peers.py --minutes 20 'lenet:*' 'googlenet:8:*'
+    python bench/compare_peers.py --instructions AVX2      # without AVX-512, where engines allow it
     python bench/compare_peers.py --models FOLDER          # as demitasse bench FOLDER --peers
     python bench/compare_peers.py --quick                  # tries the harness, measures nothing
 
@@ -27,7 +28,7 @@ from pathlib import Path
 from peers import cases
 from peers.engines import DEFAULT, PEAK, find
 from peers.parts import PARTS, Part
-from peers.process import ask
+from peers.process import INSTRUCTIONS, LIMITED, ask
 from peers.report import Report, Result
 from peers.rounds import Options, measure
 from peers.start import measure_starts
@@ -36,9 +37,16 @@ from peers.start import measure_starts
 def main() -> None:
     """Measure what the command line asks for."""
     given = _arguments()
+    os.environ[INSTRUCTIONS] = given.instructions
     if given.models:
         command = [sys.executable, "-m", "demitasse", "bench", given.models, "--peers"]
-        raise SystemExit(subprocess.run([*command, "--batches", "1,8"], check=False).returncode)
+        raise SystemExit(
+            subprocess.run(
+                [*command, "--batches", "1,8"],
+                check=False,
+                env=os.environ | LIMITED[given.instructions],
+            ).returncode
+        )
     part = PARTS.get(given.part, Part((), tuple(DEFAULT)))
     chosen = cases.choose(given.cases, quick=given.quick, aims=given.aims, among=part.cases)
     if given.quick:
@@ -84,6 +92,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--patience", type=int, help="repetitions of a disturbed turn (5; few: 1)")
     parser.add_argument("--few", action="store_true", help="three short rounds, less patience")
     parser.add_argument("--models", type=Path, help="measure the trained models of this folder")
+    parser.add_argument(
+        "--instructions", choices=LIMITED, default="native", help="limit all that can be limited"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny nets, short turns")
     parser.add_argument("--no-peak", action="store_true", help="do not measure the peak")
     parser.add_argument("--out", type=Path, default=Path(".benchmarks/peers"))

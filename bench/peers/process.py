@@ -28,6 +28,19 @@ all sources of a checkout in every process if it may not keep what it has compil
 """
 
 
+LIMITED = {
+    "native": {},
+    "AVX2": {
+        "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    },
+}  # fmt: skip
+"""Variables that limit the engines' instructions. ONNX Runtime and OpenCV have none."""
+
+INSTRUCTIONS = "BENCH_INSTRUCTIONS"
+"""The variable with a key of ``LIMITED``."""
+
+
 class EngineError(Exception):
     """An engine cannot do what was asked; says why."""
 
@@ -142,6 +155,7 @@ def command(module: str, *arguments: object) -> list[str]:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Return what every process is started with."""
+    """Return what every process is started with, instructions limited where they are to be."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(LEFT_OUT)}
-    return kept | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    kept |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    return kept | LIMITED[os.environ.get(INSTRUCTIONS, "native")]

@@ -203,14 +203,15 @@ def _lies_like(turned: Layout, layout: Layout, axis: int) -> bool:
 
 
 def overlaps(op: ops.Deconv) -> bool:
-    """Return whether a deconvolution gives few channels, and its windows are of whole strides.
+    """Return whether a deconvolution gives few channels, and its windows leave no gaps.
 
     The library pads few channels to sixteen, and multiplies with the padding.
     """
     images = len(op.bottom) == calls.IMAGE_AXES and op.axis == 1
     alone = op.group == 1 and all(n == 1 for n in op.dilation)
-    whole = all(size % step == 0 for size, step in zip(op.kernel, op.stride, strict=True))
-    return images and alone and whole and op.top[1] < BLOCK
+    pairs = list(zip(op.kernel, op.stride, strict=True))
+    dense, whole = all(k >= s for k, s in pairs), all(k % s == 0 for k, s in pairs)
+    return images and alone and dense and (op.top[1] < BLOCK if whole else op.top[1] <= BLOCK // 2)
 
 
 class OverlapCall(calls.PackedConvCall):

@@ -20,26 +20,23 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.softmax import Softmax
 
 
-def softmax_kernel(engine: Engine, shape: tuple[int, ...], axis: int, *, last: bool) -> Softmax:
-    """Return the kernel for arrays in C order, or with the classes ``last``."""
+def softmax_kernel(engine: Engine, shape: tuple[int, ...], axis: int) -> Softmax:
+    """Return the kernel for arrays in C order."""
     from demitasse.backends.kernels.softmax import Softmax
 
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    rows = (outer * inner, shape[axis], 1) if last else (outer, shape[axis], inner)
-    return Softmax(*rows, kernel_tuning(engine))
+    return Softmax(outer, shape[axis], inner, kernel_tuning(engine))
 
 
 class SoftmaxStep(OnednnStep[ops.Softmax]):
-    """Softmax along one axis, in C order, or where the bottom has its classes side by side."""
+    """Softmax along one axis, in C order: planes of classes are faster than classes in rows."""
 
     needs_bottom = True
 
     def prepare(self) -> None:
-        at, op, engine = self.at, self.op, self.engine
-        last = engine.innermost_layout(op.bottom, op.axis)
-        there = self.expected(at.bottom[0], op.bottom) is last and not at.backward
-        self.layout = last if there else engine.plain(op.bottom)
-        self.kernel = softmax_kernel(engine, op.bottom, op.axis, last=there)
+        op, engine = self.op, self.engine
+        self.layout = engine.plain(op.bottom)
+        self.kernel = softmax_kernel(engine, op.bottom, op.axis)
         ends = self.in_and_out(self.layout, self.layout)
         self.forward_calls = [KernelCall(engine, ends, self.kernel.code, self.kernel.forward)]
 
@@ -80,7 +77,7 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
 
     def prepare(self) -> None:
         op, layout = self.op, self.engine.plain(self.op.bottom)
-        kernel = softmax_kernel(self.engine, op.bottom, op.axis, last=False)
+        kernel = softmax_kernel(self.engine, op.bottom, op.axis)
         source = InputArg(Arg.SRC, self.at.bottom[0], layout)
         target = OutputArg(Arg.DST, self.prob.blob, layout)
         call = KernelCall(self.engine, (source, target), kernel.code, kernel.forward)
