@@ -52,6 +52,18 @@ def test_few_channels_are_added_up_from_products_of_pixels(pair):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_windows_of_parts_of_strides_are_added_up_too(size):
+    pair = make_pair(3, size=size)
+    x = np.random.default_rng(0).normal(size=(2, 8, 5, 4))
+
+    got, want = results(pair, x)
+
+    code = pair[0].plan.entries[-1].executed_step.code
+    assert ("overlaps" in code) == (jit.status().ready and engine().tuning.width > 0)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 def test_new_parameters_are_followed(pair):
     x = np.random.default_rng(0).normal(size=(2, 8, 5, 4))
     results(pair, x)

@@ -71,6 +71,7 @@ ALONE = {"alone", "rows", "volumes", "one slope"}
 INSIDE = {
     "in place",
     "padded",
+    "few to many",
     "pixels",
     "each channel",
     "tiles",

@@ -116,6 +116,13 @@ class TestSuppress:
     def test_of_equal_boxes_the_first_stays(self):
         assert suppress(np.array([[0.0, 0, 1, 1]] * 3), 0.5) == [0]
 
+    def test_it_may_end_once_enough_boxes_stay(self):
+        boxes = some_boxes(300)
+        every = suppress(boxes, 0.3)
+
+        for most in (0, 1, 20, len(every), 300):
+            assert suppress(boxes, 0.3, most=most)[:most] == every[:most]
+
     def test_nothing_to_do(self):
         assert suppress(np.empty((0, 4)), 0.5) == []
 

@@ -404,7 +404,7 @@ def window_products(
     taps, ``step`` columns apart. Arguments: the first window; the table of the places of its rows,
     and bytes of the table; the filters, tap after tap; the first output, bytes to the next, the
     table of its vectors' places; the offsets, vector after vector; number of pixels; numbers of the
-    epilogue; the table of remainders.
+    epilogue, vector after vector; the table of remainders.
     """
 
     def write(k: Kernel, vectors: int, of: Rows) -> None:
@@ -442,7 +442,7 @@ def _write_product(
     vector = k.vector_bytes
     places = k.load_words(place_table, vectors)
     biases = [k.load(offsets + vector * j) for j in range(vectors)]
-    then = rectifying(k, rectifier, None, limited=limited)
+    thens = [rectifying(k, rectifier, vector * j, limited=limited) for j in range(vectors)]
     end = row_table + table_bytes
 
     def add(totals: list[Vector], right: Word, left: Word, tap: int, count: int) -> None:
@@ -468,7 +468,7 @@ def _write_product(
             loop.words = [row + vector * vectors * taps]
         for pixel in range(count):
             for j, place in enumerate(places):
-                total = then(loop.vectors[pixel * vectors + j])
+                total = thens[j](loop.vectors[pixel * vectors + j])
                 k.store(total, output + output_bytes * pixel + place)
 
     product_rows(k, pixels, of, (window, output), (stride_bytes, output_bytes), sums)
@@ -505,7 +505,7 @@ class DirectFields(Struct):
 
     bands: BandFields
     rectifier: Address
-    """Numbers of the epilogue: the slope of negative sums, or the limits."""
+    """Numbers of each vector's epilogue: the slopes of negative sums, or the limits."""
     offsets: Address
     """One offset for each element of all vectors of filters."""
 
@@ -577,7 +577,7 @@ def _multiply(
             panel.product, band.copy + row.i * bands.step_down * bands.copied_columns * FLOAT,
             bands.tap_table, bands.taps * INT, panel.filters, output + row.i * row_bytes,
             column_bytes, panel.places, f.offsets + panel.first * k.vector_bytes, bands.y.columns,
-            f.rectifier, panel.remainders,
+            f.rectifier + panel.first * k.vector_bytes, panel.remainders,
         )  # fmt: skip
 
 
@@ -594,7 +594,9 @@ class DirectConvolution:
         self._kernel = _pooled_kernel(width, *pool.kernel) if pool else _kernel(width)
         self.scratch_size = banding.chunks * banding.chunk_scratch
         self.filters = aligned(banding.taps * banding.pixel_stride)
-        self._offsets = aligned(banding.pixel_stride)
+        self._offsets, self._rectifier = (aligned(banding.pixel_stride) for _ in range(2))
+        numbers = then.numbers(width)
+        self._rectifier.reshape(-1, width)[:, : numbers.size] = numbers
         places = [place for _, place in y.vectors(width)]
         if pool:
             places = list(range(0, banding.pixel_stride, width))
@@ -606,7 +608,7 @@ class DirectConvolution:
                 banding, y, products, banding.y[3], banding.row_table, banding.taps, places,
                 filters=self.filters, filter_chunk_stride=0, chunk_scratch=banding.chunk_scratch,
             ),
-            "rectifier": then.numbers(),
+            "rectifier": self._rectifier,
             "offsets": self._offsets,
         }  # fmt: skip
         self._arguments = Arguments(
@@ -628,6 +630,10 @@ class DirectConvolution:
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets, one for each filter; the initial offsets are zeros."""
         np.take(offsets, self.banding.order, out=self._offsets)
+
+    def take_slopes(self, slopes: np.ndarray) -> None:
+        """Copy new slopes of negative sums: one for each filter, or one for all."""
+        self._rectifier[...] = slopes if slopes.size == 1 else slopes[self.banding.order]
 
     def __call__(self, source: np.ndarray, target: np.ndarray, scratch: np.ndarray) -> None:
         """Convolve images in C order; ``scratch`` has :attr:`scratch_size` elements or more."""

@@ -53,6 +53,11 @@ WIDEST = 11
 """Greatest number of taps of a window's row; kernels are unrolled over taps."""
 
 
+MOST_PLANES = 8
+"""Greatest number of output channels: a library's kernel computes whole vectors of channels, at
+least as many."""
+
+
 def plan_few_outputs(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning
 ) -> FewOutputsSchedule:
@@ -62,10 +67,10 @@ def plan_few_outputs(
         Declined: Channels or windows are unsupported.
     """
     tuning.require("few_outputs")
-    most = tuning.width // 2
+    most = min(tuning.width * 3 // 4, MOST_PLANES)
     fits = len(op.kernel) == 2 and op.group == 1 and x[1] % tuning.width == 0 and y[1] <= most
     decline_if(
-        not fits or max(op.kernel) == 1 or op.kernel[1] > WIDEST,
+        not fits or op.kernel[1] > WIDEST,
         f"convolution to few channels takes whole vectors of {tuning.width} channels to up to "
         f"{most}, in one group, windows up to {WIDEST} wide",
     )

@@ -61,7 +61,8 @@ class BoxCoder:
 
     def check(self, prior: np.ndarray) -> None:
         """Raise NetError for an empty prior, if codes are relative to its size. Shape: (P, 4)."""
-        if self.kind != "CORNER":
+        good = (prior[:, 2] > prior[:, 0]) & (prior[:, 3] > prior[:, 1])
+        if self.kind != "CORNER" and not good.all():
             self._size(prior)
 
     def _size(self, prior: np.ndarray) -> np.ndarray:
@@ -88,16 +89,17 @@ def overlaps(some: np.ndarray, others: np.ndarray) -> np.ndarray:
 
     Shapes: some (..., 4), others (..., 4) -> (...), broadcast over all axes but the last.
     """
-    wide = np.minimum(some[..., 2], others[..., 2]) - np.maximum(some[..., 0], others[..., 0])
-    high = np.minimum(some[..., 3], others[..., 3]) - np.maximum(some[..., 1], others[..., 1])
+    one, other = _columns(some), _columns(others)
+    wide = np.minimum(one[2], other[2]) - np.maximum(one[0], other[0])
+    high = np.minimum(one[3], other[3]) - np.maximum(one[1], other[1])
     shared = wide * high
     with np.errstate(all="ignore"):
-        ratio = shared / (_areas(some) + _areas(others) - shared)
-    checked: np.ndarray = np.where((wide > 0) & (high > 0), ratio, ratio.dtype.type(0))
+        ratio = shared / (_area(one) + _area(other) - shared)
+    checked: np.ndarray = np.where(np.minimum(wide, high) > 0, ratio, ratio.dtype.type(0))
     return checked
 
 
-AT_ONCE = 128
+AT_ONCE = 64
 """Boxes of one block of suppression."""
 
 ETA_ABOVE = 0.5
@@ -107,11 +109,14 @@ PAIRS = 1 << 16
 """Most overlaps that are computed at once, so that they fit a cache."""
 
 
-def suppress(boxes: np.ndarray, threshold: float, eta: float = 1.0) -> list[int]:
+def suppress(
+    boxes: np.ndarray, threshold: float, eta: float = 1.0, most: int | None = None
+) -> list[int]:
     """Return the indices of the boxes that stay after non-maximum suppression, in order.
 
     A box is dropped when it overlaps a box that stays by more than ``threshold``. With ``eta``
-    below 1, a threshold above a half is multiplied by ``eta`` after every box that stays.
+    below 1, a threshold above a half is multiplied by ``eta`` after every box that stays. The
+    result is the first ``most`` of them, at least.
 
     Shapes: boxes (K, 4), the best first.
     """
@@ -124,6 +129,8 @@ def suppress(boxes: np.ndarray, threshold: float, eta: float = 1.0) -> list[int]
         best, rest = rest[:AT_ONCE], rest[AT_ONCE:]
         best = best[_greedy(~(overlaps(boxes[best, np.newaxis], boxes[best]) <= limit))]
         kept += best.tolist()
+        if most is not None and len(kept) >= most:
+            break
         rest = rest[_far(boxes[rest], boxes[best], limit)]
     return kept
 
@@ -143,11 +150,12 @@ def _greedy(near: np.ndarray) -> list[int]:
     packed = np.packbits(near, axis=1, bitorder="little")
     size, rows = packed.shape[1], packed.tobytes()
     stay: list[int] = []
-    gone = 0
-    for place in range(len(near)):
-        if not gone >> place & 1:
-            stay.append(place)
-            gone |= int.from_bytes(rows[place * size : (place + 1) * size], "little")
+    alive = (1 << len(near)) - 1
+    while alive:
+        place = (alive & -alive).bit_length() - 1
+        stay.append(place)
+        alive &= alive - 1  # without the box itself
+        alive &= ~int.from_bytes(rows[place * size : (place + 1) * size], "little")
     return stay
 
 
@@ -179,9 +187,14 @@ def _suppress_by_falling_limit(boxes: np.ndarray, limit: np.floating, eta: float
     return kept
 
 
-def _areas(boxes: np.ndarray) -> np.ndarray:
-    """Return the areas of boxes; 0 for swapped corners. Shapes: (..., 4) -> (...)."""
-    sides = boxes[..., 2:] - boxes[..., :2]
-    area = sides[..., 0] * sides[..., 1]
-    checked: np.ndarray = np.where((sides < 0).any(axis=-1), area.dtype.type(0), area)
+def _columns(boxes: np.ndarray) -> list[np.ndarray]:
+    """Return the four numbers of boxes, each side by side: numpy is twice as fast on them."""
+    return [np.ascontiguousarray(boxes[..., i]) for i in range(4)]
+
+
+def _area(columns: list[np.ndarray]) -> np.ndarray:
+    """Return the areas of boxes; 0 for swapped corners."""
+    wide, high = columns[2] - columns[0], columns[3] - columns[1]
+    area = wide * high
+    checked: np.ndarray = np.where((wide < 0) | (high < 0), area.dtype.type(0), area)
     return checked

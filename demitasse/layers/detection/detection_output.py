@@ -65,9 +65,10 @@ class Detector:
         return nothing
 
     def _image(self, image: int, decoded: Decoded, score: np.ndarray) -> Iterator[np.ndarray]:
+        scores = np.ascontiguousarray(score[image].T)
         found = [
-            (c, *self._suppressed(partial(decoded, image, c), score[image, :, c]))
-            for c in range(self.classes)
+            (c, *self._suppressed(partial(decoded, image, c), scores[c]))
+            for c in np.flatnonzero((scores > self.confidence).any(axis=1)).tolist()
             if c != self.background
         ]
         if 0 <= self.keep < sum(len(index) for _, index, _ in found):
@@ -97,7 +98,7 @@ class Detector:
         if self.top_k > -1:
             order = order[: self.top_k]
         boxes = decoded(order)
-        kept = suppress(boxes, self.overlap, self.eta)
+        kept = suppress(boxes, self.overlap, self.eta, self.keep if self.keep >= 0 else None)
         return order[kept], boxes[kept]
 
 

@@ -22,7 +22,7 @@ def table(columns, step):
 @pytest.mark.parametrize(("step", "stride"), [(1, 1), (2, 1), (1, 2)])
 def test_a_row_of_pixels(step, stride, vectors, width):
     m = vectors * width
-    filters, offsets = normal(ROWS * TAPS, m), normal(m, seed=1)
+    filters, offsets, slopes = normal(ROWS * TAPS, m), normal(m, seed=1), normal(m, seed=2)
     places = FLOAT * width * np.arange(vectors, dtype=np.int64)[::-1].copy()
     for pixels in (1, 2, 7, 31):
         columns = (pixels - 1) * stride + (TAPS - 1) * step + 1
@@ -33,11 +33,12 @@ def test_a_row_of_pixels(step, stride, vectors, width):
         product = window_products(width, TAPS, step, stride)(vectors, {pixels})
         called(
             product.address, image, first_of_rows, ROWS * INT, filters, out, m * FLOAT, places,
-            offsets, pixels, np.zeros(1, np.float32), product.entry[1],
+            offsets, pixels, slopes, product.entry[1],
         )  # fmt: skip
 
         numbers = image.reshape(-1)[taps.reshape(-1) // FLOAT + stride * np.arange(pixels)[:, None]]
-        want = np.maximum(numbers.astype(float) @ filters + offsets, 0)
+        total = numbers.astype(float) @ filters + offsets
+        want = np.where(total > 0, total, slopes * total)
         got = out[:pixels].reshape(pixels, vectors, width)[:, ::-1].reshape(pixels, m)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         assert not out[pixels].any()

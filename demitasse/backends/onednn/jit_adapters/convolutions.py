@@ -99,12 +99,12 @@ def conv_kernels(
         return _depthwise_kernels(engine, op, x, y, asked, followers, training=training)
     # half of a panel of few filters is padding, and few channels are copied one by one
     tuning = replace(asked, bf16=asked.bf16 and c >= asked.width < m and op.group <= MOST_GROUPS)
-    if max(op.kernel) == 1:
-        return _general_kernels(engine, op, x, y, tuning, training=training)
     groups = None
     if not training:
         with suppress(Declined):
             return NarrowKernels(engine, x, plan_few_outputs(op, x, y, tuning))
+    if max(op.kernel) == 1:
+        return _general_kernels(engine, op, x, y, tuning, training=training)
     with suppress(Declined):
         decline_if(tuning.bf16, "products in bfloat16 are faster")
         parts = plan_grouped(op, x, y, tuning)
@@ -356,8 +356,6 @@ class DirectKernels(ConvKernels):
         replaces_copies: True if the library would multiply matrices made of copied windows, as
             where an image has more padding than a window is wide; the kernels run then.
     """
-
-    takes_slopes = False
 
     def __init__(self, engine: Engine, x: ops.Shape, banding: DirectSchedule) -> None:
         super().__init__(engine, x)
