@@ -334,6 +334,11 @@ class Backend(ABC):
         return None
 
     @property
+    def joules(self) -> float | None:
+        """Return the energy that the device has used since some time, or None if unknown."""
+        return None
+
+    @property
     def pooled(self) -> int:
         """Return the idle bytes of the library's pool; ``memory_info`` counts them as free."""
         return 0

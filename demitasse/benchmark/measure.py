@@ -53,6 +53,7 @@ class Result:
         moved: Bytes that a pass copies between host and device.
         multiply_adds: Multiply-adds of a pass, with backward in TRAIN.
         peak: GFLOP/s of a large matrix product on the device.
+        joules: Energy that the device used in all passes; 0 if unknown.
         read: Images per second of the data layers alone; 0 if not measured.
         reading: Images per second of the net with its data layers; 0 if not measured.
         error: Why the case failed; empty after success.
@@ -65,6 +66,7 @@ class Result:
     moved: int = 0
     multiply_adds: int = 0
     peak: float = 0.0
+    joules: float = 0.0
     read: float = 0.0
     reading: float = 0.0
     error: str = ""
@@ -78,6 +80,11 @@ class Result:
     def images_per_second(self) -> float:
         """Images per second, by the median time."""
         return self.case.batch / self.median
+
+    @property
+    def images_per_joule(self) -> float:
+        """Images per second and watt; 0 if the energy is unknown."""
+        return self.case.batch * len(self.seconds) / self.joules if self.joules else 0.0
 
     @property
     def spread(self) -> float:
@@ -191,7 +198,9 @@ def measure(
             running += [(result, work)] if work is not None else []
         for number in range(rounds):
             for result, work in running if number % 2 else reversed(running):
+                before = _joules(work)
                 result.seconds += _round(work, seconds)
+                result.joules += _joules(work) - before
         for result, _ in running if reading else ():
             if result.case.device not in PEERS:
                 _measure_reading(result, rounds * seconds)
@@ -258,6 +267,11 @@ def _prepare(case: Case, *, layers: bool) -> tuple[Result, _Work | None]:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return Result(case, error=reason[:300]), None
     return result, work
+
+
+def _joules(work: _Work) -> float:
+    """Return the energy that the device of a case has used; 0 if unknown."""
+    return (work.net.device.backend.joules or 0.0) if isinstance(work, _TimedCase) else 0.0
 
 
 def _round(work: _Work, seconds: float) -> Iterator[float]:

@@ -21,6 +21,7 @@ from demitasse.pages import Chart, Curve, Page, rate
 
 CASE_COLUMNS = ("net", "phase", "device", "batch")
 RESULT_COLUMNS = ("images/s", "ms", "spread", "memory", "moved", "of peak")
+ENERGY_COLUMNS = ("images/s/W",)
 PEER_COLUMNS = ("of best peer",)
 READING_COLUMNS = ("read/s", "reading, images/s")
 
@@ -29,13 +30,17 @@ def results_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tupl
     """Return the header and the rows of a table; unmeasured quantities have no column."""
     reading = any(result.read for result in results)
     peers = any(result.case.device in PEERS for result in results)
-    head = CASE_COLUMNS + RESULT_COLUMNS + PEER_COLUMNS * peers + READING_COLUMNS * reading
+    energy = any(result.joules for result in results)
+    head = CASE_COLUMNS + RESULT_COLUMNS + ENERGY_COLUMNS * energy
+    head += PEER_COLUMNS * peers + READING_COLUMNS * reading
     stems = Counter({result.case.net: result.case.net.stem for result in results}.values())
     rows = []
     for result in results:
         net = result.case.net
         name = net.stem if stems[net.stem] == 1 else f"{net.parent.name}/{net.stem}"
         cells = [name, *_case_cells(result)]
+        per_joule = result.images_per_joule
+        cells += [f"{per_joule:.3g}" if per_joule else "-"] if energy else []
         cells += [_against_peers(result, results)] if peers else []
         cells += [rate(value) if value else "-" for value in (result.read, result.reading)]
         rows.append(tuple(cells[: len(head)]))
@@ -75,9 +80,16 @@ ABOVE_PEAK = (
 )
 
 
+PER_WATT = (
+    "Images per second and watt are those of the GPU alone, by NVML's counter of energy, which is "
+    "updated some ten times a second: give --seconds 1 or more."
+)
+
+
 def notes(results: Sequence[Result]) -> list[str]:
     """Return remarks on the columns of a table of results."""
-    return [ABOVE_PEAK] if any(one.share_of_peak > 1 for one in results if not one.error) else []
+    above = any(one.share_of_peak > 1 for one in results if not one.error)
+    return [ABOVE_PEAK] * above + [PER_WATT] * any(one.joules for one in results)
 
 
 def slowest_layers(result: Result, most: int) -> list[tuple[str, str, str]]:
@@ -109,7 +121,7 @@ def write_page(
     for note in notes(results):
         page.text(note)
     page.table(("machine", ""), list(about.items()))
-    if len(head) > len(CASE_COLUMNS) + len(RESULT_COLUMNS):
+    if head[-1] == READING_COLUMNS[-1]:
         page.text(
             "Read is the speed of the data layers alone, in images per second; reading is the "
             "speed of the whole net with its data layers."
@@ -218,6 +230,7 @@ def _entry(result: Result) -> dict[str, Any]:
             "images_per_second": result.images_per_second, "memory": result.memory,
             "bytes_moved": result.moved, "share_of_peak": result.share_of_peak,
             "peak_gflops": result.peak, "layers_ms": result.layers,
+            "images_per_joule": result.images_per_joule,
             "images_read_per_second": result.read, "images_per_second_reading": result.reading,
         },
         "options": {"disable_gc": False, "timer": "perf_counter", "warmup": True},

@@ -4,7 +4,9 @@ import json
 import re
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -211,3 +213,34 @@ def test_the_verb_ends_with_4_where_nothing_fits(path, run):
     shown = run(f"largest-batch {path} --device numpy --limit 64KiB --no-confirm")
 
     failed_with(shown, 4, ErrorCode.OUT_OF_MEMORY)
+
+
+def nvml(read):
+    """Return what stands for pynvml; ``read`` reads the counter of millijoules."""
+    names = {"Init": lambda: None, "DeviceGetHandleByPciBusId": str}
+    names["DeviceGetTotalEnergyConsumption"] = lambda gpu: read()
+    return SimpleNamespace(**{f"nvml{name}": function for name, function in names.items()})
+
+
+def test_images_per_watt_where_nvml_tells(project, run, stand_in, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(count(2000, 2000).__next__))
+
+    result = run(f"bench deploy.prototxt --devices cuda:0 numpy --batches 3 {QUICK} --save a.json")
+
+    head, gpu, host = result.stdout.partition("\n\n")[0].splitlines()
+    entries = json.loads(Path("a.json").read_text())["benchmarks"]
+    assert result.exit_code == 0, result.output
+    assert head.endswith("images/s/W")
+    assert (gpu.split()[-1], host.split()[-1]) == ("1.5", "-")  # 3 images for 2 J
+    assert [one["extra_info"]["images_per_joule"] for one in entries] == [1.5, 0]
+    assert "NVML" in result.stdout
+
+
+@pytest.mark.parametrize("library", [None, nvml(iter(()).__next__)], ids=["missing", "refused"])
+def test_without_nvml_there_is_no_column(project, run, stand_in, monkeypatch, library):
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+
+    result = run(f"bench deploy.prototxt --devices cuda:0 --batches 3 {QUICK}")
+
+    assert result.exit_code == 0, result.output
+    assert "/W" not in result.stdout

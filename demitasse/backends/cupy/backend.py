@@ -19,7 +19,12 @@ from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.failures import Scope
-from demitasse.backends.cupy.library.memory_pools import Pools, pinned_memory, properties
+from demitasse.backends.cupy.library.memory_pools import (
+    Pools,
+    joules_of,
+    pinned_memory,
+    properties,
+)
 from demitasse.backends.cupy.library.nccl import NcclConnector
 from demitasse.backends.cupy.library.recorder import GraphRecorder
 from demitasse.backends.cupy.library.uploads import GpuUploader
@@ -157,6 +162,11 @@ class CupyBackend(Backend):
         with self._capturing, self._failures():
             self.array_device.synchronize()
         self.engine.in_flight.release_done()
+
+    @property
+    def joules(self) -> float | None:
+        """Return the energy that the GPU has used; None without NVML's package or its counter."""
+        return joules_of(str(self.array_device.pci_bus_id))
 
     @property
     def pooled(self) -> int:

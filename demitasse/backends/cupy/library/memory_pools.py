@@ -1,4 +1,4 @@
-"""Memory pools and properties of a GPU."""
+"""Memory pools, properties and energy of a GPU."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -91,6 +91,20 @@ class Pools:
             f"process uses {bytes_text(self.used)}"
         )
         return f"{text}, limited to {bytes_text(self.limit)}" if self.limit else text
+
+
+def joules_of(bus_id: str) -> float | None:
+    """Return the energy that the GPU of a PCI bus id has used, by NVML.
+
+    None without the package nvidia-ml-py, on GPUs before Volta, and on parts of a GPU (MIG).
+    """
+    try:
+        nvml = import_module("pynvml")
+        nvml.nvmlInit()
+        gpu = nvml.nvmlDeviceGetHandleByPciBusId(bus_id)
+        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1e3
+    except Exception:  # NVMLError, or whatever a missing library raises
+        return None
 
 
 Property = int | str | list[int]
