@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import platform
 from pathlib import Path
 
 import nox
@@ -16,6 +17,10 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 REFERENCE_DATA = ROOT.parent / "shared" / "data"
 # Left in the environment, these choose a slower BLAS kernel than the processor has.
 PLAIN_BLAS: dict[str, str | None] = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
+CONTRACTED = "-mfma -ffp-contract=fast -DFLUSH_DENORMALS"
+"""Flags of the stand-in's kernels: NVRTC contracts multiplications and additions, and cupy has it
+flush denormal numbers to 0."""
+
 # The frontend's dependencies are compilers for newer GPUs, of which convolutions need none.
 CUDNN = ["nvidia-cudnn-frontend>=1.32,<2", "nvidia-cudnn-cu13>=9.28,<10", "nvidia-cublas>=13,<14"]
 TORCH_FOR_CPU = (
@@ -315,9 +320,10 @@ def tests_gpu(session: nox.Session) -> None:
 def stand_in(session: nox.Session) -> None:
     """Run all tests of devices on a stand-in for cupy and two GPUs (half an hour; needs g++)."""
     install(session, "test")
-    for device in ("cuda:0", "cuda:1"):
+    contracted = platform.machine() in {"x86_64", "AMD64"}  # multiply-adds, as on a GPU
+    for device, flags in (("cuda:0", ""), ("cuda:1", CONTRACTED if contracted else "")):
         chosen = ("-m", "backend and not slow", "--stand-in", f"--backends={device}")
-        pytest(session, *chosen, OMP_NUM_THREADS="1")
+        pytest(session, *chosen, OMP_NUM_THREADS="1", DEMITASSE_KERNEL_FLAGS=flags)
 
 
 @nox.session
@@ -332,7 +338,8 @@ def cudnn(session: nox.Session) -> None:
     """Have cuDNN itself plan convolutions, for a GPU that need not be there (1 GB to install)."""
     install(session, "test")
     session.install("--no-deps", *CUDNN)
-    pytest(session, "tests/backends/test_cudnn_wheel.py", "-n0")
+    tests = ("tests/backends/test_cudnn_wheel.py", "tests/backends/test_cublas_wheel.py")
+    pytest(session, *tests, "-n0")
 
 
 @nox.session
