@@ -204,6 +204,11 @@ class Backend(ABC):
     trains_narrow: ClassVar[bool] = False
     """True if nets of phase TRAIN may be stored in 16 bits, too."""
 
+    def supported_storage(self, storage: Stored, phase: str) -> Stored:
+        """Return the storage of a net of a phase that was made for another device, perhaps."""
+        known = storage in self.storages and (phase == "TEST" or self.trains_narrow)
+        return storage if known else "float"
+
     def narrow(self, array: Array, storage: str, out: Array | None = None) -> Array:
         """Return float32 values in 16 bits, rounded to the nearest; or write them to ``out``.
 

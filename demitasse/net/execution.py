@@ -276,8 +276,9 @@ class Passes:
     @contextmanager
     def _scaled_losses(self, first: int, last: int) -> Iterator[None]:
         """Multiply the loss weights of some layers by the loss scale, for a backward pass."""
-        device = self._structure.layers[last].device
-        if self.loss_scale is None or self._storage not in device.backend.storages:
+        device, phase = self._structure.layers[last].device, self._structure.phase
+        storage = device.backend.supported_storage(self._storage, phase)
+        if self.loss_scale is None or storage == "float":
             yield
             return
         self.loss_scale.to(device)

@@ -186,8 +186,7 @@ class Net:
     @property
     def storage(self) -> Stored:
         """Storage of blobs and weights on the device: "float", or 16 bits."""
-        supported = self._context.storage in self.device.backend.storages
-        return self._context.storage if supported else "float"
+        return self.device.backend.supported_storage(self._context.storage, self.phase)
 
     @property
     def device(self) -> Device:
@@ -706,10 +705,9 @@ class Net:
             rank: Index of the clone as a data-parallel worker; None for this net's.
         """
         place = self.device if device is None else Device(device)
-        supported = self._context.storage in place.backend.storages
         copy = Net(
             self._source, device=place, dtype=self.dtype,
-            storage=self._context.storage if supported else "float",
+            storage=place.backend.supported_storage(self._context.storage, self.phase),
             optimize=self.plan.optimize, seed=self.seed, base_dir=self.base_dir,
             keep_blobs=self._kept, rank=self._context.rank if rank is None else rank,
             world_size=self._context.world_size, verify=self.verify,

@@ -253,7 +253,7 @@ class PlannedLayer:
 
     def _operands(self, followers: Sequence[Op] = ()) -> Operands:
         binding, layer = self.binding, self.layer
-        storage = layer.context.storage
+        storage = layer.device.backend.supported_storage(layer.context.storage, layer.phase)
         return Operands(
             bottom=binding.bottom, top=binding.top, params=tuple(layer.blobs), saved=layer.saved,
             propagate_down=binding.propagate_down,

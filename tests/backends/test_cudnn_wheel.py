@@ -40,6 +40,29 @@ H200 = {
 }  # fmt: skip
 """An H200 as cuDNN describes one; the clocks are those of the data sheet."""
 
+OTHERS = {
+    # compute capability, multiprocessors, threads of each, shared memory of a block, L2, GB, bus
+    "T4": (750, 40, 1024, 65536, 4 << 20, 16, 256),
+    "Jetson Orin": (870, 16, 1536, 167936, 4 << 20, 32, 256),
+    "RTX 4090": (890, 128, 1536, 101376, 72 << 20, 24, 384),
+    "H100": (900, 132, 2048, 232448, 50 << 20, 80, 5120),
+    "B200": (1000, 148, 2048, 232448, 126 << 20, 180, 8192),
+}
+"""Other GPUs, by their data sheets."""
+
+
+def described(name):
+    """A GPU of ``OTHERS`` as cuDNN describes one."""
+    version, units, threads, shared, cache, gigabytes, bus = OTHERS[name]
+    changed = {
+        "deviceName": name, "deviceVer": version, "multiProcessorCount": units,
+        "maxThreadsPerSM": threads, "maxCtasPerSM": 16 if threads < 2048 else 32,
+        "maxSharedMemoryPerBlockOptin": shared, "l2CacheSize": cache,
+        "totalGlobalMem": gigabytes * 10**9, "memoryBusWidth": bus,
+    }  # fmt: skip
+    return H200 | changed
+
+
 STRICT = Rules(tf32=False, deterministic=True, most_workspace=1 << 29, timed=False)
 ROUNDED = replace(STRICT, tf32=True)
 
@@ -141,6 +164,21 @@ class TestPlans:
     def test_there_is_one_in_full_precision_and_the_same_in_every_run(
         self, plans, layer, result, dtype
     ):
+        rules = replace(STRICT, narrow=dtype in ARRAYS)
+
+        graph, _ = plans.graph(Convolution(result, layer, dtype), rules)
+
+        assert graph.get_workspace_size() <= STRICT.most_workspace
+
+    @pytest.mark.parametrize("gpu", OTHERS)
+    @each_layer
+    @each_product
+    @pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+    def test_other_gpus_have_one_too(self, frontend, gpu, layer, result, dtype):
+        if (gpu, dtype) == ("T4", "bfloat16"):
+            pytest.skip("it has no bfloat16")
+        properties = frontend.create_device_properties(json.dumps(described(gpu)))
+        plans = Plans(frontend, properties, clock=lambda graph, convolution: 0.0)
         rules = replace(STRICT, narrow=dtype in ARRAYS)
 
         graph, _ = plans.graph(Convolution(result, layer, dtype), rules)

@@ -325,8 +325,9 @@ def test_tests_between_iterations_use_the_present_weights(make, kind, tmp_path):
         assert got == fresh.blobs["loss"].cpu_data()
 
 
-def test_a_net_moves_between_devices(make):
-    moved, stayed = make("half"), make("float")
+@pytest.mark.parametrize("host", ["numpy", "cpu"])
+def test_a_net_moves_between_devices(make, kind, host):
+    moved, stayed = make(kind), make("float")
     for solver in (moved, stayed):
         solver.step(2)
     for a, b in zip(moved.net.learnable_params, stayed.net.learnable_params, strict=True):
@@ -334,7 +335,7 @@ def test_a_net_moves_between_devices(make):
     for a, b in zip(moved.history.memories, stayed.history.memories, strict=True):
         b.mutable_cpu_data()[...] = a.cpu_data()
     for solver in (moved, stayed):
-        solver.net.to("numpy")
+        solver.net.to(host)
         solver.step(1)
 
     assert moved.net.storage == "float"
@@ -342,8 +343,8 @@ def test_a_net_moves_between_devices(make):
         np.testing.assert_array_equal(a.cpu_data(), b.cpu_data())
     moved.net.to("cuda:1")
     moved.step(4)
-    assert moved.net.blobs["conv"].diff_memory.storage == "half"
-    assert moved.loss_scale == 65536
+    assert moved.net.blobs["conv"].diff_memory.storage == kind
+    assert moved.loss_scale == (65536 if kind == "half" else None)
 
 
 def test_layers_can_be_observed_and_verified(make, kind, caplog):
@@ -497,7 +498,7 @@ def test_a_clone_stores_values_as_the_net_does(make, kind):
     net = make(kind).net
 
     assert net.clone().storage == kind
-    assert net.clone("numpy").storage == "float"
+    assert [net.clone(device).storage for device in ("numpy", "cpu")] == ["float", "float"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
