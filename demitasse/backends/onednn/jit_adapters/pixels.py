@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import Rectifier
-from demitasse.backends.kernels.igemm import plan_igemm
+from demitasse.backends.kernels.igemm import IgemmSchedule, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import igemm_forward
-from demitasse.backends.kernels.images import FLOAT_BYTES
+from demitasse.backends.kernels.images import FLOAT_BYTES, Images
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.arguments import InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
+    ConvCall,
+    ConvOperands,
     Folded,
     KernelCall,
     images_in_vectors,
@@ -25,6 +28,7 @@ from demitasse.backends.onednn.jit_adapters.calls import (
 )
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import Stored
 
@@ -145,6 +149,21 @@ def rows_call(
         kernel(x, w, None, y)
 
     return KernelCall(engine, (source, weight, target), kernel.code, run)
+
+
+def bf16_rows_call(engine: Engine, operands: ConvOperands, storage: Stored) -> ConvCall | None:
+    """Return the product of rows with a weight in bfloat16; None where that is not asked for.
+
+    Shapes: source (rows, K), weight (M, K), bias (M,), target (rows, M), in C order.
+    """
+    tuning, (rows, length) = engine.tuning.as_set(wanted(), storage), operands.source.layout.shape
+    outputs = operands.target.layout.shape[1]
+    if not tuning.bf16 or not length >= tuning.width < outputs:
+        return None
+    schedule = IgemmSchedule(((0, 0),), (1, 1), length, outputs, rows, tuning)
+    x, y = (Images((rows, n, 1, 1), n, n, n, n) for n in (length, outputs))
+    make = partial(igemm_forward, schedule, x, y, None, operands.then)
+    return ConvCall(engine, operands, schedule.code, make)
 
 
 def _panel(layout: Layout) -> tuple[int, int]:

@@ -14,7 +14,8 @@ from demitasse.backends.onednn.arguments import (
     OutputArg,
     ParamArg,
 )
-from demitasse.backends.onednn.jit_adapters.pixels import rows_call
+from demitasse.backends.onednn.jit_adapters.calls import ConvOperands, rectifier_of
+from demitasse.backends.onednn.jit_adapters.pixels import bf16_rows_call, rows_call
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -175,6 +176,13 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             return None
         source, weight, bias = self._sources()
         written = OutputArg(Arg.DST, target, self.y)
+        at = self.at
+        if at.storage == "bfloat16":
+            operands = ConvOperands(
+                source, written, at.params[0], at.layouts, bias, rectifier_of(then)
+            )
+            if (call := bf16_rows_call(self.engine, operands, at.storage)) is not None:
+                return call
         return rows_call(self.engine, source, weight, bias, written, then)
 
     def _call(self, found: Description, target: Operand) -> Call:
