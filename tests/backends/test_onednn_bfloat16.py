@@ -102,6 +102,30 @@ def weights(net, name):
     return net.params[name][0].cpu_data()
 
 
+ROWS = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: %d dim: 1031 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {
+  num_output: 70 weight_filler { type: "gaussian" std: 0.03 }
+  bias_filler { type: "constant" value: 0.5 } } }
+layer { name: "then" type: "%s" bottom: "ip" top: "ip" }
+"""
+
+
+@BF16
+@pytest.mark.parametrize("then", ["ReLU", "Sigmoid", "Dropout"])
+@pytest.mark.parametrize("rows", [1, 3, 8, 40])
+def test_an_inner_product_multiplies_what_was_rounded(rows, then):
+    with settings.override(threads=2):
+        net = made(text=ROWS % (rows, then), dtype="bfloat16", keep_blobs="outputs")
+        net.forward()
+
+    x, w = (kept(one, "bfloat16") for one in (net.blobs["data"].cpu_data(), weights(net, "ip")))
+    sums = x.astype(float) @ w.astype(float).T + 0.5
+    want = {"ReLU": np.maximum(sums, 0), "Sigmoid": 1 / (1 + np.exp(-sums))}.get(then, sums)
+    assert any(CODE in code for code in codes(net))
+    expect_near(net.blobs["ip"].cpu_data(), want, 1e-5)
+
+
 @BF16
 def test_weights_that_change_are_rounded_again():
     net = made(dtype="bfloat16", keep_blobs="outputs")
