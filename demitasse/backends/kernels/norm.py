@@ -90,6 +90,11 @@ class Lanes(NamedTuple):
         """Return the number of elements of the sums of all planes."""
         return PLANE_SUMS * images.shape[0] * self.groups(images) * self.width
 
+    @property
+    def first_pixels(self) -> int:
+        """Pixels whose mean approximates a plane's mean."""
+        return FIRST_OF_WIDE if self.wide else FIRST_PIXELS
+
     def groups(self, images: Images) -> int:
         """Return the number of planes of an image."""
         channels = images.shape[1]
@@ -109,8 +114,10 @@ def takes(images: Images, width: int) -> bool:
 UNROLLED = 4
 """Independent sums over pixels, because an addition has a latency of some cycles."""
 
-FIRST_PIXELS = 128
+FIRST_PIXELS, FIRST_OF_WIDE = 128, 32
 """First pixels of a plane, whose mean approximates the plane's mean.
+
+Wide pixels are read from a second cache twice.
 
 The kernel sums deviations from the approximate mean. If that mean is far from the plane's, these
 pixels deviate as far, and the sum of squares is large: the relative error is bounded by the ratio
@@ -350,7 +357,7 @@ def image_loop_values(images: Images, lanes: Lanes, eps: float = 0.0) -> Values:
     n, c, h, w = images.shape
     pixels, of_pixels = h * w, lanes.kind == "pixels"
     vectors = pixels // lanes.width if of_pixels else pixels
-    first = min(pixels, FIRST_PIXELS)
+    first = min(pixels, lanes.first_pixels)
     if of_pixels and vectors:
         first -= first % lanes.width
     numbers = [1 / pixels, 1 / n, 1 / (n * pixels), pixels, 1 / first, eps]
@@ -437,7 +444,8 @@ def _deviations(
     With ``ahead``, the next plane is prefetched.
     """
     zero, first = k.constant(0.0), f.x + plane.first
-    vectors = FIRST_PIXELS // (plane.lanes.width if plane.lanes.kind == "pixels" else 1)
+    lanes = plane.lanes
+    vectors = lanes.first_pixels // (lanes.width if lanes.kind == "pixels" else 1)
 
     def add_up(at: Word, sums: Sequence[Vector], plane: Plane) -> list[Vector]:
         return [sums[0] + plane.load(k, first + at)]

@@ -1,13 +1,15 @@
 """Copies between memory layouts: nested loops with a stride on either side."""
 
+import math
 from collections.abc import Sequence
-from typing import ClassVar
+from itertools import zip_longest
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
-from demitasse.backends.kernels.language.words import FLOAT, Word, chunk
+from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, transposed
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 MOST_LOOPS = 6
@@ -38,31 +40,76 @@ class CopyFields(Struct):
     fourth: LoopFields
     fifth: LoopFields
     sixth: LoopFields
-    vectors: Word
-    """Whole vectors of the innermost loop; 0 if its elements are not contiguous on both sides."""
+
+
+Kind = Literal["runs", "squares", "singles"]
+"""Innermost elements: contiguous on both sides; a matrix to transpose; or one by one."""
 
 
 @CopyFields.kernel("strided_copy")
-def _kernel(k: Kernel, f: CopyFields) -> None:
-    loops = (f.first, f.second, f.third, f.fourth, f.fifth, f.sixth)
+def _kernel(k: Kernel, f: CopyFields, kind: Kind, count: int) -> None:
+    """Write the kernel of ``count`` loops."""
+    loops = (f.first, f.second, f.third, f.fourth, f.fifth, f.sixth)[:count]
+    inner = 2 if kind == "squares" else 1
 
-    def nest(depth: int, source: Word, target: Word, begin: Word | int, end: Word) -> None:
-        axis = loops[depth]
+    def nest(depth: int, source: Word, target: Word, begin: Word, end: Word) -> None:
+        if depth == count - inner:
+            _INNER[kind](k, loops[depth:], source, target, begin, end)
+            return
         with k.loop(end, begin) as loop:
-            one, other = (at + loop.i * step for at, step in (
-                (source, axis.source_bytes), (target, axis.target_bytes)))  # fmt: skip
-            if depth + 1 < len(loops) - 1:
-                nest(depth + 1, one, other, 0, loops[depth + 1].count)
-            else:
-                with k.loop(f.vectors) as vector:
-                    at = vector.i * k.vector_bytes
-                    k.store(k.load(one + at), other + at)
-                with k.loop(f.sixth.count, f.vectors * k.width) as rest:
-                    number = k.load_float(one + rest.i * f.sixth.source_bytes)
-                    k.store(number, other + rest.i * f.sixth.target_bytes)
+            one, other = _places(loops[depth], loop.i, source, target)
+            nest(depth + 1, one, other, k.word(0), loops[depth + 1].count)
 
     index, threads = k.thread()
     nest(0, f.source, f.target, *chunk(f.first.count, index, threads))
+
+
+def _places(axis: LoopFields, index: Word, source: Word, target: Word) -> tuple[Word, Word]:
+    """Return the addresses of an iteration's first elements."""
+    return source + index * axis.source_bytes, target + index * axis.target_bytes
+
+
+def _runs(
+    k: Kernel, loops: Sequence[LoopFields], source: Word, target: Word, begin: Word, end: Word
+) -> None:
+    whole = begin + (end - begin) // k.width * k.width
+    with k.loop(whole, begin, k.width) as loop:
+        one, other = _places(loops[0], loop.i, source, target)
+        k.store(k.load(one), other)
+    with k.when(whole < end):
+        one, other = _places(loops[0], whole, source, target)
+        some = k.lane_mask(end - whole)
+        k.masked_store(k.masked_load(one, some), other, some)
+
+
+def _singles(
+    k: Kernel, loops: Sequence[LoopFields], source: Word, target: Word, begin: Word, end: Word
+) -> None:
+    with k.loop(end, begin) as loop:
+        one, other = _places(loops[0], loop.i, source, target)
+        k.store(k.load_float(one), other)
+
+
+def _squares(
+    k: Kernel, loops: Sequence[LoopFields], source: Word, target: Word, begin: Word, end: Word
+) -> None:
+    """Transpose squares of vectors; copy the last rows and columns one by one."""
+    rows, columns = loops
+    whole = begin + (end - begin) // k.width * k.width
+    full = columns.count // k.width * k.width
+    with k.loop(whole, begin, k.width) as row:
+        one, other = _places(rows, row.i, source, target)
+        with k.loop(full, 0, k.width) as column:
+            read, written = _places(columns, column.i, one, other)
+            square = [k.load(read + columns.source_bytes * place) for place in range(k.width)]
+            for place, vector in enumerate(transposed(square)):
+                k.store(vector, written + rows.target_bytes * place)
+    with k.loop(end, begin) as row:
+        one, other = _places(rows, row.i, source, target)
+        _singles(k, [columns], one, other, choose(row.i < whole, full, 0), columns.count)
+
+
+_INNER = {"runs": _runs, "squares": _squares, "singles": _singles}
 
 
 class StridedCopy(TunedKernel):
@@ -71,26 +118,34 @@ class StridedCopy(TunedKernel):
     kernel: ClassVar = "copy"
 
     def __init__(self, loops: Sequence[CopyLoop], tuning: Tuning) -> None:
-        joined = join_loops(loops)
-        self.tuning, self._kernel = tuning, _kernel(tuning.width)
-        total = int(np.prod([count for count, _, _ in joined]))
+        kind, ordered = _ordered(join_loops(loops), tuning.width)
+        self.tuning, self._kernel = tuning, _kernel(tuning.width, kind, len(ordered))
+        total = math.prod(count for count, _, _ in ordered)
         self._threads = max(1, min(tuning.threads, total // FEWEST_EACH))
-        *outer, inner = joined
-        missing = MOST_LOOPS - len(joined)
-        rows = [*outer, *[(1, 0, 0)] * missing, inner]
         names = ("first", "second", "third", "fourth", "fifth", "sixth")
         fields = {
             name: LoopFields.values(count=n, source_bytes=FLOAT * one, target_bytes=FLOAT * other)
-            for name, (n, one, other) in zip(names, rows, strict=True)
+            for name, (n, one, other) in zip_longest(names, ordered, fillvalue=(1, 0, 0))
         }
-        contiguous = inner[1:] == (1, 1)
-        vectors = inner[0] // tuning.width if contiguous else 0
-        self._arguments = Arguments(CopyFields.values(vectors=vectors, **fields))
+        self._arguments = Arguments(CopyFields.values(**fields))
 
     def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
         """Copy from and to memory that begins with the first element."""
         each = {"source": source, "target": target}
         self._arguments.run(self._kernel, self._threads, each)
+
+
+def _ordered(loops: list[CopyLoop], width: int) -> tuple[Kind, list[CopyLoop]]:
+    """Return the kind of the innermost elements, and the loops in the order that it needs."""
+    *outer, inner = loops
+    if inner[1:] == (1, 1):
+        return "runs", loops
+    rows = next((one for one in outer if one[1] == 1 and one[0] >= width), None)
+    if rows is not None and inner[0] >= width and inner[2] == 1:
+        return "squares", [*(one for one in outer if one is not rows), rows, inner]
+    if inner[0] < width:  # such as three channels: the pixels are innermost
+        inner = max(loops, key=lambda one: (1 in one[1:], one[0]))
+    return "singles", [*(one for one in loops if one is not inner), inner]
 
 
 def join_loops(loops: Sequence[CopyLoop]) -> list[CopyLoop]:
