@@ -608,6 +608,7 @@ class GroupedGradient:
         firsts = np.array(parts.vectors)
         shape = divided, len(firsts), self._shape.lines, self._shape.sums, width
         self.sums = aligned(math.prod(shape)).reshape(shape)
+        self._weights, self._offsets = self._places()
         inside, inside_end = _inside(op, parts.x[3], parts.y[3])
         zeros = aligned(parts.x[3] * x.column_stride)  # a row outside the image
         self._kernel = _gradient_kernel(width, self._shape)
@@ -632,15 +633,20 @@ class GroupedGradient:
         self._arguments.run(self._kernel, self.parts.tuning.threads, each)
         command_queue.enqueue(self._unpack, (weight, bias), None)
 
-    def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        one, order, filters = self._shape, self.parts.filter_order, self.parts.y[1]
-        sums = self.sums[0] if len(self.sums) == 1 else np.add.reduce(self.sums, axis=0)
-        shape = len(sums), one.lines, one.channels, one.rows, one.taps, self.parts.width
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the place of each weight's gradient, and of each bias', in the sums of a part."""
+        one, parts = self._shape, self.parts
+        sums = np.arange(self.sums[0].size).reshape(self.sums[0].shape)
+        shape = len(sums), one.lines, one.channels, one.rows, one.taps, parts.width
         products = sums[:, :, :-1].reshape(shape).transpose(0, 5, 2, 1, 3, 4)
-        products = products.reshape(*products.shape[:3], -1, one.taps)
+        places = np.empty((parts.y[1], *products.shape[2:]), np.int64)
+        offsets = np.empty(parts.y[1], np.int64)
         # a filter that is in two vectors has the same sums in both
-        weight[: filters * products[0, 0].size].reshape(filters, *products.shape[2:])[order] = (
-            products
-        )
+        places[parts.filter_order], offsets[parts.filter_order] = products, sums[:, 0, -1]
+        return places.reshape(-1), offsets
+
+    def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
+        sums = self.sums[0] if len(self.sums) == 1 else np.add.reduce(self.sums, axis=0)
+        np.take(sums, self._weights, out=weight[: len(self._weights)], mode="clip")
         if bias is not None:
-            bias[order] = sums[:, 0, -1]
+            np.take(sums, self._offsets, out=bias[: len(self._offsets)], mode="clip")

@@ -113,14 +113,14 @@ class DepthwiseOperands:
     """
 
     def __init__(self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier) -> None:
-        self._strips, width, op = strips, strips.width, strips.op
+        width, op = strips.width, strips.op
         x.vectors(width), y.vectors(width)
         (_, channels, _, _), groups = strips.x, strips.groups(x, y)
-        self._taps = op.kernel[0] * op.kernel[1]
-        self.filters = aligned(len(strips.vectors) * self._taps * width).reshape(
-            -1, self._taps, width
-        )
-        self._order = np.add.outer(strips.vectors, np.arange(width))
+        taps = op.kernel[0] * op.kernel[1]
+        self.filters = aligned(len(strips.vectors) * taps * width).reshape(-1, taps, width)
+        by_channel = np.arange(channels * taps).reshape(channels, taps)
+        channels_of = np.add.outer(strips.vectors, np.arange(width))
+        self._order = by_channel[channels_of].transpose(0, 2, 1).copy()
         self.rectifier = then.numbers(channels)
         side_by_side = Shape.of(op).span(PIXELS[width]) * width
         # a group of less than a vector begins early
@@ -136,8 +136,7 @@ class DepthwiseOperands:
 
     def update(self, weights: np.ndarray) -> None:
         """Copy new weights, given in C order."""
-        by_channel = weights[: self._strips.x[1] * self._taps].reshape(-1, self._taps)
-        self.filters[...] = by_channel[self._order].transpose(0, 2, 1)
+        np.take(weights, self._order, out=self.filters, mode="clip")
 
 
 class DepthwiseConvolution(WindowConvolution):
