@@ -75,7 +75,7 @@ SECTIONS = {
     "recorded cases": Section(
         _pytest("tests/layers/test_recorded_cases.py", "tests/training/test_solver_goldens.py"), 90
     ),
-    "steps": Section("gpu_steps:steps", 240),
+    "steps": Section("gpu_steps:steps", 300),
     "cuDNN and NaN": Section("gpu_cudnn:not_finite", 30),
     "host microseconds": Section("gpu_times:overheads", 30),
     "GB/s": Section("gpu_times:traffic", 30),

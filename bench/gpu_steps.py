@@ -29,6 +29,8 @@ OURS: dict[str, dict[str, Any]] = {
     "timed": {"tf32": "auto", "cudnn_autotune": True},
     "exact": {"tf32": "off"},
     "exact, timed": {"tf32": "off", "cudnn_autotune": True},
+    "bfloat16": {"gpu_storage_dtype": "bfloat16"},
+    "bfloat16, timed": {"gpu_storage_dtype": "bfloat16", "cudnn_autotune": True},
 }
 """Settings by mode."""
 

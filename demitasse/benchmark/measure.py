@@ -16,6 +16,7 @@ from time import perf_counter
 from demitasse.backends.kernels.language.target import processor_name
 from demitasse.benchmark.case import Case, idle_solver, with_batch
 from demitasse.benchmark.peers import PEERS, PeerCase
+from demitasse.core.config import settings
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device
 from demitasse.core.host import cores
@@ -225,7 +226,7 @@ def machine(devices: Sequence[str]) -> dict[str, str]:
     found["Python"] = platform.python_version()
     for device in devices:
         found |= Device(device).backend.environment()
-    return found
+    return found | {"storage": settings.get("gpu_storage_dtype")}
 
 
 def _measure_reading(result: Result, seconds: float) -> None:

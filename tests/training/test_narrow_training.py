@@ -304,6 +304,25 @@ def test_the_setting_and_the_dtype_ask_for_the_same(make, word, kind):
     expect_same(solver, asked)
 
 
+def test_weights_that_the_host_writes_are_rounded_again(make, kind, monkeypatch):
+    def run():
+        solver = make(kind)
+        for step in range(6):
+            solver.step(1)
+            weight = solver.net.params["one"][0]
+            if step == 3:
+                weight.mutable_cpu_data()[...] *= 1.5
+            if step == 4:
+                weight.data[...] -= 0.25
+        return solver
+
+    played = played_from_now_on(monkeypatch)
+    recorded = run()
+    assert len(played) >= 3
+    with settings.override(cuda_graphs="off"):
+        expect_same(recorded, run())
+
+
 def test_shared_gradient_buffers_change_no_bit(make, kind):
     whole, few = make(kind), make(kind, keep_blobs="outputs")
     for solver in (whole, few):

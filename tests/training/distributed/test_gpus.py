@@ -138,10 +138,11 @@ def test_gpus_that_store_16_bits_come_to_the_bits_of_one(train, dtype, allreduce
     [(scale, expected)], _ = train(1, work, num_shards=2, device="cuda:0", dtype=dtype)
 
     options = {"num_shards": 2, "devices": TWO, "dtype": dtype, "allreduce": allreduce}
-    results, errors = train(2, work, **options)
+    for overlap in (False, True):
+        results, errors = train(2, work, overlap=overlap, **options)
 
-    assert errors == [None, None]
-    assert results == [(scale, expected)] * 2
+        assert errors == [None, None]
+        assert results == [(scale, expected)] * 2
     assert (scale is None) == (dtype == "bfloat16")
     assert scale is None or 2.0**30 <= scale < 2.0**36
 
