@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -122,10 +121,11 @@ class StridedCopy(TunedKernel):
         self.tuning, self._kernel = tuning, _kernel(tuning.width, kind, len(ordered))
         total = math.prod(count for count, _, _ in ordered)
         self._threads = max(1, min(tuning.threads, total // FEWEST_EACH))
+        rows = [*ordered, *[(1, 0, 0)] * (MOST_LOOPS - len(ordered))]
         names = ("first", "second", "third", "fourth", "fifth", "sixth")
         fields = {
             name: LoopFields.values(count=n, source_bytes=FLOAT * one, target_bytes=FLOAT * other)
-            for name, (n, one, other) in zip_longest(names, ordered, fillvalue=(1, 0, 0))
+            for name, (n, one, other) in zip(names, rows, strict=True)
         }
         self._arguments = Arguments(CopyFields.values(**fields))
 
