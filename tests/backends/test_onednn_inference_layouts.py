@@ -412,3 +412,22 @@ def test_slopes_after_a_normalised_convolution_are_computed():
 
     assert (other < 0).any()
     assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
+
+
+def test_the_first_convolution_writes_pixels_for_a_reader_of_pixels():
+    image = np.random.default_rng(0).normal(size=(1, 3, 65, 65))
+    text = f"""
+        {INPUT}
+        {convolution("c1", "x", 64, 3, stride=2)}
+        layer {{ name: "relu" type: "ReLU" bottom: "c1" top: "c1" }}
+        {convolution("y", "c1", 32, 1)}
+    """
+    message, found = parse_text(text, NetParameter), []
+    for options in ({"keep_blobs": "outputs"}, {"optimize": False}):
+        net = Net(message, "TEST", device="cpu", seed=1, **options)
+        net.set_input("x", image)
+        net.forward()
+        found.append((np.array(net.blobs["y"].cpu_data()), report(net.plan)[1].code))
+
+    assert found[0][1].startswith("direct llvm")
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-4, atol=1e-4)

@@ -119,7 +119,7 @@ def conv_kernels(
     if groups is not None:
         return GroupedKernels(engine, x, groups)
     try:
-        return DirectKernels(engine, x, plan_direct(op, x, y, tuning))
+        return DirectKernels(engine, x, plan_direct(op, x, y, tuning), training=training)
     except Declined as declined:
         why = tiled, str(declined)
     return _general_kernels(engine, op, x, y, tuning, why, training=training)
@@ -357,20 +357,27 @@ class DirectKernels(ConvKernels):
             where an image has more padding than a window is wide; the kernels run then.
     """
 
-    def __init__(self, engine: Engine, x: ops.Shape, banding: DirectSchedule) -> None:
+    def __init__(
+        self, engine: Engine, x: ops.Shape, banding: DirectSchedule, *, training: bool
+    ) -> None:
         super().__init__(engine, x)
-        self.banding, self.replaces_copies = banding, False
+        self.banding, self.replaces_copies, self._training = banding, False, training
         self.pads_filters = banding.pads
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
-        if not (pool or self.banding.pads or self.replaces_copies):
-            return None  # the library's own code is good
         width, target = self.banding.width, operands.target
-        if pool:  # without gradients; those would read it in the layout of before
-            last: Any = next(reversed(operands.layouts.preferred(target.memory)), target.layout)
-            if last.shape == target.layout.shape and images_in_vectors(last, width):
-                target = OutputArg(Arg.DST, target.blob, last)
-        y = images_in_vectors(target.layout, width)
+        here = last = target.layout
+        if not self._training and here.channel_slice is None:
+            last = next(reversed(operands.layouts.preferred(target.memory)), here)
+        y = images_in_vectors(last, width) if last.shape == here.shape else None
+        # the library writes blocks, which are copied for readers of pixels
+        copied = last is not here and y is not None and y.block == y.shape[1]
+        if not (pool or self.banding.pads or self.replaces_copies or copied):
+            return None  # the library's own code is good
+        if y is None:
+            y = images_in_vectors(here, width)
+        else:
+            target = OutputArg(Arg.DST, target.blob, last)
         if y is None:
             return None
 
