@@ -33,7 +33,8 @@ def facts(device: Device, dry: bool) -> dict[str, Any]:
     found["cuDNN"] = vars(status())
     properties = import_module("cupy").cuda.runtime.getDeviceProperties(0)
     kept = {k: v for k, v in properties.items() if isinstance(v, (int, str))}
-    found["GPU"] = {**device.backend.pools.facts(), **kept}
+    pools, joules = str(device.backend.pools), device.backend.joules
+    found["GPU"] = {"memory": pools, "joules": joules, **kept}
     if status().loaded and not dry:
         found["GPU for cuDNN"] = cudnn().create_device_properties(0).serialize()
     return found

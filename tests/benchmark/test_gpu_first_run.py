@@ -33,6 +33,20 @@ def test_a_section_is_measured_once(run):
     assert run("random words") == (0, [line])
 
 
+def test_short_sections_pass_on_the_stand_in(run):
+    names = [
+        "facts", "nets against the host", "training against the host", "training in 16 bits",
+        "steps", "cuDNN and NaN", "host microseconds", "GB/s", "TFLOP/s", "convolutions",
+        "milliseconds by layer",
+    ]  # fmt: skip
+    code, lines = run(*names)
+
+    assert [(line["section"], line["status"], line.get("printed")) for line in lines] == [
+        (name, "passed", None) for name in names
+    ]
+    assert code == 0
+
+
 def test_sections_that_end_badly_do_not_stop_the_others(run):
     code, lines = run("hangs", "crashes", "fails", "copies in an iteration")
 
