@@ -65,7 +65,7 @@ def compare(case: Case, folder: Path, threads: int, rounds: int) -> list[dict[st
     for make in (ours, openvino, torch):
         try:
             runs |= make(folder, threads)
-        except ImportError as error:
+        except (ImportError, ValueError) as error:  # not installed, or a layer that it lacks
             print(f"left out: {error}")
     clock = time.process_time if threads == 1 else time.perf_counter
     right = np.load(folder / "right.npz")["prob"]

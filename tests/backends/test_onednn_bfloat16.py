@@ -15,6 +15,7 @@ from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
+from demitasse.plan.report import report
 from demitasse.testing import make_layer
 
 THERE = status().ready and has_bf16(vector_width())
@@ -64,7 +65,7 @@ def expect_near(got, want, rtol=1e-2):
 
 
 def codes(net):
-    return [step.code for step in net.plan.steps() if step is not None]
+    return [layer.code for layer in report(net.plan)]
 
 
 @BF16
@@ -124,6 +125,32 @@ def test_an_inner_product_multiplies_what_was_rounded(rows, then):
     want = {"ReLU": np.maximum(sums, 0), "Sigmoid": 1 / (1 + np.exp(-sums))}.get(then, sums)
     assert any(CODE in code for code in codes(net))
     expect_near(net.blobs["ip"].cpu_data(), want, 1e-5)
+
+
+SEPARABLE = """
+layer { name: "data" type: "Input" top: "data" input_param {
+  shape { dim: 2 dim: 3 dim: 56 dim: 56 } } }
+layer { name: "first" type: "Convolution" bottom: "data" top: "first" convolution_param {
+  num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "each" type: "Convolution" bottom: "first" top: "each" convolution_param {
+  num_output: 64 group: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "each" top: "each" }
+layer { name: "wide" type: "Convolution" bottom: "each" top: "wide" convolution_param {
+  num_output: 128 kernel_size: 1 weight_filler { type: "xavier" } } }
+"""
+
+
+@BF16
+@pytest.mark.parametrize("keep_blobs", [None, "outputs"])
+def test_a_depthwise_convolution_and_pixels_behind_it(keep_blobs):
+    net = made(text=SEPARABLE, dtype="bfloat16", keep_blobs=keep_blobs)
+    plain = made(text=SEPARABLE)
+    for one in (net, plain):
+        one.forward()
+
+    code = "separable" if keep_blobs else "igemm"
+    assert any(f"{code} {CODE}" in one for one in codes(net))
+    expect_near(net.blobs["wide"].cpu_data(), plain.blobs["wide"].cpu_data())
 
 
 @BF16

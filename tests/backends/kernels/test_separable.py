@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from correlate import correlated
+from narrow_values import kept
 from rectifiers import CLIP, NOT_NUMBERS, RELU6, THEN, rectified
 from stages import WIDTH, in_memory, normal, out_of_memory
 
@@ -16,6 +17,7 @@ from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolutio
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language.target import has_bf16
 from demitasse.backends.kernels.separable import LINE, LINES, UNROLLED, plan_separable
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.tuning import Tuning
@@ -76,13 +78,13 @@ class Case:
         run(in_memory(self.x, x), target, added, scratch)
         return out_of_memory(target, y)
 
-    def wanted(self, then=(RELU, RELU), other=0):
-        """Return what the definition gives, in double precision."""
+    def wanted(self, then=(RELU, RELU), other=0, read=np.asarray):
+        """Return what the definition gives, in double precision; factors of products are read."""
         op, (first, second) = self.each, self.offsets
         y = correlated(self.x, self.windows, op.pad, op.group, op.stride, op.dilation)
         y = y + first[:, np.newaxis, np.newaxis]
-        y = rectified(then[0], y)
-        z = np.einsum("mc,nchw->nmhw", self.weights, y) + second[:, np.newaxis, np.newaxis]
+        y = read(rectified(then[0], y)).astype(float)
+        z = np.einsum("mc,nchw->nmhw", read(self.weights), y) + second[:, np.newaxis, np.newaxis]
         return rectified(then[1], z + other)
 
 
@@ -412,3 +414,45 @@ def test_fewer_threads_than_were_asked_for_do_all_of_it(width, monkeypatch):
     )
 
     np.testing.assert_array_equal(case.run(always(width, 4)), want)
+
+
+# -- bfloat16 ----------------------------------------------------------------------------------
+
+BF16 = pytest.mark.skipif(not has_bf16(16), reason="the processor has no AVX512_BF16")
+
+
+def bfloat16(values):
+    return kept(values, "bfloat16")
+
+
+@BF16
+@THREADS
+@WINDOWS
+@pytest.mark.parametrize("channels", [16, 38, 260])
+def test_pixels_in_between_are_multiplied_in_bfloat16(channels, window, threads):
+    case = Case(2, channels, 83, (30, 13), **window)
+    other = normal(*case.pixels.top, seed=6)
+
+    got = case.run(always(16, threads, bf16=True), other=other)
+
+    # a pixel is rounded to float32 before, and may be half way between two neighbours
+    want = case.wanted(other=other, read=bfloat16)
+    assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()
+    assert np.abs(got - want).mean() <= 2e-5 * np.abs(want).max()
+
+
+@BF16
+def test_not_a_number_stays_in_bfloat16():
+    case = Case(1, 32, 48, (9, 14))
+    case.x[0, 3, 4, 5], case.x[0, 5, 0, 0] = np.nan, np.inf
+
+    y = case.run(always(16, bf16=True))
+
+    assert np.isnan(y[0, :, 3:6, 4:7]).all()
+    assert np.isfinite(y[0, :, 7:]).all()
+
+
+@BF16
+def test_pairs_of_channels_are_needed():
+    with pytest.raises(Declined, match="odd"):
+        Case(1, 17, 32, (9, 14)).run(always(16, bf16=True))

@@ -69,6 +69,16 @@ class SeparableSchedule:
         return self.strips.x[1]
 
     @property
+    def bf16(self) -> bool:
+        """True if pairs of channels are multiplied in bfloat16."""
+        return self.strips.tuning.bf16
+
+    @property
+    def terms(self) -> int:
+        """Terms of a pixel's sum: channels, or pairs of channels."""
+        return self.channels // 2 if self.bf16 else self.channels
+
+    @property
     def vectors(self) -> int:
         """Vectors of a panel of filters."""
         return min(PANEL, math.ceil(self.y[1] / self.strips.width))
@@ -193,7 +203,7 @@ class SeparableSchedule:
     @property
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
-        return f"separable llvm:{self.strips.tuning.instructions}"
+        return f"separable llvm:{self.strips.tuning.instructions}" + "_bf16" * self.bf16
 
 
 MOST_WASTE = 1.06
@@ -211,7 +221,6 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         Declined: They are others, or it would not be faster.
     """
     tuning.require("separable")
-    decline_if(tuning.bf16, "products of pixels in bfloat16, by themselves")
     decline_if(
         depthwise.after or not pointwise.is_pointwise or len(pointwise.kernel) != 2,
         "a depthwise convolution runs as one with windows of one pixel in one group",
@@ -219,6 +228,7 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
     strips = plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning)
     blocks = SeparableSchedule(strips, pointwise.top)
     channels, fewest = blocks.channels, tuning.width
+    decline_if(tuning.bf16 and channels % 2 > 0, "an odd number of channels; bfloat16 has pairs")
     decline_if(
         channels > WIDTHS[-1] or pointwise.top[1] < fewest or not blocks.fits,
         f"images of {strips.y[2:]}, {channels} channels to {pointwise.top[1]}; separable "

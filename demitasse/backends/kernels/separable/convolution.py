@@ -22,6 +22,7 @@ from demitasse.backends.kernels.language import compiled, structs
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import (
     FLOAT,
+    HALF,
     INT,
     Vector,
     Word,
@@ -31,6 +32,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 from demitasse.backends.kernels.separable import LINE, LINES, UNROLLED, SeparableSchedule
+from demitasse.backends.storage import narrowed
 
 
 class SeparableFields(structs.Struct):
@@ -43,8 +45,8 @@ class SeparableFields(structs.Struct):
     """Elements from one pixel of the output to the next."""
     y_vector_stride: Word
     """Elements from a panel's first vector of a pixel's channels to its second."""
-    channels: Word
-    """Channels between the two."""
+    terms: Word
+    """Terms of a pixel's sum: channels between the two, or pairs of channels in bfloat16."""
     filters: structs.Address
     """Filters of the second: for each panel, channel after channel."""
     panels: Word
@@ -81,7 +83,9 @@ class SeparableFields(structs.Struct):
 
 
 @SeparableFields.kernel("separable")
-def _kernel(k: Kernel, s: SeparableFields, shape: Shape, *, pairs: bool, in_blocks: bool) -> None:
+def _kernel(
+    k: Kernel, s: SeparableFields, shape: Shape, *, pairs: bool, in_blocks: bool, bf16: bool
+) -> None:
     """Write the kernel; with ``pairs``, two rows of outputs are computed at a time."""
     f = s.depthwise
     thread, threads = k.thread()
@@ -93,6 +97,8 @@ def _kernel(k: Kernel, s: SeparableFields, shape: Shape, *, pairs: bool, in_bloc
         with k.loop(f.groups) as group:
             _note_rows(k, f, shape, group.i, first, behind, noted, pairs=pairs, in_blocks=in_blocks)
         pixels = (behind - first) * f.y.columns
+        if bf16:
+            _round_pixels(k, s, noted, pixels)
         target = s.y + first * f.y.columns * s.y_stride * FLOAT
         prefetch = _plan_prefetch(k, f, s, behind, end, behind - first)
         k.call_at(s.multiply, k.arguments[0], noted, pixels, target, *prefetch)
@@ -132,6 +138,15 @@ def _note_rows(
             rows(row.i, [0])
 
 
+def _round_pixels(k: Kernel, s: SeparableFields, noted: Word, pixels: Word) -> None:
+    """Replace the channels of each pixel by bfloat16, at the pixel's beginning."""
+    with k.loop(pixels, words=[noted]) as pixel:
+        [at] = pixel.words
+        with k.loop(s.terms * 2, 0, k.width) as channel:
+            k.store_bfloat(k.load(at + channel.i * FLOAT), at + channel.i * HALF)
+        pixel.words = [at + s.depthwise.y.column_stride * FLOAT]
+
+
 def _plan_prefetch(
     k: Kernel, f: DepthwiseFields, s: SeparableFields, row: Word, end: Word, rows: Word
 ) -> Prefetch:
@@ -146,7 +161,7 @@ def _plan_prefetch(
     begin = f.x.at + image * f.x.image_stride * FLOAT + top * row_bytes
     part = minimum(rows, end - row) * f.step_down * row_bytes
     times = (s.panels - s.quiet) * (rows * f.y.columns // s.most + 1)
-    steps = times * (s.channels // UNROLLED)
+    steps = times * (s.terms // UNROLLED)
     whole = choose(f.groups > 1, next_group(k, f) * FLOAT, part)
     return Prefetch(begin, begin + part, part * f.groups // steps, part, whole)
 
@@ -168,7 +183,7 @@ class SeparableConvolution:
         scratch_size: Elements of scratch memory for a call.
         depthwise: The operands of the first convolution, which take its weights.
         filters: The filters of each panel of the second, channel after channel.
-            Shape: (panels, C, filters of a panel).
+            Shape: (panels, C, filters of a panel), half of C in bfloat16.
 
     Raises:
         ValueError: Channels are not contiguous, or the output cannot be written so.
@@ -192,21 +207,25 @@ class SeparableConvolution:
             raise ValueError(message)
         shape = Shape.of(strips.op, limited=then[0].limited)
         in_blocks = strips.reads_blocks(x)
-        self._kernel = _kernel(strips.width, shape, pairs=blocks.pairs, in_blocks=in_blocks)
+        self._kernel = _kernel(
+            strips.width, shape, pairs=blocks.pairs, in_blocks=in_blocks, bf16=blocks.bf16
+        )
         self.depthwise = DepthwiseOperands(strips, x, blocks.between, then[0])
         self.scratch_size = strips.tuning.threads * blocks.scratch
         panel = blocks.vectors * strips.width
-        self.filters = aligned(len(blocks.panels) * blocks.channels * panel).reshape(
-            -1, blocks.channels, panel
+        self.filters = aligned(len(blocks.panels) * blocks.terms * panel).reshape(
+            -1, blocks.terms, panel
         )
         pixel_bytes = blocks.between.column_stride * FLOAT
-        products = Products(strips.width, blocks.vectors, pixel_bytes, then[1].limited, adds)
+        products = Products(
+            strips.width, blocks.vectors, pixel_bytes, then[1].limited, adds, blocks.bf16
+        )
         self._arguments = structs.Arguments(
             SeparableFields.values(
                 depthwise=self.depthwise.values,
                 y_stride=y.column_stride,
                 y_vector_stride=blocks.next_vector if y.block == blocks.y[1] else y.block_stride,
-                channels=blocks.channels,
+                terms=blocks.terms,
                 filters=self.filters,
                 panels=len(blocks.panels),
                 quiet=blocks.quiet,
@@ -228,6 +247,9 @@ class SeparableConvolution:
     def update(self, weights: np.ndarray) -> None:
         """Take new weights of the pointwise convolution, in C order."""
         blocks, width = self.blocks, self.blocks.strips.width
+        if blocks.bf16:
+            own = weights[: blocks.y[1] * blocks.channels]
+            weights = narrowed(own, "bfloat16").view(np.float32)
         for vector in range(blocks.vectors):
             firsts = [first + vector * blocks.next_vector for first in blocks.panels]
             part = self.filters[:, :, vector * width : (vector + 1) * width]
@@ -275,6 +297,7 @@ class Products(NamedTuple):
     pixel_bytes: int
     limited: bool
     adds: bool
+    bf16: bool
 
     @property
     def most(self) -> int:
@@ -283,7 +306,7 @@ class Products(NamedTuple):
 
     def __str__(self) -> str:
         size = f"{self.vectors}x{self.width}_{self.pixel_bytes}"
-        return size + "_limited" * self.limited + "_adding" * self.adds
+        return size + "_limited" * self.limited + "_adding" * self.adds + "_bf16" * self.bf16
 
 
 class Prefetch(NamedTuple):
@@ -378,9 +401,9 @@ def _multiply(
     """
     panel_bytes = of.vectors * k.vector_bytes
     first, place = (k.load_word(at + panel * INT) for at in (s.panel_table, s.place_table))
-    begin = s.filters + panel * s.channels * panel_bytes
-    middle = begin + s.channels // UNROLLED * (UNROLLED * panel_bytes)
-    end = begin + s.channels * panel_bytes
+    begin = s.filters + panel * s.terms * panel_bytes
+    middle = begin + s.terms // UNROLLED * (UNROLLED * panel_bytes)
+    end = begin + s.terms * panel_bytes
     following = choose(panel + 1 < s.panels, end, s.filters)  # the first will be the next
     next_panel = following - begin
 
@@ -400,7 +423,7 @@ def _multiply(
                     k.prefetch(one + next_panel, cache=2)
                 columns = [k.load(one) for one in places]
                 numbers = [here + (of.pixel_bytes * i + FLOAT * step) for i in range(count)]
-                multiply(k, totals, numbers, columns)
+                multiply(k, totals, numbers, columns, bf16=of.bf16)
             moved = [one + prefetch.step for one in ahead] if prefetch else []
             loop.words = [here + FLOAT * unrolled, *moved]
         return loop.vectors, loop.words
