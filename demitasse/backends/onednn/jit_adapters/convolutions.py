@@ -366,7 +366,8 @@ class DirectKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         width, target = self.banding.width, operands.target
-        here = last = target.layout
+        here = target.layout
+        last: Any = here
         if not self._training and here.channel_slice is None:
             last = next(reversed(operands.layouts.preferred(target.memory)), here)
         y = images_in_vectors(last, width) if last.shape == here.shape else None
