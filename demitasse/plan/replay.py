@@ -66,7 +66,7 @@ class Recorded(NamedTuple):
     Attributes:
         guard: The memory states that the run requires and leaves.
         reorders: Number of calls that copy from one layout to another.
-        executed: The Step and the group that ran each layer, which backward follows.
+        executed: The Step and the group that ran each layer, if a backward pass may follow them.
     """
 
     recording: Recording
@@ -170,7 +170,8 @@ class Replay:
         else:
             recording = recorder.record(work)
         guard.record_effects()
-        executed = [(entry, entry.executed_step, entry.executed_group) for entry in self._entries]
+        followed = self._entries if any(one.binding.backward for one in self._entries) else ()
+        executed = [(entry, entry.executed_step, entry.executed_group) for entry in followed]
         recorded = Recorded(recording, guard, transfers.reorders_here - before, executed)
         self.recorded = [*self.recorded, recorded][-MOST_RECORDED:]
         return recorded
