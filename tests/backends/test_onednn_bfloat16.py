@@ -199,6 +199,36 @@ def test_sums_in_place_are_added_once(top):
 
 
 @BF16
+def test_a_net_moves_to_numpy_and_back():
+    net, plain = made(dtype="bfloat16"), made("numpy")
+    net.forward()
+    want = np.copy(net.blobs["prob"].cpu_data())
+
+    net.to("numpy")
+    for one in (net, plain):
+        one.forward()
+
+    np.testing.assert_array_equal(net.blobs["prob"].cpu_data(), plain.blobs["prob"].cpu_data())
+    net.to("cpu")
+    net.forward()
+    np.testing.assert_array_equal(net.blobs["prob"].cpu_data(), want)
+
+
+@BF16
+def test_other_shapes_and_clones_compute_the_same():
+    net = made(dtype="bfloat16")
+    net.forward()
+    first = np.copy(net.blobs["prob"].cpu_data()[:1])
+    image = np.copy(net.blobs["data"].cpu_data()[:1])
+
+    for one in (net, net.clone()):
+        one.blobs["data"].reshape(image.shape)
+        one.set_input("data", image)
+        one.forward()
+        expect_near(one.blobs["prob"].cpu_data(), first, 1e-5)
+
+
+@BF16
 def test_every_step_is_verified_within_the_rounding_of_bfloat16():
     made(dtype="bfloat16", verify=True).forward()
 

@@ -133,7 +133,10 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         self.bias = plain((op.m,)) if op.bias else None
 
     def prepare(self) -> None:
-        engine = self.engine
+        engine, call = self.engine, self._bf16_call(self.at.top[0])
+        if call is not None:
+            self.forward_calls = [call]
+            return
         found = self._describe(engine.any(self.w))
         if not self._agree(found):
             found = self._describe(engine.plain(self.w).handle)
@@ -153,7 +156,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
         """Return the product with an activation after it, with the same layout of the weight."""
-        jit_call = self._jit_call(target, then)
+        jit_call = self._bf16_call(target, then) or self._jit_call(target, then)
         if jit_call is not None:
             return jit_call
         functions = post_ops(then)
@@ -166,6 +169,21 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             "inner_product_forward", self.kind, self.x, w, self.bias, self.y, attributes=attributes
         )
 
+    def _bf16_call(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
+        """Return the product in bfloat16; None where the net does not ask for it.
+
+        Raises:
+            Declined: It does not do what follows.
+        """
+        at = self.at
+        if at.storage != "bfloat16":
+            return None
+        bias = InputArg(Arg.BIAS, at.params[1], self.bias) if self.bias else None
+        source = InputArg(Arg.SRC, at.bottom[0], self.x)
+        written = OutputArg(Arg.DST, target, self.y)
+        operands = ConvOperands(source, written, at.params[0], at.layouts, bias, rectifier_of(then))
+        return bf16_rows_call(self.engine, operands, at.storage)
+
     def _jit_call(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
         """Return the product in a kernel of our own; None where none pays or can be made.
 
@@ -176,13 +194,6 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             return None
         source, weight, bias = self._sources()
         written = OutputArg(Arg.DST, target, self.y)
-        at = self.at
-        if at.storage == "bfloat16":
-            operands = ConvOperands(
-                source, written, at.params[0], at.layouts, bias, rectifier_of(then)
-            )
-            if (call := bf16_rows_call(self.engine, operands, at.storage)) is not None:
-                return call
         return rows_call(self.engine, source, weight, bias, written, then)
 
     def _call(self, found: Description, target: Operand) -> Call:
