@@ -133,22 +133,54 @@ LARGE = [
 ]
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 66, 62), (2, 3, 64, 64), (5, 1, 61, 67)])
+@pytest.mark.parametrize("shape", [(3, 2, 44, 66), (3, 2, 66, 62), (5, 1, 61, 67)])
 @pytest.mark.parametrize("text", LARGE)
 def test_sums_of_several_blocks(kind, text, shape):
     """Parts of a row begin with a whole pack; a pack has eight values of 16 bits."""
     device, rng = cuda_at("cuda:0"), np.random.default_rng(3)
-    x = kept(rng.normal(size=shape), kind)
+    x = kept(rng.normal(size=shape) + 2, kind)
     text = text.replace("%s", 'weight_filler { type: "constant" value: 0.5 }')
-    results = []
+    results, learned = [], []
     for storage in ("float", kind):
         one = make_layer(text, [x], device=device, dtype="float32", storage=storage)
         [top] = one.forward()
         [dx] = one.backward(kept(np.random.default_rng(4).normal(size=top.shape) + 0.5, kind))
-        results.append([dx, *(b.diff for b in one.params), *(b.cpu_data() for b in one.params)])
+        results.append([dx, *(b.diff for b in one.params)])
+        learned.append([b.cpu_data() for b in one.params])
 
+    for a, b in zip(*learned, strict=True):  # BatchNorm's averages are sums in float32
+        np.testing.assert_allclose(b, a, rtol=1e-5)
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(b, a, atol=8 * UNIT[kind] * np.abs(a).max(initial=1e-3))
+
+
+NORM = """
+force_backward: true
+layer { name: "data" type: "Input" top: "data" input_param { shape {
+  dim: 4 dim: 8 dim: 40 dim: 40 } } }
+layer { name: "copy" type: "Power" bottom: "data" top: "y" }
+layer { name: "bn" type: "BatchNorm" bottom: "y" top: "y" batch_norm_param {
+  use_global_stats: true } }
+layer { name: "scale" type: "Scale" bottom: "y" top: "y" scale_param { bias_term: true
+  filler { type: "constant" value: 1.0 } bias_filler { type: "constant" value: 0.3 } } }
+layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }
+"""
+
+
+def test_a_rectifier_after_a_norm_has_the_same_sign_in_both_passes(kind):
+    net = Net(parse_text(NORM, NetParameter), "TRAIN", device=cuda_at("cuda:0"), storage=kind)
+    x = np.random.default_rng(1).normal(size=net.blobs["data"].shape)
+    net.set_input("data", x.astype(np.float32))
+    for blob, value in zip(net.params["bn"], (0.1, 2.0, 1.0), strict=True):
+        blob.mutable_cpu_data()[...] = value
+
+    net.forward()
+    active = net.blobs["y"].cpu_data() > 0
+    net.blobs["y"].mutable_cpu_diff()[...] = 1
+    net.backward()
+
+    assert "ReLU" in net.plan.entries[2].running.code
+    np.testing.assert_array_equal(net.blobs["data"].cpu_diff() != 0, active)
 
 
 def test_gradients_of_blobs_have_16_bits_and_those_of_weights_32(make, kind):
