@@ -113,6 +113,9 @@ def handle_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise  # click exits quietly when the reader has closed the pipe
     except CAUGHT as caught:
+        if os.name == "nt" and stdout_failed(caught) and caught.errno == errno.EINVAL:
+            discard_stream("stdout")
+            raise BrokenPipeError(errno.EPIPE, "closed") from None  # Windows' number is another
         error = lack_of_threads(caught)
         if not isinstance(error, tuple(EXIT_CODES)):
             raise

@@ -7,6 +7,7 @@ Source: the kernel's documentation, ``cgroup-v1/cgroups.rst`` and ``cgroup-v2.rs
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -102,6 +103,12 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
     """Return the host's memory within this process's limits."""
     machine = _counters(root / "proc/meminfo")
     if "MemTotal" not in machine:
+        if sys.platform == "win32":
+            import ctypes
+
+            status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its size, total and free memory
+            ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
+            return HostMemory(status[1], status[2], None)
         try:
             physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (AttributeError, OSError, ValueError):

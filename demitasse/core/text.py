@@ -86,10 +86,16 @@ def command_line(*words: str | os.PathLike[str]) -> str:
     if found and (not is_program or os.path.realpath(found) == os.path.realpath(started)):
         program = "demitasse"
     elif is_program:
-        program = shlex.quote(started)
+        program = shell_words(started)
     else:
-        program = f"{shlex.quote(sys.executable)} -m demitasse"
-    return " ".join([program, *(shlex.quote(os.fspath(word)) for word in words)])
+        program = shell_words(sys.executable, "-m", "demitasse")
+    return f"{program} {shell_words(*words)}"
+
+
+def shell_words(*words: str | os.PathLike[str]) -> str:
+    """Return words as a line for the system's shell, quoted where the shell needs quotes."""
+    texts = map(os.fspath, words)
+    return import_module("subprocess").list2cmdline(texts) if os.name == "nt" else shlex.join(texts)
 
 
 def read_size(value: object) -> int:

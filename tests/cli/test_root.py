@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
-from needs import needs
+from needs import NO_SUCH_FILE, needs
 
 from demitasse import __version__, errors
 from demitasse.cli.commands import MODULES
@@ -133,7 +133,7 @@ def test_a_failure_is_one_message_and_no_traceback(run):
     result = run("test -model none.prototxt -weights none.caffemodel")
 
     assert result.exit_code == 3
-    assert result.stderr == "error: none.prototxt: No such file or directory\n"
+    assert result.stderr == f"error: none.prototxt: {NO_SUCH_FILE}\n"
 
 
 @needs("/dev/full")
@@ -199,7 +199,7 @@ def test_at_log_level_debug_a_failure_shows_where_from(run, monkeypatch):
 
     assert result.exit_code == 3
     assert "Traceback" in result.stderr
-    assert result.stderr.endswith("error: none.prototxt: No such file or directory\n")
+    assert result.stderr.endswith(f"error: none.prototxt: {NO_SUCH_FILE}\n")
 
 
 def test_a_setting_that_cannot_be_read_is_wrong_usage(run, monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cli_errors import failed_with
 from model_cards import classifier_card
+from needs import NO_SUCH_FILE, slashes
 from PIL import Image
 
 from demitasse.errors import ErrorCode
@@ -59,14 +60,14 @@ def test_classes_are_printed(run):
     shown = run("run model photos/b.png --top 2")
 
     assert shown.exit_code == 0
-    assert shown.stdout == "photos/b.png (8 x 6)\n  200.0000  red\n   20.0000  blue\n"
+    assert slashes(shown.stdout) == "photos/b.png (8 x 6)\n  200.0000  red\n   20.0000  blue\n"
 
 
 @pytest.mark.usefixtures("photos")
 def test_folders_come_in_order(run):
     shown = run("run model/model.toml photos --top 1 --batch 2")
 
-    assert shown.stdout.splitlines()[::2] == [
+    assert slashes(shown.stdout).splitlines()[::2] == [
         "photos/a.png (8 x 6)",
         "photos/b.png (8 x 6)",
         "photos/more/a.png (8 x 6)",
@@ -79,14 +80,14 @@ def test_json_has_a_line_for_each_image(run):
 
     [good, bad] = lines(shown)
     assert good == {
-        "image": "photos/a.png",
+        "image": str(Path("photos/a.png")),
         "frame": None,
         "width": 8,
         "height": 6,
         "classes": [{"index": 1, "label": "green", "score": 200.0}],
     }
-    assert bad == {"image": "photos/none.png", "frame": None, "error": bad["error"]}
-    assert "No such file" in bad["error"]
+    assert bad == {"image": str(Path("photos/none.png")), "frame": None, "error": bad["error"]}
+    assert NO_SUCH_FILE in bad["error"]
 
 
 @pytest.mark.usefixtures("photos")
@@ -96,7 +97,7 @@ def test_broken_images_are_told_and_gone_on_from(run):
     shown = run("run model photos --top 1")
 
     assert shown.exit_code == 3
-    assert "error: photos/aa.png: " in shown.stderr
+    assert "error: photos/aa.png: " in slashes(shown.stderr)
     assert shown.stdout.count("(8 x 6)") == 3
 
 
@@ -116,7 +117,7 @@ def test_names_may_come_from_standard_input(start):
 
     shown, _ = process.communicate("photos/a.png\n\nphotos/more\n", timeout=120)
 
-    found = [json.loads(line)["image"] for line in shown.splitlines()]
+    found = [slashes(json.loads(line)["image"]) for line in shown.splitlines()]
     assert found == ["photos/a.png", "photos/more/a.png"]
 
 
@@ -125,7 +126,7 @@ def test_answers_are_drawn(run):
     shown = run("run model photos photos/a.png --draw out --top 1")
 
     assert shown.exit_code == 0
-    written = sorted(str(path) for path in Path("out").rglob("*.png"))
+    written = sorted(path.as_posix() for path in Path("out").rglob("*.png"))
     assert written == ["out/a-2.png", "out/a.png", "out/b.png", "out/more/a.png"]
     with Image.open("out/a.png") as image:
         assert image.size == (8, 6)
@@ -143,7 +144,7 @@ def test_images_of_the_net_are_written(run):
     assert "8 x 6" in shown.stdout
     drawn = np.asarray(Image.open("drawn/b.png"))
     np.testing.assert_array_equal(drawn, np.asarray(Image.open("photos/b.png")))
-    assert (line["image"], line["result"]["width"], line["result"]["height"]) == (
+    assert (slashes(line["image"]), line["result"]["width"], line["result"]["height"]) == (
         "photos/b.png", 8, 6,
     )  # fmt: skip
 
@@ -160,7 +161,7 @@ def test_masks_are_written(run):
 
     shown = run("run model photos/a.png photos/b.png --masks masks")
 
-    assert shown.stdout == (
+    assert slashes(shown.stdout) == (
         "photos/a.png (8 x 6)\n   100.00%  0\nphotos/b.png (8 x 6)\n   100.00%  1\n"
     )
     for name, kind in (("a", 0), ("b", 1)):
@@ -248,4 +249,4 @@ def test_what_cannot_be_run_is_refused(run, args, code, message):
     shown = run(args)
 
     assert shown.exit_code == code
-    assert message in shown.stderr.replace("\n", " ")
+    assert message in slashes(shown.stderr).replace("\n", " ")

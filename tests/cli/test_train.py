@@ -449,7 +449,7 @@ def test_a_folder_of_glog_that_cannot_be_made_is_told_and_the_run_goes_on(
 
     result = run("train -solver solver.prototxt")
 
-    assert "GLOG_log_dir=file: File exists" in result.stderr
+    assert "no log file in GLOG_log_dir=file: " in result.stderr
     assert "Optimization Done" in result.stderr
 
 

@@ -42,6 +42,10 @@ def group(path, limit, used, files=0):
     }
 
 
+def test_every_system_says_how_much_there_is():
+    assert host_memory().total > 256 * MIB
+
+
 def test_without_limits_the_machine_counts(machine):
     found = host_memory(machine(proc__self__cgroup="0::/\n"))
 

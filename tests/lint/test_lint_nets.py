@@ -63,7 +63,7 @@ def test_a_finding_says_where_and_what(found, tmp_path):
     one = the(found(DATA.replace("TRANSFORM", "") + IP.replace('"xavier"', '"constant"')
                     + LOSS.replace("SoftmaxWithLoss", "SoftmaxLoss")), "unknown-type")  # fmt: skip
 
-    assert one.where == f"{tmp_path}/net.prototxt:5: layer 'loss' (SoftmaxLoss)"
+    assert one.where == f"{tmp_path / 'net.prototxt'}:5: layer 'loss' (SoftmaxLoss)"
     assert str(one) == f"{one.where}: error: {one.message} [unknown-type]"
 
 
@@ -522,7 +522,7 @@ def test_old_formats_are_looked_at_as_upgraded(found, tmp_path):
         ("warning", "zero-weights"),
     ]  # fmt: skip
     assert "`demitasse upgrade net`" in the(findings, "old-format").message
-    assert the(findings, "zero-weights").where.startswith(f"{tmp_path}/net.prototxt:4: ")
+    assert the(findings, "zero-weights").where.startswith(f"{tmp_path / 'net.prototxt'}:4: ")
 
 
 def test_old_inputs_are_pointed_out(found):
@@ -563,7 +563,7 @@ def test_what_a_layer_refuses_at_its_set_up_is_an_error(found, tmp_path, source)
     one = the(found(text + IP + LOSS + TOP5), "set-up")
 
     assert one.severity == "error"
-    assert one.where == f"{tmp_path}/net.prototxt:6: layer 'a' (Accuracy)"
+    assert one.where == f"{tmp_path / 'net.prototxt'}:6: layer 'a' (Accuracy)"
 
 
 def test_a_missing_batch_size_is_found_without_data(found):
@@ -603,7 +603,7 @@ def test_lint_refuses_what_a_net_refuses(found, tmp_path, layer):
     with pytest.raises(DemitasseError):
         Net(tmp_path / "net.prototxt", "TRAIN", device="numpy")
     assert [one.where for one in errors] == [
-        f"{tmp_path}/net.prototxt:6: layer 'r' ({layer.split(chr(34))[1]})"
+        f"{tmp_path / 'net.prototxt'}:6: layer 'r' ({layer.split(chr(34))[1]})"
     ]
 
 

@@ -47,7 +47,7 @@ def test_missing_weights_are_an_error(found, tmp_path, weights):
     one = the(found(f'{SOLVER}\nweights: "{weights}"'), "missing-file")
 
     assert one.severity == "error"
-    assert one.where == f"{tmp_path}/solver.prototxt:6"
+    assert one.where == f"{tmp_path / 'solver.prototxt'}:6"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_solvers_that_are_not_as_meant(found, tmp_path, text, severity, code, li
     assert one.severity == severity
     assert says in one.message
     if line is not None:
-        assert one.where.startswith(f"{tmp_path}/solver.prototxt:{line}")
+        assert one.where.startswith(f"{tmp_path / 'solver.prototxt'}:{line}")
 
 
 def test_its_nets_are_looked_at(found, tmp_path):
@@ -98,7 +98,7 @@ def test_its_nets_are_looked_at(found, tmp_path):
 
     one = the(found(SOLVER), "label-range")
 
-    assert one.where == f"{tmp_path}/net.prototxt:6: layer 'loss' (SoftmaxWithLoss)"
+    assert one.where == f"{tmp_path / 'net.prototxt'}:6: layer 'loss' (SoftmaxWithLoss)"
 
 
 def test_its_states_choose_the_layers(found, tmp_path):
@@ -125,7 +125,9 @@ def test_nets_inside_a_solver_are_looked_at(found, tmp_path):
 
     assert found(SOLVER.replace('net: "net.prototxt"', inner)) == []
     one = the(found(SOLVER.replace('net: "net.prototxt"', inner.replace("3", "2"))), "label-range")
-    assert one.where == f"{tmp_path}/solver.prototxt:1: net_param: layer 'loss' (SoftmaxWithLoss)"
+    assert (
+        one.where == f"{tmp_path / 'solver.prototxt'}:1: net_param: layer 'loss' (SoftmaxWithLoss)"
+    )
 
 
 def test_test_nets_are_looked_at_in_their_own_states(found, tmp_path):

@@ -1,9 +1,10 @@
-"""``@needs("fork")``: skip a test where the system lacks what the test is about.
+"""What systems differ in. ``@needs("fork")`` skips a test where the system lacks its subject.
 
 Only what a system lacks by its nature belongs here. A test that fails on a system for another
 reason shows a fault of the package, or expects what only one system does.
 """
 
+import os
 import sys
 
 import pytest
@@ -28,6 +29,7 @@ LACKING = {
         "locks",  # that end with a process and do not hinder readers
         "modes",  # and owners of files
         "named pipes",
+        "names of any characters",
         "names in UTF-8",  # they are any 16-bit words there
         "signals",  # from one process to another, which ends in order
     },
@@ -40,3 +42,20 @@ def needs(*names: str) -> pytest.MarkDecorator:
     assert LACKING["win32"].issuperset(names), names
     lacking = [name for name in names if name in LACKING.get(sys.platform, ())]
     return pytest.mark.skipif(bool(lacking), reason=f"{sys.platform} has no {', '.join(lacking)}")
+
+
+def slashes(text: str) -> str:
+    """Return text with the paths of POSIX."""
+    return text.replace(os.sep, "/")
+
+
+def reason(path: str) -> str:
+    """Return the system's words for a path that cannot be found."""
+    try:
+        os.stat(path)  # noqa: PTH116 - Python's own message follows
+    except OSError as error:
+        return error.strerror
+    raise AssertionError(path)
+
+
+NO_SUCH_FILE = reason("no-such-file")

@@ -489,7 +489,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(make):
 
 @pytest.mark.parametrize("hdf5", [False, True], ids=["binary", "HDF5"])
 def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(make, kind, hdf5, tmp_path):
-    fields = f'snapshot_prefix: "{tmp_path}/s"' + " snapshot_format: HDF5" * hdf5
+    fields = f'snapshot_prefix: "{tmp_path.as_posix()}/s"' + " snapshot_format: HDF5" * hdf5
     whole = make(kind, fields)
     if kind == "half":
         whole.loss_scale = 512.0
@@ -517,7 +517,7 @@ def test_the_state_of_a_run_in_memory_has_the_scale(make):
 
 
 def test_states_without_a_scale_start_it_anew(make, tmp_path):
-    plain = make("float", f'snapshot_prefix: "{tmp_path}/s"')
+    plain = make("float", f'snapshot_prefix: "{tmp_path.as_posix()}/s"')
     plain.step(1)
     file = plain.snapshot()[1]
 
@@ -531,7 +531,7 @@ def test_states_without_a_scale_start_it_anew(make, tmp_path):
 
 @pytest.mark.parametrize("values", [(0.0, 1.0), (math.nan, 0.0), (1.0,), (1.0, -1.0)])
 def test_an_impossible_scale_is_refused(make, tmp_path, values):
-    solver = make("half", f'snapshot_prefix: "{tmp_path}/s"')
+    solver = make("half", f'snapshot_prefix: "{tmp_path.as_posix()}/s"')
     solver.step(1)
     file = solver.snapshot()[1]
     message = SolverState.FromString(file.read_bytes())

@@ -3,7 +3,6 @@
 import re
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from demitasse.cli.command import Command
 from demitasse.cli.errors import echo, fail, input_errors
 from demitasse.cli.options import FILE, FOLDER, option, switch
 from demitasse.cli.render import print_json
+from demitasse.core.text import shell_words
 
 replace_option = switch("--overwrite", "Replace existing files.")
 
@@ -80,7 +80,7 @@ def dataset_command(
     echo(
         f"{out}: {len(made.labels)} classes, {made.train} images for training, {made.test} to test"
     )
-    echo(f"Next: demitasse new --data {quote(str(out))}")
+    echo(f"Next: demitasse new --data {shell_words(out)}")
 
 
 @click.command(cls=Command)
@@ -137,7 +137,7 @@ def new_command(
     echo(f"Wrote {' and '.join(str(out / file) for file in texts)}: {chosen}, "
          f"{start.classes} classes, images of {'x'.join(map(str, start.shape))}")  # fmt: skip
     weights = " --weights squeezenet_v1.1.caffemodel" if chosen == "squeezenet" else ""
-    echo(f"Next: demitasse train --solver {quote(str(out / 'solver.prototxt'))}{weights}")
+    echo(f"Next: demitasse train --solver {shell_words(out / 'solver.prototxt')}{weights}")
 
 
 def _need_new(files: list[Path], *, overwrite: bool) -> None:
@@ -175,4 +175,4 @@ def deploy_command(
         echo(note)
     echo(f"Wrote {' and '.join(map(str, done.files))}")
     if done.has_card:
-        echo(f"Next: demitasse run {quote(str(folder))} IMAGE...")
+        echo(f"Next: demitasse run {shell_words(folder)} IMAGE...")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 from goldens import GOLDENS
-from needs import needs
+from needs import NO_SUCH_FILE, needs
 
 from demitasse import Solver
 from demitasse.core.atomic import atomic_write
@@ -294,7 +294,7 @@ def saved(fields, folder, fmt="binary", **values):
 
 
 def test_a_missing_state_is_refused(fields, tmp_path):
-    refused(made(fields, tmp_path), tmp_path / "none.solverstate", None, "No such file")
+    refused(made(fields, tmp_path), tmp_path / "none.solverstate", None, NO_SUCH_FILE)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
