@@ -348,7 +348,7 @@ def test_refuses_a_missing_file_name():
 
 
 def test_names_a_file_that_cannot_be_made(tmp_path):
-    name = tmp_path / "lost" / "out.h5"
+    name = (tmp_path / "lost" / "out.h5").as_posix()
 
     with expect_error(DataError, mentions="out.h5"):
         make_layer(

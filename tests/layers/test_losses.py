@@ -264,7 +264,7 @@ class TestInfogain:
     def source(self, tmp_path):
         message = BlobProto(num=1, channels=1, height=K, width=K, data=self.H.ravel())
         write_binary(tmp_path / "H.binaryproto", message)
-        return (tmp_path / "H.binaryproto").as_posix()
+        return tmp_path / "H.binaryproto"
 
     def test_the_matrix_may_be_a_bottom(self, backend):
         one = make_layer(self.TEXT % ("", ""), [X, LABELS, self.H[None, None]], device=backend)
@@ -272,7 +272,9 @@ class TestInfogain:
         assert one.forward()[0] == pytest.approx(self.expected(X, LABELS).mean())
 
     def test_the_matrix_may_be_a_file(self, source, backend):
-        one = make_layer(self.TEXT % (f'source: "{source}"', ""), [X, LABELS], device=backend)
+        one = make_layer(
+            self.TEXT % (f'source: "{source.as_posix()}"', ""), [X, LABELS], device=backend
+        )
 
         assert one.forward()[0] == pytest.approx(self.expected(X, LABELS).mean(), rel=1e-6)
         check_gradients(one, threshold=1e-6)

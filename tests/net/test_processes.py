@@ -143,6 +143,7 @@ def test_a_forked_child_reads_on_in_its_parents_lmdb(tmp_path):
     assert forked(net) == ["[2.0, 3.0]"] * 2
 
 
+@needs("fork")
 def test_a_child_that_lost_its_threads_says_what_to_do(monkeypatch):
     text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }'
     net = Net(parse_text(text, NetParameter), "TEST", device="cpu")

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 from replays import ALL_CALLS
 
 from demitasse import Net
@@ -274,6 +275,7 @@ def test_passes_in_training_are_counted():
     assert net.passes == 6
 
 
+@needs("fork")
 def test_a_fork_that_lost_the_threads_is_noticed(monkeypatch):
     net = settled()
     monkeypatch.setattr(team.Library, "kept_workers", os.getppid())

@@ -20,13 +20,16 @@ LACKING = {
     "darwin": NOT_LINUX,
     "win32": {
         *NOT_LINUX,
+        "LMDBs of few pages",  # the library extends a file to the size of its map there
         "a POSIX shell",
+        "an error for long names",  # such files are missing
         "deletion of open files",  # and of folders in use
         "fork",
         "holes in files",
         "limits of processes",  # beside those of memory
         "links",  # symbolic ones are for administrators there
         "locks",  # that end with a process and do not hinder readers
+        "mprotect",
         "modes",  # and owners of files
         "named pipes",
         "names of any characters",

@@ -168,7 +168,7 @@ class Soak:
         self._steps, self._folder, self._source, self._device = steps, folder, source, device
         self._param = parse_text(SOLVER, SolverParameter)
         self._param.snapshot_prefix = str(folder / "s")
-        net = NET.replace("SOURCE", SOURCES[source].replace("FOLDER", str(folder)))
+        net = NET.replace("SOURCE", SOURCES[source].replace("FOLDER", folder.as_posix()))
         self._param.net_param.CopyFrom(parse_text(net, NetParameter))
         self._solver = self._made()
         self._writer: subprocess.Popen[bytes] | None = None

@@ -61,7 +61,7 @@ def reading(folder):
     opened = []
 
     def read(source):
-        text = SOURCES[source].replace("DIR", str(folder))
+        text = SOURCES[source].replace("DIR", folder.as_posix())
         one = make_layer(f'top: "data" top: "label" {text}', phase="TEST", dtype="float32")
         opened.append(one)
         return one

@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
@@ -65,7 +66,7 @@ IN_ORDER = [source for source in SOURCES if "shuffled" not in source]
 
 
 def net_text(folder, source, size=BATCH, layers=LAYERS):
-    data = SOURCES[source].replace("DIR", str(folder)).replace("SIZE", str(size))
+    data = SOURCES[source].replace("DIR", folder.as_posix()).replace("SIZE", str(size))
     return f'layer {{ name: "data" top: "x" top: "y" {data} }} {layers}'
 
 
@@ -131,8 +132,8 @@ def test_what_has_a_number_for_each_record_is_left_out(folder, lines):
 
 
 def test_two_layers_that_agree_have_a_common_epoch(folder):
-    second = SOURCES["hdf5"].replace("DIR", str(folder)).replace("SIZE", str(BATCH))
-    lmdb = SOURCES["lmdb"].replace("DIR", str(folder)).replace("SIZE", str(BATCH))
+    second = SOURCES["hdf5"].replace("DIR", folder.as_posix()).replace("SIZE", str(BATCH))
+    lmdb = SOURCES["lmdb"].replace("DIR", folder.as_posix()).replace("SIZE", str(BATCH))
     text = f"""
     layer {{ name: "a" top: "images" top: "labels" {lmdb} }}
     layer {{ name: "b" top: "x" top: "y" {second} }}
@@ -144,8 +145,8 @@ def test_two_layers_that_agree_have_a_common_epoch(folder):
 
 
 def test_layers_that_do_not_agree_are_refused(folder):
-    second = SOURCES["hdf5"].replace("DIR", str(folder)).replace("SIZE", "5")
-    lmdb = SOURCES["lmdb"].replace("DIR", str(folder)).replace("SIZE", "4")
+    second = SOURCES["hdf5"].replace("DIR", folder.as_posix()).replace("SIZE", "5")
+    lmdb = SOURCES["lmdb"].replace("DIR", folder.as_posix()).replace("SIZE", "4")
     text = f"""
     layer {{ name: "a" top: "images" top: "labels" {lmdb} }}
     layer {{ name: "b" top: "x" top: "y" {second} }}
@@ -161,7 +162,7 @@ def test_caffes_leveldb_has_an_epoch(reference_data, tmp_path):
     )
     with closing(open_db(copy, "LEVELDB")) as db, closing(db.new_cursor()) as cursor:
         count = sum(1 for _ in records(cursor))
-    data = f'type: "Data" data_param {{ source: "{copy}" batch_size: 32 }}'
+    data = f'type: "Data" data_param {{ source: "{Path(copy).as_posix()}" batch_size: 32 }}'
 
     with net_of(f'layer {{ name: "data" top: "x" top: "y" {data} }}') as net:
         sizes = [size for size, _ in Epoch(net).batches()]

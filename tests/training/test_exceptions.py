@@ -73,7 +73,7 @@ class Training:
         self.param.type = kind
         if RULES[kind].takes_momentum:
             self.param.momentum = 0.9
-        net = NET.replace("FOLDER", str(folder))
+        net = NET.replace("FOLDER", folder.as_posix())
         self.param.net_param.CopyFrom(parse_text(net, NetParameter))
         self.device, self.refused, self.interrupted = device, 0, 0
         with self.made() as solver:

@@ -1,5 +1,7 @@
 """Which nets a solver makes, in which states, with which weights."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from expect_error import expect_error, expect_warning
@@ -279,7 +281,7 @@ def test_files_are_looked_for_beside_the_solver(fields, tmp_path, monkeypatch):
     solver = Solver("here/solver.prototxt")
 
     assert solver.net.name == "staged"
-    assert solver.param.snapshot_prefix == "here/solver"
+    assert Path(solver.param.snapshot_prefix) == Path("here/solver")
 
 
 @pytest.mark.parametrize(

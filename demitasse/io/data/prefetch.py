@@ -133,9 +133,9 @@ class Prefetcher:
             if self._waits % LOG_EVERY == 0:
                 logger.info(self._log_on_wait)
             self._waits += 1
-        began = time.monotonic()
+        began = time.perf_counter()
         batch = self._full.get()
-        self.waited += time.monotonic() - began
+        self.waited += time.perf_counter() - began
         return batch
 
     def _work(self) -> None:

@@ -254,6 +254,7 @@ def test_a_file_of_something_else_is_no_database(tmp_path, content):
     assert refusal(tmp_path).code == ErrorCode.CORRUPT
 
 
+@needs("LMDBs of few pages")
 def test_a_database_that_is_cut_short_is_refused(tmp_path):
     path = tmp_path / "some_lmdb"
     write_database(path, images(20, (3, 50, 50)))
@@ -358,6 +359,7 @@ def test_an_interrupt_while_it_is_opened_leaves_no_file_open(database, monkeypat
     assert not warned
 
 
+@needs("LMDBs of few pages")
 def test_pages_at_the_end_that_were_never_written_are_not_missed(tmp_path):
     path, short = tmp_path / "changing_lmdb", 0
 

@@ -5,6 +5,7 @@ import mmap
 
 import numpy as np
 import pytest
+from needs import needs
 
 from demitasse.backends.kernels.language import status
 from demitasse.io.data.images.resize import portable, resize_image
@@ -73,6 +74,7 @@ def test_a_part_of_an_image_is_resized_alone():
     np.testing.assert_array_equal(resized, resize_image(part.copy(), 25, 31))
 
 
+@needs("mprotect")
 def test_nothing_is_read_behind_the_last_pixel():
     # given an image that ends where the process's memory does
     H, W = 64, 64

@@ -76,7 +76,7 @@ def folder(tmp_path_factory):
         with h5py.File(folder / name, "w") as file:
             file["a"], file["b"] = rng.random((count, 3), "float32"), np.arange(count)
     (folder / "files.txt").write_text(f"{folder}/a.h5\n{folder}/b.h5\n")
-    (folder / "net.prototxt").write_text(NET.replace("FOLDER", str(folder)))
+    (folder / "net.prototxt").write_text(NET.replace("FOLDER", folder.as_posix()))
     return folder
 
 
@@ -262,7 +262,7 @@ def test_every_restart_goes_on_exactly_with_the_state_of_layers(
     data, broken, alone = tmp_path / "data", tmp_path / "broken", tmp_path / "alone"
     for path in (data, broken, alone):
         path.mkdir()
-    layer = STATEFUL[kind].replace("KIND", kind).replace("FOLDER", str(folder))
+    layer = STATEFUL[kind].replace("KIND", kind).replace("FOLDER", folder.as_posix())
     net = layer + LEARN.replace("OUT", "a" if kind == "HDF5Data" else "out")
     (data / "net.prototxt").write_text(net)
     (data / "counting.py").write_text(COUNTING)

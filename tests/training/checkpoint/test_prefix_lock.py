@@ -240,6 +240,7 @@ def test_a_file_of_the_user_by_that_name_stays(solver_file, kind, tmp_path, capl
     assert path.is_dir() or path.read_text() == "mine"
 
 
+@needs("deletion of open files")
 def test_a_lock_file_that_was_deleted_is_no_obstacle(solver_file, tmp_path):
     with Solver(solver_file, device="numpy") as solver:
         solver.step(1)

@@ -27,7 +27,7 @@ def make(fields, tmp_path):
     made = []
 
     def solver(text="", **options):
-        net = NET.replace("SOURCE", str(tmp_path / "db"))
+        net = NET.replace("SOURCE", (tmp_path / "db").as_posix())
         made.append(Solver(fields(text, net=net, drop="random_seed"), **options))
         return made[-1]
 
