@@ -398,7 +398,8 @@ def aarch64(session: nox.Session) -> None:
 
     Debian's packages `mmdebstrap` and `qemu-user-static` are needed. `-- kernels nets` runs parts;
     each keeps the results of its tests, so that a part that was stopped continues, and one with
-    failures runs those again. All other arguments go to pytest.
+    failures runs those again. All other arguments go to pytest: `-- -n1` runs all parts in one
+    process, `-- tests/io` other tests.
     """
     python = _arm64_python(session)
     parts = [part for part in ARM64_PARTS if part in session.posargs]
@@ -410,7 +411,7 @@ def aarch64(session: nox.Session) -> None:
         str(python), "-m", "pytest", "-n", str(os.cpu_count()), "--backends=cpu",
         "-k", "not host and not cuda",  # the simulated GPU needs a C++ compiler for aarch64
     )  # fmt: skip
-    if arguments and not parts:
+    if not parts and any(not one.startswith("-") for one in arguments):  # other tests
         session.run(*command, *arguments, env=environment, external=True)
         return
     # other sources have other results

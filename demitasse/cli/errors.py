@@ -113,7 +113,8 @@ def handle_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise  # click exits quietly when the reader has closed the pipe
     except CAUGHT as caught:
-        if os.name == "nt" and stdout_failed(caught) and caught.errno == errno.EINVAL:
+        number = caught.errno if isinstance(caught, OSError) else None
+        if os.name == "nt" and number == errno.EINVAL and stdout_failed(caught):
             discard_stream("stdout")
             raise BrokenPipeError(errno.EPIPE, "closed") from None  # Windows' number is another
         error = lack_of_threads(caught)

@@ -94,7 +94,7 @@ def command_line(*words: str | os.PathLike[str]) -> str:
 
 def shell_words(*words: str | os.PathLike[str]) -> str:
     """Return words as a line for the system's shell, quoted where the shell needs quotes."""
-    texts = map(os.fspath, words)
+    texts = [os.fspath(word) for word in words]
     return import_module("subprocess").list2cmdline(texts) if os.name == "nt" else shlex.join(texts)
 
 
