@@ -38,7 +38,8 @@ MOST_MODULES = 200
 """Modules of the package that a small net needs on the cpu: each takes about a millisecond."""
 
 
-def test_a_small_net_imports_a_third_of_the_package():
+def test_a_small_net_imports_a_third_of_the_package(tmp_path):
+    path = tmp_path / "weights.caffemodel"
     text = """
         layer { name: 'x' type: 'Input' top: 'x'
           input_param { shape { dim: 1 dim: 1 dim: 28 dim: 28 } } }
@@ -54,7 +55,8 @@ def test_a_small_net_imports_a_third_of_the_package():
 
     loaded = loaded_after(
         "import demitasse; from demitasse.io.proto import NetParameter, parse_text;"
-        f"demitasse.Net(parse_text({text!r}, NetParameter), 'TEST', device='cpu').forward()"
+        f"net = demitasse.Net(parse_text({text!r}, NetParameter), 'TEST', device='cpu');"
+        f"net.save({str(path)!r}); net.load({str(path)!r}); net.forward()"
     )
 
     own = [name for name in loaded if name.partition(".")[0] == "demitasse"]

@@ -21,13 +21,6 @@ from demitasse.core.atomic import atomic_write
 from demitasse.core.extras import missing_extra
 from demitasse.core.paths import regular_file
 from demitasse.errors import ErrorCode, WeightsError
-from demitasse.io.data.databases.hdf5 import (
-    ErrorRecordingFile,
-    array_of,
-    damage,
-    member,
-    need_memory,
-)
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -65,6 +58,8 @@ def open_hdf5(path: Path, mode: str, file: Any = None) -> Any:
 @contextmanager
 def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
     """Open a new HDF5 file, which replaces ``path`` if the block succeeds; update a hash."""
+    from demitasse.io.data.databases.hdf5 import ErrorRecordingFile
+
     with atomic_write(path, hashed) as temporary:
         steady = ErrorRecordingFile(temporary)
         try:
@@ -76,6 +71,8 @@ def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
 
 def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
     """Return the parameters of each layer, by index; a shared parameter may be missing."""
+    from demitasse.io.data.databases.hdf5 import array_of, damage, member, need_memory
+
     found: dict[str, dict[str, np.ndarray]] = {}
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
         data = member(file, "data")
