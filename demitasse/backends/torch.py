@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
-from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
+from demitasse.errors import DeviceError, ErrorCode, NetError, OutOfMemoryError
 
 
 class TorchBackend(Backend):
@@ -191,7 +191,7 @@ def module_of(function: Any) -> Any:
 
         def _layer(self, name: str) -> Any:
             if name not in self._keys:
-                key = name.replace(".", "_")
+                key = name.replace(".", "_") or "_"
                 while key in self.layers or hasattr(torch.nn.ModuleDict, key):
                     key += "_"  # a name that PyTorch refuses, or that another layer has
                 self.layers[key] = torch.nn.Module()
@@ -200,7 +200,11 @@ def module_of(function: Any) -> Any:
 
         def forward(self, *inputs: Any, **named: Any) -> Any:
             """Return the only output, or the outputs by name; arrays are the net's inputs."""
-            named |= dict(zip(function.inputs, inputs, strict=False))
+            given = dict(zip(function.inputs, inputs, strict=False))
+            if len(given) < len(inputs) or given.keys() & named.keys():
+                message = f"got {len(inputs)} and {[*named]}, expected {function.inputs}, each once"
+                raise NetError(message, code=ErrorCode.UNKNOWN, got=list(named))
+            named |= given
             params = {name: tuple(self._layer(name).parameters()) for name in function.params}
             state = {name: tuple(self._layer(name).buffers()) for name in function.state}
             outputs, new = function(params, named, state, self.passes)

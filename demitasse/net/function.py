@@ -17,6 +17,7 @@ from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import LayerParameter, NetParameter
+from demitasse.layers import Layer
 from demitasse.plan import PlannedLayer
 
 if TYPE_CHECKING:
@@ -70,8 +71,18 @@ class NetFunction:
         }
         self._params = {name: blobs for name, blobs in params.items() if blobs}
         self._state = {name: blobs for name, blobs in state.items() if blobs}
+        results = {id(copy.blobs[name]) for name in self.outputs if name not in self.loss_weights}
+        self._backward = [  # indices and the like have no gradient, and need none as results
+            entry for entry in reversed(self._layers) if entry.binding.backward
+            and not (type(entry.layer).backward is Layer.backward
+                     and all(id(top) in results for top in entry.binding.top))
+        ]  # fmt: skip
         self._run = self._backend.opaque(self._apply)
         self._clear()
+
+    def __deepcopy__(self, memo: object) -> NetFunction:
+        """Return the function itself, which has no state, for copies of a PyTorch module."""
+        return self
 
     @property
     def params(self) -> dict[str, tuple[Array, ...]]:
@@ -202,18 +213,10 @@ class NetFunction:
             raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, layer=names[0])
         return [array for name in wanted for array in given[name]]
 
-    def _blobs(self) -> list[Blob]:
-        """Return all blobs, one for each data memory."""
-        structure = self._net.structure
-        internal = [blob for layer in structure.layers for blob in layer.internal_blobs()]
-        blobs = [*structure.blob_list, *structure.params_list, *internal]
-        return list({blob.data_memory.serial: blob for blob in blobs}.values())
-
     def _clear(self) -> None:
         """Drop all arrays, which may be those of a trace."""
-        for blob in self._blobs():
-            blob.data_memory.assign(None)
-            blob.diff_memory.assign(None)
+        for memory in self._net.execution.memories():
+            memory.assign(None)
         for layer in self._net.layers:
             layer.clear_constants()
 
@@ -237,9 +240,12 @@ class _Call:
                     entry.forward()
             outputs = tuple(self._net.blobs[name].read() for name in self._function.outputs)
             state = tuple(blob.read() for blob in self._of(self._function._state))
+            structure = self._net.structure
+            internal = (blob for layer in structure.layers for blob in layer.internal_blobs())
+            blobs = [*structure.blob_list, *structure.params_list, *internal]
             self._saved = [
                 blob
-                for blob in self._function._blobs()
+                for blob in {blob.data_memory.serial: blob for blob in blobs}.values()
                 if not blob.data_memory.cleared
                 and blob.data_memory.device_array is not placed.get(blob.data_memory.serial)
             ]
@@ -256,14 +262,11 @@ class _Call:
             for blob, array in zip(self._saved, saved, strict=True):
                 blob.reshape(tuple(array.shape))
                 blob.write(array)
-            for blob in function._blobs():
-                blob.diff_memory.clear()
             for name, gradient in zip(function.outputs, gradients, strict=False):
                 self._net.blobs[name].write_diff(gradient)
-            for entry in reversed(function._layers):
-                if entry.binding.backward:
-                    with _located(entry, "backward"):
-                        entry.backward()
+            for entry in function._backward:
+                with _located(entry, "backward"):
+                    entry.backward()
             inputs = [self._net.blobs[name] for name in function.inputs]
             blobs = [*params, *[None] * len(self._of(function._state)), *inputs]
             blobs += [None] * (len(arrays) - len(blobs))  # the key

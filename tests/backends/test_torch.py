@@ -1,5 +1,6 @@
 """What the tests of all backends do not see of the torch backend."""
 
+import copy
 import re
 import sys
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from demitasse import Net
 from demitasse.backends import torch as module
 from demitasse.backends.torch import TorchBackend
 from demitasse.core.device import Device
-from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
+from demitasse.errors import DeviceError, ErrorCode, NetError, OutOfMemoryError
 from demitasse.examples.digits import prepare
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.training import evaluation
@@ -274,6 +275,56 @@ def test_functions_are_differentiated_vectorized_and_compiled(torch, trained):
             torch.testing.assert_close(each[name][index][2], alone, rtol=1e-4, atol=1e-5)
             assert array.shape == params[name][index].shape
     torch.testing.assert_close(compiled, loss(params, x, label))
+
+
+def test_a_result_without_gradient_does_not_end_the_gradient_of_the_loss(torch):
+    smooth = STATEFUL_NET.replace('type: "Dropout"', 'type: "TanH"')
+    more = 'layer { name: "best" type: "ArgMax" bottom: "ip" top: "best" }'
+    net = Net(smooth + more, "TRAIN", device="torch:cpu", seed=2)
+    x, label = torch.randn(4, 1, 9, 9), torch.arange(4.0)
+
+    outputs = net.as_torch_module()(x, label)
+    outputs["loss"].backward()
+    net({"data": x, "label": label})
+    net.backward()
+
+    assert outputs["best"].shape == (4, 1, 1)
+    module = net.as_torch_module()
+    module(x, label)["loss"].backward()
+    np.testing.assert_array_equal(module.layers["ip"].weight.grad, net.params["ip"][0].diff)
+
+
+def test_a_copy_of_a_module_has_parameters_and_averages_of_its_own(torch, trained):
+    _, module, x, label = trained
+
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        other.layers["ip"].weight.zero_()
+    other(x, label)
+
+    assert module.layers["ip"].weight.abs().sum() > 0
+    assert float(module.layers["bn"].state2) == 0 < float(other.layers["bn"].state2)
+    assert (module.passes, other.passes) == (0, 1)
+
+
+@pytest.mark.parametrize("wrong", ["three", "twice", "unknown"])
+def test_inputs_that_a_module_does_not_have_are_refused(torch, trained, wrong):
+    _, module, x, label = trained
+    arguments, named = {
+        "three": ((x, label, label), {}),
+        "twice": ((x, label), {"data": x}),
+        "unknown": ((x,), {"labels": label}),
+    }[wrong]
+
+    with expect_error(NetError, ErrorCode.UNKNOWN, mentions=["data", "label"]):
+        module(*arguments, **named)
+
+
+def test_a_layer_without_a_name_has_a_parameter(torch):
+    module = Net(NET.replace('"ip"', '""'), "TEST").as_torch_module()
+
+    assert module(torch.ones(2, 3)).shape == (2, 4)
+    assert [name for name, _ in module.named_parameters()] == ["layers._.weight", "layers._.bias"]
 
 
 @pytest.mark.usefixtures("torch")

@@ -102,6 +102,23 @@ def test_a_compiled_function_takes_any_key_without_another_compilation():
         close(result, jax.value_and_grad(plain)(function.params, batch))
 
 
+def test_a_smaller_batch_follows_a_larger_one():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 5 } } }
+    layer { name: "a" type: "Sigmoid" bottom: "x" top: "a" }
+    layer { name: "b" type: "TanH" bottom: "x" top: "b" }
+    layer { name: "y" type: "Eltwise" bottom: "a" bottom: "b" top: "y" }
+    """
+    function = Net(text, "TEST", device="jax:cpu").as_function()
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(function({}, {"x": x})["y"])))
+    x = jnp.asarray(RNG.standard_normal((4, 5)), jnp.float32)
+
+    found = [gradient(x[:count]) for count in (4, 2, 3)]
+
+    for one, count in zip(found, (4, 2, 3), strict=True):
+        close(one, found[0][:count])
+
+
 def test_running_averages_are_results():
     net, function, state, batch = small()
 

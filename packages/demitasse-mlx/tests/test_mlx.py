@@ -54,6 +54,23 @@ def test_gradients_of_mlx_are_those_of_backward():
             np.testing.assert_allclose(np.array(other), blob.diff, rtol=1e-4, atol=1e-6)
 
 
+def test_a_smaller_batch_follows_a_larger_one():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 5 } } }
+    layer { name: "a" type: "Sigmoid" bottom: "x" top: "a" }
+    layer { name: "b" type: "TanH" bottom: "x" top: "b" }
+    layer { name: "y" type: "Eltwise" bottom: "a" bottom: "b" top: "y" }
+    """
+    function = Net(text, "TEST", device="mlx:cpu").as_function()
+    gradient = mx.compile(mx.grad(lambda x: mx.sum(function({}, {"x": x})["y"])))
+    x = mx.random.normal((4, 5))
+
+    found = [np.array(gradient(x[:count])) for count in (4, 2, 3)]
+
+    for one, count in zip(found, (4, 2, 3), strict=True):
+        np.testing.assert_allclose(one, found[0][:count], rtol=1e-5)
+
+
 def test_a_function_without_outputs_returns_none():
     text = """
     layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 } } }
