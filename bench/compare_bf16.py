@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from demitasse.backends.onednn.library.engine import engine
 from peers.cases import Case
 from peers.prepare import prepare
 
 from demitasse import Net
-from demitasse.backends.onednn.library.engine import engine
 from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, read_text
 

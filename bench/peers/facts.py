@@ -15,7 +15,7 @@ import psutil
 __all__ = ["facts"]
 
 LIBRARIES = (
-    "demitasse", "numpy", "onednn-cpu-gomp", "torch", "onnxruntime", "openvino", "onnx",
+    "demitasse", "llvmlite", "numpy", "torch", "onnxruntime", "openvino", "onnx",
     "opencv-python-headless", "protobuf", "jax", "cupy-cuda13x", "cupy-cuda12x",
 )  # fmt: skip
 
@@ -31,7 +31,7 @@ def facts() -> dict[str, Any]:
     from demitasse.core.config import TABLE
 
     np.ones((300, 300), np.float32) @ np.ones((300, 300), np.float32)  # chooses its kernels
-    found, library, known = blas(), status(), TABLE.values()
+    found, known = blas(), TABLE.values()
     return {
         "date": time.strftime("%Y-%m-%d %H:%M %Z"),
         "processor": _processor(),
@@ -44,7 +44,7 @@ def facts() -> dict[str, Any]:
         "C library": " ".join(platform.libc_ver()),
         "Python": sys.version.split()[0],
         "numpy's BLAS": f"{found['name']} {found['version']}, kernels {found['kernel']}",
-        "oneDNN": f"{library.version} ({library.threading} threads, {library.instruction_set})",
+        "kernels": str(status()),
         "versions": _versions(),
         "settings": {s.variable: os.environ[s.variable] for s in known if s.variable in os.environ},
     }

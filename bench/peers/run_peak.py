@@ -1,19 +1,16 @@
 """What the processor can do: a large matrix product and a large copy.
 
-The product is oneDNN's where it loads, else numpy's; the copy reads and writes.
+The product is numpy's; the copy reads and writes.
 """
 
-import ctypes
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import c_char, c_float, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse.backends.onednn.library.library import load
 from peers.cases import Case
 
 __all__ = ["Measured"]
@@ -33,15 +30,8 @@ class Measured:
         self.out = np.empty((side, side), np.float32)
         self.source, self.target = (np.ones(BYTES // 4 // case.scale, np.float32) for _ in "ab")
         self.pool, self.threads = ThreadPoolExecutor(threads), threads
-        self.library = load()
-        self.about = {"product": "oneDNN sgemm" if self.library else "numpy matmul", "side": side}
+        self.about = {"product": "numpy matmul", "side": side}
         self.speeds: list[tuple[float, float]] = []
-        if self.library:
-            function = self.library.dnnl_sgemm
-            function.argtypes = [
-                c_char, c_char, c_int64, c_int64, c_int64, c_float, c_void_p, c_int64, c_void_p,
-                c_int64, c_float, c_void_p, c_int64,
-            ]  # fmt: skip
 
     def check(self) -> dict[str, Any]:
         self._product()
@@ -58,12 +48,7 @@ class Measured:
         self.speeds.append((flop / (middle - start) / 1e9, moved / (end - middle) / 1e9))
 
     def _product(self) -> None:
-        if not self.library:
-            np.matmul(self.a, self.b, out=self.out)
-            return
-        n, no = len(self.a), b"N"
-        a, b, out = (ctypes.c_void_p(x.ctypes.data) for x in (self.a, self.b, self.out))
-        self.library.dnnl_sgemm(no, no, n, n, n, 1.0, a, n, b, n, 0.0, out, n)
+        np.matmul(self.a, self.b, out=self.out)
 
     def _copy(self, part: int) -> None:
         size = math.ceil(self.source.size / self.threads)

@@ -22,7 +22,7 @@ from demitasse.core.deprecated import adopt_renamed_overrides, deprecated_attrib
 class Declined(Exception):  # noqa: N818 - not an error: something else computes the same
     """A backend has no Step for an operation; the message is the reason.
 
-    A message names the obstacle and what is supported: "float64; oneDNN takes float32".
+    A message names the obstacle and what is supported: "float64; kernels take float32".
     """
 
 
@@ -105,11 +105,10 @@ class LayoutUse(NamedTuple):
     """A private layout in which a Step uses a blob's data or, with ``diff``, its gradient.
 
     Attributes:
-        role: "written"; "preferred" for data that is read; "offered" for data that is written in
-            this layout for its reader alone, and would be written in another one otherwise.
+        role: "written"; or "preferred" for data that is read.
     """
 
-    role: Literal["written", "preferred", "offered"]
+    role: Literal["written", "preferred"]
     blob: Operand
     layout: PrivateLayout
     diff: bool = False
@@ -120,8 +119,6 @@ class Layouts(Protocol):
 
     def written(self, memory: Memory, shape: tuple[int, ...]) -> PrivateLayout | None: ...
     def preferred(self, memory: Memory) -> tuple[PrivateLayout, ...]: ...
-    def offered(self, memory: Memory) -> bool: ...
-    def accepted(self, memory: Memory, layout: PrivateLayout) -> bool: ...
 
 
 @dataclass(frozen=True)

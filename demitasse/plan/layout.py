@@ -1,18 +1,17 @@
 """Layout assignment: format propagation over the layers of a plan.
 
-A backend may store blobs in private layouts, as oneDNN does: blocks of channels, channels last.
-A Step is fast in some layouts, and a change of layout between two Steps costs a copy. Steps
-therefore choose their layouts one after the other, each with those of the Steps before it.
+A backend may store blobs in private layouts, as the cpu backend does: channels last, or blocks of
+channels. A Step is fast in some layouts, and a change of layout between two Steps costs a copy.
+Steps therefore choose their layouts one after the other, each with those of the Steps before it.
 
-Steps state their layouts as values (``Step.layout_uses``): those that they write, those that they
-prefer to read, and those that they offer to a reader. The plan collects these in one pass over its
+Steps state their layouts as values (``Step.layout_uses``): those that they write and those that
+they prefer to read. The plan collects these in one pass over its
 layers whenever it prepares Steps, with three sweeps:
 
 1. In the order of the layers, each Step is prepared for the layouts in which the Steps before it
    write its bottoms.
 2. In reverse, its backward pass is prepared for the layouts of its tops' gradients.
-   Without its backward pass, a Step is left out. Offers that a reader refuses are withdrawn. The
-   two sweeps are then repeated.
+   Without its backward pass, a Step is left out, and the two sweeps are repeated.
 3. In the order of the layers again, groups of layers are fused. A group may write its last top in
    the layout that its readers prefer.
 
@@ -35,17 +34,11 @@ class LayoutAssignment:
     """Layouts of the memories of a plan's blobs, in the present sweep."""
 
     def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin a pass."""
-        self._refused: set[int] = set()
         self.clear()
 
     def clear(self) -> None:
-        """Forget all layouts but refused offers, at the start of the first sweep."""
+        """Forget all layouts, at the start of the first sweep."""
         self._preferred: dict[int, dict[int, PrivateLayout]] = defaultdict(dict)
-        self._offered: dict[int, PrivateLayout] = {}
         self.clear_written()
 
     def clear_written(self) -> None:
@@ -58,8 +51,6 @@ class LayoutAssignment:
             serial = (blob.diff_memory if diff else blob.data_memory).serial
             if role == "written":
                 self._written[serial] = layout
-            elif role == "offered":
-                self._offered[serial] = layout
             else:
                 preferred = self._preferred[serial]
                 preferred.pop(id(blob), None)  # the last reader of a blob comes last
@@ -85,30 +76,6 @@ class LayoutAssignment:
         Of several readers of a blob the last counts, because the others are in place.
         """
         return tuple(self._preferred.get(memory.serial, {}).values())
-
-    def offered(self, memory: Memory) -> bool:
-        """Return whether a memory is written in a layout that is offered to its reader."""
-        return memory.serial in self._offered
-
-    def refused(self, memory: Memory) -> bool:
-        """Return whether the reader of a memory prefers another layout than the offered one."""
-        return memory.serial in self._refused
-
-    def accepted(self, memory: Memory, layout: PrivateLayout) -> bool:
-        """Return whether no reader of a memory is known, or the last prefers this layout."""
-        return memory.serial not in self._refused and self._accepted(memory.serial, layout)
-
-    def _accepted(self, serial: int, layout: PrivateLayout) -> bool:
-        *_, last = [layout, *self._preferred.get(serial, {}).values()]
-        return last is layout or last.shape != layout.shape
-
-    def withdraw(self) -> bool:
-        """Note which offers are refused; return True if the Steps are to be prepared without."""
-        offers = self._offered.items()
-        refused = {serial for serial, layout in offers if not self._accepted(serial, layout)}
-        refused -= self._refused
-        self._refused |= refused
-        return bool(refused)
 
 
 def _uses(step: AnyStep | None, *, backward: bool) -> Iterable[LayoutUse]:

@@ -308,7 +308,7 @@ class Plan:
         self._reshape(entries)
         if self._on_shapes_known is not None and len(entries) == len(self.entries):
             self._on_shapes_known()
-        self.layouts.begin()
+        self.layouts.clear()
         while not self._lower_range(start, end):
             continue
         self.layouts.clear_written()
@@ -397,7 +397,7 @@ class Plan:
                 with _naming(entry, "preparation"):
                     complete = entry.lower_backward() and complete
             self.layouts.add(entry.step, backward=True)
-        return complete and not self.layouts.withdraw()
+        return complete
 
     def _add_written(self, end: int) -> None:
         """Add the layouts that the layers before ``end`` write."""

@@ -105,8 +105,7 @@ class PlannedLayer:
         """
         op = self.layer.op
         read = (self._written(blob) for blob in self.binding.bottom)
-        not_written = (self._layouts.refused(blob.data_memory) for blob in self.binding.top)
-        self._key = (self._operands_key(), *read, *not_written)
+        self._key = (self._operands_key(), *read)
         if op is None or not self._optimize:
             self.step = None
             self.why = "plans are off" if op is not None else ""

@@ -112,15 +112,17 @@ class Replay:
         if found is not None:
             self.play(found)
             return
-        if warm_up.done:
-            with suppress(NotRecorded):
-                self.record(work)
-            warm_up.back_off()  # until a replay
-        else:
-            work()
-            warm_up.count()
-        if self.recorded or warm_up.done:
-            self._versions.update({m.serial: m.version for m in self._memories()})
+        try:
+            if warm_up.done:
+                with suppress(NotRecorded):
+                    self.record(work)
+                warm_up.back_off()  # until a replay
+            else:
+                work()
+                warm_up.count()
+        finally:  # interrupted work, too, has read what changed
+            if self.recorded or warm_up.done:
+                self._versions.update({m.serial: m.version for m in self._memories()})
 
     def try_replay(self) -> bool:
         """Repeat the compiled calls of an earlier run; False leaves everything as it is."""

@@ -2,24 +2,16 @@
 #   docker build -f packaging/docker/cpu.Dockerfile -t demitasse .
 #   docker run --rm -v "$PWD:/data" demitasse summary deploy.prototxt
 #   docker run --rm -v "$PWD:/data:ro" -p 127.0.0.1:8000:8000 demitasse serve model/ --host 0.0.0.0
-# oneDNN's wheel brings one file of 54 MB three times.
 FROM python:3.13-slim AS build
 WORKDIR /source
 RUN python -m venv /opt/demitasse
 COPY pyproject.toml README.md LICENSE ./
 COPY demitasse ./demitasse
-RUN /opt/demitasse/bin/python -m pip install --no-cache-dir ".[image,hdf5,serve,onnx]" \
-    && ln -sf libdnnl.so.3 /opt/demitasse/lib/libdnnl.so \
-    && ln -sf libdnnl.so.3 /opt/demitasse/lib/libdnnl.so.3.2
+RUN /opt/demitasse/bin/python -m pip install --no-cache-dir ".[image,hdf5,serve,onnx]"
 
 FROM python:3.13-slim
 COPY --from=build /opt/demitasse /opt/demitasse
-# oneDNN computes by GCC's OpenMP, which this image comes without.
-# hadolint ignore=DL3008
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/* \
-    && useradd --create-home --uid 1000 demitasse
+RUN useradd --create-home --uid 1000 demitasse
 ENV PATH=/opt/demitasse/bin:$PATH
 USER 1000:1000
 WORKDIR /data

@@ -1,4 +1,4 @@
-"""The device `cpu` without oneDNN: kernels of our own, and numpy for all other layers."""
+"""The device `cpu` in processes of their own: narrower vectors, and numpy without llvmlite."""
 
 import os
 import re
@@ -11,7 +11,6 @@ import pytest
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import target
 from demitasse.backends.kernels.language.target import vector_width
-from demitasse.backends.onednn import status
 
 pytestmark = pytest.mark.skipif(
     not (jit.status().ready and vector_width()), reason=str(jit.status())
@@ -24,12 +23,11 @@ TESTS = (
     "tests/net/test_nonfinite_values.py",
     "tests/plan/test_replay.py",
 )
-WITHOUT = {"DEMITASSE_ONEDNN_LIBRARY": "none"}
 
 
 def run(*arguments, **environment):
     return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env={**os.environ, **WITHOUT, **environment},
+        [sys.executable, *arguments], cwd=ROOT, env={**os.environ, **environment},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -98,18 +96,18 @@ for one, other in zip(*outputs):
 @pytest.mark.parametrize(
     ("phase", "codes"),
     [
-        ("TEST", {"direct", "winograd", "igemm", "copy"}),
-        ("TRAIN", {"winograd", "norm", "relu", "sum2", "copy"}),
+        ("TEST", {"direct", "winograd", "igemm", "copy", "few"}),
+        ("TRAIN", {"direct", "winograd", "igemm", "norm", "sum2", "copy"}),
     ],
 )
-def test_kernels_run_what_they_can_and_numpy_the_rest(phase, codes):
+def test_kernels_run_all_layers(phase, codes):
     done = run("-c", NET, phase)
 
     assert done.returncode == 0, done.stderr
     own, plain, *errors = done.stdout.splitlines()
     name, *code = own.split("|")
-    assert name == "kernels"
-    assert "numpy" in code
+    assert name == "onednn"
+    assert not [one for one in code if "llvm:" not in one]
     assert codes <= {one.split()[0] for one in code}
     assert plain.startswith("numpy|")
     assert max(map(float, errors)) < 1e-4
@@ -178,16 +176,15 @@ def test_convolutions_of_small_groups_train_in_kernels(channels, groups):
 
 
 @pytest.mark.parametrize("phase", ["TEST", "TRAIN"])
-@pytest.mark.parametrize("library", ["", "none"], ids=["oneDNN alone", "numpy alone"])
-def test_without_llvmlite_the_library_and_numpy_run_everything(phase, library):
+def test_without_llvmlite_numpy_runs_everything(phase):
     hidden = "import sys\nsys.modules['llvmlite'] = None\n" + NET
 
-    done = run("-c", hidden, phase, DEMITASSE_ONEDNN_LIBRARY=library)
+    done = run("-c", hidden, phase)
 
     assert done.returncode == 0, done.stderr
     own, plain, *errors = done.stdout.splitlines()
     assert "llvm:" not in own
-    assert own.startswith("numpy|") == (library == "none" or not status().loaded)
+    assert own.startswith("numpy|")
     assert plain.startswith("numpy|")
     assert max(map(float, errors)) < 1e-4
 

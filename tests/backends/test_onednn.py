@@ -1,5 +1,6 @@
-"""The oneDNN backend: finding the library, private layouts, live views, threads."""
+"""The device `cpu`: kernels or numpy, private layouts, live views, threads."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -8,11 +9,15 @@ import threading
 import numpy as np
 import pytest
 from expect_error import expect_error
+from needs import needs
 from nets import NETS
 from zeros import fill_with_zeros
 
 from demitasse import Net
-from demitasse.backends.onednn import kernels_alone, status
+from demitasse.backends import onednn
+from demitasse.backends.kernels.language import Status
+from demitasse.backends.onednn import slow_reason
+from demitasse.backends.onednn.layout import channel_blocks, plain
 from demitasse.blob import Blob
 from demitasse.core.config import settings
 from demitasse.core.device import Device
@@ -20,7 +25,7 @@ from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import Head, SyncedMemory, transfers
 
-here = pytest.mark.skipif(not status().loaded, reason=str(status()))
+here = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 CONVS = """
 force_backward: true
@@ -48,9 +53,7 @@ def net(text=CONVS, phase="TRAIN", **options):
 @pytest.fixture
 def layout():
     """A layout of (2, 20, 3, 4) that is not C order and has padding."""
-    from demitasse.backends.onednn.library.primitive import channel_blocks
-
-    found = channel_blocks(Device("cpu").backend.engine, (2, 20, 3, 4), 16)
+    found = channel_blocks((2, 20, 3, 4), 16)
     assert found.size > 2 * 20 * 3 * 4
     return found
 
@@ -60,7 +63,7 @@ def values():
     return np.random.default_rng(2).normal(size=480).astype(np.float32)
 
 
-# -- the library ------------------------------------------------------------------------------
+# -- kernels or numpy -------------------------------------------------------------------------
 
 
 def run(code, **env):
@@ -73,10 +76,11 @@ def run(code, **env):
     )
 
 
-def test_importing_demitasse_does_not_load_the_library():
+@needs("/proc")
+def test_importing_demitasse_does_not_load_llvm():
     code = (
         "import demitasse, demitasse.backends.onednn; "
-        "print('libdnnl' in open('/proc/self/maps').read())"
+        "print('llvmlite' in open('/proc/self/maps').read())"
     )
 
     done = run(code)
@@ -84,34 +88,45 @@ def test_importing_demitasse_does_not_load_the_library():
     assert done.stdout.strip() == "False", done.stderr
 
 
-@pytest.mark.parametrize("jit", ["0", "1"])
-def test_without_library_and_kernels_the_cpu_is_plain_numpy(jit):
+def test_without_kernels_the_cpu_is_plain_numpy_and_a_user_who_said_so_is_not_warned():
     code = (
         "from demitasse.core.device import Device; from demitasse.backends.onednn import status; "
-        "print(Device('cpu').backend.name, status().loaded, status())"
+        "print(Device('cpu').backend.name, status().ready, status())"
     )
 
-    done = run(code, DEMITASSE_ONEDNN_LIBRARY="none", DEMITASSE_JIT=jit)
+    done = run(code, DEMITASSE_JIT="0")
 
-    alone = jit == "1" and kernels_alone()
-    assert done.stdout.split()[:2] == ["kernels" if alone else "numpy", "False"], done.stderr
-    assert "not used" in done.stdout
+    assert done.stdout.split()[:2] == ["numpy", "False"], done.stderr
+    assert "switched off" in done.stdout
+    assert done.stderr == ""
 
 
-def test_a_library_that_is_not_there_is_named():
-    code = "from demitasse.backends.onednn import status; print(status())"
+def test_a_slow_device_is_warned_of_once(monkeypatch, caplog):
+    monkeypatch.setattr(onednn, "status", lambda: Status(False, reason="llvmlite is not here"))
+    onednn._warn.cache_clear()
 
-    done = run(code, DEMITASSE_ONEDNN_LIBRARY="/nowhere/libdnnl.so.3")
+    with caplog.at_level(logging.WARNING):
+        kinds = [onednn.cpu_backend() for _ in range(2)]
 
-    assert "/nowhere/libdnnl.so.3" in done.stdout, done.stderr
+    assert {kind.name for kind in kinds} == {Device("numpy").backend.name}
+    [line] = caplog.messages
+    assert line.startswith("slow path: ")
+    assert "llvmlite is not here" in line
+
+
+def test_a_processor_without_vectors_computes_with_numpy(monkeypatch):
+    monkeypatch.setattr(onednn, "vector_width", lambda: 0)
+
+    assert onednn.slow_reason()
+    assert onednn.cpu_backend().name == "numpy"
 
 
 @here
-def test_status_says_version_threads_and_instruction_set():
-    text = str(status())
+def test_status_says_version_and_processor():
+    text = str(onednn.status())
 
-    assert text.startswith("oneDNN 3.")
-    assert "threads" in text
+    assert text.startswith("llvmlite ")
+    assert onednn.status().processor in text
     assert Device("cpu").backend.name == "onednn"
     assert Device("numpy").backend.name == "numpy"
 
@@ -164,7 +179,7 @@ def test_writing_the_host_side_makes_the_private_side_stale(layout, values):
 def test_a_reader_of_another_layout_is_sent_away(layout, values):
     memory = SyncedMemory(480, "float32", Device("cpu"))
     memory.mutable_private_data(layout)[...] = 0
-    other = Device("cpu").backend.engine.plain((480,))
+    other = plain((480,))
 
     assert memory.private_data(other) is None
     assert memory.layout is layout
@@ -416,7 +431,7 @@ ZOO = [(name, 2) for name in NETS] + [("googlenet", 8)]
 @here
 @pytest.mark.parametrize(("name", "batch"), ZOO)
 @pytest.mark.parametrize("training", [False, True], ids=["forward", "both ways"])
-def test_no_primitive_of_the_zoo_is_a_reference_implementation(name, batch, training, monkeypatch):
+def test_every_layer_of_the_zoo_runs_in_kernels(name, batch, training, monkeypatch):
     fill_with_zeros(monkeypatch)  # what runs does not depend on values
     param = parse_text(NETS[name](batch, training), NetParameter)
 
@@ -428,11 +443,11 @@ def test_no_primitive_of_the_zoo_is_a_reference_implementation(name, batch, trai
     assert portable <= {"Input", "Dropout", "Flatten"}
     fused = {e.layer.name: e.group.step for e in made.plan.entries if e.group}
     for name_of, step in [*steps.items(), *fused.items()]:
-        if made.layer_by_name(name_of).type in {"Concat", "Split", "Eltwise"}:
-            continue  # what the library calls so here is made of its fast reorders
-        for call in (*getattr(step, "forward_calls", ()), *getattr(step, "backward_calls", ())):
-            slow = [one for one in call.implementations if one.startswith(("ref", "simple"))]
-            assert not slow, f"{name_of}: {slow}"
+        assert step is None or "onednn" in type(step).__module__, name_of
+        codes = "" if step is None else step.code
+        if step is not None and made.layer_by_name(name_of).type != "SoftmaxWithLoss":
+            codes += step.backward_code
+        assert "numpy" not in codes, name_of
 
 
 @here

@@ -5,15 +5,15 @@ import pytest
 
 from demitasse import Net, Solver
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.backends.onednn.arguments import CachedReorder
+from demitasse.backends.onednn.engine import engine
 from demitasse.backends.onednn.jit_adapters.winograd import WinogradCall
-from demitasse.backends.onednn.library.engine import engine
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import SyncedMemory
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 ROLE = 12345
 SIZE = 100

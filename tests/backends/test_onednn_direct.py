@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from lowered import (
     ENDS,
     LAYOUTS,
-    LIBRARY,
     NEEDS_KERNELS,
     WIDTHS,
     build,
@@ -23,7 +22,7 @@ from lowered import (
 )
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.engine import engine
 from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
@@ -92,8 +91,8 @@ def test_both_passes_are_the_portable_ones(layout, n, c, m, size, kernel, stride
 
     planned = expect_same(text, rtol=ROUNDING)
 
-    if layout != LIBRARY:
-        assert (FilterGradientCall in calls(planned)) == (m >= engine().tuning.width)
+    backward = planned.plan.entries[1].step.backward_code
+    assert ("direct" in backward) == (m >= engine().tuning.width)
 
 
 def test_the_gradient_of_the_filters_is_ours():
@@ -114,30 +113,29 @@ def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
 
 
-@pytest.mark.parametrize("layout", [LIBRARY])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_windows_are_copied_where_an_image_has_more_padding_than_a_window_is_wide(layout):
     text = net(conv(32, "kernel_size: 3 pad: 9"), layer("r", "ReLU", "c", "c"), shape=(2, 3, 12, 9))
 
     planned = build(text, "TEST")
     planned.forward()
 
-    codes = [step.code for step in planned.plan.steps() if step is not None]
-    assert not any("x64:gemm" in code for code in codes)
+    assert planned.plan.entries[1].step.code.startswith("direct llvm")
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
     expect_same(text, rtol=ROUNDING)
 
 
-def test_wide_windows_are_left_to_the_library():
+def test_wide_windows_run_by_implicit_gemm():
     text = net(conv(20, "kernel_h: 3 kernel_w: 17"), shape=(2, 1, 12, 40))
 
     planned = build(text, "TEST")
     planned.forward()
 
     assert PackedConvCall not in calls(planned)
+    assert planned.plan.entries[1].step.code.startswith("igemm llvm")
 
 
-FEW = pytest.mark.parametrize("layout", LAYOUTS[:2])
-"""Layouts that the kernels take, whatever the library likes."""
+FEW = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 @FEW
@@ -161,7 +159,7 @@ def test_gradients_of_a_convolution_to_few_channels_are_direct_convolutions(
 
 @FEW
 @pytest.mark.parametrize("rest", ["kernel_size: 3 stride: 2", "kernel_size: 3 pad: 3"])
-def test_gradients_of_others_to_few_channels_are_the_librarys(rest, layout):
+def test_gradients_of_others_to_few_channels_are_implicit_gemms(rest, layout):
     text = net(conv(2, rest), shape=(2, 32, 9, 11))
 
     planned = expect_same(text, rtol=ROUNDING)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from lowered import build, expect_same, layer, net
 
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.memory import transfers
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 IN_PLACE = pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in place"])
 RATIO = "dropout_param { dropout_ratio: 0.4 }"

@@ -1,4 +1,4 @@
-"""oneDNN's code for older processors: other kernels and layouts, the same numbers."""
+"""Kernels for older processors: narrower vectors, or none; the same numbers."""
 
 import os
 import re
@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from demitasse.backends.onednn import status
+from demitasse.backends.kernels.language.target import vector_width
+from demitasse.backends.onednn import slow_reason
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
-    "tests/backends/test_onednn.py::test_no_primitive_of_the_zoo_is_a_reference_implementation",
-    "tests/backends/test_onednn_winograd.py::"
-    "test_the_layouts_that_the_library_likes_suit_our_kernels",
+    "tests/backends/test_onednn.py::test_every_layer_of_the_zoo_runs_in_kernels",
     "tests/layers/test_recorded_cases.py",
 )
-"""What shows most of a library that has other kernels and layouts."""
+"""What shows most of other vectors."""
 
 ALL = (
     *LAYERS,
@@ -31,19 +30,19 @@ ALL = (
 
 
 @pytest.mark.parametrize(
-    ("instructions", "name", "tests"),
+    ("instructions", "width", "tests"),
     [
-        ("AVX2", "AVX2", LAYERS),
-        pytest.param("AVX2", "AVX2", ALL, marks=pytest.mark.exhaustive),
-        pytest.param("SSE41", "SSE4.1", ALL, marks=pytest.mark.slow),
+        ("AVX2", 8, LAYERS),
+        pytest.param("AVX2", 8, ALL, marks=pytest.mark.exhaustive),
+        pytest.param("SSE41", 0, ALL, marks=pytest.mark.slow),
     ],
 )
-def test_recorded_cases_on_an_older_processor(instructions, name, tests):
-    if status().instruction_set == name:
-        pytest.skip(f"this processor's own instruction set is {name}; all tests run with it")
+def test_recorded_cases_on_an_older_processor(instructions, width, tests):
+    if vector_width() == width:
+        pytest.skip(f"this processor's vectors are of {width} floats; all tests run with it")
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--backends=cpu"]
-    # neither oneDNN's code nor its choice of layouts takes part in the others
+    # the width of the processor's vectors takes no part in the others
     command += ["-k", "not float64 and not portable_code and not (floats and (blocks or channels))"]
 
     done = subprocess.run(

@@ -5,11 +5,11 @@ from nets import FORWARD_ONLY, NETS, OTHERS
 from zeros import fill_with_zeros
 
 from demitasse import Net
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import transfers
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 QUICK = ("lenet", "googlenet", "mobilenet", "resnet18", "squeezenet", "ssd_mobilenet")
 

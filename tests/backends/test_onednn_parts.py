@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.io.proto import NetParameter, parse_text
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 MIDDLES = {
     "crop of places": """layer { name: "p" type: "Crop" bottom: "a" bottom: "x" top: "p"

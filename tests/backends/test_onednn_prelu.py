@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 
 def source(*shape):

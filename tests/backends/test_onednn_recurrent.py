@@ -1,18 +1,17 @@
-"""LSTM and RNN on oneDNN against the portable layers."""
+"""LSTM and RNN in kernels against the portable layers."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowered import NEEDS_KERNELS, WIDTHS, layer, tuned
+from lowered import WIDTHS, layer, tuned
 
 from demitasse import Net
 from demitasse.backends.kernels.language.command_queue import CallRecording
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.jit_adapters import recurrent
+from demitasse.backends.onednn import slow_reason
 from demitasse.io.proto import NetParameter, parse_text
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 STATES = {"LSTM": 2, "RNN": 1}
 FILLERS = "".join(
@@ -49,10 +48,6 @@ def text(kind, t, n, x, h, static=0, exposed=False, more="", behind="", gradient
             behind,
         ]
     )
-
-
-BY_NUMPY = 0
-"""The width of vectors where no kernels are made."""
 
 
 def build(source, phase="TRAIN", **options):
@@ -112,11 +107,7 @@ def test_sequences_are_the_portable_ones(kind, t, n, x, h, static, exposed):
     expect_same(text(kind, t, n, x, h, static, exposed))
 
 
-def kernels(*values):
-    return [pytest.param(value, marks=NEEDS_KERNELS) for value in values]
-
-
-WIDTH = pytest.mark.parametrize("width", kernels(*WIDTHS))
+WIDTH = pytest.mark.parametrize("width", WIDTHS)
 
 
 def passes(net, count=6):
@@ -157,26 +148,16 @@ def test_passes_without_gradients_are_calls_that_are_made_again(
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("width", [BY_NUMPY, *kernels(*WIDTHS)])
+@WIDTH
 @pytest.mark.parametrize("kind", STATES)
 @pytest.mark.parametrize("h", [5, 40])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_steps_learn_by_kernels_or_where_there_are_none_by_numpy(threads, h, kind, width):
+def test_steps_learn_by_kernels(threads, h, kind, width):
     with tuned(width=width, threads=threads):
         net = expect_same(text(kind, 4, 7, (5,), h, 3))
 
-    by = "numpy" if width == BY_NUMPY else "llvm"
-    assert by in step_of(net).code
-    assert by in step_of(net).backward_code
-
-
-@pytest.mark.parametrize("kind", STATES)
-def test_the_library_multiplies_with_weights_that_are_too_large_for_the_caches(kind, monkeypatch):
-    monkeypatch.setattr(recurrent, "LARGE", 1)
-
-    net = expect_same(text(kind, 3, 2, (4,), 6))
-
-    assert "numpy" in step_of(net).code
+    assert "numpy" not in step_of(net).code
+    assert "llvm" in step_of(net).backward_code
 
 
 @WIDTH
@@ -190,7 +171,7 @@ def test_without_gradients_the_weight_lies_in_memory_as_it_is_read_alone(width):
     assert weight.data.shape == (4 * 32, 32)
 
 
-@pytest.mark.parametrize("width", [BY_NUMPY, *kernels(*WIDTHS)])
+@WIDTH
 @pytest.mark.parametrize("kind", STATES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_goes_where_portable_code_sends_it(value, kind, width):

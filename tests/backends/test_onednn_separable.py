@@ -4,21 +4,17 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.kernels import language as kernels
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.engine import engine
-from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
+from demitasse.backends.onednn import slow_reason
+from demitasse.backends.onednn.engine import engine
+from demitasse.backends.onednn.layout import BLOCK, channel_blocks
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
 
-pytestmark = [
-    pytest.mark.skipif(not status().loaded, reason=str(status())),
-    pytest.mark.skipif(not kernels.status().ready, reason=str(kernels.status())),
-]
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 
 WIDE = pytest.mark.skipif(
-    not (status().loaded and engine().wide), reason="other layouts are chosen without AVX-512"
+    bool(slow_reason()) or not engine().wide, reason="other layouts are chosen without AVX-512"
 )
 
 
@@ -99,7 +95,7 @@ def in_blocks(net):
         name
         for name, blob in blobs.items()
         if net.plan.layouts.written(blob.data_memory, blob.shape)
-        is channel_blocks(engine(), blob.shape, BLOCK)
+        is channel_blocks(blob.shape, BLOCK)
     ]
 
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.kernels import language as kernels
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.io.proto import NetParameter, parse_text
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 CONVOLUTION = """layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param {
   num_output: 5 kernel_size: 1 weight_filler { type: "gaussian" std: 1 } } }"""
@@ -56,7 +55,6 @@ layer { name: "l" type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "l" t
   loss_weight: 1 loss_weight: 0 }"""
 
 
-@pytest.mark.skipif(not kernels.status().ready, reason=str(kernels.status()))
 @pytest.mark.parametrize("value", [None, np.nan, np.inf], ids=str)
 def test_the_loss_takes_the_kernel(value):
     rng = np.random.default_rng(3)

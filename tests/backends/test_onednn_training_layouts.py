@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.kernels import language as kernels
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
-
-needs_kernels = pytest.mark.skipif(not kernels.status().ready, reason=str(kernels.status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 BLOCK = """
 force_backward: true
@@ -55,7 +52,6 @@ layer { name: "y" type: "Convolution" bottom: "groups" top: "y" convolution_para
 """
 
 
-@needs_kernels
 @pytest.mark.parametrize("window", ["", "stride: 2", "bias_term: false"], ids=str)
 def test_small_groups_train_in_kernels_of_our_own_as_in_portable_code(window):
     text = GROUPS.replace("WINDOW", window)
@@ -105,7 +101,7 @@ def test_what_joins_images_with_their_channels_last_and_others_in_c_order_has_th
             for _ in range(2):  # the second gradient is added to the first
                 net.forward()
                 layouts = [net.blobs[name].data_memory.layout for name in ("joined", "y")]
-                last = last or [layout.key[1][-1][:2] for layout in layouts]
+                last = last or [layout.loops[-1][:2] for layout in layouts]
                 net.blobs["y"].diff[...] = rng.normal(size=net.blobs["y"].shape)
                 net.backward()
             blobs = [net.blobs["y"].data, net.blobs["x"].diff, net.blobs["z"].diff]

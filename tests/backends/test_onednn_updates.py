@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from demitasse.backends.numpy import updates as numpy_updates
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.backends.updates import Piece, Update
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 KINDS = {
     "SGD": 1, "Nesterov": 1, "AdaGrad": 1, "RMSProp": 1, "AdaDelta": 2, "Adam": 2, "AdamW": 2,

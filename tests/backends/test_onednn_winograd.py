@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from lowered import (
     ENDS,
     LAYOUTS,
-    LIBRARY,
     NEEDS_KERNELS,
     WIDTHS,
     build,
@@ -24,17 +23,13 @@ from lowered import (
 from tilings import KERNELS
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.engine import engine
 from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
     from demitasse.backends.onednn.jit_adapters.calls import FilterGradientCall
     from demitasse.backends.onednn.jit_adapters.winograd import WinogradCall
-
-NATIVE = engine().tuning.width if status().loaded else 0
-"""Floats of a vector of the instruction set that the library uses."""
 
 ROUNDING = 5e-5
 """Of the largest value; the definition's own error is a third of the one here."""
@@ -75,8 +70,7 @@ def test_both_passes_are_the_portable_ones(layout, n, group, c, m, size, kernel,
 
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    if layout != LIBRARY:
-        assert (WinogradCall in calls(planned)) == (group * min(c, m) >= engine().tuning.width)
+    assert (WinogradCall in calls(planned)) == (group * min(c, m) >= engine().tuning.width)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -92,7 +86,7 @@ def test_deconvolutions_train_over_tiles(layout, windows, bias):
 
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    if layout == LIBRARY and engine().tuning.width == NATIVE:
+    if layout == "channels last":
         assert calls(planned) == [WinogradCall, FilterGradientCall, WinogradCall]
 
 
@@ -104,23 +98,10 @@ def test_all_three_passes_go_over_tiles():
     assert calls(planned) == [WinogradCall, FilterGradientCall, WinogradCall]
 
 
-@pytest.mark.parametrize("layout", [LIBRARY])
-@pytest.mark.skipif(not NATIVE, reason="the library is to use older instructions")
-def test_the_layouts_that_the_library_likes_suit_our_kernels():
-    with tuned(width=NATIVE):
-        planned = build(net(conv(32), shape=(2, 16, 12, 12)))
-
-        run(planned)
-
-    assert calls(planned) == [WinogradCall, FilterGradientCall, WinogradCall]
-
-
-@pytest.mark.parametrize("layout", [LIBRARY])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("c", "m"), [(60, 100), (64, 100), (100, 64)])
-@pytest.mark.skipif(not NATIVE, reason="the library is to use older instructions")
 def test_channels_that_nearly_fill_blocks_train_over_tiles(c, m):
-    with tuned(width=NATIVE):
-        planned = expect_same(net(conv(m), shape=(2, c, 12, 12)), ["c"], rtol=ROUNDING)
+    planned = expect_same(net(conv(m), shape=(2, c, 12, 12)), ["c"], rtol=ROUNDING)
 
     assert calls(planned) == [WinogradCall, FilterGradientCall, WinogradCall]
 

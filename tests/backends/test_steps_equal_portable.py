@@ -28,14 +28,13 @@ from demitasse.backends.cupy.lowerings import LOWERINGS as CUPY
 from demitasse.backends.cupy.steps.elementwise import FUNCTIONS as CUPY_FUNCTIONS
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
 from demitasse.backends.numpy.steps.elementwise import FUNCTIONS as NUMPY_FUNCTIONS
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn import slow_reason
 from demitasse.backends.onednn.lowerings import LOWERINGS as ONEDNN
 from demitasse.backends.onednn.steps.elementwise import FUNCTIONS as ONEDNN_FUNCTIONS
 from demitasse.testing import make_layer
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
-needs_onednn = pytest.mark.skipif(not status().loaded, reason=str(status()))
+needs_kernels = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 CHAINS = {"numpy": ["numpy"], "cpu": ["onednn", "numpy"], "host": ["cupy"], "cuda:0": ["cupy"]}
 """For each device the packages whose Steps it tries, in order; "host" runs the GPU's kernels."""
@@ -59,7 +58,7 @@ class Row:
         name: What is special about them.
         op: The operation.
         cases: What is drawn from.
-        runs: The backends whose Step must run them; oneDNN's, in float32 alone.
+        runs: The backends whose Step must run them; that of kernels, in float32 alone.
         may: The backends that take some of them.
         function: Of an Activation.
         in_place: Whether the first top is the first bottom.
@@ -108,11 +107,7 @@ SCORES = [((2, 36, 9, 8), (4, 5)), ((2, 36, 3, 19), (1, 5))]
 BRANCHES = [((2, 3, 4), (2, 1, 4), (2, 2, 4)), ((2, 16, 3, 3), (2, 32, 3, 3), (2, 16, 3, 3))]
 NORM = {"params": "positive"}
 CUDA, HOST = ("cupy",), ("numpy", "cupy")
-LIBRARIES = ("onednn", "cupy")
-
-# Below AVX-512, oneDNN has reference code alone for gradients of some of the windows that are
-# drawn: numpy's Step runs then.
-WINDOWS = (EVERY,) if status().loaded and engine().wide else (HOST, ("onednn",))
+COMPILED = ("onednn", "cupy")
 
 
 def apart_and_in_place(name, op, cases, apart, in_place, **options):
@@ -137,47 +132,47 @@ def activation(kind, function, apart=(), in_place=None, fields="", may=(), **opt
 
 ROWS = [
     *activation("ReLU", "relu", EVERY),
-    *activation("ReLU", "relu", LIBRARIES, fields="negative_slope: 0.1"),
+    *activation("ReLU", "relu", COMPILED, fields="negative_slope: 0.1"),
     *activation("ReLU", "relu", ("onednn",), may=CUDA, fields="negative_slope: -0.5"),
-    *activation("Sigmoid", "sigmoid", LIBRARIES),
-    *activation("TanH", "tanh", LIBRARIES),
+    *activation("Sigmoid", "sigmoid", COMPILED),
+    *activation("TanH", "tanh", COMPILED),
     *activation("GELU", "gelu", EVERY),
-    *activation("BNLL", "bnll", LIBRARIES),
-    *activation("Clip", "clip", LIBRARIES, fields="min: -0.5 max: 1"),
-    *activation("HardSwish", "hard_swish", LIBRARIES),
-    *activation("Clip", "clip", LIBRARIES, fields="min: 1 max: -0.5"),
-    *activation("ELU", "elu", LIBRARIES),
-    *activation("ELU", "elu", LIBRARIES, fields="alpha: 0"),
+    *activation("BNLL", "bnll", COMPILED),
+    *activation("Clip", "clip", COMPILED, fields="min: -0.5 max: 1"),
+    *activation("HardSwish", "hard_swish", COMPILED),
+    *activation("Clip", "clip", COMPILED, fields="min: 1 max: -0.5"),
+    *activation("ELU", "elu", COMPILED),
+    *activation("ELU", "elu", COMPILED, fields="alpha: 0"),
     *activation("ELU", "elu", ("onednn",), may=CUDA, fields="alpha: -0.5"),
-    *activation("Exp", "exp", LIBRARIES),
-    *activation("Exp", "exp", LIBRARIES, fields="base: 2 scale: 0.5 shift: -1"),
+    *activation("Exp", "exp", COMPILED),
+    *activation("Exp", "exp", COMPILED, fields="base: 2 scale: 0.5 shift: -1"),
     *activation("Log", "log", CUDA, values=("positive",)),
     *activation("Log", "log", CUDA, fields="base: 2 scale: 2 shift: 1", values=("positive",)),
-    *activation("Power", "power", LIBRARIES, fields="power: 2 shift: 1"),
-    *activation("Power", "power", LIBRARIES, fields="scale: 0.5"),
+    *activation("Power", "power", COMPILED, fields="power: 2 shift: 1"),
+    *activation("Power", "power", COMPILED, fields="scale: 0.5"),
     *activation("Power", "power", CUDA, fields="power: 0 shift: 2"),
     *activation("Power", "power", CUDA, fields="scale: 0 shift: 3"),
     *activation("Power", "power", CUDA, fields="power: -1.5 shift: 1", values=("positive",)),
     *activation("ReLU6", "relu6", ("onednn",)),
     *activation("ReLU6", "relu6", fields="negative_slope: 0.1"),
-    *activation("Swish", "swish", LIBRARIES),
-    *activation("Swish", "swish", LIBRARIES, fields="beta: -2.5"),
-    *activation("Swish", "swish", LIBRARIES, fields="beta: 0"),
+    *activation("Swish", "swish", COMPILED),
+    *activation("Swish", "swish", COMPILED, fields="beta: -2.5"),
+    *activation("Swish", "swish", COMPILED, fields="beta: 0"),
     Row("ReLU at its kink", ops.Activation, layers("ReLU", shapes=FLAT, values=("ties",)),
         function="relu", frozen=False),
-    Row("AbsVal", ops.Activation, layers("AbsVal", shapes=FLAT), LIBRARIES, function="abs",
+    Row("AbsVal", ops.Activation, layers("AbsVal", shapes=FLAT), COMPILED, function="abs",
         frozen=False),
     Row("Threshold", ops.Activation, layers("Threshold", shapes=FLAT), (), function="threshold",
         gradient=False),
     *apart_and_in_place("dropout", ops.Dropout, layers("Dropout", shapes=FLAT),
-        LIBRARIES, LIBRARIES),
+        COMPILED, COMPILED),
     *apart_and_in_place("dropout in TEST", ops.Dropout, layers("Dropout", shapes=FLAT,
-        phase="TEST"), LIBRARIES, LIBRARIES),
+        phase="TEST"), COMPILED, COMPILED),
     *apart_and_in_place("dropout that scales in TEST", ops.Dropout, layers("Dropout",
-        "scale_train: false", shapes=FLAT, phase="TEST"), LIBRARIES, LIBRARIES),
+        "scale_train: false", shapes=FLAT, phase="TEST"), COMPILED, COMPILED),
 
-    Row("convolution", ops.Conv, convolutions(), *WINDOWS),
-    Row("convolution over 1 or 3 axes", ops.Conv, convolutions(axes=(1, 3)), *WINDOWS),
+    Row("convolution", ops.Conv, convolutions()),
+    Row("convolution over 1 or 3 axes", ops.Conv, convolutions(axes=(1, 3))),
     Row("convolution of many channels", ops.Conv, layers("Convolution",
         "num_output: 16 kernel_size: 3 pad: 1", "num_output: 20 kernel_size: 1",
         "num_output: 32 kernel_size: 3 stride: 2 group: 2",
@@ -291,16 +286,16 @@ ROWS = [
     *apart_and_in_place("lengths of items", ops.L2Normalize, layers("Normalize",
         "", "channel_shared: false", shapes=IMAGES), (), ()),
     Row("softmax of many rows", ops.Softmax, layers("Softmax", "axis: 1",
-        shapes=[((40, 2),), ((33, 21),), ((20, 7, 1, 1),), ((2, 5, 6, 7),)]), LIBRARIES),
+        shapes=[((40, 2),), ((33, 21),), ((20, 7, 1, 1),), ((2, 5, 6, 7),)]), COMPILED),
     Row("prior boxes", ops.Constant, layers("PriorBox",
         "min_size: 4 max_size: 9 aspect_ratio: 2 flip: true variance: 0.1",
         "min_size: 3 clip: true", shapes=[((2, 3, 4, 5), (2, 3, 16, 20))]), ("onednn",)),
     *apart_and_in_place("softmax", ops.Softmax, layers("Softmax",
         "axis: 0", "axis: 1", "axis: -1",
         shapes=[((4, 7),), ((2, 5, 3),), ((2, 16, 5),), ((3, 1000),)]),
-        LIBRARIES, CUDA),
-    Row("softmax loss", ops.SoftmaxLoss, losses(), LIBRARIES),
-    Row("softmax loss and probabilities", ops.SoftmaxLoss, losses(tops=2), LIBRARIES),
+        COMPILED, CUDA),
+    Row("softmax loss", ops.SoftmaxLoss, losses(), COMPILED),
+    Row("softmax loss and probabilities", ops.SoftmaxLoss, losses(tops=2), COMPILED),
 
     Row("Euclidean loss", ops.PairLoss, layers("EuclideanLoss",
         shapes=[((3, 4), (3, 4)), ((2, 3, 2), (2, 6)), ((5,), (5,))]), CUDA),
@@ -321,7 +316,7 @@ ROWS = [
         shapes=[((6, 4), (6,))], values=("ties", "labels"), tops=2), (), gradient=False),
 
     *apart_and_in_place("batch norm", ops.BatchNorm, layers("BatchNorm",
-        "moving_average_fraction: 0.7 eps: 0.01", "", shapes=IMAGES, **NORM), LIBRARIES, LIBRARIES),
+        "moving_average_fraction: 0.7 eps: 0.01", "", shapes=IMAGES, **NORM), COMPILED, COMPILED),
     *apart_and_in_place("batch norm of one value", ops.BatchNorm, layers("BatchNorm",
         shapes=COLUMN, **NORM), CUDA, CUDA),
     *apart_and_in_place("batch norm by stored statistics", ops.BatchNorm, layers("BatchNorm",
@@ -429,7 +424,8 @@ FEW = 6
 """How many layers of a row run in every run."""
 
 PLACES = pytest.mark.parametrize(
-    "place", [pytest.param(place, marks=needs_onednn if place == "cpu" else ()) for place in CHAINS]
+    "place",
+    [pytest.param(place, marks=needs_kernels if place == "cpu" else ()) for place in CHAINS],
 )
 EACH_ROW = pytest.mark.parametrize("row", ROWS, ids=str)
 

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from demitasse import Blob
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.layout import layout_with_tag
+from demitasse.backends.onednn import slow_reason
+from demitasse.backends.onednn.layout import channel_blocks
 from demitasse.core.device import Device
 from demitasse.memory import Head
 from demitasse.memory.sides import DeviceSide
 
 devices = st.sampled_from(["numpy", "readonly", "cpu", "strict:device1", "strict:device1"])
-BLOCKED = 76 if status().loaded else 0  # aBcd16b
 SHAPE = (2, 3, 1, 2)
 
 numbers = st.integers(-100, 100)
@@ -186,7 +185,7 @@ class Blobs(RuleBasedStateMachine):
         self.fails = False
         self.check(which, blob.cpu_data())
 
-    @precondition(lambda self: str(self.device) == "cpu" and BLOCKED)
+    @precondition(lambda self: str(self.device) == "cpu" and not slow_reason())
     @rule(
         which=st.integers(0, 1),
         value=numbers,
@@ -197,7 +196,7 @@ class Blobs(RuleBasedStateMachine):
         if blob.data_memory.size != 12 or blob.data_memory.viewed:
             return
         memory, plain = blob.data_memory, self.plain[which]
-        layout = layout_with_tag(self.device.backend.engine.library, SHAPE, BLOCKED)
+        layout = channel_blocks(SHAPE, 16)
         values = (np.arange(12) + value).astype(np.float32)
         if how.startswith("read"):
             side = memory.private_data(layout, alone=how == "read alone")

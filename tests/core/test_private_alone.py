@@ -1,18 +1,18 @@
-"""What is packed for oneDNN is not kept in C order too, unless somebody looks at it there."""
+"""What is packed for kernels is not kept in C order too, unless somebody looks at it there."""
 
 import numpy as np
 import pytest
 
 from demitasse import Net, Solver
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.layout import layout_with_tag
+from demitasse.backends.onednn import slow_reason
+from demitasse.backends.onednn.layout import channel_blocks
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import Head, SyncedMemory
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=f"needs oneDNN: {status()}")
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
-SHAPE, BLOCKED = (2, 3, 1, 2), 76  # aBcd16b
+SHAPE = (2, 3, 1, 2)
 VALUES = np.arange(12, dtype=np.float32)
 
 NET = """
@@ -30,7 +30,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 
 @pytest.fixture
 def layout():
-    return layout_with_tag(Device("cpu").backend.engine.library, SHAPE, BLOCKED)
+    return channel_blocks(SHAPE, 16)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from goldens import golden_layers
 from layer_examples import EXAMPLES
 
 from demitasse import Net
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.core.device import Device
 from demitasse.errors import DeviceError
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
@@ -85,13 +85,13 @@ def params_read(tree):
 
 
 def need_library(backend: str) -> None:
-    if backend == "cpu" and not status().version:
-        pytest.skip("oneDNN is not installed")
+    if backend == "cpu" and slow_reason():
+        pytest.skip(slow_reason())
 
 
 def kernels_width() -> int:
     """Return the floats of the vectors of kernels that are made at run time; 0 without them."""
-    from demitasse.backends.onednn.library.engine import engine
+    from demitasse.backends.onednn.engine import engine
 
     return engine().tuning.as_set(threads=1).width
 

@@ -5,9 +5,8 @@ import pytest
 from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.engine import engine
-from demitasse.backends.onednn.library.layout import layout_of
+from demitasse.backends.onednn import slow_reason
+from demitasse.backends.onednn.layout import innermost
 from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory.arena import Slot
@@ -195,7 +194,7 @@ def test_callbacks_see_every_blob_in_its_time(backend):
     assert all(seen)
 
 
-@pytest.mark.skipif(not status().loaded, reason=str(status()))
+@pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 def test_what_nobody_reads_is_not_computed():
     net = made("cpu", "outputs")
     net.forward()
@@ -206,15 +205,14 @@ def test_what_nobody_reads_is_not_computed():
     assert groups["b"] == 3  # with Eltwise and ReLU
 
 
-@pytest.mark.skipif(not status().loaded, reason=str(status()))
+@pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 @pytest.mark.parametrize("channels", [8, 16])
 def test_layers_run_as_one_where_one_block_of_channels_lies_like_channels_last(channels):
     size = 8 + channels  # of no other test
     text = INPUT.replace("dim: 8 dim: 8", f"dim: {size} dim: {size}")
     text += layer("p", "Pooling", "x", "p", "pooling_param { kernel_size: 3 stride: 1 pad: 1 }")
     text += conv("a", "p", channels) + layer("n", "BatchNorm", "a", "n")
-    owner = engine()
-    seen = layout_of(owner.library, owner.innermost((2, channels, size, size), 1))
+    seen = innermost((2, channels, size, size), 1)
     net = made("cpu", "outputs", text)
 
     net.forward()
@@ -224,7 +222,7 @@ def test_layers_run_as_one_where_one_block_of_channels_lies_like_channels_last(c
     assert groups["a"] == 2
 
 
-@pytest.mark.skipif(not status().loaded, reason=str(status()))
+@pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 def test_nothing_runs_as_one_through_a_blob_that_is_kept():
     net = made("cpu", ["a_norm", "sum"])
     net.forward()
@@ -280,7 +278,7 @@ def test_training_without_kept_gradients_computes_the_same(backend):
         np.testing.assert_array_equal(some.blobs[name].data, whole.blobs[name].data)
 
 
-@pytest.mark.skipif(not status().loaded, reason=str(status()))
+@pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 def test_the_first_backward_pass_makes_each_buffer_once(monkeypatch):
     sizes = []
     lend = Slot.borrow

@@ -8,10 +8,9 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.arrays import ChannelSlice, address
-from demitasse.backends.kernels import language as kernels
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.engine import engine
-from demitasse.backends.onednn.library.primitive import channel_blocks
+from demitasse.backends.onednn import slow_reason
+from demitasse.backends.onednn.engine import engine
+from demitasse.backends.onednn.layout import channel_blocks, part
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text
@@ -20,8 +19,8 @@ from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan import Plan
 
 WIDE = pytest.mark.skipif(
-    not (status().loaded and kernels.status().ready and engine().wide),
-    reason="nothing is joined in place without oneDNN, our kernels and AVX-512",
+    bool(slow_reason()) or not engine().wide,
+    reason="nothing is joined in place without kernels and AVX-512",
 )
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # minimal filtering rounds otherwise
 
@@ -29,7 +28,7 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # minimal filtering rounds otherwise
 @pytest.fixture
 def always(monkeypatch):
     """Let our kernels run wherever they can."""
-    if status().loaded:
+    if not slow_reason():
         tuning = replace(engine().tuning, always=frozenset(("winograd", "igemm")))
         monkeypatch.setattr(engine(), "tuning", tuning)
 
@@ -244,7 +243,7 @@ def test_shapes_in_turn_stay_prepared(name, monkeypatch):
             for blob, values in wanted.items():
                 np.testing.assert_allclose(found[blob], values, **TOLERANCE, err_msg=f"{turn}")
 
-    whole = status().loaded  # without oneDNN, numpy computes some of the layers
+    whole = not slow_reason()  # without kernels, numpy computes some of the layers
     if whole and net.device.backend.recorder is not None and "portable" not in name:
         assert passes[0] == before
 
@@ -302,7 +301,7 @@ def test_a_bottom_moves_when_the_top_gets_other_channels():
         assert lies_in(net, "a", "y", channels)
 
 
-@pytest.mark.skipif(not status().loaded, reason=str(status()))
+@pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 def test_a_top_in_another_layout_leaves_alone_what_lies_in_it():
     shape, half = (1, 32, 3, 3), (1, 16, 3, 3)
     channel_slice = ChannelSlice(shape, shape, 0)
@@ -310,9 +309,9 @@ def test_a_top_in_another_layout_leaves_alone_what_lies_in_it():
     arena, slot = Arena(), Slot()
     top.assign(Assignment(arena, slot, "top", channel_slice))
     bottom.assign(Assignment(arena, Slot(), "bottom", channel_slice.part(half, 16), slot))
-    bottom.mutable_private_data(engine().part(channel_slice.part(half, 16)))[...] = 1
+    bottom.mutable_private_data(part(channel_slice.part(half, 16)))[...] = 1
 
-    top.mutable_private_data(channel_blocks(engine(), shape, 16))[...] = 2
+    top.mutable_private_data(channel_blocks(shape, 16))[...] = 2
 
     assert np.all(bottom.device_array == 1)
 

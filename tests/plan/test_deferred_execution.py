@@ -6,13 +6,13 @@ from expect_error import expect_error
 
 from demitasse import Net
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import Stopwatch
 
-pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 32 dim: 28 dim: 27 } } }

@@ -5,9 +5,8 @@ import pytest
 from lowered import conv, layer, net
 
 from demitasse import Net
-from demitasse.backends.kernels import language as kernels
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn import slow_reason
+from demitasse.backends.onednn.engine import engine
 from demitasse.backends.step import LayoutUse
 from demitasse.blob import Blob
 from demitasse.core.device import Device
@@ -16,7 +15,7 @@ from demitasse.memory import transfers
 from demitasse.plan.layout import LayoutAssignment
 from demitasse.plan.report import report
 
-READY = status().loaded and kernels.status().ready
+READY = not slow_reason()
 WIDE = pytest.mark.skipif(
     not (READY and engine().wide), reason="blocks are offered to readers with AVX-512"
 )

@@ -61,8 +61,7 @@ for module, names in ((signal, taken["signals"]), (socket, taken["sockets"])):
             delattr(module, function)
 platform.system, platform.machine = lambda: name, lambda: taken["machine"]
 
-from demitasse.backends.onednn.library import library
-library._candidate_files = lambda: ["not-there"]
+sys.modules["llvmlite"] = None
 if name == "Windows":
     subprocess.Popen.kill = subprocess.Popen.terminate
 

@@ -2,30 +2,25 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.kernels import language as jit
-from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn import slow_reason
+from demitasse.backends.onednn.engine import engine
 from demitasse.io.proto import NetParameter, parse_text
 
 SEED = 5
 
-NEEDS_KERNELS = [
-    pytest.mark.skipif(not status().loaded, reason=str(status())),
-    pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
-]
-"""Marks of tests of the kernels that are made at run time."""
+NEEDS_KERNELS = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
+"""Mark of tests of the kernels that are made at run time."""
 
 WIDTHS = (8, 16)
 """Floats of the kernels' vectors. LLVM splits those that the processor has no registers for."""
 
-LIBRARY = "the library's"
-LAYOUTS = ("blocks", "channels last", LIBRARY)
+LAYOUTS = ("blocks", "channels last")
 
 
 @contextmanager
@@ -41,40 +36,42 @@ def tuned(**changes):
 
 @contextmanager
 def our_kernels(width, layout):
-    """Run each convolution that they can compute in our kernels, on any processor.
-
-    Neither costs nor what the library likes on this processor decides.
+    """Run each convolution that has a kernel of its own in that kernel, whatever it costs.
 
     Args:
         width: Floats of the kernels' vectors.
         layout: Of images, one of ``LAYOUTS``. Blocks are of ``width`` channels; where those do not
-            divide, the channels are last. The library's is the only one that may leave a
-            convolution to the library.
+            divide, the channels are last.
     """
-    from demitasse.backends.onednn.steps.convolution import ConvStep
+    from demitasse.backends.onednn.jit_adapters.convolutions import IgemmKernels
+    from demitasse.backends.onednn.steps.convolution import WindowStep
 
-    def image(shape):
-        found = _blocked(shape, width) if layout == "blocks" else None
-        return engine().innermost(shape, 1) if found is None else found
+    prepare, images = WindowStep.__init__, IgemmKernels._images
+
+    def in_blocks(step, *given):
+        prepare(step, *given)
+        step.image_layout, step.map_layout = (
+            one if one.shape[1] % width else layouts.channel_blocks(one.shape, width)
+            for one in (step.image_layout, step.map_layout)
+        )
+
+    def channels_last(kernels, operands, *names):
+        """Implicit GEMM takes no blocks."""
+        for name in names:
+            one = getattr(operands, name)
+            last = layouts.innermost(one.layout.shape, 1)
+            argument = type(one)(one.role, one.blob, last, diff=one.diff)
+            operands = replace(operands, **{name: argument})
+        return images(kernels, operands, *names)
 
     with (
         tuned(width=width, always=frozenset(("winograd", "few_inputs"))),
         pytest.MonkeyPatch.context() as patch,
     ):
-        if layout != LIBRARY:
-            patch.setattr(ConvStep, "_choose", lambda step: step._in(image, image))
-            # the library's code gives the layouts, and runs where ours cannot: slow code will do
-            patch.setattr(engine(), "describe", partial(engine().describe, general=True))
+        if layout == "blocks":
+            patch.setattr(WindowStep, "__init__", in_blocks)
+            patch.setattr(IgemmKernels, "_images", channels_last)
         yield
-
-
-def _blocked(shape, block):
-    """Return the descriptor of images in blocks of channels; None where they do not divide."""
-    from demitasse.backends.onednn.library.primitive import channel_blocks
-
-    if shape[1] % block:
-        return None
-    return channel_blocks(engine(), shape, block).handle
 
 
 def build(text, phase="TRAIN", device="cpu", **options):

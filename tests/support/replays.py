@@ -2,13 +2,11 @@
 
 import pytest
 
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import slow_reason
 from demitasse.backends.recording import Recording
 from demitasse.plan.replay import Recorded, Replay
 
-ALL_CALLS = pytest.mark.skipif(
-    not status().loaded, reason="without oneDNN, numpy computes some of the layers"
-)
+ALL_CALLS = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 """Marks tests of nets that are replayed whole on ``cpu``."""
 
 

@@ -22,8 +22,8 @@ TARGETS = {
 """Systems and LLVM's names of processors, by architecture."""
 
 OUTSIDE = (
-    "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "get_member", "set_member",
-    "yield", "wait", "wake", "wake_one", "state", "start_helper", "__chkstk",
+    "get_member", "set_member", "yield", "wait", "wake", "wake_one", "state", "start_helper",
+    "part", "parts", "start", "end", "__chkstk",
 )  # fmt: skip
 """External functions that modules may call."""
 

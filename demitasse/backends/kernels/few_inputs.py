@@ -71,11 +71,6 @@ class DirectSchedule(ConvSchedule):
         """Output rows of an image."""
         return self.pool.top[2] if self.pool else self.y[2]
 
-    @property
-    def pads(self) -> bool:
-        """True if the filters fill no whole vectors, so that oneDNN pads them."""
-        return self.y[1] % self.width != 0
-
     @cached_property
     def taps(self) -> int:
         """Numbers of a window."""

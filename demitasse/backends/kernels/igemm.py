@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -36,14 +37,15 @@ from demitasse.backends.kernels.language.words import (
     fma,
     minimum,
     rectified,
+    transposed,
 )
 from demitasse.backends.kernels.products import ROWS, multiply
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import decline_if
 from demitasse.backends.storage import narrowed
 
-PANEL = 2
-"""Vectors of filters whose sums are in registers at a time."""
+ONE_VECTOR_COST = {4: 1.1, 8: 1.25, 16: 1.04}
+"""Floats of a vector -> cost of a panel of one vector, as a multiple of half a panel of two."""
 
 LENGTH = 512
 """Elements of a window that are copied at a time, at most; as many rows of a panel stay in the
@@ -65,15 +67,21 @@ WIDEST_IN_PLACE = 512
 NEON = 4
 """Floats of NEON's vectors."""
 
-ENTRY_BYTES = 6 * INT
-"""Bytes of a window in the list: address of the image, row, column, addresses of the sums, and of
-numbers that are added to them."""
+ENTRY_BYTES = 7 * INT
+"""Bytes of a window in the list: image's address, row, column, addresses of the sums, plane, and
+address of what is added to the sums."""
 
 UNROLLED = 4
 """Steps of the innermost loop."""
 
 SPARE_ROWS = 16
 """Rows of sums before the first window, which a tile may reach; no tile has more."""
+
+MOST_AXES = 3
+"""Spatial axes of images: planes, rows, columns."""
+
+Order = Literal["", "by_filter", "by_term"]
+"""Order of filters: panels; filter after filter, terms side by side; or term after term."""
 
 Block = tuple[int, int, int, int, int]
 """First tap, taps, first channel, channels of each tap and first term of a block of sums."""
@@ -97,14 +105,20 @@ class ProductFields(structs.Struct):
     step_down: Word
     """Rows of the input from one window to the window below."""
     step_right: Word
+    step_deep: Word
+    x_planes: Word
+    x_plane_stride: Word
+    y_planes: Word
+    y_plane_stride: Word
     taps: structs.Address
-    """Row and column of each tap, in the first window."""
+    """Row, column and plane of each tap, in the first window."""
     blocks: structs.Address
     """First tap, taps, first channel, channels of each tap and first term of each block of sums."""
     block_count: Word
     zeros: structs.Address
     """Zeros in place of a pixel outside."""
     panels: Word
+    filter_count: Word
     whole: Word
     """Number of panels without padding."""
     rest: Word
@@ -120,26 +134,35 @@ class ProductFields(structs.Struct):
 
 
 def product_values(
-    schedule: IgemmSchedule, blocks: Sequence[Block], x: Images, rows: int, row_floats: int
-) -> tuple[dict[str, int | np.ndarray], int]:
+    schedule: IgemmSchedule, blocks: Sequence[Block], x: Images, y: Images, rows: int,
+    row_floats: int,
+) -> tuple[dict[str, int | np.ndarray], int]:  # fmt: skip
     """Return values of the fields, and elements of scratch memory for a call.
 
     ``row_floats`` are floats of the scratch memory for each of ``rows`` windows, besides its copy
     and its entry in the list.
     """
-    panel = PANEL * schedule.width
+    panel = schedule.panel
     size = rows * (ROW_BYTES + ENTRY_BYTES + row_floats * FLOAT) + SPARE_ROWS * panel * FLOAT
-    size = -(-(size + schedule.panels * panel * FLOAT) // LINE_BYTES) * LINE_BYTES
+    packed = LENGTH if schedule.order else 0
+    size += (schedule.panels + packed) * panel * FLOAT
+    size = -(-size // LINE_BYTES) * LINE_BYTES
     whole = schedule.filters // panel
     values: dict[str, int | np.ndarray] = {
         "images": x.shape[0],
         "step_down": schedule.step[0],
         "step_right": schedule.step[1],
-        "taps": np.array([*schedule.taps, (0, 0)], np.int64),
+        "step_deep": schedule.step[2],
+        "x_planes": x.planes,
+        "x_plane_stride": x.plane_stride,
+        "y_planes": y.planes,
+        "y_plane_stride": y.plane_stride,
+        "taps": np.array([*schedule.taps, (0, 0, 0)], np.int64),
         "blocks": np.array(blocks, np.int64),
         "block_count": len(blocks),
         "zeros": aligned(schedule.channels),
         "panels": schedule.panels,
+        "filter_count": schedule.filters,
         "whole": whole,
         "rest": schedule.filters - whole * panel,
         "scratch_bytes": size,
@@ -157,32 +180,37 @@ class IgemmFields(ProductFields):
     shifts: structs.OptionalAddress
     """One offset for each, added to the product."""
     filters: structs.Address
-    """Filters: block after block, panel after panel, term after term."""
+    """Filters: panel after panel, term after term; or in C order."""
+    terms: Word
+    filter_bytes: Word
+    """Bytes from one filter, or from one term, to the next of filters in C order."""
     offsets: structs.Address
     """One offset for each channel of the output."""
-    rectifier: structs.Address
-    """Numbers of the epilogue: the slope of negative sums, or the limits."""
     added: structs.OptionalAddress
-    """Images that are added to the sums; they lie as those of the output."""
+    """Images that are added before the epilogue, in the layout of the output."""
+    rectifier: structs.Address
+    """Numbers of the epilogue: slopes of negative sums, one for each channel, or the limits."""
 
 
 @IgemmFields.kernel("igemm")
 def _kernel(
-    k: Kernel, f: IgemmFields, rows: int, *, in_place: bool, summed: bool, normed: bool,
-    limited: bool, adds: bool, bf16: bool,
+    k: Kernel, f: IgemmFields, rows: int, vectors: int, *, order: Order, in_place: bool,
+    summed: bool, normed: bool, adds: bool, limited: bool, deep: bool, bf16: bool,
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``."""
-    panel_bytes = PANEL * k.vector_bytes
+    panel_bytes = vectors * k.vector_bytes
     thread, threads = k.thread()
     begin, end = chunk(f.parts * f.filter_parts, thread, threads)
     buffer = f.scratch + thread * f.scratch_bytes
     entries = buffer + f.most_rows * ROW_BYTES
     padded = entries + f.most_rows * ENTRY_BYTES + rows * panel_bytes  # sums of the padded panel
     nowhere = padded + f.most_rows * panel_bytes
+    packed = nowhere + f.panels * panel_bytes
     norm = (f.factors, f.shifts) if normed else None
     x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * FLOAT
+    added = f.added - f.y.at if adds else None
     with k.loop(end, begin) as part:
-        pixels = f.images * f.y.rows * f.y.columns
+        pixels = f.images * f.y_planes * f.y.rows * f.y.columns
         first, last = chunk(pixels, part.i // f.filter_parts, f.parts)
         panel, behind = chunk(f.panels, part.i % f.filter_parts, f.filter_parts)
         all_tiles = (last - first + (rows - 1)) // rows
@@ -193,20 +221,25 @@ def _kernel(
             count = minimum(stop, last - first) - start
             tiles = (count + (rows - 1)) // rows
             if not in_place:
-                added = f.added if adds else None
-                list_windows(k, f, origin, count, entries, padded, nowhere, added)
+                list_windows(
+                    k, f, origin, count, entries, padded, nowhere, panel_bytes, added, deep=deep
+                )
             with k.loop(f.block_count) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
                 length = copied[1] * ((copied[3] + 1) // 2 if bf16 else copied[3])
                 if not in_place:
-                    copy_windows(k, f, copied, entries, buffer, tiles * rows, norm, bf16=bf16)
+                    copy_windows(
+                        k, f, copied, entries, buffer, tiles * rows, norm, deep=deep, bf16=bf16
+                    )
                 final = block.i > f.block_count - 2
-                begin_filters = f.filters + (term * f.panels + panel * length) * panel_bytes
-                with k.loop(behind, panel, words=[begin_filters]) as one:
-                    [filters] = one.words
+                with k.loop(behind, panel) as one:
                     whole, place = one.i < f.whole, one.i * panel_bytes
-                    following = [filters + length * panel_bytes]
-                    with k.loop(tiles, words=following) as tile:
+                    filters = f.filters + (one.i * f.terms + term) * panel_bytes
+                    following = filters + f.terms * panel_bytes
+                    if order:
+                        filters = following = packed
+                        pack_panel(k, f, order, one.i, vectors, term, length, packed)
+                    with k.loop(tiles, words=[following]) as tile:
                         row = tile.i * rows
                         if in_place:
                             # the last tile begins early, and computes the same again
@@ -216,6 +249,7 @@ def _kernel(
                             target = choose(whole, own, padded + row * panel_bytes)
                             step = choose(whole, y_bytes, panel_bytes)
                             targets = [target + step * i for i in range(rows)]
+                            others = [] if added is None else [one + added for one in targets]
                         else:
                             source = buffer + row * ROW_BYTES
                             listed = entries + row * ENTRY_BYTES + choose(whole, 3, 4) * INT
@@ -223,23 +257,29 @@ def _kernel(
                                 k.load_word(listed + ENTRY_BYTES * i) + choose(whole, place, 0)
                                 for i in range(rows)
                             ]
-                        others = [
-                            k.load_word(entries + (row + i) * ENTRY_BYTES + 5 * INT) + place
-                            for i in range(rows if adds else 0)
-                        ]
+                            others = [
+                                k.load_word(entries + (row + i) * ENTRY_BYTES + 6 * INT) + place
+                                for i in range(0 if added is None else rows)
+                            ]
                         numbers = _row_places(k, x_bytes if in_place else None, rows)
                         sums, tile.words = _multiply(
-                            k, source, numbers, filters, length, tile.words, bf16
+                            k,
+                            source,
+                            numbers,
+                            filters,
+                            length,
+                            tile.words,
+                            vectors,
+                            bf16=bf16,
                         )
                         before = block.i > 0 if summed else None
                         _write(
                             k, f, sums, targets, others, before, final & whole, place,
                             limited=limited,
                         )  # fmt: skip
-                    one.words = [filters + length * panel_bytes]
             with k.when((behind > f.whole) & (f.rest > 0)):
                 evenly = f.y.at + origin * y_bytes if in_place else None
-                _write_padded(k, f, evenly, entries, padded, count, limited=limited, adds=adds)
+                _write_padded(k, f, evenly, entries, padded, count, vectors, added, limited=limited)
 
 
 def list_windows(
@@ -250,37 +290,49 @@ def list_windows(
     entries: Word,
     padded: Word,
     nowhere: Word,
+    panel_bytes: int,
     added: Word | None = None,
+    *,
+    deep: bool,
 ) -> None:
     """Write the entries of ``count`` windows; those behind them have the place of the last.
 
-    Sums of the windows behind are written to ``nowhere``; any numbers are ``added`` to them.
+    Sums of the windows behind are written to ``nowhere``. What is added to sums is ``added`` bytes
+    behind them.
     """
-    each = f.y.rows * f.y.columns
-    image, place = origin // each, origin % each
-    start = [image, place // f.y.columns, place % f.y.columns]
+    plane_pixels = f.y.rows * f.y.columns
+    image, place = origin // (plane_pixels * f.y_planes), origin % (plane_pixels * f.y_planes)
+    plane, place = (place // plane_pixels, place % plane_pixels) if deep else (k.word(0), place)
+    start = [image, place // f.y.columns, place % f.y.columns, plane]
     with k.loop(f.most_rows, words=start) as one:
-        image, row, column = one.words
+        image, row, column, plane = one.words
         y = image * f.y.image_stride + row * f.y.row_stride + column * f.y.column_stride
+        if deep:
+            y = y + plane * f.y_plane_stride
         entry = [
             f.x.at + image * f.x.image_stride * FLOAT, row * f.step_down, column * f.step_right,
             choose(one.i < count, f.y.at + y * FLOAT, nowhere),
-            padded + one.i * (PANEL * k.vector_bytes),
+            padded + one.i * panel_bytes, plane * f.step_deep,
         ]  # fmt: skip
         if added is not None:
-            entry.append(choose(one.i < count, added + y * FLOAT, nowhere))
+            entry.append(entry[3] + choose(one.i < count, added, 0))
         for i, word in enumerate(entry):
             k.store_word(word, entries + one.i * ENTRY_BYTES + i * INT)
         column = column + choose(one.i + 1 < count, 1, 0)
         ends_row = column >= f.y.columns
         row, column = row + choose(ends_row, 1, 0), choose(ends_row, 0, column)
-        ends_image = row >= f.y.rows
-        one.words = [image + choose(ends_image, 1, 0), choose(ends_image, 0, row), column]
+        ends_plane = row >= f.y.rows
+        row, ends_image = choose(ends_plane, 0, row), ends_plane
+        if deep:
+            plane = plane + choose(ends_plane, 1, 0)
+            ends_image = plane >= f.y_planes
+            plane = choose(ends_image, 0, plane)
+        one.words = [image + choose(ends_image, 1, 0), row, column, plane]
 
 
 def copy_windows(
     k: Kernel, f: ProductFields, copied: Sequence[Word], entries: Word, buffer: Word, rows: Word,
-    normed: tuple[Word, Word] | None = None, *, bf16: bool = False,
+    normed: tuple[Word, Word] | None = None, *, deep: bool, bf16: bool = False,
 ) -> None:  # fmt: skip
     """Copy some channels of some taps, ``copied``, of the windows in the list."""
     tap, taps, channel, channels = copied
@@ -302,15 +354,20 @@ def copy_windows(
         return at // 2 if bf16 else at
 
     store = k.store_bfloat if bf16 else k.store
-    with k.loop(taps, words=[f.taps + tap * (2 * INT), buffer]) as one:
+    with k.loop(taps, words=[f.taps + tap * (3 * INT), buffer]) as one:
         at, into = one.words
-        down, right = k.load_words(at, 2)
+        down, right, further = k.load_words(at, 3)
         with k.loop(rows, words=[entries, into]) as window:
             entry, target = window.words
             image, row, column = k.load_words(entry, 3)
             row, column = row + down, column + right
             inside = (row > -1) & (row < f.x.rows) & (column > -1) & (column < f.x.columns)
-            pixel = choose(inside, image + row * row_bytes + column * column_bytes, f.zeros)
+            pixel = image + row * row_bytes + column * column_bytes
+            if deep:
+                plane = k.load_word(entry + 5 * INT) + further
+                inside = inside & (plane > -1) & (plane < f.x_planes)
+                pixel = pixel + plane * f.x_plane_stride * FLOAT
+            pixel = choose(inside, pixel, f.zeros)
             source = pixel + begin
             with k.loop(middle, 0, several) as vector:
                 for place in range(0, several, k.vector_bytes):
@@ -323,7 +380,7 @@ def copy_windows(
                 k.store_half(k.word(0), target + by_size(end))
             window.words = [entry + ENTRY_BYTES, target + ROW_BYTES]
         pairs = (channels + 1) // 2 if bf16 else channels
-        one.words = [at + 2 * INT, into + pairs * FLOAT]
+        one.words = [at + 3 * INT, into + pairs * FLOAT]
 
 
 def _row_places(k: Kernel, row_bytes: Word | None, rows: int) -> list[Word | int]:
@@ -340,10 +397,10 @@ def _row_places(k: Kernel, row_bytes: Word | None, rows: int) -> list[Word | int
 
 def _multiply(
     k: Kernel, source: Word, places: Sequence[Word | int], filters: Word, length: Word,
-    following: list[Word], bf16: bool = False,
+    following: list[Word], vectors: int, *, bf16: bool,
 ) -> tuple[list[Vector], list[Word]]:  # fmt: skip
     """Return the sums of rows, row after row, and the next address that is to be prefetched."""
-    panel_bytes = PANEL * k.vector_bytes
+    panel_bytes = vectors * k.vector_bytes
     middle = filters + length // UNROLLED * (UNROLLED * panel_bytes)
 
     def steps(
@@ -357,28 +414,118 @@ def _multiply(
                 ahead = ahead + LINE_BYTES * LINES
             for step in range(count):
                 right = loop.i + panel_bytes * step
-                columns = [k.load(right + k.vector_bytes * j) for j in range(PANEL)]
+                columns = [k.load(right + k.vector_bytes * j) for j in range(vectors)]
                 lefts = [left + place + FLOAT * step for place in places]
                 multiply(k, totals, lefts, columns, bf16=bf16)
             loop.words = [left + FLOAT * count, ahead]
         return loop.vectors, loop.words
 
-    sums = [k.constant(0.0)] * (len(places) * PANEL)
+    sums = [k.constant(0.0)] * (len(places) * vectors)
     sums, words = steps(sums, [source, *following], filters, middle, UNROLLED)
     sums, words = steps(sums, words, middle, filters + length * panel_bytes, 1)
     return sums, words[1:]
 
 
+def pack_panel(
+    k: Kernel, f: IgemmFields | PackFields, order: Order, panel: Word, vectors: int, term: Word,
+    length: Word, into: Word, places: Word | None = None,
+) -> None:  # fmt: skip
+    """Copy some terms of a panel's filters, each to its place; padding is left as it is."""
+    panel_bytes, first = vectors * k.vector_bytes, panel * (vectors * k.width)
+
+    def target(at: Word) -> Word:
+        if places is None:
+            return into + at * panel_bytes
+        return into + k.load_word(places + at * INT)
+
+    if order == "by_term":
+        some = [k.lane_mask(f.filter_count - first - k.width * j) for j in range(vectors)]
+        source = f.filters + term * f.filter_bytes + first * FLOAT
+        with k.loop(length) as one:
+            at, other = source + one.i * f.filter_bytes, target(one.i)
+            for j in range(vectors):
+                value = k.masked_load(at + k.vector_bytes * j, some[j])
+                k.store(value, other + k.vector_bytes * j)
+        return
+    for j in range(vectors):
+        numbers = [minimum(first + (k.width * j + i), f.filter_count - 1) for i in range(k.width)]
+        rows = [f.filters + number * f.filter_bytes + term * FLOAT for number in numbers]
+        with k.loop(length // k.width) as square:
+            at = square.i * k.width
+            columns = transposed([k.load(row + at * FLOAT) for row in rows])
+            for i, column in enumerate(columns):
+                k.store(column, target(at + i) + k.vector_bytes * j)
+        with k.loop(length, length // k.width * k.width) as one:
+            k.store(
+                k.gather([row + one.i * FLOAT for row in rows]), target(one.i) + k.vector_bytes * j
+            )
+
+
+class PackFields(structs.Struct):
+    """Filters, in C order and in panels."""
+
+    filters: structs.Address
+    filter_bytes: Word
+    """Bytes from one filter, or from one term, to the next."""
+    filter_count: Word
+    terms: Word
+    places: structs.Address
+    """Bytes from the beginning of a panel to each term."""
+    panels: Word
+    packed: structs.Output
+
+
+@PackFields.kernel("pack_filters")
+def _pack_kernel(k: Kernel, f: PackFields, order: Order, vectors: int) -> None:
+    with k.loop(*reversed(chunk(f.panels, *k.thread()))) as panel:
+        into = f.packed + panel.i * f.terms * (vectors * k.vector_bytes)
+        pack_panel(k, f, order, panel.i, vectors, k.word(0), f.terms, into, f.places)
+
+
+class FilterPacking:
+    """A copy of filters into panels, whose padding has any numbers.
+
+    Args:
+        order: Order of the filters.
+        stride: Elements from one filter, or from one term, to the next.
+        by_tap: Whether a filter has channels within taps, and not taps within channels.
+    """
+
+    def __init__(
+        self, schedule: IgemmSchedule, order: Order, stride: int, *, by_tap: bool = False
+    ) -> None:
+        taps, c, panel = len(schedule.taps), schedule.channels, schedule.panel
+        self._threads = min(schedule.tuning.threads, schedule.panels)
+        self._kernel = _pack_kernel(schedule.width, order, schedule.vectors)
+        terms = np.arange(taps * c).reshape(taps, c)  # tap after tap
+        places = terms if by_tap else np.ascontiguousarray(terms.T)
+        self._arguments = structs.Arguments(
+            PackFields.values(
+                filter_bytes=stride * FLOAT,
+                filter_count=schedule.filters,
+                terms=taps * c,
+                places=places.reshape(-1) * (panel * FLOAT),
+                panels=schedule.panels,
+            )
+        )
+
+    def __call__(self, weights: np.ndarray, packed: np.ndarray) -> None:
+        """Copy weights that lie as was said."""
+        each = {"filters": weights, "packed": packed}
+        self._arguments.run(self._kernel, self._threads, each)
+
+
 def _write(
     k: Kernel, f: IgemmFields, sums: Sequence[Vector], targets: Sequence[Word],
-    others: Sequence[Word], before: Condition | None, finished: Condition, place: Word, *,
-    limited: bool,
+    others: Sequence[Word], before: Condition | None, finished: Condition, place: Word,
+    *, limited: bool,
 ) -> None:  # fmt: skip
     """Write sums, or add them to those ``before``; where they are finished, after the epilogue.
 
     Numbers at the addresses of ``others`` are added to finished sums.
     """
-    stores = [target + k.vector_bytes * j for target in targets for j in range(PANEL)]
+    vectors = len(sums) // len(targets)
+    stores = [target + k.vector_bytes * j for target in targets for j in range(vectors)]
     if before is not None:
         sums = [
             choose(before, total + k.load(store), total)
@@ -386,13 +533,16 @@ def _write(
         ]
     with k.cases(choose(finished, 1, 0)) as case:
         case(1)
-        offsets = [k.load(f.offsets + place + k.vector_bytes * j) for j in range(PANEL)]
-        then = rectifying(k, f.rectifier, None, limited=limited)
+        offsets = [k.load(f.offsets + place + k.vector_bytes * j) for j in range(vectors)]
+        then = [
+            rectifying(k, f.rectifier, place + k.vector_bytes * j, limited=limited)
+            for j in range(vectors)
+        ]
         for i, (total, store) in enumerate(zip(sums, stores, strict=True)):
-            result = total + offsets[i % PANEL]
+            value = total + offsets[i % vectors]
             if others:
-                result += k.load(others[i // PANEL] + k.vector_bytes * (i % PANEL))
-            k.store(then(result), store)
+                value += k.load(others[i // vectors] + k.vector_bytes * (i % vectors))
+            k.store(then[i % vectors](value), store)
         case(0)
         for total, store in zip(sums, stores, strict=True):
             k.store(total, store)
@@ -400,24 +550,24 @@ def _write(
 
 def _write_padded(
     k: Kernel, f: IgemmFields, evenly: Word | None, entries: Word, padded: Word, count: Word,
-    *, limited: bool, adds: bool,
+    vectors: int, added: Word | None, *, limited: bool,
 ) -> None:  # fmt: skip
     """Write the sums of the padded panel; pixels lie ``evenly`` from an address, or are listed."""
-    panel_bytes = PANEL * k.vector_bytes
-    then, begin = rectifying(k, f.rectifier, None, limited=limited), f.whole * panel_bytes
+    panel_bytes = vectors * k.vector_bytes
+    begin = f.whole * panel_bytes
     with k.loop(count) as one:
         if evenly is None:
             target = k.load_word(entries + one.i * ENTRY_BYTES + 3 * INT)
         else:
             target = evenly + one.i * f.y.column_stride * FLOAT
-        for j in range(PANEL):
+        for j in range(vectors):
             some, at = k.lane_mask(f.rest - k.width * j), begin + k.vector_bytes * j
             total = k.load(padded + one.i * panel_bytes + k.vector_bytes * j)
-            total += k.masked_load(f.offsets + at, some)
-            if adds:
-                other = k.load_word(entries + one.i * ENTRY_BYTES + 5 * INT)
-                total += k.masked_load(other + at, some)
-            k.masked_store(then(total), target + at, some)
+            then = rectifying(k, f.rectifier, at, limited=limited)
+            value = total + k.masked_load(f.offsets + at, some)
+            if added is not None:
+                value = value + k.masked_load(target + at + added, some)
+            k.masked_store(then(value), target + at, some)
 
 
 @dataclass(frozen=True)
@@ -425,25 +575,25 @@ class IgemmSchedule(TunedKernel):
     """A convolution, of each group by itself. Threads divide the outputs, or the filters.
 
     Attributes:
-        taps: Row and column of each tap in the first window, which may be negative.
-        step: Rows and columns of the input from one window to the next.
+        taps: Row, column and plane of each tap in the first window, which may be negative.
+        step: Rows, columns and planes of the input from one window to the next.
         channels: Channels of the input, in a group.
         filters: Channels of the output, in a group.
         pixels: Pixels of all outputs.
         normed: Whether pixels are normalised and rectified on the way.
-        adds: Whether images are added to the sums.
+        order: Order of filters that are packed on the way; "" if they come in panels.
     """
 
     kernel = "igemm"
 
-    taps: tuple[tuple[int, int], ...]
-    step: tuple[int, int]
+    taps: tuple[tuple[int, int, int], ...]
+    step: tuple[int, int, int]
     channels: int
     filters: int
     pixels: int
     tuning: Tuning
     normed: bool = False
-    adds: bool = False
+    order: Order = ""
 
     @property
     def code(self) -> str:
@@ -458,15 +608,30 @@ class IgemmSchedule(TunedKernel):
         """Return the terms of a window's sum."""
         return taps * -(-channels // self.each)
 
+    @cached_property
+    def vectors(self) -> int:
+        """Vectors of a panel: two, or one where that computes less in vain."""
+
+        def cost(vectors: int) -> float:
+            each = ONE_VECTOR_COST[self.width] if vectors == 1 else 1.0
+            return -(-self.filters // (vectors * self.width)) * vectors * each
+
+        return min((2, 1), key=cost)
+
+    @property
+    def panel(self) -> int:
+        """Filters of a panel."""
+        return self.vectors * self.width
+
     @property
     def panels(self) -> int:
         """Number of panels, the last of which may be padded."""
-        return -(-self.filters // (PANEL * self.width))
+        return -(-self.filters // self.panel)
 
     @cached_property
     def divided(self) -> tuple[int, int]:
         """In how many parts pixels and panels are divided, of about equal work."""
-        return self.divide(self.pixels, ROWS[self.width][PANEL])
+        return self.divide(self.pixels, ROWS[self.width][self.vectors])
 
     def divide(self, count: int, at_once: int = 1) -> tuple[int, int]:
         """Return in how many parts ``count`` pieces and the panels are divided, of equal work.
@@ -484,7 +649,7 @@ class IgemmSchedule(TunedKernel):
 
     def rows_of(self, count: int) -> int:
         """Return the rows of a tile: many, few of ``count`` in vain; a row more for the filters."""
-        most = ROWS[self.width][PANEL]
+        most = ROWS[self.width][self.vectors]
         return min(range(most, 0, -1), key=lambda rows: -(-count // rows) * (rows + 1))
 
     @cached_property
@@ -495,13 +660,17 @@ class IgemmSchedule(TunedKernel):
     @property
     def spare(self) -> float:
         """Superfluous products for each number of the output."""
-        filters = self.panels * PANEL * self.width / self.filters
+        filters = self.panels * self.panel / self.filters
         return (self.waste * filters - 1) * len(self.taps) * self.channels
 
     @property
     def waste(self) -> float:
         """Computed pixels per existing pixel."""
         return math.ceil(self.pixels / self.rows) * self.rows / self.pixels
+
+    def is_deep(self, x: Images, y: Images) -> bool:
+        """Return whether windows are of several planes, or beyond the only one."""
+        return max(x.planes, y.planes, self.step[2]) > 1 or any(plane for _, _, plane in self.taps)
 
     def in_place(self, x: Images, y: Images) -> bool:
         """Return whether pixels, which are windows of their own, are read in place.
@@ -510,9 +679,9 @@ class IgemmSchedule(TunedKernel):
         """
         return (
             self.width > NEON
-            and not (self.tuning.bf16 or self.adds)
-            and self.taps == ((0, 0),)
-            and self.step == (1, 1)
+            and not self.tuning.bf16
+            and self.taps == ((0, 0, 0),)
+            and self.step == (1, 1, 1)
             and not self.normed
             and self.channels <= WIDEST_IN_PLACE
             and self.pixels // self.divided[0] >= self.rows
@@ -541,52 +710,65 @@ class IgemmSchedule(TunedKernel):
 
 
 def plan_igemm(
-    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, normed: bool = False,
-    adds: bool = False,
-) -> IgemmSchedule:  # fmt: skip
-    """Return the schedule of a convolution; shapes are (N, C, H, W).
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, normed: bool = False
+) -> IgemmSchedule:
+    """Return the schedule of a convolution over up to three axes; shapes are (N, C, *spatial).
 
     Raises:
-        Declined: It has other axes, other pads after the axes than before, or windows and groups
-            of pixels that are normalised.
+        Declined: It has more axes, or windows and groups of pixels that are normalised.
     """
     tuning.require("igemm")
-    decline_if(len(op.kernel) != 2 or bool(op.after), "implicit GEMM takes two axes and equal pads")
+    decline_if(len(op.kernel) > MOST_AXES, f"implicit GEMM takes up to {MOST_AXES} axes")
     decline_if(normed and not op.is_pointwise, "normalised pixels are taken by themselves")
-    rows, columns = (
+    few = normed and x[1] < tuning.width
+    decline_if(few, f"{x[1]} normalised channels; whole vectors of {tuning.width} are normalised")
+    axes = [
         [tap * gap - pad for tap in range(taps)]
         for taps, gap, pad in zip(op.kernel, op.dilation, op.pad, strict=True)
-    )
-    taps = tuple((row, column) for row in rows for column in columns)
-    pixels = y[0] * y[2] * y[3]
+    ]
+    planes, rows, columns = [[0]] * (MOST_AXES - len(axes)) + axes
+    taps = tuple((row, column, plane) for plane in planes for row in rows for column in columns)
+    deep, down, right = [1] * (MOST_AXES - len(axes)) + [*op.stride]
+    pixels = y[0] * math.prod(y[2:])
     channels, filters = x[1] // op.group, y[1] // op.group
-    down, right = op.stride
-    return IgemmSchedule(taps, (down, right), channels, filters, pixels, tuning, normed, adds)
+    return IgemmSchedule(taps, (down, right, deep), channels, filters, pixels, tuning, normed)
+
+
+def dense_schedule(
+    rows: int, length: int, outputs: int, tuning: Tuning, order: Order = ""
+) -> IgemmSchedule:
+    """Return the schedule of a product: rows are images of one pixel; see :func:`row_images`."""
+    return IgemmSchedule(((0, 0, 0),), (1, 1, 1), length, outputs, rows, tuning, order=order)
+
+
+def row_images(rows: int, length: int) -> Images:
+    """Return a matrix as images of one pixel."""
+    return Images((rows, length, 1, 1), length, length, length, length)
 
 
 def _pairs(filters: np.ndarray) -> np.ndarray:
-    """Return filters rounded to bfloat16, two terms in each float.
+    """Return filters rounded to bfloat16, two channels in each float.
 
-    Shapes: (taps, C, M) -> (taps, ceil(C / 2), M).
+    Shapes: (panels, taps, C, panel) -> (panels, taps, ceil(C / 2), panel).
     """
-    taps, channels, m = filters.shape
-    lower, upper = np.zeros((2, taps, -(-channels // 2), m), np.uint32)
-    lower[...] = narrowed(filters[:, ::2], "bfloat16")
-    upper[:, : channels // 2] = narrowed(filters[:, 1::2], "bfloat16")
+    panels, taps, channels, panel = filters.shape
+    lower, upper = np.zeros((2, panels, taps, -(-channels // 2), panel), np.uint32)
+    lower[...] = narrowed(filters[:, :, ::2], "bfloat16")
+    upper[:, :, : channels // 2] = narrowed(filters[:, :, 1::2], "bfloat16")
     both: np.ndarray = lower | upper << 16
     return both.view(np.float32)
 
 
 class ImplicitGemm:
-    """y = filters * windows of x + offset, then a rectifier.
+    """y = filters * windows of x + offset, perhaps plus other images, then a rectifier.
 
     Pixels may be normalised on the way: ``normed`` are one factor and one offset for each channel,
     before a ReLU, read in each call. NaN stays.
 
     Attributes:
-        size: Elements of the packed filters: block after block, of each the panels, of each the
-            terms.
+        size: Elements of the packed filters: panel after panel, of each the terms.
         scratch_size: Elements of scratch memory for a call.
+        slopes: Factors of negative sums, one for each channel; or the limits.
     """
 
     def __init__(
@@ -596,21 +778,27 @@ class ImplicitGemm:
         y: Images,
         normed: tuple[np.ndarray, np.ndarray] | None = None,
         then: Rectifier = NOTHING,
+        filter_stride: int = 0,
+        *,
+        adds: bool = False,
     ) -> None:
         self.schedule, rows = schedule, schedule.rows
         in_place = schedule.in_place(x, y)
         self._blocks = schedule.blocks(in_place=in_place)
         self._kernel = _kernel(
-            schedule.width, rows, in_place=in_place, summed=len(self._blocks) > 1,
-            normed=normed is not None, limited=then.limited, adds=schedule.adds,
-            bf16=schedule.tuning.bf16,
+            schedule.width, rows, schedule.vectors, order=schedule.order, in_place=in_place,
+            summed=len(self._blocks) > 1, normed=normed is not None, adds=adds,
+            limited=then.limited, deep=schedule.is_deep(x, y), bf16=schedule.tuning.bf16,
         )  # fmt: skip
         terms = schedule.terms(len(schedule.taps), schedule.channels)
-        self.size = schedule.panels * terms * PANEL * schedule.width
-        most, panel = MOST_ROWS // rows * rows, PANEL * schedule.width
-        values, self.scratch_size = product_values(schedule, self._blocks, x, most, panel)
+        self.size, most = schedule.panels * terms * schedule.panel, MOST_ROWS // rows * rows
+        values, self.scratch_size = product_values(
+            schedule, self._blocks, x, y, most, schedule.panel
+        )
         self._none = aligned(schedule.filters)
         factors, shifts = normed or (None, None)
+        numbers = then.numbers(schedule.panels * schedule.panel)  # whole vectors are read
+        self.slopes = numbers[: schedule.filters]
         parts, filter_parts = schedule.divided
         self._arguments = structs.Arguments(
             IgemmFields.values(
@@ -619,30 +807,44 @@ class ImplicitGemm:
                 y=OutputFields.of(y),
                 factors=factors,
                 shifts=shifts,
-                rectifier=then.numbers(),
+                terms=terms,
+                filter_bytes=filter_stride * FLOAT,
+                rectifier=numbers,
                 parts=parts,
                 filter_parts=filter_parts,
             )
         )
 
     def pack(self, weights: np.ndarray, filters: np.ndarray) -> None:
-        """Pack weights in C order; ``filters`` are zeros where panels are padded.
+        """Pack weights; ``filters`` are zeros where panels are padded.
 
         Shapes: (M, C, taps), (size,).
         """
-        schedule, panel = self.schedule, PANEL * self.schedule.width
-        m, whole = schedule.filters, schedule.filters // panel
-        by_filter = weights.reshape(m, schedule.channels, -1)
-        for tap, taps, channel, channels, term in self._blocks:
-            terms = schedule.terms(taps, channels)
-            begin, end = (at * schedule.panels * panel for at in (term, term + terms))
-            block = filters[begin:end].reshape(schedule.panels, terms, panel)
-            part = by_filter[:, channel : channel + channels, tap : tap + taps]
-            by_tap = part.transpose(2, 1, 0)
-            rows = (_pairs(by_tap) if schedule.tuning.bf16 else by_tap).reshape(terms, m)
-            block[:whole] = rows[:, : whole * panel].reshape(terms, whole, panel).swapaxes(0, 1)
-            if m % panel:
-                block[whole, :, : m % panel] = rows[:, whole * panel :]
+        schedule = self.schedule
+        _, c, taps = weights.shape
+        if schedule.tuning.bf16:
+            floats = aligned(schedule.panels * taps * c * schedule.panel)
+            self._pack(weights, floats)
+            by_term = floats.reshape(-1, taps, c, schedule.panel)
+            filters[...] = _pairs(by_term).reshape(-1)
+        else:
+            self._pack(weights, filters)
+
+    def _pack(self, weights: np.ndarray, filters: np.ndarray) -> None:
+        schedule = self.schedule
+        m, c, taps = weights.shape
+        by_filter, by_channel, by_tap = (stride // FLOAT for stride in weights.strides)
+        if (taps == 1 or by_tap == 1) and (c == 1 or by_channel == taps):
+            FilterPacking(schedule, "by_filter", by_filter)(weights, filters)
+        elif taps == 1 and by_filter == 1:
+            FilterPacking(schedule, "by_term", by_channel)(weights, filters)
+        elif by_channel == 1 and by_tap == c:
+            FilterPacking(schedule, "by_filter", by_filter, by_tap=True)(weights, filters)
+        elif taps:
+            by_term = filters.reshape(-1, taps, c, schedule.panel)
+            for panel, first in enumerate(range(0, m, schedule.panel)):
+                some = weights[first : first + schedule.panel]
+                by_term[panel, ..., : len(some)] = some.transpose(2, 1, 0)
 
     def __call__(
         self,
@@ -653,13 +855,9 @@ class ImplicitGemm:
         scratch: np.ndarray,
         added: np.ndarray | None = None,
     ) -> None:
-        """Convolve, with one offset for each channel of the output; None for zeros.
-
-        ``added`` are images that lie as those of the output; they are added before the rectifier.
-        """
+        """Convolve, with one offset for each channel of the output; None for zeros."""
         offsets = self._none if offsets is None else offsets
-        each = {
-            "x.at": source, "y.at": target, "filters": filters, "offsets": offsets, "added": added,
-        }  # fmt: skip
+        each: dict[str, np.ndarray | None] = {"x.at": source, "y.at": target, "scratch": scratch}
+        each |= {"filters": filters, "offsets": offsets, "added": added}
         threads = self.schedule.tuning.threads
-        self._arguments.run(self._kernel, threads, {**each, "scratch": scratch})
+        self._arguments.run(self._kernel, threads, each)

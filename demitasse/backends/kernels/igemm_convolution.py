@@ -19,7 +19,6 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import (
     BLOCK_BYTES,
     ENTRY_BYTES,
-    PANEL,
     ROW_BYTES,
     UNROLLED,
     IgemmSchedule,
@@ -54,6 +53,7 @@ class _Part(NamedTuple):
 
     gemm: ImplicitGemm
     group: int
+    first: int  # channel of the target
     taps: Sequence[int]  # numbers of the convolution's taps
     source: int
     target: int
@@ -67,21 +67,30 @@ class IgemmConvolution:
         scratch_size: Elements of scratch memory for a call.
     """
 
-    def __init__(self, schedule: IgemmSchedule, parts: Sequence[_Part], *, back: bool) -> None:
-        self.schedule, self._parts, self._back = schedule, parts, back
+    def __init__(
+        self, schedule: IgemmSchedule, parts: Sequence[_Part], *, back: bool, by_tap: bool
+    ) -> None:
+        self.schedule, self._parts, self._back, self._by_tap = schedule, parts, back, by_tap
         self.scratch_size = max(part.gemm.scratch_size for part in parts)
         ends = [*accumulate(part.gemm.size for part in parts)]
         self.filters = aligned(ends[-1])
         self._filters = [self.filters[a:b] for a, b in pairwise([0, *ends])]
 
     def update(self, weights: np.ndarray) -> None:
-        """Copy new weights, in C order. Shape: (G, M / G, C / G, taps)."""
+        """Copy new weights, in C order.
+
+        Shape: (G, M / G, C / G, taps), or (G, M / G, taps, C / G) ``by_tap``.
+        """
         one = self.schedule
-        shape = -1, one.filters, one.channels, len(one.taps)
-        size = math.prod(shape[1:]) * (1 + max(part.group for part in self._parts))
-        by_group = weights[:size].reshape(shape)
+        last = (len(one.taps), one.channels) if self._by_tap else (one.channels, len(one.taps))
+        size = one.filters * math.prod(last) * (1 + max(part.group for part in self._parts))
+        by_group = weights[:size].reshape(-1, one.filters, *last)
+        if self._by_tap:
+            by_group = by_group.swapaxes(2, 3)
         for part, filters in zip(self._parts, self._filters, strict=True):
-            own = by_group[part.group][:, :, part.taps]
+            own = by_group[part.group]
+            if len(part.taps) < own.shape[2]:
+                own = own[:, :, part.taps]
             part.gemm.pack(own.swapaxes(0, 1) if self._back else own, filters)
 
     def __call__(
@@ -92,12 +101,19 @@ class IgemmConvolution:
         scratch: np.ndarray,
         added: np.ndarray | None = None,
     ) -> None:
-        """Convolve, with one offset for each channel of the target; None for zeros."""
-        each = self.schedule.filters
+        """Convolve, with one offset for each channel of the target; None for zeros.
+
+        ``added``, in the layout of the target, is added before the rectifier.
+        """
         for part, filters in zip(self._parts, self._filters, strict=True):
-            own = None if offsets is None else offsets[part.group * each :]
-            other = None if added is None else added[part.target :]
-            part.gemm(source[part.source :], target[part.target :], filters, own, scratch, other)
+            own = None if offsets is None else offsets[part.first :]
+            more = None if added is None else added[part.target :]
+            part.gemm(source[part.source :], target[part.target :], filters, own, scratch, more)
+
+    def take_slopes(self, slopes: np.ndarray) -> None:
+        """Take factors of negative sums, one for each channel of the target."""
+        for part in self._parts:
+            part.gemm.slopes[...] = slopes[part.first : part.first + len(part.gemm.slopes)]
 
 
 def _groups(schedule: IgemmSchedule, x: Images, y: Images) -> Iterator[tuple[Images, Images]]:
@@ -117,59 +133,73 @@ def igemm_forward(
     y: Images,
     normed: tuple[np.ndarray, np.ndarray] | None = None,
     then: Rectifier = NOTHING,
+    *,
+    adds: bool = False,
+    by_tap: bool = False,
 ) -> IgemmConvolution:
-    """Return the convolution of ``x``, with its rectifier; see :class:`ImplicitGemm`."""
-    taps = range(len(schedule.taps))
+    """Return the convolution of ``x``, with its rectifier; see :class:`ImplicitGemm`.
+
+    ``by_tap`` says how the weights lie; see :meth:`IgemmConvolution.update`.
+    """
+    taps, m = range(len(schedule.taps)), schedule.filters
     parts = [
         _Part(
-            ImplicitGemm(schedule, *images, normed, then),
-            group, taps, group * schedule.channels, group * schedule.filters,
+            ImplicitGemm(schedule, *images, normed, then, adds=adds),
+            group, group * m, taps, group * schedule.channels, group * m,
         )
         for group, images in enumerate(_groups(schedule, x, y))
     ]  # fmt: skip
-    return IgemmConvolution(schedule, parts, back=False)
+    return IgemmConvolution(schedule, parts, back=False, by_tap=by_tap)
 
 
-def igemm_input_gradient(schedule: IgemmSchedule, x: Images, y: Images) -> IgemmConvolution:
+def igemm_input_gradient(
+    schedule: IgemmSchedule, x: Images, y: Images, *, by_tap: bool = False
+) -> IgemmConvolution:
     """Return the gradient of the input ``x`` from that of the output ``y``.
 
     For each phase of the strides, the pixels of the input are a convolution of the gradients of the
     outputs, by the taps that reach these pixels; where none does they are zeros.
     """
     parts = []
+    down, right, deep = schedule.step
     for group, (one_x, one_y) in enumerate(_groups(schedule, x, y)):
-        n, channels, *ends = one_x.shape
-        for first in product(*map(range, schedule.step)):
-            h, w = (
+        n, channels, rows, columns = one_x.shape
+        for first in product(range(down), range(right), range(deep)):
+            h, w, d = (
                 -(-(end - at) // step)
-                for end, at, step in zip(ends, first, schedule.step, strict=True)
+                for end, at, step in zip(
+                    (rows, columns, x.planes), first, schedule.step, strict=True
+                )
             )
-            if min(h, w) < 1:
+            if min(h, w, d) < 1:
                 continue
             away = [[at - one for at, one in zip(first, tap, strict=True)] for tap in schedule.taps]
             reached = {
-                number: (row // schedule.step[0], column // schedule.step[1])
-                for number, (row, column) in enumerate(away)
-                if row % schedule.step[0] == column % schedule.step[1] == 0
+                number: (one[0] // down, one[1] // right, one[2] // deep)
+                for number, one in enumerate(away)
+                if not any(at % step for at, step in zip(one, schedule.step, strict=True))
             }
             images = replace(
                 one_x,
                 shape=(n, channels, h, w),
-                row_stride=one_x.row_stride * schedule.step[0],
-                column_stride=one_x.column_stride * schedule.step[1],
+                row_stride=one_x.row_stride * down,
+                column_stride=one_x.column_stride * right,
+                planes=d,
+                plane_stride=one_x.plane_stride * deep,
             )
             turned = replace(
-                schedule, taps=(*reached.values(),), step=(1, 1), channels=schedule.filters,
-                filters=channels, pixels=n * h * w,
+                schedule, taps=(*reached.values(),), step=(1, 1, 1), channels=schedule.filters,
+                filters=channels, pixels=n * d * h * w,
             )  # fmt: skip
             begin = first[0] * x.row_stride + first[1] * x.column_stride
+            begin += first[2] * x.plane_stride
             parts.append(
                 _Part(
-                    ImplicitGemm(turned, one_y, images), group, [*reached],
+                    ImplicitGemm(turned, one_y, images), group, group * channels, [*reached],
                     group * schedule.filters, group * channels + begin,
                 )
             )  # fmt: skip
-    return IgemmConvolution(schedule, parts, back=True)
+    return IgemmConvolution(schedule, parts, back=True, by_tap=by_tap)
 
 
 class GradientFields(ProductFields):
@@ -184,15 +214,15 @@ class GradientFields(ProductFields):
 
 
 @GradientFields.kernel("igemm_gradient")
-def _kernel(k: Kernel, f: GradientFields, rows: int) -> None:
-    panel_bytes = PANEL * k.vector_bytes
+def _kernel(k: Kernel, f: GradientFields, rows: int, vectors: int, *, deep: bool) -> None:
+    panel_bytes = vectors * k.vector_bytes
     thread, threads = k.thread()
     begin, end = chunk(f.parts * f.filter_parts, thread, threads)
     buffer = f.scratch + thread * f.scratch_bytes
     entries = buffer + f.most_rows * ROW_BYTES
     columns = entries + f.most_rows * ENTRY_BYTES
     nowhere = columns + f.most_rows * panel_bytes
-    pixels = f.images * f.y.rows * f.y.columns
+    pixels = f.images * f.y_planes * f.y.rows * f.y.columns
     times = (pixels + (f.most_rows - 1)) // f.most_rows
     with k.loop(end, begin) as part:
         first, last = chunk(f.block_count, part.i // f.filter_parts, f.parts)
@@ -200,20 +230,20 @@ def _kernel(k: Kernel, f: GradientFields, rows: int) -> None:
         with k.loop(times) as some:
             start, stop = chunk(pixels, some.i, times)
             count = stop - start
-            list_windows(k, f, start, count, entries, nowhere, nowhere)
+            list_windows(k, f, start, count, entries, nowhere, nowhere, panel_bytes, deep=deep)
             with k.loop(last, first) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
-                copy_windows(k, f, copied, entries, buffer, count)
+                copy_windows(k, f, copied, entries, buffer, count, deep=deep)
                 length = copied[1] * copied[3]
                 with k.loop(behind, panel) as one:
                     place = one.i * panel_bytes
-                    _copy_panel(k, f, one.i, entries, columns, count)
+                    _copy_panel(k, f, one.i, entries, columns, count, vectors)
                     with k.when((f.offsets > 0) & (block.i < 1)):
-                        _sum_offsets(k, f, one.i, columns, count, some.i)
+                        _sum_offsets(k, f, one.i, columns, count, some.i, vectors)
                     with k.loop((length + (rows - 1)) // rows) as tile:
                         row = tile.i * rows
                         target = f.filters + (term + row) * f.filter_bytes + place
-                        sums = _multiply(k, buffer + row * FLOAT, columns, count, rows)
+                        sums = _multiply(k, buffer + row * FLOAT, columns, count, rows, vectors)
                         own = [
                             choose(row + i < length, target + f.filter_bytes * i, nowhere)
                             for i in range(rows)
@@ -222,18 +252,19 @@ def _kernel(k: Kernel, f: GradientFields, rows: int) -> None:
 
 
 def _copy_panel(
-    k: Kernel, f: GradientFields, panel: Word, entries: Word, columns: Word, count: Word
-) -> None:
+    k: Kernel, f: GradientFields, panel: Word, entries: Word, columns: Word, count: Word,
+    vectors: int,
+) -> None:  # fmt: skip
     """Copy some channels of the gradients of outputs; the last panel is padded with zeros."""
-    panel_bytes = PANEL * k.vector_bytes
-    some = [k.lane_mask(f.rest - k.width * j) for j in range(PANEL)]
+    panel_bytes = vectors * k.vector_bytes
+    some = [k.lane_mask(f.rest - k.width * j) for j in range(vectors)]
     with k.cases(choose(panel < f.whole, 1, 0)) as case:
         for whole in (1, 0):
             case(whole)
             with k.loop(count, words=[entries + 3 * INT, columns]) as one:
                 entry, target = one.words
                 source = k.load_word(entry) + panel * panel_bytes
-                for j in range(PANEL):
+                for j in range(vectors):
                     at = source + k.vector_bytes * j
                     value = k.load(at) if whole else k.masked_load(at, some[j])
                     k.store(value, target + k.vector_bytes * j)
@@ -241,24 +272,27 @@ def _copy_panel(
 
 
 def _sum_offsets(
-    k: Kernel, f: GradientFields, panel: Word, columns: Word, count: Word, again: Word
-) -> None:
+    k: Kernel, f: GradientFields, panel: Word, columns: Word, count: Word, again: Word,
+    vectors: int,
+) -> None:  # fmt: skip
     """Add the copied gradients to those of the offsets; write them unless ``again``."""
-    panel_bytes = PANEL * k.vector_bytes
-    with k.loop(count, vectors=[k.constant(0.0)] * PANEL, words=[columns]) as one:
+    panel_bytes = vectors * k.vector_bytes
+    with k.loop(count, vectors=[k.constant(0.0)] * vectors, words=[columns]) as one:
         [at] = one.words
         one.vectors = [sum_ + k.load(at + k.vector_bytes * j) for j, sum_ in enumerate(one.vectors)]
         one.words = [at + panel_bytes]
     for j, total in enumerate(one.vectors):
-        left = choose(panel < f.whole, PANEL * k.width, f.rest) - k.width * j
+        left = choose(panel < f.whole, vectors * k.width, f.rest) - k.width * j
         some, at = k.lane_mask(left), f.offsets + panel * panel_bytes + k.vector_bytes * j
         before = choose(again > 0, k.masked_load(at, some), k.constant(0.0))
         k.masked_store(total + before, at, some)
 
 
-def _multiply(k: Kernel, source: Word, columns: Word, count: Word, rows: int) -> list[Vector]:
+def _multiply(
+    k: Kernel, source: Word, columns: Word, count: Word, rows: int, vectors: int
+) -> list[Vector]:
     """Return the sums over the copied windows, for some terms and a panel."""
-    panel_bytes = PANEL * k.vector_bytes
+    panel_bytes = vectors * k.vector_bytes
     middle = columns + count // UNROLLED * (UNROLLED * panel_bytes)
 
     def steps(
@@ -268,13 +302,13 @@ def _multiply(k: Kernel, source: Word, columns: Word, count: Word, rows: int) ->
             totals, [left] = loop.vectors, loop.words
             for step in range(unrolled):
                 right = loop.i + panel_bytes * step
-                gradients = [k.load(right + k.vector_bytes * j) for j in range(PANEL)]
+                gradients = [k.load(right + k.vector_bytes * j) for j in range(vectors)]
                 numbers = [left + (ROW_BYTES * step + FLOAT * i) for i in range(rows)]
                 multiply(k, totals, numbers, gradients)
             loop.words = [left + ROW_BYTES * unrolled]
         return loop.vectors, loop.words[0]
 
-    sums, left = steps([k.constant(0.0)] * (rows * PANEL), source, columns, middle, UNROLLED)
+    sums, left = steps([k.constant(0.0)] * (rows * vectors), source, columns, middle, UNROLLED)
     return steps(sums, left, middle, columns + count * panel_bytes, 1)[0]
 
 
@@ -283,19 +317,20 @@ def _add(
     again: Word,
 ) -> None:  # fmt: skip
     """Add sums to rows of the filters' gradient; write them unless ``again``."""
-    places = [row + k.vector_bytes * j for row in rows for j in range(PANEL)]
+    vectors = len(sums) // len(rows)
+    places = [row + k.vector_bytes * j for row in rows for j in range(vectors)]
     with k.cases(choose(whole, 1, 0)) as case:
         case(1)
         for total, place in zip(sums, places, strict=True):
             k.store(choose(again > 0, total + k.load(place), total), place)
         case(0)
-        some = [k.lane_mask(f.rest - k.width * j) for j in range(PANEL)]
+        some = [k.lane_mask(f.rest - k.width * j) for j in range(vectors)]
         for i, (total, place) in enumerate(zip(sums, places, strict=True)):
-            before = k.masked_load(place, some[i % PANEL])
-            k.masked_store(choose(again > 0, total + before, total), place, some[i % PANEL])
+            before = k.masked_load(place, some[i % vectors])
+            k.masked_store(choose(again > 0, total + before, total), place, some[i % vectors])
 
 
-class _GroupGradient:
+class FilterGradient:
     """The gradients of the filters and offsets of a group.
 
     Attributes:
@@ -304,13 +339,16 @@ class _GroupGradient:
     """
 
     def __init__(self, schedule: IgemmSchedule, x: Images, y: Images) -> None:
-        self.schedule, panel = schedule, PANEL * schedule.width
+        self.schedule = schedule
         self.size = len(schedule.taps) * schedule.channels * schedule.filters
         blocks = schedule.blocks(in_place=False)
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
-        self._kernel = _kernel(schedule.width, schedule.rows_of(longest))
+        self._kernel = _kernel(
+            schedule.width, schedule.rows_of(longest), schedule.vectors,
+            deep=schedule.is_deep(x, y),
+        )  # fmt: skip
         pixels = min(MOST_PIXELS, schedule.pixels)
-        values, self.scratch_size = product_values(schedule, blocks, x, pixels, panel)
+        values, self.scratch_size = product_values(schedule, blocks, x, y, pixels, schedule.panel)
         parts, filter_parts = schedule.divide(len(blocks))
         self._arguments = structs.Arguments(
             GradientFields.values(
@@ -341,16 +379,17 @@ class IgemmFilterGradient:
     """The gradients of the filters and offsets of a convolution.
 
     Attributes:
-        strides: Elements from one group, filter, channel, row and column of taps to the next, as
+        strides: Elements from one group, filter, channel and, for each axis, tap to the next, as
             the gradient of the filters is written.
         scratch_size: Elements of scratch memory for a call.
     """
 
     def __init__(self, schedule: IgemmSchedule, op: ops.Conv, x: Images, y: Images) -> None:
         self.schedule = schedule
-        self._groups = [_GroupGradient(schedule, *images) for images in _groups(schedule, x, y)]
-        m, by_column = schedule.filters, schedule.filters * schedule.channels
-        self.strides = self._groups[0].size, 1, m, op.kernel[1] * by_column, by_column
+        self._groups = [FilterGradient(schedule, *images) for images in _groups(schedule, x, y)]
+        each = schedule.filters * schedule.channels
+        taps = [each * math.prod(op.kernel[axis + 1 :]) for axis in range(len(op.kernel))]
+        self.strides = self._groups[0].size, 1, schedule.filters, *taps
         self.scratch_size = self._groups[0].scratch_size
 
     def __call__(

@@ -38,6 +38,8 @@ class Images:
         shape: (N, C, H, W).
         block: Number of contiguous channels; C for all.
         block_stride: Elements from one block of channels to the next.
+        planes: Planes of an image with a third axis; H and W are those of a plane.
+        plane_stride: Elements from one plane to the next.
     """
 
     shape: tuple[int, int, int, int]
@@ -46,6 +48,8 @@ class Images:
     column_stride: int
     block: int
     block_stride: int = 0
+    planes: int = 1
+    plane_stride: int = 0
 
     @classmethod
     def of(cls, array: np.ndarray) -> Images:
@@ -87,6 +91,7 @@ class Images:
         """True if the pixels of all images, each with all its channels, follow evenly."""
         n, c, h, w = self.shape
         follows = n == 1 or self.image_stride == h * w * self.column_stride
+        follows = follows and self.planes == 1
         return self.block == c and self.is_even and follows
 
     def has_runs(self, width: int) -> bool:

@@ -306,7 +306,8 @@ def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str) -> None
     width = k.width
     panel_floats, row_bytes = vectors * width, f.length * FLOAT
     panel_bytes = panel_floats * FLOAT
-    at_once, finished = _vectors_at_once(width, rows, vectors), _finish(k, f, then)
+    at_once = max(n for n in range(1, most_vectors(width, rows) + 1) if vectors % n == 0)
+    finished = _finish(k, f, then)
     begin, end = chunk((f.outputs + (panel_floats - 1)) // panel_floats, *k.thread())
 
     def steps(sums: list[Vector], panel: Word, start: Word, stop: Word, count: int) -> list[Vector]:
@@ -351,10 +352,9 @@ def _finish(k: Kernel, f: RowFields, then: str) -> Callable[[Vector], Vector]:
     return partial(sigmoid if then == "sigmoid" else tanh, k)
 
 
-def _vectors_at_once(width: int, rows: int, vectors: int) -> int:
+def most_vectors(width: int, rows: int) -> int:
     """Return how many vectors of a panel fit into registers, with their sums and a number."""
-    most = max(1, (REGISTERS[width] - 1) // (rows + 1))
-    return max(n for n in range(1, most + 1) if vectors % n == 0)
+    return max(1, (REGISTERS[width] - 1) // (rows + 1))
 
 
 class FewRows(TunedKernel):

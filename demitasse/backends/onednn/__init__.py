@@ -1,37 +1,41 @@
-"""oneDNN on the CPU: prepared primitives over the layouts they choose themselves.
+"""Kernels on the CPU, over layouts that suit them; ``Device("cpu")`` uses this backend.
 
-``Device("cpu")`` uses this backend if the library is found. Without the library, the device uses
-the kernels of the package and numpy; without llvmlite, numpy alone. :func:`status` says which and
-why. Importing this loads nothing; asking for the device does.
+Without llvmlite or the processor's vectors, the device computes with numpy alone. Importing this
+loads nothing; asking for the device does.
 """
 
 from functools import cache
 
 from demitasse.backends.base import Backend
-from demitasse.backends.onednn.library.library import Status, kernels_alone, load, status
+from demitasse.backends.kernels.language import status
+from demitasse.backends.kernels.language.target import vector_width
 from demitasse.core.log import get_logger
 
-__all__ = ["Status", "cpu_backend", "kernels_alone", "status"]
+__all__ = ["cpu_backend", "slow_reason", "status"]
+
+
+def slow_reason() -> str:
+    """Return why ``Device("cpu")`` computes with numpy alone; "" if it has kernels."""
+    found = status()
+    if found.ready and vector_width() > 0:
+        return ""
+    return f"slow path: device 'cpu' computes with numpy alone, {found}"
 
 
 @cache
-def _tell_slow(found: Status) -> None:
-    """Warn once if the library is missing and no setting disables it."""
-    if found.slow:
-        get_logger(__name__).warning("%s", found.slow)
+def _warn(reason: str) -> None:
+    get_logger(__name__).warning("%s", reason)
 
 
 def cpu_backend() -> type[Backend]:
     """Return the backend of ``Device("cpu")``."""
-    if load() is not None:
+    reason = slow_reason()
+    if not reason:
         from demitasse.backends.onednn.backend import OnednnBackend
 
         return OnednnBackend
-    _tell_slow(status())
-    if kernels_alone():
-        from demitasse.backends.onednn.backend import KernelsBackend
-
-        return KernelsBackend
+    if status().reason != "it was switched off":
+        _warn(reason)
     from demitasse.backends.numpy.backend import NumpyBackend
 
     return NumpyBackend

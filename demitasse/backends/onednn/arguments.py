@@ -1,16 +1,16 @@
-"""Arguments of primitives and kernels, in the layout that each needs."""
+"""Arguments of kernels, in the layout that each needs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from enum import IntEnum, auto
+from typing import Any
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Description, Primitive
+from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.layout import Layout, plain
 from demitasse.backends.step import Layouts, LayoutUse, Memory, Operand
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -67,37 +67,47 @@ class CachedReorder:
         return self._own
 
 
+class Arg(IntEnum):
+    """Roles of arguments; copies of one role share scratch memory."""
+
+    SRC = auto()
+    SECOND_SRC = auto()
+    DST = auto()
+    WEIGHTS = auto()
+    BIAS = auto()
+    SCALE = auto()
+    SHIFT = auto()
+    ADDED = auto()
+    SLOPE = auto()
+    DIFF_SRC = auto()
+    DIFF_DST = auto()
+    DIFF_WEIGHTS = auto()
+    DIFF_BIAS = auto()
+    DIFF_SCALE = auto()
+    DIFF_SHIFT = auto()
+    MULTIPLE_SRC = 1024
+
+
 class Argument(ABC):
-    """An argument of a primitive.
+    """An argument of a kernel.
 
     Attributes:
-        descriptor: The part of the memory that the primitive reads or writes; by default all.
+        engine: Set by the call.
     """
 
-    __slots__ = ("descriptor", "engine", "layout", "place", "plain", "primitive", "role")
+    __slots__ = ("engine", "layout", "plain", "role")
 
-    cleans_up: ClassVar[bool] = False
-    """True if ``done`` does something."""
+    engine: Engine
 
     def __init__(self, role: int, layout: Layout) -> None:
         self.role, self.layout, self.plain = role, layout, layout.plain
-        self.descriptor = layout.handle
-
-    def attach(self, primitive: Primitive, engine: Engine) -> None:
-        """Attach the argument to a primitive."""
-        self.engine = engine
-        self.primitive, self.place = primitive, primitive.place(self.role)
 
     @abstractmethod
     def array(self) -> np.ndarray:
-        """Return the memory in the primitive's layout. Shape: (layout.size,)."""
-
-    def ready(self) -> None:
-        """Bind the memory, before the primitive runs."""
-        self.primitive.bind(self.place, self.array())
+        """Return the memory in the kernel's layout. Shape: (layout.size,)."""
 
     def done(self) -> None:  # noqa: B027 - most have nothing to clean up
-        """Clean up, after the primitive ran."""
+        """Clean up, after the kernel ran."""
 
     @property
     def copied(self) -> int:
@@ -223,8 +233,6 @@ class GradArg(BlobArg):
 
     __slots__ = ("_part",)
 
-    cleans_up = True
-
     def __init__(self, role: int, blob: Operand, layout: Layout) -> None:
         super().__init__(role, blob, layout, diff=True)
         self._part: np.ndarray | None = None
@@ -253,7 +261,7 @@ class GradArg(BlobArg):
         part = self._part
         if not self.plain:
             part = aligned(int(np.prod(layout.shape)))
-            self.engine.reorder(self._part, layout, part, self.engine.plain(layout.shape))
+            self.engine.reorder(self._part, layout, part, plain(layout.shape))
         total = memory.mutable_cpu_data()[: part.shape[0]]
         total += part
 
@@ -272,54 +280,4 @@ def written_layout(
         Declined: The shape has too many axes.
     """
     found: Any = layouts.written(memory, shape)
-    return engine.plain(shape) if found is None else found
-
-
-class Call:
-    """A primitive with its arguments.
-
-    Args:
-        arguments: Arguments that change their memory; those that are read come first.
-        fixed: Arguments that are buffers of our own, by role, with their descriptors.
-    """
-
-    __slots__ = ("_cleaned", "arguments", "primitive")
-
-    def __init__(
-        self,
-        engine: Engine,
-        description: Description,
-        arguments: Sequence[Argument],
-        fixed: Sequence[tuple[int, int, np.ndarray]] = (),
-    ) -> None:
-        uses = [(argument.role, argument.descriptor) for argument in arguments]
-        uses += [(role, descriptor) for role, descriptor, _ in fixed]
-        self.primitive = description.primitive(engine.stream, uses)
-        self.arguments = tuple(arguments)
-        self._cleaned = [argument for argument in arguments if argument.cleans_up]
-        for argument in arguments:
-            argument.attach(self.primitive, engine)
-        for role, _, buffer in fixed:
-            self.primitive.bind(self.primitive.place(role), buffer)
-
-    def __call__(self) -> None:
-        for argument in self.arguments:
-            argument.ready()
-        self.primitive.run()
-        for argument in self._cleaned:
-            argument.done()
-
-    @property
-    def implementations(self) -> list[str]:
-        """Names of the library's code that it runs."""
-        return [self.primitive.implementation]
-
-    @property
-    def workspace(self) -> int:
-        """Bytes of converted copies it holds."""
-        return sum(argument.copied for argument in self.arguments)
-
-    @property
-    def layout_uses(self) -> list[LayoutUse]:
-        """The layouts of its blobs."""
-        return layout_uses(self.arguments)
+    return plain(shape) if found is None else found

@@ -1,4 +1,4 @@
-"""The backend: numpy on the host, with what oneDNN does faster lowered to it."""
+"""Backend of ``Device("cpu")``: numpy on the host, and compiled kernels."""
 
 import threading
 from collections.abc import Hashable, Sequence
@@ -12,11 +12,10 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.command_queue import CallRecorder
-from demitasse.backends.kernels.language.team import check_workers
 from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.onednn import layout as layouts
 from demitasse.backends.onednn import updates
-from demitasse.backends.onednn.library import library
-from demitasse.backends.onednn.library.engine import Engine, engine
+from demitasse.backends.onednn.engine import Engine, engine
 from demitasse.backends.onednn.lowerings import LOWERINGS
 from demitasse.backends.onednn.steps.fusion import fuse
 from demitasse.backends.onednn.threads import ready_threads, wanted
@@ -32,7 +31,7 @@ class OnednnBackend(NumpyBackend):
 
     name = "onednn"
     lowerings: ClassVar[Lowerings] = LOWERINGS
-    # after a product OpenBLAS's workers keep spinning for a while: beside OpenMP's threads they
+    # after a product OpenBLAS's workers keep spinning for a while: beside the team's they
     # cost a factor of 2 for large operations and of 100 for small ones
     blas_threads: ClassVar[int | None] = 1
 
@@ -55,22 +54,15 @@ class OnednnBackend(NumpyBackend):
         return CallRecorder(self._recording_key)
 
     def _recording_key(self) -> Hashable:
-        check_workers()
         # scratch memory is the thread's, and how many share the work is the settings'
         return threading.get_ident(), settings.changes, self.engine.grown
 
-    def after_first_run(self) -> None:
-        if self.engine.library is not None:
-            library.drop_code_pages(self.engine.library.dnnl_version)
-
     def environment(self) -> dict[str, str]:
-        found, made = library.status(), kernels.status()
         return {
             **super().environment(),
             "threads": str(wanted()),
-            "oneDNN": found.version if found.loaded else "not used",
-            "instruction set": found.instruction_set or self.engine.tuning.instructions,
-            "kernels": str(made),
+            "instruction set": self.engine.tuning.instructions,
+            "kernels": str(kernels.status()),
             "winograd": str(settings.get("winograd")),
         }
 
@@ -81,13 +73,13 @@ class OnednnBackend(NumpyBackend):
         return aligned(size)
 
     def pack(self, host: np.ndarray, layout: Any, private: np.ndarray) -> None:
-        self.engine.reorder(host, self.engine.plain(layout.shape), private, layout)
+        self.engine.reorder(host, layouts.plain(layout.shape), private, layout)
 
     def pack_and_release(self, host: np.ndarray, layout: Any, private: np.ndarray) -> None:
         self.engine.move(host, private, layout)
 
     def unpack(self, private: np.ndarray, layout: Any, host: np.ndarray) -> None:
-        self.engine.reorder(private, layout, host, self.engine.plain(layout.shape))
+        self.engine.reorder(private, layout, host, layouts.plain(layout.shape))
 
     def repack(self, private: np.ndarray, here: Any, target: np.ndarray, there: Any) -> None:
         self.engine.reorder(private, here, target, there)
@@ -100,7 +92,6 @@ class OnednnBackend(NumpyBackend):
 
     @property
     def joins_in_place(self) -> bool:
-        # below AVX-512 the library's convolutions take blocks of channels
         wide: bool = self.engine.wide
         return wide and "concat_in_place" not in self.engine.tuning.without
 
@@ -116,9 +107,3 @@ class OnednnBackend(NumpyBackend):
         self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
     ) -> AnyStep:
         return fuse(self.engine, chain, at, steps)
-
-
-class KernelsBackend(OnednnBackend):
-    """The same without oneDNN's library: kernels of our own, and numpy for all other layers."""
-
-    name = "kernels"

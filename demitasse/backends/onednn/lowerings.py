@@ -1,13 +1,12 @@
-"""The backend's Steps, by operation: oneDNN's first, and numpy's for what oneDNN declines."""
+"""The backend's Steps, by operation: of kernels first, and numpy's for what those decline."""
 
-from contextlib import suppress
 from importlib import import_module
 
 from demitasse.backends import ops
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
-from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.steps.convolution import ConvStep
-from demitasse.backends.step import AnyStep, Declined, Lowering, Lowerings, Operands
+from demitasse.backends.step import AnyStep, Lowering, Lowerings, Operands
 
 
 def _step(module: str, name: str) -> Lowering:
@@ -21,26 +20,12 @@ def _step(module: str, name: str) -> Lowering:
     return lower
 
 
-_special = (
-    _step("row_convolution", "FullWidthConvStep"),
-    _step("fused_convolutions", "GroupedPointwiseStep"),
-)
-
-
-def _convolution(engine: Engine, op: ops.Conv, at: Operands) -> AnyStep:
-    """Return the Step of a convolution."""
-    for special in _special:
-        with suppress(Declined):
-            return special(engine, op, at)
-    return ConvStep(engine, op, at)
-
-
 LOWERINGS: Lowerings = {
     ops.Activation: (_step("elementwise", "ElementwiseStep"), *NUMPY[ops.Activation]),
     ops.Axpy: (_step("channel_scale", "AxpyStep"),),
     ops.BatchNorm: (_step("norm", "BatchNormStep"), *NUMPY[ops.BatchNorm]),
     ops.Concat: (_step("concat", "ConcatStep"), *NUMPY[ops.Concat]),
-    ops.Conv: (_convolution, *NUMPY[ops.Conv]),
+    ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
     ops.Crop: (_step("slice", "CropStep"),),
     ops.Deconv: (_step("deconvolution", "DeconvStep"), *NUMPY[ops.Deconv]),
     ops.Dropout: (_step("elementwise", "DropoutStep"),),

@@ -4,15 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-import numpy as np
-
-from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.onednn.arguments import InputArg, OutputArg, written_layout
-from demitasse.backends.onednn.library.constants import Arg, Pass, Query
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, InputArg, OutputArg, written_layout
+from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import LayoutUse, Operand, Operands, Step, decline_if, decline_in_place
 
@@ -21,12 +17,8 @@ O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
 
 
-Fixed = tuple[int, int, np.ndarray]
-"""An argument that is a buffer of our own: its role, its descriptor, the buffer."""
-
-
 class Runnable(Protocol):
-    """Call of a Step: a primitive with its arguments, or a kernel."""
+    """Call of a Step: a kernel with its arguments."""
 
     def __call__(self) -> None:
         """Compute."""
@@ -66,7 +58,7 @@ class Derived(ABC):
 
 
 class OnednnStep(Step[Engine, O], Generic[O]):
-    """Primitives of the library that run in order, forward and backward.
+    """Calls of kernels that run in order, forward and backward.
 
     A Step whose pass does more states its own ``deferrable``, ``replayable`` and
     ``backward_replayable``.
@@ -85,11 +77,11 @@ class OnednnStep(Step[Engine, O], Generic[O]):
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(op.dtype != "float32", f"{op.dtype}; oneDNN takes float32")
-        message = "an empty blob; oneDNN takes those with elements"
+        decline_if(op.dtype != "float32", f"{op.dtype}; kernels take float32")
+        message = "an empty blob; kernels take those with elements"
         decline_if(any(blob.count == 0 for blob in (*at.bottom, *at.top)), message)
         if self.needs_bottom:
-            decline_in_place(at, "oneDNN needs a top of its own")
+            decline_in_place(at, "kernels need a top of their own")
         self.forward_calls: list[Runnable] = []
         self.backward_calls: list[Runnable] = []
         self.derived: Sequence[Derived] = ()
@@ -125,11 +117,6 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         calls = self.backward_calls if backward else self.forward_calls
         return [use for call in calls for use in call.layout_uses]
 
-    @property
-    def kind(self) -> Pass:
-        """The kind of the forward primitive."""
-        return Pass.TRAINING if self.at.backward else Pass.INFERENCE
-
     def in_and_out(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
         """Return the arguments for the data of the first bottom and the first top."""
         at = self.at
@@ -140,15 +127,6 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         at = self.at
         dy = InputArg(Arg.DIFF_DST, at.top[0], y, diff=True)
         return dy, OutputArg(Arg.DIFF_SRC, at.bottom[0], x, diff=True)
-
-    def workspace_of(self, found: Description) -> list[Fixed]:
-        """Return the argument that a primitive writes for its gradient, if it has one."""
-        size = found.bytes_of(Query.WORKSPACE)
-        if not size:
-            return []
-        buffer = aligned(-(-size // 4))
-        self.kept_bytes += buffer.nbytes
-        return [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)]
 
     def expected(
         self, blob: Operand, shape: tuple[int, ...] | None = None, *, diff: bool = False
@@ -166,11 +144,11 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         ``layout`` is that of a separate memory. With the channels last, the layout of the slice
         takes its place.
         """
-        channel_slice, engine = target.data_memory.concat_slot, self.engine
+        channel_slice = target.data_memory.concat_slot
         if channel_slice is None or channel_slice.shape != layout.shape or channel_slice.is_whole:
             return layout
-        last = layout is engine.innermost_layout(layout.shape, 1)
-        return engine.part(channel_slice) if last else layout
+        last = layout is layouts.innermost(layout.shape, 1)
+        return layouts.part(channel_slice) if last else layout
 
     def forward(self) -> None:
         for values in self.derived:

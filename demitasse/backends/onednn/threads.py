@@ -8,7 +8,7 @@ import sys
 import threading
 
 from demitasse.backends.kernels import language as kernels
-from demitasse.backends.kernels.language.team import Library, check_workers, prepare
+from demitasse.backends.kernels.language.team import prepare
 from demitasse.core.config import settings
 from demitasse.core.config.table import MOST_THREADS
 from demitasse.core.host import cores
@@ -24,13 +24,11 @@ _own = _OfThread()
 
 
 def ready_threads() -> None:
-    """Set the number of oneDNN's threads, and start them; OpenMP stores it per calling thread.
+    """Start the threads of a pass.
 
     Raises:
-        DeviceError: The process was forked, and OpenMP waits for threads of the parent. Or the
-            threads cannot be started.
+        DeviceError: The threads cannot be started.
     """
-    check_workers()
     if _own.changes == settings.changes and _own.process == os.getpid():
         return
     changes, process, threads = settings.changes, os.getpid(), wanted()
@@ -43,8 +41,8 @@ def ready_threads() -> None:
 
 
 def wanted() -> int:
-    """Return the number of threads of a pass; 1 if neither a library nor kernels run on a team."""
-    if Library.runtime is None and not kernels.status().ready:
+    """Return the number of threads of a pass; 1 without kernels."""
+    if not kernels.status().ready:
         return 1
     return int(settings.get_often("threads")) or _of_openmp() or cores()
 

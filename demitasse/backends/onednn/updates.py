@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.numpy.updates import sumsq
-from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.engine import engine
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.updates import Piece, Update
 

@@ -47,12 +47,7 @@ def _doctor_text(found: dict[str, Any]) -> str:
     used = f"{found['cores']} of {found['cpus']}"
     used += "" if found["quota"] is None else f" (a quota of {found['quota']:g})"
     used += "" if found["load"] is None else f", load {found['load']:.1f}"
-    blas, onednn, kernels, cudnn = (found[name] for name in ("blas", "onednn", "kernels", "cudnn"))
-    onednn_rows = [("oneDNN", f"not used: {onednn['reason']}")]
-    if onednn["loaded"]:
-        about = "{version} ({threading} threads, {instruction_set}) from {path}".format(**onednn)
-        teams = f"OpenMP's: {onednn['openmp']}" if onednn["openmp"] else "ours"
-        onednn_rows = [("oneDNN", about), ("threads of cpu", teams)]
+    blas, kernels, cudnn = (found[name] for name in ("blas", "kernels", "cudnn"))
     jit = f"none: {kernels['reason']}"
     if kernels["ready"]:
         jit = f"for {kernels['processor']}, cached in {kernels['folder'] or 'no folder'}"
@@ -67,7 +62,7 @@ def _doctor_text(found: dict[str, Any]) -> str:
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),
         ("Python", found["python"]), ("platform", found["platform"]), ("cores", used),
         ("BLAS of numpy", f"{blas['name']} {blas['version']}, kernels: {blas['kernel'] or '?'}"),
-        *onednn_rows, ("JIT kernels", jit), ("bfloat16 on cpu", bf16), ("cuDNN", cudnn_text),
+        ("JIT kernels", jit), ("bfloat16 on cpu", bf16), ("cuDNN", cudnn_text),
         ("MPI", found["mpi"] or "none (pip install 'demitasse[mpi]')"),
         ("GPU passes as one launch", f"{often} (setting cuda_graphs: {graphs})"),
     ]  # fmt: skip
@@ -140,7 +135,6 @@ def environment() -> dict[str, Any]:
     from demitasse.backends.kernels.language import folder
     from demitasse.backends.kernels.language import status as kernel_status
     from demitasse.backends.kernels.language.target import has_bf16, vector_width
-    from demitasse.backends.onednn import status as onednn_status
 
     kernels = kernel_status()
     return {
@@ -154,7 +148,6 @@ def environment() -> dict[str, Any]:
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "libraries": {name: _version(names) for name, names in LIBRARIES.items()},
         "blas": blas(),
-        "onednn": asdict(onednn_status()),
         "kernels": asdict(kernels)
         | {
             "processor": kernels.processor,
@@ -231,14 +224,13 @@ def memory() -> dict[str, dict[str, Any]]:
 def problems(found: dict[str, Any]) -> list[str]:
     """Return the problems, with their remedies."""
     from demitasse.backends import clashes
-    from demitasse.backends.onednn import status as onednn_status
+    from demitasse.backends.onednn import slow_reason
     from demitasse.core.device import Device
     from demitasse.errors import DeviceError
 
     notes = clashes()
-    missed = onednn_status()
-    if missed.slow and missed.advice:
-        notes.append(missed.slow)
+    if slow := slow_reason():
+        notes.append(slow)
     for name in BLAS_VARIABLES:
         if name in os.environ:
             kernel = found["blas"]["kernel"]

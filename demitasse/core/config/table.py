@@ -127,7 +127,7 @@ TABLE = {setting.name: setting for setting in (
             at_least=0, at_most=MOST_THREADS),
     Setting("bad_records", _word, "raise", "records that cannot be read: raise an error, or skip "
             "to the next record", choices=("raise", "skip"), old_name="on_error"),
-    Setting("onednn_library", str, "", "file of oneDNN's library; none: run without it",
+    Setting("onednn_library", str, "", "without effect: cpu needs no library",
             from_files=("none",)),
     Setting("jit", _flag, True, "compile kernels for this processor at run time, with LLVM",
             from_files=(False,)),

@@ -94,7 +94,7 @@ def test_the_device_is_listed_under_its_name(device):
 def test_devices_begin_with_the_name_they_are_found_by(device):
     names = [name.partition(":")[0] for name in backend_class(device.kind).devices()]
 
-    assert device.kind in {*names, "cpu"}  # `cpu` is numpy without oneDNN
+    assert device.kind in {*names, "cpu"}  # `cpu` is numpy without kernels
 
 
 def test_a_device_that_is_not_there_is_refused(device):

@@ -96,12 +96,13 @@ class Case:
 
     def plan(self, tuning):
         return plan_igemm(
-            self.op, self.op.bottom, self.op.top, tuning, normed=self.normed is not None,
-            adds=self.added is not None,
-        )  # fmt: skip
+            self.op, self.op.bottom, self.op.top, tuning, normed=self.normed is not None
+        )
 
     def forward(self, tuning, then=NOTHING):
-        run = igemm_forward(self.plan(tuning), self.x.images, self.y.images, self.normed, then)
+        adds = self.added is not None
+        ends = self.x.images, self.y.images
+        run = igemm_forward(self.plan(tuning), *ends, self.normed, then, adds=adds)
         run.update(self.weights.reshape(-1))
         added = None if self.added is None else self.added.memory
         run(self.x.memory, self.y.memory, self.offsets, scratch(run), added)

@@ -6,8 +6,8 @@ from stages import WIDTH, normal
 
 from demitasse.backends.kernels.strided_copy import MOST_LOOPS, StridedCopy, join_loops
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.onednn.library.layout import Arrangement
-from demitasse.backends.onednn.library.primitive import CopyDescription
+from demitasse.backends.onednn.copies import copy_pieces
+from demitasse.backends.onednn.layout import Arrangement
 from demitasse.backends.step import Declined
 
 
@@ -74,7 +74,7 @@ def test_every_element_is_where_it_belongs_and_padding_is_zero(case, threads, wi
     for index in np.ndindex(*here.shape):
         want[place(there, index)] = source[place(here, index)]
 
-    for piece in CopyDescription(here, there, Tuning(width)).pieces:
+    for piece in copy_pieces(here, there):
         read = np.zeros(1, np.float32) if piece.source is None else source[piece.source :]
         StridedCopy(piece.loops, Tuning(width, threads))(read, target[piece.target :])
 
@@ -100,11 +100,11 @@ def test_loops_that_continue_each_other_are_one():
 
 def test_blocks_that_do_not_divide_each_other_are_declined():
     with pytest.raises(Declined):
-        CopyDescription(blocked((50, 7), 0, 24), blocked((50, 7), 0, 16), Tuning(8))
+        list(copy_pieces(blocked((50, 7), 0, 24), blocked((50, 7), 0, 16)))
 
 
 def test_more_axes_than_there_are_loops_are_declined():
     shape = (2,) * (MOST_LOOPS + 1)
 
     with pytest.raises(Declined):
-        CopyDescription(plain(*shape), strided(shape, range(MOST_LOOPS, -1, -1)), Tuning(8))
+        list(copy_pieces(plain(*shape), strided(shape, range(MOST_LOOPS, -1, -1))))

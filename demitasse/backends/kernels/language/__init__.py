@@ -1,6 +1,6 @@
 """JIT compiler of kernels for the host's processor: a thin layer over LLVM.
 
-Kernels are fused loops that neither numpy nor oneDNN has; their values stay in registers and in a
+Kernels are fused loops that numpy lacks; their values stay in registers and in a
 core's own cache. They are written with :class:`Kernel` and the operators of its values, for vectors
 of any width. Each kernel is compiled once for a processor and cached on the disk.
 """

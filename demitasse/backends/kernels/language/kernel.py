@@ -336,8 +336,5 @@ class Kernel(Routine):
 
     def thread(self) -> tuple[Word, Word]:
         """Return this thread's number in its team, and the number of threads."""
-        names = "omp_get_thread_num", "omp_get_num_threads"
-        index, count = (
-            Word(self._b, self._b.sext(call_function(self._b, name, INDEX), WORD)) for name in names
-        )
+        index, count = (Word(self._b, call_function(self._b, n, WORD)) for n in ("part", "parts"))
         return index, count

@@ -16,7 +16,6 @@ import os
 import struct
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from demitasse.backends.kernels.language.target import (
     ARCHITECTURES,
@@ -233,14 +232,3 @@ def protect(start: int, size: int, rights: int) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(size), rights):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-def mapping(address: int) -> tuple[int, int, str]:
-    """Return first address, end and rights of the mapped memory around an address, on Linux."""
-    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            area, rights = line.split(maxsplit=2)[:2]
-            first, end = (int(number, 16) for number in area.split("-"))
-            if first <= address < end:
-                return first, end, rights
-    return 0, 0, ""

@@ -143,13 +143,13 @@ WIDE = 16
 """Floats of a vector of AVX-512."""
 
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
-"""Instruction sets of vectors of 16 floats, as oneDNN requires them."""
+"""Instruction sets of vectors of 16 floats."""
 
 BF16 = "avx512_bf16", "avx512bf16"
 """Names of the instructions that multiply pairs of bfloat16, of Linux and of LLVM."""
 
 MOST = "ONEDNN_MAX_CPU_ISA"
-"""Environment variable of oneDNN: the name of the widest instruction set that may be used."""
+"""Environment variable, of oneDNN too: the widest instruction set that may be used."""
 
 NARROWER = {"SSE41": 0, "AVX": 0, "AVX2": 8}
 """Floats of a vector up to an instruction set, for the first part of its name."""
@@ -158,7 +158,7 @@ NARROWER = {"SSE41": 0, "AVX": 0, "AVX2": 8}
 def vector_width() -> int:
     """Return the floats of a vector on this processor; 0 if no kernel can be compiled.
 
-    On x86-64, oneDNN's environment variable limits the width with and without the library.
+    On x86-64, the environment variable of oneDNN limits the width.
     """
     machine, has = architecture(), frozenset[str]()
     if machine:
@@ -173,7 +173,7 @@ def vector_width() -> int:
 
 
 WITHOUT_BF16 = {"AVX512_CORE", "AVX512_CORE_VNNI"}
-"""Instruction sets of oneDNN's environment variable that have vectors of 16 floats, without it."""
+"""Instruction sets of the environment variable that have vectors of 16 floats, without it."""
 
 
 def has_bf16(width: int) -> bool:

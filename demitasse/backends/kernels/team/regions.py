@@ -1,8 +1,5 @@
 """Parallel regions: functions that every member of a team calls with its part.
 
-Source: the interface of GCC's ``libgomp`` (``GOMP_parallel_start`` and its neighbours), which
-compiled OpenMP programs call.
-
 A region takes the first team that no thread leads. It begins when the team has a helper for each
 part but the leader's, because parts may wait for each other.
 """

@@ -1,4 +1,4 @@
-"""OpenMP's interface for a team of our own: state, members, and generated functions.
+"""State, members and generated functions of the thread team.
 
 Sources of the system's calls: ``futex(2)``; Microsoft, ``WaitOnAddress``; LLVM's libc++,
 ``src/atomic.cpp``, for macOS.
@@ -243,13 +243,6 @@ def write_members(module: ir.Module) -> None:
     f.give(_part_and_parts(f, _member_or(f, 0))[0])
     f = Function(module, "parts", 0)
     f.give(_part_and_parts(f, _member_or(f, 1))[1])
-    f = Function(module, "in_parallel", 0)
-    _member_or(f, 0)
-    f.give(1)
-    _write_barrier(Function(module, "barrier", 0))
-    _write_loop_next(Function(module, "loop_next", 2))
-    _write_loop_start(Function(module, "loop_start", 6))
-    Function(module, "loop_end", 0).give()
 
 
 def _member_or(f: Function, result: int) -> Word:
@@ -267,77 +260,6 @@ def _part_and_parts(f: Function, me: Word) -> tuple[Word, Word]:
         f.store(f.load(me, Member.PART), part)
         f.store(f.load(me, Member.PARTS), parts)
     return f.load(part), f.load(parts)
-
-
-def _write_barrier(f: Function) -> None:
-    me = _member_or(f, 0)
-    with f.when(f.load(me, Member.DEPTH) > 0):
-        f.give()
-    f.team, parts = f.load(me, Member.TEAM), f.load(me, Member.PARTS)
-    with f.when(f.get(Field.ALONE) > 0):  # a barrier needs all helpers now
-        f.set(Field.ALONE, 0)
-        f.ring(parts)
-    phase = f.get(Field.PHASE)
-    with f.when(f.equal(f.add(Field.ARRIVED, 1) + 1, parts)):
-        f.set(Field.ARRIVED, 0)
-        f.add(Field.PHASE, 1)
-        with f.when(f.get(Field.AT_BARRIER) > 0):
-            f.wake(Field.PHASE, parts)
-        f.give()
-    f.wait_until(Field.PHASE, lambda now: f.unequal(now, phase), Field.AT_BARRIER, STATE_WAIT)
-    f.give()
-
-
-def _write_loop_start(f: Function) -> None:
-    start, stop, step, chunk, first, last = f.arguments
-    me = _member_or(f, 0)
-    f.store(0, me, Member.TRIPS)
-    f.store(start, me, Member.START)
-    f.store(stop, me, Member.STOP)
-    f.store(step, me, Member.STEP)
-    f.store(chunk, me, Member.CHUNK)
-    f.give(f.call("loop_next", first, last))
-
-
-def _write_loop_next(f: Function) -> None:
-    """Write the assignment of a member's next iterations: a block, or round-robin chunks."""
-    first, last = f.arguments
-    me = _member_or(f, 0)
-    part, parts = _part_and_parts(f, me)
-    start, stop, step, chunk, trips = (
-        f.load(me, field)
-        for field in (Member.START, Member.STOP, Member.STEP, Member.CHUNK, Member.TRIPS)
-    )
-    nearly = f.local(-1)  # so that a step that does not end at the stop counts
-    with f.when(step < 0):
-        f.store(1, nearly)
-    left = f.local(0)
-    f.store(f.quotient(stop - start + step + f.load(nearly), step), left)
-    with f.when(f.load(left) < 0):
-        f.store(0, left)
-    count = f.load(left)
-    begin, end = f.local(0), f.local(0)
-    with f.when(f.equal(chunk, 0)):
-        with f.when(trips > 0):
-            f.give(0)
-        share, more = count // parts, count % parts
-        f.store(share * part + more, begin)
-        f.store(share, end)
-        with f.when(part < more):
-            f.store((share + 1) * part, begin)
-            f.store(share + 1, end)
-        f.store(f.load(begin) + f.load(end), end)
-    with f.when(chunk > 0):
-        f.store((trips * parts + part) * chunk, begin)
-        f.store(f.load(begin) + chunk, end)
-        with f.when(f.load(end) > count):
-            f.store(count, end)
-    f.store(trips + 1, me, Member.TRIPS)
-    with f.when(f.load(begin) >= f.load(end)):
-        f.give(0)
-    f.store(start + f.load(begin) * step, first)
-    f.store(start + f.load(end) * step, last)
-    f.give(1)
 
 
 class Field(IntEnum):
@@ -381,13 +303,7 @@ class Field(IntEnum):
     """True if the region woke helpers, so that a helper may be late."""
     LEADER = 384
     """The leader's :class:`Member`."""
-    ARRIVED = 512
-    """Number of members at the barrier."""
-    PHASE = 520
-    """Counter of barriers."""
-    AT_BARRIER = 528
-    """Number of members that sleep until ``PHASE`` changes."""
-    END = 576
+    END = 512
 
 
 class Member(IntEnum):
@@ -399,15 +315,9 @@ class Member(IntEnum):
     """Number of threads."""
     DEPTH = 16
     """Depth of nested regions, which have one part each."""
-    TRIPS = 24
-    """Number of loop blocks assigned to the thread."""
-    START = 32
-    STOP = 40
-    STEP = 48
-    CHUNK = 56
-    TEAM = 64
+    TEAM = 24
     """Address of the thread's team."""
-    END = 72
+    END = 32
 
 
 TEAMS = 64
@@ -441,25 +351,3 @@ def clear_teams(first: int) -> None:
     for team in range(first, first + TEAMS * Field.END, Field.END):
         ctypes.memset(team, 0, Field.KEY)
         ctypes.memset(team + Field.TICKET, 0, Field.END - Field.TICKET)
-
-
-OURS = {
-    "GOMP_parallel_start": "start",
-    "GOMP_parallel_end": "end",
-    "GOMP_parallel": "parallel",
-    "GOMP_barrier": "barrier",
-    "GOMP_loop_static_start": "loop_start",
-    "GOMP_loop_static_next": "loop_next",
-    "GOMP_loop_end_nowait": "loop_end",
-    "omp_get_thread_num": "part",
-    "omp_get_num_threads": "parts",
-    "omp_in_parallel": "in_parallel",
-}
-"""Replaced functions of the OpenMP runtime -> functions of the team."""
-
-HARMLESS = {
-    "GOMP_atomic_end", "GOMP_atomic_start", "GOMP_critical_end", "GOMP_critical_name_end",
-    "GOMP_critical_name_start", "GOMP_critical_start", "omp_get_max_threads",
-    "omp_get_num_procs", "omp_get_wtime", "omp_set_num_threads",
-}  # fmt: skip
-"""Functions of the OpenMP runtime that also work on the team's threads."""

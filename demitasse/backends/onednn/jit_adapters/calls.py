@@ -13,10 +13,13 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.igemm import MOST_AXES
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn import layout as layouts
 from demitasse.backends.onednn.arguments import (
+    Arg,
     Argument,
     GradArg,
     InputArg,
@@ -24,9 +27,9 @@ from demitasse.backends.onednn.arguments import (
     layout_uses,
     written_layout,
 )
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.copies import LayoutCopy
+from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.layout import Arrangement, Layout
 from demitasse.backends.onednn.step import op_title
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Layouts, LayoutUse, Memory, Operand
@@ -55,7 +58,7 @@ def folded_images(layout: Layout) -> Images | None:
     loops: dict[int, list[tuple[int, int]]] = {axis: [] for axis in axes}
     n, _, *deep, w = shape = layout.shape
     plain = [(axis, count, math.prod(shape[axis + 1 :])) for axis, count in enumerate(shape)]
-    for axis, count, stride in plain if layout.plain else layout.key[1]:
+    for axis, count, stride in plain if layout.plain else layout.loops:
         loops[axis].append((count, stride))
     channels = loops[1]
     if any(len(loops[axis]) > 1 for axis in axes if axis != 1) or not 1 <= len(channels) <= 2:
@@ -71,6 +74,28 @@ def folded_images(layout: Layout) -> Images | None:
     if w == 1 < h:  # pixels follow each other as rows do
         column = row
     return Images((n, c, h, w), image, row, column, block, channels[0][1] if block < c else 0)
+
+
+def volumes_of(layout: Layout) -> Images:
+    """Return images of up to three axes with their channels last.
+
+    Raises:
+        Declined: They lie otherwise.
+    """
+    n, c, *spatial = shape = layout.shape
+    strides = dict.fromkeys(range(len(shape)), layout.size)
+    plain = [(axis, count, math.prod(shape[axis + 1 :])) for axis, count in enumerate(shape)]
+    parts = [part for part in (plain if layout.plain else layout.loops) if part[1] > 1]
+    strides |= {axis: stride for axis, _, stride in parts}
+    last = len({axis for axis, _, _ in parts}) == len(parts) and (c == 1 or strides[1] == 1)
+    if not last or len(spatial) > MOST_AXES:
+        message = f"{layout}; implicit GEMM takes channels that lie side by side"
+        raise Declined(message)
+    planes, rows, columns = [1] * (MOST_AXES - len(spatial)) + spatial
+    deep, down, right = [layout.size] * (MOST_AXES - len(spatial)) + [
+        strides[axis] for axis in range(2, len(shape))
+    ]
+    return Images((n, c, rows, columns), strides[0], down, right, c, 0, planes, deep)
 
 
 def images_in_vectors(layout: Layout, width: int) -> Images | None:
@@ -104,8 +129,8 @@ def rectifier_of(then: ops.Activation | None) -> Rectifier:
         if slope >= 0:  # so it is monotone, and its gradient known from the result
             return Rectifier(slope=slope)
     message = (
-        f"{op_title(then)} runs by itself; oneDNN appends ReLU with a slope of at least 0, "
-        "our kernels also ReLU6 and Clip"
+        f"{op_title(then)} runs by itself; kernels append ReLU with a slope of at least 0, ReLU6 "
+        "and Clip"
     )
     raise Declined(message)
 
@@ -180,6 +205,23 @@ class KernelCall:
             self._run(*[argument.array() for argument in self.arguments], *self.scratch())
 
 
+def copy_call(
+    engine: Engine,
+    source: InputArg,
+    target: OutputArg,
+    here: Arrangement | None = None,
+    there: Arrangement | None = None,
+) -> KernelCall:
+    """Return a copy from one arrangement to another, by default those of the layouts.
+
+    Raises:
+        Declined: There are too many loops, or blocks of several sizes.
+    """
+    ends = here or source.layout.arrangement, there or target.layout.arrangement
+    copy = LayoutCopy(*ends, kernel_tuning(engine))
+    return KernelCall(engine, (source, target), copy.code, copy)
+
+
 class FilterGradientCall(KernelCall):
     """The gradients of the weights and the bias of a convolution.
 
@@ -227,8 +269,8 @@ class ConvCall(KernelCall):
     ) -> None:
         self.operands, self._make, self._uses = operands, make, uses
         self._weights, self._slopes = _Follower(self._take), _Follower(self._take_slopes)
-        added = (operands.added,) if operands.added else ()
-        super().__init__(engine, (operands.source, *added, operands.target), code)
+        others = [] if operands.other is None else [operands.other]
+        super().__init__(engine, (operands.source, *others, operands.target), code)
 
     @cached_property
     def kernel(self) -> Any:
@@ -252,11 +294,12 @@ class ConvCall(KernelCall):
         self._take(weights)
 
     def __call__(self) -> None:
-        source, target = self.operands.source.array(), self.operands.target.array()
+        operands = self.operands
+        source = operands.source.array()
+        others = [] if operands.other is None else [operands.other.array()]
+        target = operands.target.array()
         self._follow()
-        added = self.operands.added
-        more = {} if added is None else {"added": added.array()}
-        self.kernel(source, target, self.operands.offsets(), *self.scratch(), **more)
+        self.kernel(source, target, operands.offsets(), *self.scratch(), *others)
 
     def _follow(self) -> None:
         """Pass changed parameters to the kernel."""
@@ -325,8 +368,8 @@ class ConvOperands:
     Attributes:
         bias: One offset per channel of the output, an argument or an array; None for none.
         slopes: One slope for each channel of the output, for negative values; None for none.
+        other: What is added before the activation, in the target's layout; None for nothing.
         external_weights: True if ``Folded`` supplies the filters.
-        added: A blob that is added before the rectifier, in the target's layout; None for none.
     """
 
     source: InputArg
@@ -336,8 +379,8 @@ class ConvOperands:
     bias: InputArg | np.ndarray | None = None
     then: Rectifier = NOTHING
     slopes: InputArg | None = None
+    other: InputArg | None = None
     external_weights: bool = False
-    added: InputArg | None = None
 
     def offsets(self) -> np.ndarray | None:
         """Return the offsets as they are now."""
@@ -368,32 +411,21 @@ class GradientOperands:
 
 @dataclass(eq=False)
 class ConvKernels:
-    """Interface of the kernels that replace the library's primitives; here nothing does.
+    """Interface of kernels for some convolutions.
 
-    Its methods return what a Step runs, or None where the library is to run.
+    Its methods return what a Step runs, or None where other kernels are to run.
 
     Attributes:
-        pads_filters: Whether filters of few channels fill no whole vectors.
-        channels_last: Whether images are best with their channels last, where there are no
-            gradients.
-        trains_channels_last: The same where there are.
-        gains_more: Whether our kernels gain more than it would to add another blob in the
-            library's code.
-        takes_slopes: Whether slopes of channels, for what is below 0, are no reason for the
-            library's code.
-        adds: Whether our kernels add another blob to the sums.
+        adds: Whether another blob may be added before the activation.
+        takes_slopes: Whether slopes of channels may follow.
     """
 
     engine: Engine
     x: ops.Shape
     why: tuple[str, ...] = field(default=(), kw_only=True)
 
-    pads_filters = False
-    channels_last = False
-    trains_channels_last = False
-    gains_more = False
-    takes_slopes = True
     adds = False
+    takes_slopes = True
 
     def within(self, x: Layout, y: Layout) -> ConvKernels:
         """Return the kernels that read and write images in these layouts."""
@@ -417,7 +449,7 @@ class ConvKernels:
 
     def _plain(self, argument: InputArg) -> InputArg:
         """Return an argument for the same blob in C order."""
-        return InputArg(Arg.SRC, argument.blob, self.engine.plain(self.x))
+        return InputArg(Arg.SRC, argument.blob, layouts.plain(self.x))
 
     def _as_it_comes(self, operands: ConvOperands, width: int) -> InputArg:
         """Return the source in the layout in which the blob is written, if that fits."""

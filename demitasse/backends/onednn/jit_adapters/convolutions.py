@@ -32,7 +32,7 @@ from demitasse.backends.kernels.grouped import (
     group_convolution,
     plan_grouped,
 )
-from demitasse.backends.kernels.igemm import PANEL, IgemmSchedule, plan_igemm
+from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
     IgemmFilterGradient,
     igemm_forward,
@@ -43,14 +43,17 @@ from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
+from demitasse.backends.onednn import layout as layouts
 from demitasse.backends.onednn.arguments import (
-    BlobArg,
+    Arg,
     GradArg,
     InputArg,
     OutputArg,
     written_layout,
 )
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.calls import (
+    IMAGE_AXES,
     ConvCall,
     ConvKernels,
     ConvOperands,
@@ -60,22 +63,18 @@ from demitasse.backends.onednn.jit_adapters.calls import (
     PackedConvCall,
     images_in_vectors,
     images_of,
+    kernel_tuning,
     rectifier_of,
+    volumes_of,
 )
 from demitasse.backends.onednn.jit_adapters.winograd import WinogradKernels
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Layouts, LayoutUse, decline_if
 from demitasse.backends.storage import Stored
 
 NARROW = 8
 """Floats of the narrowest vectors that kernels are made for."""
-
-LARGE = 3 << 19
-"""Floats of a stack of images from which on most of them come from memory."""
 
 
 def conv_kernels(
@@ -94,17 +93,16 @@ def conv_kernels(
     """
     if op.after:
         return ConvKernels(engine, x, why=("other pads after the axes than before",))
-    asked, c, m = engine.tuning.as_set(wanted(), storage), x[1] // op.group, y[1] // op.group
-    if op.group == x[1] > 1 and (engine.library is None or max(op.kernel) > 1):
+    asked = engine.tuning.as_set(wanted(), storage)
+    if op.group == x[1] > 1:
         return _depthwise_kernels(engine, op, x, y, asked, followers, training=training)
-    # half of a panel of few filters is padding, and few channels are copied one by one
-    tuning = replace(asked, bf16=asked.bf16 and c >= asked.width < m and op.group <= MOST_GROUPS)
+    tuning = replace(asked, bf16=multiplies_bf16(op, x, y, asked))
     groups = None
     if not training:
         with suppress(Declined):
             return NarrowKernels(engine, x, plan_few_outputs(op, x, y, tuning))
-    if max(op.kernel) == 1:
-        return _general_kernels(engine, op, x, y, tuning, training=training)
+    if max(op.kernel, default=1) == 1:
+        return ConvKernels(engine, x)
     with suppress(Declined):
         decline_if(tuning.bf16, "products in bfloat16 are faster")
         parts = plan_grouped(op, x, y, tuning)
@@ -121,8 +119,7 @@ def conv_kernels(
     try:
         return DirectKernels(engine, x, plan_direct(op, x, y, tuning), training=training)
     except Declined as declined:
-        why = tiled, str(declined)
-    return _general_kernels(engine, op, x, y, tuning, why, training=training)
+        return ConvKernels(engine, x, why=(tiled, str(declined)))
 
 
 def _depthwise_kernels(
@@ -132,49 +129,32 @@ def _depthwise_kernels(
     """Return the kernels of a convolution of each channel by itself."""
     narrow = NARROW <= x[1] < tuning.width  # vectors no wider than there are channels
     fitting = replace(tuning, width=NARROW) if narrow else tuning
-    why = "gradients, for which the library's code is faster"
-    try:
-        if not training:
+    why = ""
+    if not training:
+        try:
             strips = plan_depthwise(op, x, y, fitting)
             return DepthwiseKernels(engine, x, strips, joined=_joins(op, followers, tuning))
-    except Declined as declined:
-        why = str(declined)
-    if engine.library is None:
-        with suppress(Declined):
-            return GroupedKernels(engine, x, plan_grouped(op, x, y, fitting))
+        except Declined as declined:
+            why = str(declined)
+    with suppress(Declined):
+        return GroupedKernels(engine, x, plan_grouped(op, x, y, fitting))
     return ConvKernels(engine, x, why=(why,))
 
 
-MOST_GROUPS, FEWEST_CHANNELS = 32, 8
-"""Groups at most, and channels of a group at least, that are products of matrices."""
+def multiplies_bf16(op: ops.Conv, x: ops.Shape, y: ops.Shape, asked: Tuning) -> bool:
+    """Return whether a convolution multiplies in bfloat16, if the net's values are of it.
 
-MOST_WASTE = 1.1
-"""Pixels that are computed, as a multiple of those there are, up to which it pays."""
-
-MOST_SPARE = 5
-"""Superfluous products for each number up to which a product within limits pays: the library
-computes fewer, but has a pass over memory after them."""
-
-
-def _general_kernels(
-    engine: Engine,
-    op: ops.Conv,
-    x: ops.Shape,
-    y: ops.Shape,
-    tuning: Tuning,
-    why: tuple[str, ...] = (),
-    *,
-    training: bool,
-) -> ConvKernels:
-    """Return the kernels of any convolution: the library is better where it has code."""
+    Half of a panel of few filters is padding, and few channels are copied one by one.
+    """
     c, m = x[1] // op.group, y[1] // op.group
-    everywhere = engine.library is None or tuning.bf16
-    pixels = max(op.kernel) == 1 and not training
-    if (everywhere or pixels) and op.group <= MOST_GROUPS and min(c, m) >= FEWEST_CHANNELS:
-        with suppress(Declined):
-            schedule = plan_igemm(op, x, y, tuning)
-            return IgemmKernels(engine, x, op, schedule, everywhere=everywhere)
-    return ConvKernels(engine, x, why=why)
+    return asked.bf16 and c >= asked.width < m and op.group <= MOST_GROUPS
+
+
+MOST_GROUPS = 32
+"""Groups at most of products in bfloat16."""
+
+MOST_PARTS = 2048
+"""Products of a convolution at most: one for each group and phase of the strides."""
 
 
 def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
@@ -194,72 +174,89 @@ def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
     return False
 
 
-@dataclass(eq=False)
 class IgemmKernels(ConvKernels):
-    """Convolutions of many channels, where the library is missing, slower, or has no code.
+    """Any convolution over one to three axes, with the channels last.
 
-    Attributes:
-        everywhere: False where the library's code is better, unless it lacks what follows.
+    Images of one channel that are as wide as the filters are taken by their rows: their columns are
+    then channels.
+
+    Raises:
+        Declined: It has more axes.
     """
 
-    op: ops.Conv
-    schedule: IgemmSchedule
-    everywhere: bool = field(kw_only=True)
-    takes_slopes = False
+    adds = True
 
-    @property
-    def channels_last(self) -> bool:  # type: ignore[override]
-        """True if the library's code does not decide."""
-        return self.everywhere
+    def __init__(
+        self, engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, storage: Stored = "float"
+    ) -> None:
+        super().__init__(engine, x)
+        asked = kernel_tuning(engine, storage=storage)
+        tuning = replace(asked, bf16=multiplies_bf16(op, x, y, asked))
+        self.by_rows = _by_rows(op, x)
+        self._shape = x
+        if self.by_rows:
+            x = x[0], x[3], x[2], 1
+            op = ops.Conv(**{**vars(op), "kernel": (op.kernel[0], 1), "bottom": x})
+        self.op, self.schedule = op, plan_igemm(op, x, y, tuning)
 
-    @property
-    def adds(self) -> bool:  # type: ignore[override]
-        return self.schedule.tuning.bf16
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall:
+        decline_if(pool, "pooling after a convolution whose kernel has none")
+        operands, images = self._images(operands, "source", "target")
+        make = partial(
+            igemm_forward, self.schedule, *images, None, operands.then,
+            adds=operands.other is not None, by_tap=self.by_rows,
+        )  # fmt: skip
+        source = operands.source
+        uses = [LayoutUse("preferred", source.blob, source.layout)]
+        return ConvCall(self.engine, operands, self.schedule.code, make, uses)
 
-    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
-        images = self._images(operands.source, operands.target)
-        if pool or images is None or not (self.everywhere or self._gains(operands)):
-            return None
-        schedule = replace(self.schedule, adds=operands.added is not None)
-        make = partial(igemm_forward, schedule, *images, None, operands.then)
+    def data(self, operands: ConvOperands) -> ConvCall:
+        parts = self.op.group * math.prod(self.schedule.step)
+        message = f"{parts} products, one for each group and phase; at most {MOST_PARTS}"
+        decline_if(parts > MOST_PARTS, message)
+        operands, images = self._images(operands, "target", "source")
+        make = partial(igemm_input_gradient, self.schedule, *images, by_tap=self.by_rows)
         return ConvCall(self.engine, operands, self.schedule.code, make)
 
-    def data(self, operands: ConvOperands) -> ConvCall | None:
-        images = self._images(operands.target, operands.source)
-        if not self.everywhere or images is None:
-            return None
-        make = partial(igemm_input_gradient, self.schedule, *images)
-        return ConvCall(self.engine, operands, self.schedule.code, make)
-
-    def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
-        images = self._images(operands.source, operands.dy)
-        if not self.everywhere or images is None:
-            return None
+    def weights(self, operands: GradientOperands) -> FilterGradientCall:
+        operands, images = self._images(operands, "source", "dy")
         kernel = IgemmFilterGradient(self.schedule, self.op, *images)
-        weight = operands.weight
+        weight, strides = operands.weight, kernel.strides
+        if self.by_rows:
+            _, by_filter, by_channel, by_row, _ = strides
+            strides = 0, by_filter, 0, by_row, by_channel
         shape = weight.layout.shape
-        layout = self.engine.strided_layout(shape, kernel.strides[-len(shape) :])
+        layout = layouts.strided(shape, strides[-len(shape) :])
         operands = replace(operands, weight=GradArg(weight.role, weight.blob, layout))
         code, scratch = self.schedule.code, kernel.scratch_size
         return FilterGradientCall(self.engine, operands, code, kernel, scratch=scratch)
 
-    def _gains(self, operands: ConvOperands) -> bool:
-        """Return whether the library lacks what follows, which takes a pass over memory there."""
-        one, part = self.schedule, operands.target.layout.channel_slice
-        in_part = part is not None and not part.is_whole
-        if "igemm" in one.tuning.always:
-            return in_part or operands.then.limited
-        few = one.channels < one.width or one.filters < PANEL * one.width
-        limits_pay = operands.then.limited and one.spare <= MOST_SPARE
-        return (in_part or limits_pay) and one.waste <= MOST_WASTE and not few
+    def _images(self, operands: Any, x: str, y: str) -> tuple[Any, tuple[Images, Images]]:
+        """Return operands in layouts that are read, and the images of input and output."""
+        layout = getattr(operands, x).layout
+        if self.by_rows:
+            n, _, rows, columns = self._shape
+            operands = replace(operands, **{x: self._with(getattr(operands, x), self._shape)})
+            one = Images((n, columns, rows, 1), rows * columns, columns, columns, columns)
+        else:
+            one = volumes_of(layout)
+        return operands, (one, volumes_of(getattr(operands, y).layout))
 
-    def _images(self, x: BlobArg, y: BlobArg) -> tuple[Images, Images] | None:
-        """Return the images of input and output; None where channels lie in blocks."""
-        one, other = images_of(x.layout), images_of(y.layout)
-        if one is None or other is None:
-            return None
-        last = one.block == one.shape[1] and other.block == other.shape[1]
-        return (one, other) if last else None
+    def _with(self, argument: Any, shape: ops.Shape) -> Any:
+        """Return an argument for the same blob in C order."""
+        plain = layouts.plain(shape)
+        return type(argument)(argument.role, argument.blob, plain, diff=argument.diff)
+
+
+FEWEST_COLUMNS = 16
+"""Columns from which on images of one channel are taken by their rows."""
+
+
+def _by_rows(op: ops.Conv, x: ops.Shape) -> bool:
+    """Return whether filters are as wide as images of one channel."""
+    if len(op.kernel) != IMAGE_AXES - 2 or x[1] != 1 or x[3] < FEWEST_COLUMNS or op.after:
+        return False
+    return (op.kernel[1], op.pad[1], op.dilation[1]) == (x[3], 0, 1)
 
 
 @dataclass(eq=False)
@@ -276,17 +273,15 @@ class DepthwiseKernels(ConvKernels):
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         strips = self.strips
         source = self._as_it_comes(operands, strips.width)
-        target = self._in_blocks(operands)
+        target = operands.target
         x, y = (images_in_vectors(argument.layout, strips.width) for argument in (source, target))
         if x is None or y is None or pool:
             return None
 
         uses = []
-        if target is not operands.target:
-            uses.append(LayoutUse("offered", target.blob, target.layout))
         if self.joined and self.x[0] == 1 and (blocks := self._preferred_blocks()):
             uses.append(LayoutUse("preferred", source.blob, blocks))
-        operands = replace(operands, source=source, target=target)
+        operands = replace(operands, source=source)
 
         def make() -> Any:
             from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
@@ -302,30 +297,11 @@ class DepthwiseKernels(ConvKernels):
         would compete for a few lines of it.
         """
         with suppress(Declined):
-            blocks = channel_blocks(self.engine, self.x, BLOCK)
+            blocks = layouts.channel_blocks(self.x, layouts.BLOCK)
             images = images_of(blocks)
             if images is not None and self.strips.reads_blocks(images):
                 return blocks
         return None
-
-    def _in_blocks(self, operands: ConvOperands) -> OutputArg:
-        """Return the target in blocks of channels, if the blob is large; else the target.
-
-        The convolution of single pixels that follows goes over pixels with all their channels
-        several times, each time for other filters, and over blocks once. Where they come from
-        memory that takes longer; for the kernel one is like the other.
-        """
-        argument = operands.target
-        shape = argument.layout.shape
-        if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE or self.joined:
-            return argument
-        if argument.layout.channel_slice is not None:  # it has its place in what a Concat joins
-            return argument
-        with suppress(Declined):
-            blocks = channel_blocks(self.engine, shape, BLOCK)
-            if operands.layouts.accepted(argument.memory, blocks):
-                return OutputArg(Arg.DST, argument.blob, blocks)
-        return argument
 
 
 @dataclass(eq=False)
@@ -333,7 +309,6 @@ class NarrowKernels(ConvKernels):
     """Convolutions to few channels, without gradients."""
 
     lines: FewOutputsSchedule
-    gains_more = True
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         lines = self.lines
@@ -342,7 +317,7 @@ class NarrowKernels(ConvKernels):
         if x is None or pool:
             return None
 
-        target = OutputArg(Arg.DST, operands.target.blob, self.engine.plain(lines.y))
+        target = OutputArg(Arg.DST, operands.target.blob, layouts.plain(lines.y))
         operands = replace(operands, source=source, target=target)
 
         make = partial(NarrowConvolution, lines, x, operands.then)
@@ -350,19 +325,13 @@ class NarrowKernels(ConvKernels):
 
 
 class DirectKernels(ConvKernels):
-    """Direct convolutions of few input channels, which read images in C order.
-
-    Attributes:
-        replaces_copies: True if the library would multiply matrices made of copied windows, as
-            where an image has more padding than a window is wide; the kernels run then.
-    """
+    """Direct convolutions of few input channels, which read images in C order."""
 
     def __init__(
         self, engine: Engine, x: ops.Shape, banding: DirectSchedule, *, training: bool
     ) -> None:
         super().__init__(engine, x)
-        self.banding, self.replaces_copies, self._training = banding, False, training
-        self.pads_filters = banding.pads
+        self.banding, self._training = banding, training
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         width, target = self.banding.width, operands.target
@@ -371,10 +340,6 @@ class DirectKernels(ConvKernels):
         if not self._training and here.channel_slice is None:
             last = next(reversed(operands.layouts.preferred(target.memory)), here)
         y = images_in_vectors(last, width) if last.shape == here.shape else None
-        # the library writes blocks, which are copied for readers of pixels
-        copied = last is not here and y is not None and y.block == y.shape[1]
-        if not (pool or self.banding.pads or self.replaces_copies or copied):
-            return None  # the library's own code is good
         if y is None:
             y = images_in_vectors(here, width)
         else:
@@ -403,7 +368,7 @@ class DirectKernels(ConvKernels):
 class TransposedKernels:
     """Direct convolution of the output's gradient, for gradients of convolutions to few channels.
 
-    Its methods return what a Step runs, or None where the library's code is to run.
+    Its methods return what a Step runs, or None where other kernels are to run.
 
     Attributes:
         banding: The convolution from the output's gradient to the input's.
@@ -433,7 +398,7 @@ class TransposedKernels:
 
     def _plain(self, argument: InputArg) -> InputArg:
         """Return an argument for the same gradient in C order, which direct convolution reads."""
-        return InputArg(Arg.DIFF_DST, argument.blob, self.engine.plain(self.banding.x), diff=True)
+        return InputArg(Arg.DIFF_DST, argument.blob, layouts.plain(self.banding.x), diff=True)
 
 
 def transposed_kernels(
@@ -512,8 +477,6 @@ class GroupedKernels(ConvKernels):
     """Convolutions of groups of few channels."""
 
     groups: GroupedSchedule
-    channels_last = True
-    gains_more = True
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         if pool:
@@ -563,7 +526,7 @@ class GroupedKernels(ConvKernels):
     ) -> tuple[InputArg, Images | None]:
         """Return an argument for the same blob that the kernel of groups can read, and its images.
 
-        The library's may lie in blocks of a group. Then it is the layout in which it is written.
+        Another layout may have blocks of a group. Then it is the layout in which it is written.
         """
         images = _of_groups(groups, argument.layout)
         if images is not None:
@@ -578,8 +541,8 @@ class GroupedKernels(ConvKernels):
     def _alike(self, images: Images, shape: ops.Shape) -> Layout:
         """Return the layout of images of a shape that lie as others do."""
         if images.block == images.shape[1]:
-            return self.engine.innermost_layout(shape, 1)
-        return channel_blocks(self.engine, shape, images.block)
+            return layouts.innermost(shape, 1)
+        return layouts.channel_blocks(shape, images.block)
 
 
 def _of_groups(groups: GroupedSchedule, layout: Layout) -> Images | None:

@@ -10,7 +10,9 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import norm
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.onednn import layout as layouts
 from demitasse.backends.onednn.arguments import Argument, BufferArg, GradArg, InputArg, OutputArg
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.calls import (
     IMAGE_AXES,
     KernelCall,
@@ -18,8 +20,7 @@ from demitasse.backends.onednn.jit_adapters.calls import (
     kernel_tuning,
 )
 from demitasse.backends.onednn.jit_adapters.unary import suitable_images
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 
@@ -51,9 +52,9 @@ def stored_statistics(blobs: Sequence[Operand]) -> tuple[np.ndarray, np.ndarray]
 
 def decline_other_scales(op: ops.Scale, at: Operands, shape: ops.Shape) -> None:
     """Leave to others a Scale that has not one learned factor for each channel of ``shape``."""
-    decline_if(len(at.bottom) > 1, "factors from a second bottom; oneDNN takes learned ones")
+    decline_if(len(at.bottom) > 1, "factors from a second bottom; kernels take learned ones")
     channels = (*shape[:2], math.prod(shape[2:]))
-    message = "factors over other axes; oneDNN takes one for each channel"
+    message = "factors over other axes; kernels take one for each channel"
     decline_if(len(shape) < 2 or (op.outer, op.dim, op.inner) != channels, message)
 
 
@@ -102,7 +103,7 @@ def _fixed(engine: Engine, count: int, number: float = 0.0) -> BufferArg:
     """Return an argument of ``count`` equal numbers, in place of an absent parameter."""
     array = aligned(count)
     array[...] = number
-    return BufferArg(0, engine.plain((count,)), array)
+    return BufferArg(0, layouts.plain((count,)), array)
 
 
 class NormCall(KernelCall):

@@ -11,11 +11,12 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import Rectifier
-from demitasse.backends.kernels.igemm import IgemmSchedule, plan_igemm
+from demitasse.backends.kernels.igemm import dense_schedule, plan_igemm, row_images
 from demitasse.backends.kernels.igemm_convolution import igemm_forward
-from demitasse.backends.kernels.images import FLOAT_BYTES, Images
+from demitasse.backends.kernels.images import FLOAT_BYTES
 from demitasse.backends.kernels.separable import plan_separable
-from demitasse.backends.onednn.arguments import InputArg, OutputArg, ParamArg
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.calls import (
     ConvCall,
     ConvOperands,
@@ -24,16 +25,12 @@ from demitasse.backends.onednn.jit_adapters.calls import (
     images_in_vectors,
     images_of,
     kernel_tuning,
-    rectifier_of,
 )
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import Stored
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.products import Then
+    pass
 
 
 def pointwise_call(
@@ -112,69 +109,16 @@ def separable_call(
     return KernelCall(engine, arguments, blocks.code, run, **sizes)
 
 
-def rows_call(
-    engine: Engine,
-    source: InputArg,
-    weight: ParamArg,
-    bias: InputArg | None,
-    target: OutputArg,
-    then: ops.Activation | None = None,
-) -> KernelCall | None:
-    """Return the product of few rows with a weight; None where there are more, or none can be made.
-
-    The library chose the layout of the weight. Shapes: source (rows, K), weight (M, K), bias (M,),
-    target (rows, M).
-    """
-    from demitasse.backends.kernels.products import MOST_ROWS, FewRows
-
-    try:
-        tuning = kernel_tuning(engine, "few_rows")
-    except Declined:
-        return None
-    rows, (panel, columns) = source.layout.shape[0], _panel(weight.layout)
-    if not panel or panel % tuning.width or rows > MOST_ROWS[tuning.width]:
-        return None
-
-    outputs, length = weight.layout.shape
-    epilogue: Then
-    if then is not None and then.function in ("sigmoid", "tanh"):
-        epilogue = "sigmoid" if then.function == "sigmoid" else "tanh"
-    else:
-        epilogue = rectifier_of(then)
-    kernel = FewRows(rows, length, outputs, panel, columns, tuning, epilogue)
-    if bias is not None:
-        return KernelCall(engine, (source, weight, bias, target), kernel.code, kernel)
-
-    def run(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-        kernel(x, w, None, y)
-
-    return KernelCall(engine, (source, weight, target), kernel.code, run)
-
-
 def bf16_rows_call(engine: Engine, operands: ConvOperands, storage: Stored) -> ConvCall | None:
     """Return the product of rows with a weight in bfloat16; None where that is not asked for.
 
     Shapes: source (rows, K), weight (M, K), bias (M,), target (rows, M), in C order.
     """
-    tuning, (rows, length) = engine.tuning.as_set(wanted(), storage), operands.source.layout.shape
-    outputs = operands.target.layout.shape[1]
+    tuning = kernel_tuning(engine, storage=storage)
+    (rows, length), outputs = operands.source.layout.shape, operands.target.layout.shape[1]
     if not tuning.bf16 or not length >= tuning.width < outputs:
         return None
-    schedule = IgemmSchedule(((0, 0),), (1, 1), length, outputs, rows, tuning)
-    x, y = (Images((rows, n, 1, 1), n, n, n, n) for n in (length, outputs))
-    make = partial(igemm_forward, schedule, x, y, None, operands.then)
+    schedule = dense_schedule(rows, length, outputs, tuning)
+    ends = row_images(rows, length), row_images(rows, outputs)
+    make = partial(igemm_forward, schedule, *ends, None, operands.then)
     return ConvCall(engine, operands, schedule.code, make)
-
-
-def _panel(layout: Layout) -> tuple[int, int]:
-    """Return how many rows of a matrix lie side by side, and how many columns they have there.
-
-    0 and 0 where they lie otherwise.
-    """
-    if layout.plain:
-        return 0, 0
-    _, parts, (rows, columns) = layout.key[:3]
-    panel = int(parts[-1][1])
-    panels = [(0, rows // panel, panel * columns)] if rows > panel else []
-    expected = (*panels, (1, columns, panel), (0, panel, 1))
-    return (panel, columns) if parts == expected else (0, 0)

@@ -1,22 +1,17 @@
 """LSTM and RNN: kernels of a Step, and their calls."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.onednn.arguments import InputArg, ParamArg
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, InputArg, ParamArg
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall, kernel_tuning
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import channel_blocks
-from demitasse.backends.step import Operand, Operands, decline_if
-
-LARGE = 1 << 20
-"""Weights of the hidden state from which on the library's products are faster in training."""
+from demitasse.backends.onednn.layout import Layout
+from demitasse.backends.step import Operand, Operands
 
 
 def output_call(engine: Engine, blob: Operand) -> KernelCall:
@@ -76,22 +71,24 @@ class StepsCall(KernelCall):
 
 def _weight_blocks(engine: Engine, op: ops.Recurrent, z: np.ndarray, tuning: Tuning) -> Layout:
     """Return the layout in which the kernel of steps takes the weight of the hidden state."""
-    return channel_blocks(engine, (z.shape[-1] // op.m, op.m, op.m), tuning.width)
+    return layouts.channel_blocks((z.shape[-1] // op.m, op.m, op.m), tuning.width)
 
 
 class LearnedSteps:
-    """All steps of a recurrent layer, and their gradients; see ``steps.recurrent.StepwiseRNN``.
+    """All steps of a recurrent layer, and their gradients.
+
+    The inputs ``z`` of the gates become what gradients need. Shape: z (T, N, G * H).
+
+    Attributes:
+        before: The hidden states that steps begin with. Shape: (T, N, H).
+        states: Number of arrays of a state; the first is the hidden state.
 
     Raises:
-        Declined: No kernel can be compiled, or the library multiplies faster.
+        Declined: No kernel can be compiled.
     """
-
-    calls = ()
 
     def __init__(self, engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray) -> None:
         tuning = kernel_tuning(engine)
-        message = f"a weight {weight.shape} that is too large for the caches"
-        decline_if(math.prod(weight.shape) >= LARGE, message)
         blocks = _weight_blocks(engine, op, z, tuning)
         from demitasse.backends.kernels.recurrence import Recurrence, SavedStates
 
@@ -100,9 +97,8 @@ class LearnedSteps:
         self._kernel = Recurrence(op.cell, z, tuning, kept=self._kept)
         self.before, self.states = self._kept.before, self._kernel.state_count
         self._end = [np.zeros((op.rows, op.m), np.float32) for _ in range(self.states)]
-        self._packed, self._plain = (
-            InputArg(Arg.WEIGHTS, weight, layout) for layout in (blocks, engine.plain(weight.shape))
-        )
+        ends = blocks, layouts.plain(weight.shape)
+        self._packed, self._plain = (InputArg(Arg.WEIGHTS, weight, one) for one in ends)
         self._packed.engine = self._plain.engine = engine
 
     @property

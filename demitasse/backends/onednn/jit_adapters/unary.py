@@ -12,9 +12,9 @@ import numpy as np
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of, kernel_tuning
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.step import Declined, decline_if
 
 K = TypeVar("K")

@@ -11,11 +11,10 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.winograd import WinogradSchedule, can_pool_tiles
-from demitasse.backends.onednn.arguments import CachedReorder
+from demitasse.backends.onednn.arguments import Arg, CachedReorder
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters import calls
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.step import Memory
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -28,16 +27,11 @@ if TYPE_CHECKING:
 class WinogradKernels(calls.ConvKernels):
     """Kernels of Winograd's filtering."""
 
-    gains_more = True
-
     def __init__(
         self, engine: Engine, x: ops.Shape, tiling: WinogradSchedule, *, training: bool
     ) -> None:
         super().__init__(engine, x)
         self.tiling, self._training = tiling, training
-        # the library's blocks would be padded, of which our kernels know nothing
-        width, counts = tiling.width, (tiling.channels, tiling.filters)
-        self.trains_channels_last = any(count % width for count in counts)
         self._filters: TransformedFilters | None = None
 
     def within(self, x: Layout, y: Layout) -> calls.ConvKernels:

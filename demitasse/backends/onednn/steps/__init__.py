@@ -1,4 +1,4 @@
-"""Steps of the oneDNN backend, one file for each family of operations.
+"""Steps of the cpu backend, one file for each family of operations.
 
-Classes and functions raise ``Declined`` where neither the library nor a kernel has fast code.
+Classes and functions raise ``Declined`` where no kernel has fast code.
 """

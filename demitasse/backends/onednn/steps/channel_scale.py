@@ -11,14 +11,13 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg, scratch_argument
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, Argument, InputArg, OutputArg, scratch_argument
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall, kernel_tuning
 from demitasse.backends.onednn.jit_adapters.norms import plane_images
 from demitasse.backends.onednn.jit_adapters.unary import first_suitable
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import candidates
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Operand, Operands, decline_if
 
@@ -51,8 +50,8 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
 
         engine, other, tuning = self.engine, self._other, kernel_tuning(self.engine)
         find = partial(plane_images, width=tuning.width)
-        layouts = candidates(engine, self.expected(self._x))
-        self._layout, self._images = first_suitable(layouts, find)
+        known = layouts.candidates(self.expected(self._x))
+        self._layout, self._images = first_suitable(known, find)
         gates = Gates(self._images, tuning, adds=other is not None)
         arguments: list[Argument] = [InputArg(Arg.SRC, self._x, self._layout), self._gates()]
         if other is not None:
@@ -65,7 +64,7 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
         self.forward_calls = [KernelCall(engine, arguments, gates.code, run)]
 
     def _gates(self) -> InputArg:
-        return InputArg(Arg.SECOND_SRC, self._gate, self.engine.plain(self._gate.shape))
+        return InputArg(Arg.SECOND_SRC, self._gate, layouts.plain(self._gate.shape))
 
     def prepare_backward(self) -> None:
         from demitasse.backends.kernels.channel_affine import GateGradient
@@ -87,7 +86,7 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
             self._gates(),
             InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
             gradient_of(Arg.DIFF_SRC, self._x, layout),
-            gradient_of(Arg.DST, self._gate, engine.plain(self._gate.shape)),
+            gradient_of(Arg.DST, self._gate, layouts.plain(self._gate.shape)),
         ]
         if adds and self._other is not None:
             arguments.append(OutputArg(Arg.DST, self._other, layout, diff=True))

@@ -7,13 +7,13 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import ChannelSlice, address
-from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg, layout_uses
-from demitasse.backends.onednn.jit_adapters.calls import folded_images
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, InputArg, OutputArg, layout_uses
+from demitasse.backends.onednn.copies import LayoutCopy
+from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, folded_images
 from demitasse.backends.onednn.jit_adapters.unary import first_suitable
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Primitive, channel_blocks
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.slice import (
     IMAGES,
@@ -41,15 +41,15 @@ class ConcatStep(OnednnStep[ops.Concat]):
         at, op, engine = self.at, self.op, self.engine
         channel_slice = at.top[0].data_memory.concat_slot
         if channel_slice is not None and op.axis == 1 and not at.backward:
-            self.y = engine.part(channel_slice)
+            self.y = layouts.part(channel_slice)
             self.forward_calls = [InPlaceConcat(engine, at, channel_slice)]
             return
         pairs = zip(at.bottom, op.bottoms, strict=True)
-        layouts = [self.expected(blob, shape) for blob, shape in pairs]
-        self.layouts = layouts
-        reads = [InputArg(Arg.SRC, m, own) for m, own in zip(at.bottom, layouts, strict=True)]
+        self.layouts = [self.expected(blob, shape) for blob, shape in pairs]
+        ends = zip(at.bottom, self.layouts, strict=True)
+        reads = [InputArg(Arg.SRC, blob, own) for blob, own in ends]
 
-        def copies(y: Layout) -> list[Call]:
+        def copies(y: Layout) -> list[KernelCall]:
             return copies_into(engine, reads, at.top[0], y, op.axis)
 
         self.y, calls = first_suitable(self._joined_layouts(), copies)
@@ -61,20 +61,20 @@ class ConcatStep(OnednnStep[ops.Concat]):
         Blocks of channels, where the first bottom has them and no convolution without gradients
         reads the top, because those prefer channels last; channels last; C order.
         """
-        engine, layouts, shape = self.engine, self.layouts, self.at.top[0].shape
-        if len(shape) >= IMAGES and not all(layout.plain for layout in layouts):
-            last = any(one is engine.innermost_layout(one.shape, 1) for one in layouts)
-            images = folded_images(layouts[0]) if self.at.backward or not last else None
+        found, shape = self.layouts, self.at.top[0].shape
+        if len(shape) >= IMAGES and not all(layout.plain for layout in found):
+            last = any(one is layouts.innermost(one.shape, 1) for one in found)
+            images = folded_images(found[0]) if self.at.backward or not last else None
             if images is not None and shape[1] % images.block == 0 < images.block_stride:
-                yield channel_blocks(engine, shape, images.block)
-            yield engine.innermost_layout(shape, 1)
-        yield engine.plain(shape)
+                yield layouts.channel_blocks(shape, images.block)
+            yield layouts.innermost(shape, 1)
+        yield layouts.plain(shape)
 
     def prepare_backward(self) -> None:
         shape = self.y.shape
         dy = self.expected(self.at.top[0], shape, diff=True)
         reasons: list[str] = []
-        for whole in (dy, self.y, self.engine.plain(shape)):
+        for whole in (dy, self.y, layouts.plain(shape)):
             try:
                 self.backward_calls = [*self._copies(whole)]
             except Declined as declined:
@@ -83,7 +83,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
                 return
         raise Declined(reasons[-1])
 
-    def _copies(self, whole: Layout) -> list[Call]:
+    def _copies(self, whole: Layout) -> list[KernelCall]:
         """Return the copies of the top's gradient, which is in this layout, to the bottoms'."""
         first, calls = 0, []
         for blob, shape, layout, wanted in zip(
@@ -94,7 +94,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
             first += shape[self.op.axis]
         return calls
 
-    def _copy(self, whole: Layout, first: int, target: Operand, layout: Layout) -> Call:
+    def _copy(self, whole: Layout, first: int, target: Operand, layout: Layout) -> KernelCall:
         """Return the copy of a part of the top's gradient to one bottom's."""
         source = InputArg(Arg.SRC, self.at.top[0], whole, diff=True)
         written = OutputArg(Arg.DST, target, layout, diff=True)
@@ -113,16 +113,16 @@ class InPlaceConcat:
 
     def __init__(self, engine: Engine, at: Operands, channel_slice: ChannelSlice) -> None:
         self._engine = engine
-        self._top = OutputArg(Arg.DST, at.top[0], engine.part(channel_slice))
+        self._top = OutputArg(Arg.DST, at.top[0], layouts.part(channel_slice))
         self._top.engine = engine
-        # bottoms, layouts of their channels in the top, and bytes to their beginning in the top
+        # bottoms, layouts of their channels in the top, and elements to their beginning there
         self._parts: list[tuple[Operand, Layout, int]] = []
         first = 0
         for blob in at.bottom:
-            target = engine.part(channel_slice.part(blob.shape, first))
-            self._parts.append((blob, target, first * FLOAT_BYTES))
+            target = layouts.part(channel_slice.part(blob.shape, first))
+            self._parts.append((blob, target, first))
             first += blob.shape[1]
-        self._copies: dict[tuple[Layout, Layout], Primitive] = {}
+        self._copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
 
     @property
     def layout_uses(self) -> list[LayoutUse]:
@@ -130,11 +130,11 @@ class InPlaceConcat:
         return layout_uses([self._top])
 
     def __call__(self) -> None:
-        begin = address(self._top.array())
+        top = self._top.array()
         for blob, target, first in self._parts:
             source, layout = self._bottom(blob)
-            if layout is not target or address(source) != begin + first:
-                self._copy(source, layout, target, begin + first)
+            if layout is not target or address(source) != address(top) + first * FLOAT_BYTES:
+                self._copy(source, layout, target, top[first:])
 
     def _bottom(self, blob: Operand) -> tuple[np.ndarray, Layout]:
         """Return a bottom's array as it is, and its layout."""
@@ -144,12 +144,10 @@ class InPlaceConcat:
             side = memory.private_data(layout)
             if side is not None:
                 return side, layout
-        return memory.cpu_data(), self._engine.plain(blob.shape)
+        return memory.cpu_data(), layouts.plain(blob.shape)
 
-    def _copy(self, source: np.ndarray, here: Layout, there: Layout, where: int) -> None:
+    def _copy(self, source: np.ndarray, here: Layout, there: Layout, target: np.ndarray) -> None:
         copy = self._copies.get((here, there))
         if copy is None:
-            copy = self._copies[here, there] = self._engine.copier(here, there)
-        copy.bind(0, source)
-        copy.point(1, where)
-        copy.run()
+            copy = self._copies[here, there] = self._engine.copy(here, there)
+        copy(source, target)

@@ -9,13 +9,13 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.arguments import BufferArg, Call, InputArg, OutputArg, written_layout
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, BufferArg, InputArg, OutputArg, written_layout
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.step import OnednnStep, Runnable
-from demitasse.backends.onednn.steps.activation import SaveInput, post_ops
+from demitasse.backends.onednn.steps.activation import SaveInput, decline_other_than_relu
 from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 ONES = (1.0, 1.0)
@@ -43,7 +43,7 @@ def summed(
     decline_if(rectify and not plain, message)
     message = f"{len(sources)} addends; ReLU is fused with sums of up to {MOST}"
     decline_if(rectify and len(sources) > MOST, message)
-    whole, name = engine.whole(layout), "rectified_sum" if rectify else "sum"
+    whole, name = layouts.whole(layout), "rectified_sum" if rectify else "sum"
     written = OutputArg(Arg.DST, target, whole, diff=diff)
     reads = [
         InputArg(Arg.MULTIPLE_SRC + i, blob, whole, diff=diff) for i, blob in enumerate(sources)
@@ -246,10 +246,10 @@ def _row(engine: Engine, at: Operands, *, padded: bool) -> Layout:
     """
     shape = at.bottom[0].shape
     for blob in at.bottom:
-        layout = engine.whole(written_layout(engine, at.layouts, blob.data_memory, shape))
+        layout = layouts.whole(written_layout(engine, at.layouts, blob.data_memory, shape))
         if not layout.plain and (padded or layout.size == math.prod(shape)):
             return layout
-    return engine.plain((math.prod(shape),))
+    return layouts.plain((math.prod(shape),))
 
 
 IMAGES = 3
@@ -261,12 +261,12 @@ class SumStep(OnednnStep[ops.Eltwise]):
 
     def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(op.operation != "SUM", f"{op.operation}; oneDNN's Step is for SUM")
+        decline_if(op.operation != "SUM", f"{op.operation}; the Step is for SUM")
         memories = {id(blob.data_memory) for blob in (*at.bottom, *at.top)}
         decline_if(
-            len(memories) <= len(at.bottom), "blobs that share a memory; oneDNN adds different ones"
+            len(memories) <= len(at.bottom), "blobs that share a memory; kernels add different ones"
         )
-        decline_if(not op.shape, "0 axes; oneDNN takes 1 to 12")
+        decline_if(not op.shape, "0 axes; kernels take 1 to 12")
 
     def prepare(self) -> None:
         at = self.at
@@ -285,12 +285,12 @@ class SumStep(OnednnStep[ops.Eltwise]):
         found = [self.expected(blob, shape) for blob in at.bottom]
         if len(shape) < IMAGES or (at.backward and not found[0].plain):
             return found[0]
-        last = self.engine.innermost_layout(shape, 1)
+        last = layouts.innermost(shape, 1)
         return last if last in found else found[0]
 
     def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
         """Return the sum with an activation after it, in the same layout."""
-        post_ops(then)
+        decline_other_than_relu(then)
         at, factors = self.at, self.op.coefficients
         [call] = summed(self.engine, at.bottom, factors, target, self.layout, rectify=True)
         return call
@@ -369,7 +369,7 @@ class DropoutStep(OnednnStep[ops.Dropout]):
         plain = mask if layout.plain else self.engine.workspaces(size)[0][:size]
         np.multiply(kept, factor, out=plain.reshape(self.shape))
         if not layout.plain:
-            self.engine.reorder(plain, self.engine.plain(self.shape), mask, layout)
+            self.engine.reorder(plain, layouts.plain(self.shape), mask, layout)
 
 
 class ConstantStep(OnednnStep[ops.Constant]):
@@ -385,11 +385,12 @@ class ConstantStep(OnednnStep[ops.Constant]):
         self.kept_bytes = self.values.nbytes
 
     def prepare(self) -> None:
-        row = self.engine.plain((self.values.size,))
-        found = self.engine.describe_reorder(row.handle, row.handle)
-        target = OutputArg(Arg.DST, self.at.top[0], row)
-        fixed = [(Arg.SRC, row.handle, self.values)]
-        self.forward_calls = [Call(self.engine, found, [target], fixed)]
+        row = layouts.plain((self.values.size,))
+        source, target = (
+            BufferArg(Arg.SRC, row, self.values),
+            OutputArg(Arg.DST, self.at.top[0], row),
+        )
+        self.forward_calls = [elementwise_call(self.engine, "sum1", (), [source], target)]
 
     def backward(self) -> None:
         for blob, wanted in zip(self.at.bottom, self.at.propagate_down, strict=True):

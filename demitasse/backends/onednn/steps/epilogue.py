@@ -9,15 +9,15 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.calls import Folded, rectifier_of
 from demitasse.backends.onednn.jit_adapters.norms import decline_other_scales, stored_statistics
 from demitasse.backends.onednn.jit_adapters.unary import factors_call
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.step import Derived, FusedStep, OnednnStep, Runnable, op_title
-from demitasse.backends.onednn.steps.activation import post_ops
+from demitasse.backends.onednn.steps.activation import decline_other_than_relu
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.elementwise import ONES
 from demitasse.backends.onednn.steps.pooling import PoolStep
@@ -184,7 +184,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         """Return the layout to write: that of what is read, but in the target's own place."""
         if target.data_memory is source.data_memory:
             return expected
-        return self.aliased(target, self.engine.whole(expected))
+        return self.aliased(target, layouts.whole(expected))
 
 
 class FixedFactors(Derived):
@@ -218,7 +218,7 @@ def links_of(chain: Sequence[ops.Op], at: Sequence[Operands], shape: ops.Shape) 
     if not isinstance(chain[-1], ops.Activation):
         message = f"{op_title(chain[-1])} last; fixed factors and offsets go before ReLU"
         raise Declined(message)
-    post_ops(chain[-1])
+    decline_other_than_relu(chain[-1])
     links: list[Link] = []
     for op, own in zip(chain[:-1], at[:-1], strict=True):
         if isinstance(op, ops.Scale):

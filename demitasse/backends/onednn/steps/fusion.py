@@ -5,17 +5,16 @@ from contextlib import suppress
 from dataclasses import replace
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.norms import NormParts, decline_other_scales
-from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.step import FusedStep, op_title
-from demitasse.backends.onednn.steps.activation import post_ops
+from demitasse.backends.onednn.steps.activation import decline_other_than_relu
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.elementwise import SumStep
 from demitasse.backends.onednn.steps.epilogue import Epilogue, FactorsStep, FoldedStep
 from demitasse.backends.onednn.steps.fused_convolutions import NormedConvStep, SeparableStep
 from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.products import InnerProductStep
-from demitasse.backends.onednn.steps.row_convolution import FullWidthConvStep
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
 
 
@@ -35,8 +34,8 @@ def fuse(
         if convolution:
             return NormedConvStep(engine, chain, at, steps, convolution)
         return _norm(engine, chain, at, names)
-    if not isinstance(first, (ConvStep, FullWidthConvStep, InnerProductStep, SumStep)):
-        message = f"oneDNN appends nothing to this {op_title(chain[0])}"
+    if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
+        message = f"nothing is fused with this {op_title(chain[0])}"
         raise Declined(message)
     second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)
     if isinstance(first, ConvStep) and second:
@@ -48,7 +47,7 @@ def fuse(
             decline_gradients(at)
         return FusedStep(first, call, names)
     if not isinstance(first, ConvStep):
-        message = f"{', '.join(names)} after {op_title(chain[0])}; oneDNN appends one ReLU"
+        message = f"{', '.join(names)} after {op_title(chain[0])}; one ReLU is"
         raise Declined(message)
     decline_gradients(at)
     epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
@@ -81,7 +80,7 @@ def _norm(
             decline_other_scales(op, own, parts.shape)
             parts = replace(parts, scale=(op, own))
         elif isinstance(op, ops.Activation) and not parts.relu:
-            post_ops(op)
+            decline_other_than_relu(op)
             parts = replace(parts, relu=True)
         else:
             message = f"{op_title(op)} there; our kernels take BatchNorm, Scale, ReLU in this order"

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import Argument, InputArg
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, Argument, InputArg
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.calls import IMAGE_AXES, KernelCall, kernel_tuning
 from demitasse.backends.onednn.jit_adapters.unary import first_suitable, map_call, suitable_images
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import candidates
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.step import Derived, OnednnStep
 from demitasse.backends.onednn.steps.epilogue import values
 from demitasse.backends.step import Declined, Operand, Operands, decline_if
@@ -28,10 +27,10 @@ class LRNStep(OnednnStep[ops.LRN]):
     needs_bottom = True
 
     def prepare(self) -> None:
-        engine, op = self.engine, self.op
-        layouts = candidates(engine, self.expected(self.at.bottom[0], op.bottom))
+        op = self.op
+        known = layouts.candidates(self.expected(self.at.bottom[0], op.bottom))
         try:
-            self.layout, self.jit_forward = first_suitable(layouts, self._kernel)
+            self.layout, self.jit_forward = first_suitable(known, self._kernel)
         except Declined as declined:
             message = f"{op.region} of {op.size} to {op.beta:g}: {declined}"
             raise Declined(message) from None
@@ -81,8 +80,8 @@ class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
         def make(layout: Layout) -> L2Normalize:
             return L2Normalize(suitable_images(layout, takes, tuning.width), self.op.eps, tuning)
 
-        expected = engine.whole(self.expected(at.bottom[0], self.op.bottom))
-        last = engine.innermost_layout(self.op.bottom, 1)
+        expected = layouts.whole(self.expected(at.bottom[0], self.op.bottom))
+        last = layouts.innermost(self.op.bottom, 1)
         layout, kernel = first_suitable((expected, last), make)
         self.derived, self.kept_bytes = [_Scales(at.params, kernel)], kernel.scales.nbytes
         self.forward_calls = [map_call(engine, *self.in_and_out(layout, layout), kernel)]

@@ -16,7 +16,9 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.onednn.arguments import GradArg, InputArg, OutputArg
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, GradArg, InputArg, OutputArg
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.norms import (
     NormCall,
     NormGradientCall,
@@ -27,9 +29,6 @@ from demitasse.backends.onednn.jit_adapters.norms import (
     stored_statistics,
 )
 from demitasse.backends.onednn.jit_adapters.unary import first_suitable, map_call
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.primitive import BLOCK, candidates, channel_blocks
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Operands, decline_if
 
@@ -57,7 +56,7 @@ class NormStep(OnednnStep[O]):
         message = "one value of each channel, whose gradient is 0; rounded products would be left"
         decline_if(alone and parts.uses_batch_stats, message)
         self.parts, self.followers = parts, followers
-        self.channels = self.engine.plain((parts.shape[1],))
+        self.channels = layouts.plain((parts.shape[1],))
         self.in_place = self.at.top[0] is self.at.bottom[0]
         self.spare: np.ndarray | None = None
         self.input: np.ndarray | None = None
@@ -65,8 +64,8 @@ class NormStep(OnednnStep[O]):
 
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.parts.shape)
-        layouts = candidates(self.engine, expected)
-        self.layout, kernel = first_suitable(layouts, partial(norm_kernel, self.engine, self.parts))
+        known = layouts.candidates(expected)
+        self.layout, kernel = first_suitable(known, partial(norm_kernel, self.engine, self.parts))
         self.kernel, (self.source, self.target) = kernel, self.in_and_out(self.layout, self.layout)
         self.call = NormCall(self.engine, kernel, self.source, self.target, self._factors())
         self.forward_calls = [self.call]
@@ -169,10 +168,10 @@ class NormStep(OnednnStep[O]):
         self.backward_calls = [self.back]
 
     def backward(self) -> None:
-        if self.in_place and self.input is not None:
+        if self.backward_calls and self.in_place and self.input is not None:
             self.back.run_on(self.input)
         else:
-            self.back()
+            super().backward()
 
 
 class BatchNormStep(NormStep[ops.BatchNorm]):
@@ -204,10 +203,10 @@ class MVNStep(OnednnStep[ops.MVN]):
     def prepare(self) -> None:
         [bottom], engine = self.at.bottom, self.engine
         decline_if(bottom.shape != self.op.shape, f"{len(bottom.shape)} axes; our kernel takes 4")
-        found = engine.whole(self.expected(bottom))
+        found = layouts.whole(self.expected(bottom))
         last, blocks = (
-            engine.innermost_layout(bottom.shape, 1),
-            channel_blocks(engine, bottom.shape, BLOCK),
+            layouts.innermost(bottom.shape, 1),
+            layouts.channel_blocks(bottom.shape, layouts.BLOCK),
         )
         layout, kernel = first_suitable(
             (found, last, blocks), partial(plane_norm_kernel, engine, self.op.eps)

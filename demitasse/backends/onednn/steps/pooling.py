@@ -11,13 +11,17 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall, folded_images, kernel_tuning
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.jit_adapters.calls import (
+    KernelCall,
+    copy_call,
+    folded_images,
+    kernel_tuning,
+)
 from demitasse.backends.onednn.jit_adapters.unary import first_suitable, map_call, suitable_images
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import channel_blocks
+from demitasse.backends.onednn.layout import Layout
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.regions import Bins, bins, bins_between, widened
 from demitasse.backends.step import Operand, Operands, decline_gradients, decline_if
@@ -48,23 +52,23 @@ class PoolStep(OnednnStep[ops.Pool]):
 
         A few channels become a block that is filled up.
         """
-        engine, shape, width = self.engine, self.op.bottom, kernel_tuning(self.engine).width
+        shape, width = self.op.bottom, kernel_tuning(self.engine).width
         yield expected
         if self.at.backward and shape[1] % width == 0:
-            yield channel_blocks(engine, shape, width)
-        yield engine.innermost_layout(shape, 1)
-        yield channel_blocks(engine, shape, width)
+            yield layouts.channel_blocks(shape, width)
+        yield layouts.innermost(shape, 1)
+        yield layouts.channel_blocks(shape, width)
 
     def _in(self, layout: Layout) -> tuple[Layout, Pooling]:
         """Return the layout of the top, and the kernel, for a layout of the bottom."""
         from demitasse.backends.kernels.pooling import Pooling
 
-        engine, shape, tuning = self.engine, self.op.top, kernel_tuning(self.engine)
+        shape, tuning = self.op.top, kernel_tuning(self.engine)
         x = suitable_images(layout, Images.fits, tuning.width, find=folded_images)
         if x.block == shape[1]:  # not a block that is filled up
-            target = self.aliased(self.at.top[0], engine.innermost_layout(shape, 1))
+            target = self.aliased(self.at.top[0], layouts.innermost(shape, 1))
         else:
-            target = channel_blocks(engine, shape, x.block)
+            target = layouts.channel_blocks(shape, x.block)
         y = suitable_images(target, Images.fits, tuning.width, find=folded_images)
         return target, Pooling(self.op, x, y, tuning, trains=self.at.backward)
 
@@ -111,16 +115,15 @@ class SpatialPyramidPoolStep(OnednnStep[ops.SpatialPyramidPool]):
             self.forward_calls += [*level.forward_calls, self._copy(level, first)]
             first += math.prod(level.op.top[1:])
 
-    def _copy(self, level: PoolStep, first: int) -> Call:
+    def _copy(self, level: PoolStep, first: int) -> KernelCall:
         """Return what copies a level to where it begins in each image's part of the top."""
         engine, top, shape = self.engine, self.at.top[0], level.op.top
         _, _, rows, columns = shape
         each = math.prod(top.shape[1:])
-        there = engine.strided(shape, (each, rows * columns, columns, 1))
-        found = engine.describe_reorder(level.y.handle, there)
-        target = _LevelWriter(top, engine.plain(top.shape), first)
-        target.descriptor = there
-        return Call(engine, found, [InputArg(Arg.SRC, level.at.top[0], level.y), target])
+        there = layouts.strided(shape, (each, rows * columns, columns, 1)).arrangement
+        target = _LevelWriter(top, layouts.plain(top.shape), first)
+        source = InputArg(Arg.SRC, level.at.top[0], level.y)
+        return copy_call(engine, source, target, there=there)
 
 
 VALUES = 5
@@ -153,7 +156,7 @@ class _RegionStep(OnednnStep[O]):
 
     def _call(self, kernel: Any, layout: Layout) -> KernelCall:
         """Return a call of a kernel of the map, in this layout, and the present bins."""
-        ends = self.in_and_out(layout, self.engine.plain(self.op.top))
+        ends = self.in_and_out(layout, layouts.plain(self.op.top))
         return KernelCall(self.engine, ends, kernel.code, lambda x, y: kernel(x, self._bins(), y))
 
 
@@ -165,10 +168,10 @@ class PSROIPoolStep(_RegionStep[ops.PSROIPool]):
     def prepare(self) -> None:
         from demitasse.backends.kernels.roi_pooling import RegionMeans
 
-        plain, op = self.engine.plain, self.op
+        op = self.op
         regions, _, rows, columns = op.top
         kernel = RegionMeans(op.bottom, regions, (rows, columns), kernel_tuning(self.engine))
-        self.forward_calls = [self._call(kernel, plain(op.bottom))]
+        self.forward_calls = [self._call(kernel, layouts.plain(op.bottom))]
 
 
 class ROIPoolStep(_RegionStep[ops.ROIPool]):
@@ -177,9 +180,9 @@ class ROIPoolStep(_RegionStep[ops.ROIPool]):
     cut = staticmethod(bins)
 
     def prepare(self) -> None:
-        engine, shape = self.engine, self.op.bottom
-        expected = engine.whole(self.expected(self.at.bottom[0], shape))
-        _, call = first_suitable((expected, engine.innermost_layout(shape, 1)), self._in)
+        shape = self.op.bottom
+        expected = layouts.whole(self.expected(self.at.bottom[0], shape))
+        _, call = first_suitable((expected, layouts.innermost(shape, 1)), self._in)
         self.forward_calls = [call]
 
     def _in(self, layout: Layout) -> KernelCall:
@@ -206,5 +209,5 @@ class InterpolationStep(OnednnStep[ops.Interpolation]):
         n, c, *bottom = op.bottom
         before, after = (Images.in_blocks((n, c, h, w), c) for h, w in (bottom, op.top[2:]))
         kernel = Interpolation(before, after, op.cut, op.size, kernel_tuning(engine))
-        x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
+        x, y = (layouts.innermost(shape, 1) for shape in (op.bottom, op.top))
         self.forward_calls = [map_call(engine, *self.in_and_out(x, y), kernel)]

@@ -1,42 +1,51 @@
-"""Matrix products with a learned weight: InnerProduct and Embed."""
+"""Matrix products with a learned weight: InnerProduct, and the products of recurrent layers."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.igemm import ImplicitGemm, Order, dense_schedule, row_images
+from demitasse.backends.kernels.igemm_convolution import FilterGradient
+from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.products import MOST_ROWS, FewRows, Then, most_vectors
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn import layout as layouts
 from demitasse.backends.onednn.arguments import (
+    Arg,
     Argument,
     BufferArg,
-    Call,
     GradArg,
     InputArg,
     OutputArg,
     ParamArg,
 )
-from demitasse.backends.onednn.jit_adapters.calls import ConvOperands, rectifier_of
-from demitasse.backends.onednn.jit_adapters.pixels import bf16_rows_call, rows_call
-from demitasse.backends.onednn.library.constants import Arg, Pass, Query
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Description, lent_attributes
-from demitasse.backends.onednn.step import OnednnStep, Runnable
-from demitasse.backends.onednn.steps.activation import post_ops
-from demitasse.backends.step import Declined, Operand, Operands, decline_if
+from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.jit_adapters.calls import (
+    ConvOperands,
+    KernelCall,
+    kernel_tuning,
+    rectifier_of,
+)
+from demitasse.backends.onednn.jit_adapters.pixels import bf16_rows_call
+from demitasse.backends.onednn.layout import Layout
+from demitasse.backends.onednn.step import OnednnStep
+from demitasse.backends.step import Operand, Operands
 
-FEW = 8
-"""Rows below which a packed weight is no faster than one in C order."""
+Matrix = Operand | np.ndarray | BufferArg
+"""Rows of a product: a blob, an array, or an argument whose array changes between calls."""
 
 
 class Product:
     """y = x W^T + b and its gradients. Shapes: x (rows, k), W (m, k), b (m,), y (rows, m).
 
-    The weight is packed in the primitive's layout after each change; for few rows it stays in C
-    order.
-
     Args:
-        attributes: What happens to the product; by default it overwrites the target.
-        alone: Whether the weight may lie in the primitive's layout alone, as nothing learns it.
+        transpose: Whether the weight is (k, m), and y = x W + b.
+        alone: Whether the weight may lie in panels alone, as nothing learns it.
     """
 
     def __init__(
@@ -46,66 +55,189 @@ class Product:
         weight: Operand,
         bias: Operand | None = None,
         *,
-        attributes: int | None = None,
+        transpose: bool = False,
         alone: bool = False,
     ) -> None:
-        self._reader = ParamArg if alone else InputArg
-        self._engine, self._weight, self._bias = engine, weight, bias
-        m, k = weight.shape
-        self.x, self.y, self.w = (engine.plain(shape) for shape in ((rows, k), (rows, m), (m, k)))
-        self._row = None if bias is None else engine.plain((m,))
-        self._forward = engine.describe(
-            "inner_product_forward",
-            Pass.TRAINING,
-            self.x,
-            engine.any((m, k)) if rows >= FEW else self.w,
-            self._row,
-            self.y,
-            attributes=attributes,
+        self._engine, self._rows, self._weight, self._bias = engine, rows, weight, bias
+        self._transpose, self._alone = transpose, alone and not transpose
+        self._stride = weight.count // weight.shape[0]
+        self.m, self.k = weight.shape[0], self._stride
+        if transpose:
+            self.m, self.k = self.k, self.m
+        self.x, self.y, self._w = (
+            layouts.plain(shape) for shape in ((rows, self.k), (rows, self.m), weight.shape)
         )
-        self._packed = self._forward.layout(Query.WEIGHTS)
+        self._row = None if bias is None else layouts.plain((self.m,))
+        self._tuning = kernel_tuning(engine)
 
-    def forward(self, x: Matrix, y: Matrix) -> Call:
-        """Return a call that computes y."""
-        weight = self._reader(Arg.WEIGHTS, self._weight, self._packed)
-        arguments = [_argument(InputArg, Arg.SRC, x, self.x), weight]
-        if self._row and self._bias:
-            arguments.append(InputArg(Arg.BIAS, self._bias, self._row))
-        arguments.append(_argument(OutputArg, Arg.DST, y, self.y))
-        return Call(self._engine, self._forward, arguments)
+    def forward(self, x: Matrix, y: Matrix, then: ops.Activation | None = None) -> KernelCall:
+        """Return a call that computes y, with an activation after it.
 
-    def gradient(self, dy: Matrix, dx: Matrix) -> Call:
-        """Return a call that computes the gradient of x.
-
-        The weight is used as it is, in C order: for few rows that is the fastest there is.
+        Raises:
+            Declined: The kernel lacks the activation.
         """
-        layouts = self.x, self.w, self.y
-        found = self._engine.describe("inner_product_backward_data", *layouts, self._forward)
-        source = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
-        target = _argument(OutputArg, Arg.DIFF_SRC, dx, self.x, diff=True)
-        weight = InputArg(Arg.WEIGHTS, self._weight, self.w)
-        return Call(self._engine, found, [source, weight, target])
+        rows, m, k = self._rows, self.m, self.k
+        if self._alone and rows <= MOST_ROWS[self._tuning.width]:
+            panel = _panel(rows, m, self._tuning.width)
+            kernel = FewRows(rows, k, m, panel, k, self._tuning, _epilogue(then))
+            return self._call(x, y, kernel.code, kernel, panel)
+        gemm = _gemm(
+            rows, k, m, self._tuning, "" if self._alone else self._order(self._transpose),
+            self._stride, rectifier_of(then),
+        )  # fmt: skip
+        schedule = gemm.schedule
 
-    def gradients(self, x: Matrix, dy: Matrix, *, bias: bool) -> Call:
-        """Return a call that adds to the gradients of W and, with ``bias``, of b."""
-        row = self._row if bias else None
-        found = self._engine.describe(
-            "inner_product_backward_weights", self.x, self.w, row, self.y, self._forward
+        def run(
+            x: np.ndarray, w: np.ndarray, b: np.ndarray | None, y: np.ndarray, scratch: np.ndarray
+        ) -> None:
+            gemm(x, y, w, b, scratch)
+
+        panel = schedule.panel if self._alone else 0
+        return self._call(x, y, schedule.code, run, panel, scratch=gemm.scratch_size)
+
+    def _call(
+        self,
+        x: Matrix,
+        y: Matrix,
+        code: str,
+        run: Callable[..., None],
+        panel: int,
+        *,
+        scratch: int = 0,
+    ) -> KernelCall:
+        """Return a call that runs ``run`` with x, W, b or None, y, and scratch memory."""
+        if panel:
+            layout = layouts.blocked(self._w.shape, 0, panel)
+            weight: InputArg = ParamArg(Arg.WEIGHTS, self._weight, layout)
+        else:
+            weight = InputArg(Arg.WEIGHTS, self._weight, self._w)
+        source = _argument(InputArg, Arg.SRC, x, self.x)
+        target = _argument(OutputArg, Arg.DST, y, self.y)
+        if self._row is not None and self._bias is not None:
+            bias = InputArg(Arg.BIAS, self._bias, self._row)
+            arguments = (source, weight, bias, target)
+            return KernelCall(self._engine, arguments, code, run, scratch=scratch)
+
+        def without_bias(x: np.ndarray, w: np.ndarray, *rest: np.ndarray) -> None:
+            run(x, w, None, *rest)
+
+        return KernelCall(
+            self._engine, (source, weight, target), code, without_bias, scratch=scratch
         )
+
+    def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
+        """Return a call that computes the gradient of x."""
+        order = self._order(not self._transpose)
+        gemm = _gemm(self._rows, self.m, self.k, self._tuning, order, self._stride)
+
+        def run(dy: np.ndarray, w: np.ndarray, dx: np.ndarray, scratch: np.ndarray) -> None:
+            gemm(dy, dx, w, None, scratch)
+
+        arguments = (
+            _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True),
+            InputArg(Arg.WEIGHTS, self._weight, self._w),
+            _argument(OutputArg, Arg.DIFF_SRC, dx, self.x, diff=True),
+        )
+        size = gemm.scratch_size
+        return KernelCall(self._engine, arguments, gemm.schedule.code, run, scratch=size)
+
+    def gradients(self, x: Matrix, dy: Matrix, *, weight: bool = True, bias: bool) -> KernelCall:
+        """Return a call that adds to the gradients of W and b, or one of them."""
         source = _argument(InputArg, Arg.SRC, x, self.x)
         gradient = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
-        arguments = [source, gradient, GradArg(Arg.DIFF_WEIGHTS, self._weight, self.w)]
-        if row and self._bias:
-            arguments.append(GradArg(Arg.DIFF_BIAS, self._bias, row))
-        return Call(self._engine, found, arguments)
+        return GradientsCall(
+            self._engine, self._rows, source, gradient,
+            GradArg(Arg.DIFF_WEIGHTS, self._weight, self._w) if weight else None,
+            GradArg(Arg.DIFF_BIAS, self._bias, self._row)
+            if bias and self._bias is not None and self._row is not None else None,
+            transpose=self._transpose,
+        )  # fmt: skip
+
+    @staticmethod
+    def _order(by_term: bool) -> Order:
+        return "by_term" if by_term else "by_filter"
 
 
-Matrix = Operand | np.ndarray | BufferArg
-"""Rows of a product: a blob, an array, or an argument whose array changes between calls."""
+class GradientsCall(KernelCall):
+    """The gradients of a weight and a bias, or one of them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        rows: int,
+        x: Argument,
+        dy: Argument,
+        weight: GradArg | None,
+        bias: GradArg | None,
+        *,
+        transpose: bool,
+    ) -> None:
+        k, m = x.layout.shape[-1], dy.layout.shape[-1]
+        tuning = kernel_tuning(engine)
+        self._x, self._dy, self._weight, self._bias = x, dy, weight, bias
+        self._turned, self._shape = not transpose, (rows, m)
+        channels, filters = (m, k) if self._turned else (k, m)
+        schedule = dense_schedule(rows, channels, filters, tuning)
+        ends = row_images(rows, channels), row_images(rows, filters)
+        self._kernel = FilterGradient(schedule, *ends) if weight else None
+        scratch = self._kernel.scratch_size if self._kernel else 0
+        arguments = [one for one in (x, dy, weight, bias) if one is not None]
+        super().__init__(engine, arguments, schedule.code, scratch=scratch)
+
+    def __call__(self) -> None:
+        dy = self._dy.array()
+        if self._weight and self._kernel:
+            x, weight = self._x.array(), self._weight.array()
+            left, right = (dy, x) if self._turned else (x, dy)
+            self._kernel(left, right, weight, None, *self.scratch())
+            self._weight.done()
+        if self._bias:
+            bias = self._bias.array()
+            command_queue.enqueue(self._sum, (dy, bias), (dy, bias))
+            self._bias.done()
+
+    def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
+        rows, m = self._shape
+        np.add.reduce(dy.reshape(-1)[: rows * m].reshape(rows, m), axis=0, out=bias[:m])
+
+
+def _gemm(
+    rows: int, length: int, outputs: int, tuning: Tuning, order: Order, stride: int,
+    then: Rectifier = NOTHING,
+) -> ImplicitGemm:  # fmt: skip
+    """Return the product of rows with filters; filters in C order lie ``stride`` elements apart."""
+    schedule = dense_schedule(rows, length, outputs, tuning, order)
+    ends = row_images(rows, length), row_images(rows, outputs)
+    return ImplicitGemm(schedule, *ends, None, then, stride)
+
+
+def _epilogue(then: ops.Activation | None) -> Then:
+    if then is not None and then.function in ("sigmoid", "tanh"):
+        return "sigmoid" if then.function == "sigmoid" else "tanh"
+    return rectifier_of(then)
+
+
+PANEL_COSTS = {4: 1.0, 3: 1.02, 2: 1.05, 1: 1.4}
+"""Vectors of a panel of few rows -> cost of a vector, measured."""
+
+
+def _panel(rows: int, outputs: int, width: int) -> int:
+    """Return how many outputs few rows have in a panel."""
+    most = most_vectors(width, rows)
+
+    def cost(vectors: int) -> float:
+        return math.ceil(outputs / (vectors * width)) * vectors * PANEL_COSTS[vectors]
+
+    return width * min((one for one in PANEL_COSTS if one <= most), key=cost)
 
 
 def _argument(
-    kind: type[InputArg | OutputArg], role: Arg, rows: Matrix, layout: Layout, *, diff: bool = False
+    kind: type[InputArg | OutputArg],
+    role: Arg,
+    rows: Matrix,
+    layout: Layout,
+    *,
+    diff: bool = False,
 ) -> Argument:
     """Return an argument of this role; ``kind`` and ``diff`` are those of a blob's."""
     if isinstance(rows, BufferArg):
@@ -116,148 +248,46 @@ def _argument(
 
 
 class InnerProductStep(OnednnStep[ops.InnerProduct]):
-    """x (rows, k) in C order; the weight (m, k) in one layout for all primitives.
-
-    It is the layout that all of them prefer, if that is one and the same; the bottom is taken as
-    rows, not as images, to make that likely. Otherwise the weight stays in C order: converting a
-    learned weight there and back in every step takes as long as a product.
-    """
+    """x (rows, k) in C order; the weight (m, k) in panels where nothing learns it."""
 
     needs_bottom = True
 
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(op.transpose, "a transposed weight; oneDNN's Step takes (num_output, K)")
-        plain = engine.plain
-        self.x, self.y, self.w = plain((op.rows, op.k)), plain((op.rows, op.m)), (op.m, op.k)
-        self.bias = plain((op.m,)) if op.bias else None
+        self._product = Product(
+            engine, op.rows, *at.params[: 1 + op.bias], transpose=op.transpose,
+            alone=not at.backward,
+        )  # fmt: skip
 
     def prepare(self) -> None:
-        engine, call = self.engine, self._bf16_call(self.at.top[0])
-        if call is not None:
-            self.forward_calls = [call]
-            return
-        found = self._describe(engine.any(self.w))
-        if not self._agree(found):
-            found = self._describe(engine.plain(self.w).handle)
-        self.hint, self.weight = found, found.layout(Query.WEIGHTS)
-        top = self.at.top[0]
-        self.forward_calls = [self._jit_call(top) or self._call(found, top)]
+        self.forward_calls = [self._forward(self.at.top[0])]
 
-    def _agree(self, found: Description) -> bool:
-        """Return whether the gradient of a weight that is learned has the weight's own layout."""
-        if not self.at.backward or not self.at.param_propagate_down[0]:
-            return True
-        try:
-            gradient = self._describe_weights(found, self.engine.any(self.w), self.bias)
-            return gradient.layout(Query.DIFF_WEIGHTS) is found.layout(Query.WEIGHTS)
-        except Declined:
-            return False
+    def with_activation(self, then: ops.Activation, target: Operand) -> KernelCall:
+        """Return the product with an activation after it."""
+        return self._forward(target, then)
 
-    def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
-        """Return the product with an activation after it, with the same layout of the weight."""
-        jit_call = self._bf16_call(target, then) or self._jit_call(target, then)
-        if jit_call is not None:
-            return jit_call
-        functions = post_ops(then)
-        with lent_attributes(self.engine.library, functions=functions) as lent:
-            found = self._describe(self.hint.descriptor(Query.WEIGHTS), lent)
-        return self._call(found, target)
-
-    def _describe(self, w: int, attributes: int | None = None) -> Description:
-        return self.engine.describe(
-            "inner_product_forward", self.kind, self.x, w, self.bias, self.y, attributes=attributes
-        )
-
-    def _bf16_call(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
-        """Return the product in bfloat16; None where the net does not ask for it.
-
-        Raises:
-            Declined: It does not do what follows.
-        """
-        at = self.at
-        if at.storage != "bfloat16":
-            return None
-        bias = InputArg(Arg.BIAS, at.params[1], self.bias) if self.bias else None
-        source = InputArg(Arg.SRC, at.bottom[0], self.x)
-        written = OutputArg(Arg.DST, target, self.y)
-        operands = ConvOperands(source, written, at.params[0], at.layouts, bias, rectifier_of(then))
-        return bf16_rows_call(self.engine, operands, at.storage)
-
-    def _jit_call(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
-        """Return the product in a kernel of our own; None where none pays or can be made.
-
-        Raises:
-            Declined: It does not do what follows.
-        """
-        if self.at.backward:
-            return None
-        source, weight, bias = self._sources()
-        written = OutputArg(Arg.DST, target, self.y)
-        return rows_call(self.engine, source, weight, bias, written, then)
-
-    def _call(self, found: Description, target: Operand) -> Call:
-        arguments: list[Argument] = [
-            argument for argument in self._sources() if argument is not None
-        ]
-        return Call(self.engine, found, [*arguments, OutputArg(Arg.DST, target, self.y)])
-
-    def _sources(self) -> tuple[InputArg, ParamArg, InputArg | None]:
-        """Return what is read: rows, weight and bias."""
-        at = self.at
-        bias = InputArg(Arg.BIAS, at.params[1], self.bias) if self.bias else None
-        weight = ParamArg(Arg.WEIGHTS, at.params[0], self.weight)
-        return InputArg(Arg.SRC, at.bottom[0], self.x), weight, bias
+    def _forward(self, target: Operand, then: ops.Activation | None = None) -> KernelCall:
+        at, product = self.at, self._product
+        if at.storage == "bfloat16" and not self.op.transpose:
+            row = layouts.plain((self.op.m,))
+            operands = ConvOperands(
+                InputArg(Arg.SRC, at.bottom[0], product.x),
+                OutputArg(Arg.DST, target, product.y),
+                at.params[0],
+                at.layouts,
+                InputArg(Arg.BIAS, at.params[1], row) if self.op.bias else None,
+                rectifier_of(then),
+            )
+            if (call := bf16_rows_call(self.engine, operands, at.storage)) is not None:
+                return call
+        return product.forward(at.bottom[0], target, then)
 
     def prepare_backward(self) -> None:
-        if self.at.param_propagate_down[0]:
-            self._prepare_weights()
-        if self.at.propagate_down[0]:
-            self._prepare_data()
-
-    @property
-    def backward_replayable(self) -> bool:
-        return not self._adds_bias_alone
-
-    @property
-    def _adds_bias_alone(self) -> bool:
-        """True if there is a gradient of the bias, and none of the weight."""
-        wanted = self.at.param_propagate_down
-        return self.op.bias and wanted[1] and not wanted[0]
-
-    def backward(self) -> None:
-        super().backward()
-        at, op = self.at, self.op
-        if self._adds_bias_alone:
-            # the primitive that sums it up computes the weight's gradient too
-            dy = at.top[0].read_diff().reshape(op.rows, op.m)
-            at.params[1].add_diff(np.add.reduce(dy, axis=0))
-
-    def _prepare_weights(self) -> None:
         at = self.at
-        bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
-        found = self._describe_weights(self.hint, self.hint.descriptor(Query.WEIGHTS), bias)
-        arguments: list[Argument] = [
-            InputArg(Arg.SRC, at.bottom[0], self.x),
-            InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
-            GradArg(Arg.DIFF_WEIGHTS, at.params[0], found.layout(Query.DIFF_WEIGHTS)),
-        ]
-        if bias:
-            arguments.append(GradArg(Arg.DIFF_BIAS, at.params[1], bias))
-        self.backward_calls.append(Call(self.engine, found, arguments))
-
-    def _describe_weights(self, hint: Description, w: int, bias: Layout | None) -> Description:
-        return self.engine.describe("inner_product_backward_weights", self.x, w, bias, self.y, hint)
-
-    def _prepare_data(self) -> None:
-        at = self.at
-        found = self.engine.describe(
-            "inner_product_backward_data",
-            self.x,
-            self.hint.descriptor(Query.WEIGHTS),
-            self.y,
-            self.hint,
-        )
-        dy, dx = self.gradients(self.x, self.y)
-        weight = InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS))
-        self.backward_calls.append(Call(self.engine, found, [dy, weight, dx]))
+        weight, bias = at.param_propagate_down[0], self.op.bias and at.param_propagate_down[1]
+        if weight or bias:
+            self.backward_calls.append(
+                self._product.gradients(at.bottom[0], at.top[0], weight=weight, bias=bias)
+            )
+        if at.propagate_down[0]:
+            self.backward_calls.append(self._product.gradient(at.top[0], at.bottom[0]))

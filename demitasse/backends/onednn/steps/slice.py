@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout, c_order, descriptor_of_part, release
-from demitasse.backends.onednn.library.primitive import in_some_layout
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.onednn.engine import Engine
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, copy_call
+from demitasse.backends.onednn.layout import Arrangement, Layout, c_order
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.elementwise import summed
 from demitasse.backends.step import Operand, Operands, decline_if, share
@@ -26,9 +26,9 @@ class SliceStep(OnednnStep[ops.Slice]):
 
     def prepare(self) -> None:
         [bottom], op, engine = self.at.bottom, self.op, self.engine
-        whole = engine.whole(self.expected(bottom, op.bottom))
+        whole = layouts.whole(self.expected(bottom, op.bottom))
         if not whole.plain and len(op.bottom) >= IMAGES:
-            whole = engine.innermost_layout(op.bottom, 1)
+            whole = layouts.innermost(op.bottom, 1)
         self._whole, self._parts = whole, [self._part(whole, *ends) for ends in pairwise(op.ends)]
         places = zip(self.at.top, op.ends[:-1], self._parts, strict=True)
         for top, first, layout in places:
@@ -62,9 +62,9 @@ class CropStep(OnednnStep[ops.Crop]):
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.op.bottom)
         if len(self.op.bottom) < IMAGES:
-            self._prepare_in(self.engine.plain(self.op.bottom))
+            self._prepare_in(layouts.plain(self.op.bottom))
         else:
-            in_some_layout(self.engine, expected, self._prepare_in)
+            layouts.in_some_layout(expected, self._prepare_in)
 
     def _prepare_in(self, layout: Layout) -> None:
         engine, op = self.engine, self.op
@@ -79,7 +79,7 @@ class SplitStep(OnednnStep[ops.Split]):
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
-        decline_if(not op.shape, "0 axes; oneDNN takes 1 to 12")
+        decline_if(not op.shape, "0 axes; kernels take 1 to 12")
 
     @property
     def code(self) -> str:
@@ -104,7 +104,7 @@ IMAGES = 3
 
 def like(engine: Engine, whole: Layout, shape: tuple[int, ...]) -> Layout:
     """Return the layout of a part: in C order if the whole is, else with its channels last."""
-    return engine.plain(shape) if whole.plain else engine.innermost_layout(shape, 1)
+    return layouts.plain(shape) if whole.plain else layouts.innermost(shape, 1)
 
 
 def along(axis: int, first: int, axes: int) -> list[int]:
@@ -112,13 +112,9 @@ def along(axis: int, first: int, axes: int) -> list[int]:
     return [first if place == axis else 0 for place in range(axes)]
 
 
-def reordering(engine: Engine, source: InputArg, target: OutputArg) -> Call:
-    """Return the copy between the descriptors of two arguments."""
-    found = engine.describe_reorder(source.descriptor, target.descriptor)
-    return Call(engine, found, [source, target])
-
-
-def part_copy(engine: Engine, source: InputArg, first: Sequence[int], target: OutputArg) -> Call:
+def part_copy(
+    engine: Engine, source: InputArg, first: Sequence[int], target: OutputArg
+) -> KernelCall:
     """Return the copy of a part.
 
     The target's shape is that of the part; ``first`` is its beginning in the source, along each
@@ -127,13 +123,8 @@ def part_copy(engine: Engine, source: InputArg, first: Sequence[int], target: Ou
     Raises:
         Declined: Blocks of channels do not end where it begins.
     """
-    library, shape = engine.library, target.layout.shape
-    part = descriptor_of_part(library, source.layout, shape, tuple(first))
-    try:
-        source.descriptor = part
-        return reordering(engine, source, target)
-    finally:
-        release(library, part)
+    here = source.layout.arrangement.part(target.layout.shape, tuple(first))
+    return copy_call(engine, source, target, here)
 
 
 def copies_into(
@@ -144,7 +135,7 @@ def copies_into(
     axis: int,
     *,
     diff: bool = False,
-) -> list[Call]:
+) -> list[KernelCall]:
     """Return the copies of arrays to their places in one that joins them.
 
     Raises:
@@ -154,13 +145,9 @@ def copies_into(
     for source in sources:
         shape = source.layout.shape
         begin = tuple(along(axis, first, len(shape)))
-        part = descriptor_of_part(engine.library, whole, shape, begin)
-        try:
-            written = OutputArg(Arg.DST, target, whole, diff=diff)
-            written.descriptor = part
-            calls.append(reordering(engine, source, written))
-        finally:
-            release(engine.library, part)
+        written = OutputArg(Arg.DST, target, whole, diff=diff)
+        there = whole.arrangement.part(shape, begin)
+        calls.append(copy_call(engine, source, written, there=there))
         first += shape[axis]
     return calls
 
@@ -172,24 +159,22 @@ class PermuteStep(OnednnStep[ops.Permute]):
 
     def prepare(self) -> None:
         self.layout = self.expected(self.at.bottom[0], self.op.bottom)
-        source, target = self.in_and_out(self.layout, self.engine.plain(self.op.top))
-        target.descriptor = self._transposed()
-        self.forward_calls = [reordering(self.engine, source, target)]
+        source, target = self.in_and_out(self.layout, layouts.plain(self.op.top))
+        self.forward_calls = [copy_call(self.engine, source, target, there=self._transposed())]
 
     def prepare_backward(self) -> None:
         if not self.at.propagate_down[0]:
             return
-        source = InputArg(Arg.SRC, self.at.top[0], self.engine.plain(self.op.top), diff=True)
-        source.descriptor = self._transposed()
+        source = InputArg(Arg.SRC, self.at.top[0], layouts.plain(self.op.top), diff=True)
         target = OutputArg(Arg.DST, self.at.bottom[0], self.layout, diff=True)
-        self.backward_calls = [reordering(self.engine, source, target)]
+        self.backward_calls = [copy_call(self.engine, source, target, self._transposed())]
 
-    def _transposed(self) -> int:
-        """Return the descriptor of the top's memory as one of the bottom's shape."""
+    def _transposed(self) -> Arrangement:
+        """Return the arrangement of the top's memory as one of the bottom's shape."""
         op = self.op
         strides = c_order(op.top)
         turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
-        return self.engine.strided(op.bottom, turned)
+        return layouts.strided(op.bottom, turned).arrangement
 
 
 class ShuffleStep(OnednnStep[ops.Shuffle]):
@@ -199,15 +184,15 @@ class ShuffleStep(OnednnStep[ops.Shuffle]):
 
     def prepare(self) -> None:
         [bottom], shape = self.at.bottom, self.op.shape
-        expected = self.engine.whole(self.expected(bottom, shape))
-        self.layout = expected if expected.plain else self.engine.innermost_layout(shape, 1)
+        expected = layouts.whole(self.expected(bottom, shape))
+        self.layout = expected if expected.plain else layouts.innermost(shape, 1)
         self.forward_calls = [self._copy(self.op.group, diff=False)]
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
             self.backward_calls = [self._copy(self.op.shape[1] // self.op.group, diff=True)]
 
-    def _copy(self, rows: int, *, diff: bool) -> Call:
+    def _copy(self, rows: int, *, diff: bool) -> KernelCall:
         """Return a copy that reads channels by columns, as if they were written in rows."""
         [bottom], [top], shape = self.at.bottom, self.at.top, self.op.shape
         images, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
@@ -219,7 +204,6 @@ class ShuffleStep(OnednnStep[ops.Shuffle]):
         written = (image, rows * channel, channel, pixel)
         from_, to = (top, bottom) if diff else (bottom, top)
         source = InputArg(Arg.SRC, from_, self.layout, diff=diff)
-        source.descriptor = self.engine.strided(table, read)
         target = OutputArg(Arg.DST, to, self.layout, diff=diff)
-        target.descriptor = self.engine.strided(table, written)
-        return reordering(self.engine, source, target)
+        ends = (layouts.strided(table, steps).arrangement for steps in (read, written))
+        return copy_call(self.engine, source, target, *ends)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn import layout as layouts
+from demitasse.backends.onednn.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.onednn.engine import Engine
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall, kernel_tuning
-from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.ops import loss_divisor
 from demitasse.backends.step import Operands, decline_if
@@ -35,7 +35,7 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
 
     def prepare(self) -> None:
         op, engine = self.op, self.engine
-        self.layout = engine.plain(op.bottom)
+        self.layout = layouts.plain(op.bottom)
         self.kernel = softmax_kernel(engine, op.bottom, op.axis)
         ends = self.in_and_out(self.layout, self.layout)
         self.forward_calls = [KernelCall(engine, ends, self.kernel.code, self.kernel.forward)]
@@ -76,7 +76,7 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
         self.prob = at.saved("prob", op.bottom)
 
     def prepare(self) -> None:
-        op, layout = self.op, self.engine.plain(self.op.bottom)
+        op, layout = self.op, layouts.plain(self.op.bottom)
         kernel = softmax_kernel(self.engine, op.bottom, op.axis)
         source = InputArg(Arg.SRC, self.at.bottom[0], layout)
         target = OutputArg(Arg.DST, self.prob.blob, layout)

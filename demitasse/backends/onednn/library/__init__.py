@@ -1,1 +1,0 @@
-"""oneDNN's C interface: the library, its constants, and primitives over layouts."""
