@@ -113,8 +113,7 @@ def handle_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise  # click exits quietly when the reader has closed the pipe
     except CAUGHT as caught:
-        number = caught.errno if isinstance(caught, OSError) else None
-        if os.name == "nt" and number == errno.EINVAL and stdout_failed(caught):
+        if os.name == "nt" and stdout_failed(caught) and caught.args[0] == errno.EINVAL:
             discard_stream("stdout")
             raise BrokenPipeError(errno.EPIPE, "closed") from None  # Windows' number is another
         error = lack_of_threads(caught)

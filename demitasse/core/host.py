@@ -6,6 +6,7 @@ process less than the machine has. Outside Linux only the machine's size is know
 Source: the kernel's documentation, ``cgroup-v1/cgroups.rst`` and ``cgroup-v2.rst``.
 """
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -104,16 +105,10 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
     machine = _counters(root / "proc/meminfo")
     if "MemTotal" not in machine:
         if sys.platform == "win32":
-            import ctypes
-
             status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its size, total and free memory
             ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
             return HostMemory(status[1], status[2], None)
-        try:
-            physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, OSError, ValueError):
-            physical = 0
-        return HostMemory(physical, None, None)
+        return HostMemory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None, None)
     total = machine["MemTotal"]
     free = machine.get("MemAvailable", machine.get("MemFree", 0))
     for limit, used in _memory_bounds(root):
