@@ -19,6 +19,7 @@ MODULES = {
     "grpcio-tools": "grpc_tools",
     "mlflow-skinny": "mlflow",
     "nvidia-cudnn-frontend": "cudnn",
+    "nvidia-ml-py": "pynvml",
     "opencv-python-headless": "cv2",
     "pillow": "PIL",
     "protobuf": "google",
