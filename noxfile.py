@@ -371,7 +371,7 @@ def nets(session: nox.Session) -> None:
 def instruction_sets(session: nox.Session) -> None:
     """Run the recorded cases with vectors of older processors, and without kernels."""
     install(session, "test")
-    pytest(session, "tests/backends/test_onednn_instruction_sets.py", "-m", "slow or not slow")
+    pytest(session, "tests/backends/test_cpu_instruction_sets.py", "-m", "slow or not slow")
 
 
 ARM64_PARTS = {

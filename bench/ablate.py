@@ -53,7 +53,7 @@ class Runner(CaseNet):
     """
 
     def __init__(self, case: Case, without: str) -> None:
-        from demitasse.backends.onednn.engine import engine
+        from demitasse.backends.cpu.engine import engine
 
         usual = engine().tuning
         engine().tuning = replace(usual, without=frozenset({without} - {""}))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.cpu.library.engine import engine
 from peers.cases import Case
 from peers.prepare import prepare
 

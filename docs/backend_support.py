@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from demitasse.backends.cpu import lowerings as cpu
+from demitasse.backends.cpu.steps import elementwise as cpu_activation
 from demitasse.backends.cupy import lowerings as cupy
 from demitasse.backends.cupy.steps import elementwise as cupy_activation
 from demitasse.backends.numpy import lowerings as numpy
 from demitasse.backends.numpy.steps import elementwise as numpy_activation
-from demitasse.backends.onednn import lowerings as onednn
-from demitasse.backends.onednn.steps import elementwise as onednn_activation
 from demitasse.backends.ops import Activation
 from demitasse.backends.step import Lowerings
 from demitasse.layers.metadata import layer_metadata
@@ -21,10 +21,10 @@ from demitasse.layers.registry import CATALOG
 
 _TABLES: Mapping[str, tuple[Lowerings, Mapping[str, object]]] = {
     "cpu": (
-        onednn.LOWERINGS,
+        cpu.LOWERINGS,
         {
             **numpy_activation.FUNCTIONS,
-            **onednn_activation.FUNCTIONS,
+            **cpu_activation.FUNCTIONS,
         },
     ),
     "numpy": (numpy.LOWERINGS, numpy_activation.FUNCTIONS),

@@ -26,7 +26,7 @@ def facts() -> dict[str, Any]:
     """Return all of it."""
     import numpy as np
 
-    from demitasse.backends.onednn import status
+    from demitasse.backends.cpu import status
     from demitasse.cli.commands.doctor import blas
     from demitasse.core.config import TABLE
 

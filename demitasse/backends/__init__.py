@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["backend_class", "backend_names", "canonical_name", "clashes", "devices_of", "register"]
 
 BUILT_IN = {
-    "cpu": "demitasse.backends.onednn:cpu_backend",
+    "cpu": "demitasse.backends.cpu:cpu_backend",
     "numpy": "demitasse.backends.numpy.backend:NumpyBackend",
     "readonly": "demitasse.backends.test_devices:ReadonlyBackend",
     "strict": "demitasse.backends.test_devices:StrictBackend",

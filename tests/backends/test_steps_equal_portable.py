@@ -24,25 +24,25 @@ from step_cases import (
 from steps import Case, Way, expect_portable, expect_step
 
 from demitasse.backends import ops
+from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.lowerings import LOWERINGS as CPU
+from demitasse.backends.cpu.steps.elementwise import FUNCTIONS as CPU_FUNCTIONS
 from demitasse.backends.cupy.lowerings import LOWERINGS as CUPY
 from demitasse.backends.cupy.steps.elementwise import FUNCTIONS as CUPY_FUNCTIONS
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
 from demitasse.backends.numpy.steps.elementwise import FUNCTIONS as NUMPY_FUNCTIONS
-from demitasse.backends.onednn import slow_reason
-from demitasse.backends.onednn.lowerings import LOWERINGS as ONEDNN
-from demitasse.backends.onednn.steps.elementwise import FUNCTIONS as ONEDNN_FUNCTIONS
 from demitasse.testing import make_layer
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
 needs_kernels = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
-CHAINS = {"numpy": ["numpy"], "cpu": ["onednn", "numpy"], "host": ["cupy"], "cuda:0": ["cupy"]}
+CHAINS = {"numpy": ["numpy"], "cpu": ["cpu", "numpy"], "host": ["cupy"], "cuda:0": ["cupy"]}
 """For each device the packages whose Steps it tries, in order; "host" runs the GPU's kernels."""
 
 RTOL_OF = {"numpy": 1e-5}
 """Allowed in float32 on a device, whatever the row allows; numpy's Steps are near portable code."""
 
-EVERY = ("numpy", "onednn", "cupy")
+EVERY = ("numpy", "cpu", "cupy")
 
 ALL, NONE, ODD, EVEN = (True,) * 8, (), (True, False) * 4, (False, True) * 4
 WHOLE = [(ALL, ALL), (NONE, NONE)]
@@ -107,7 +107,7 @@ SCORES = [((2, 36, 9, 8), (4, 5)), ((2, 36, 3, 19), (1, 5))]
 BRANCHES = [((2, 3, 4), (2, 1, 4), (2, 2, 4)), ((2, 16, 3, 3), (2, 32, 3, 3), (2, 16, 3, 3))]
 NORM = {"params": "positive"}
 CUDA, HOST = ("cupy",), ("numpy", "cupy")
-COMPILED = ("onednn", "cupy")
+COMPILED = ("cpu", "cupy")
 
 
 def apart_and_in_place(name, op, cases, apart, in_place, **options):
@@ -133,7 +133,7 @@ def activation(kind, function, apart=(), in_place=None, fields="", may=(), **opt
 ROWS = [
     *activation("ReLU", "relu", EVERY),
     *activation("ReLU", "relu", COMPILED, fields="negative_slope: 0.1"),
-    *activation("ReLU", "relu", ("onednn",), may=CUDA, fields="negative_slope: -0.5"),
+    *activation("ReLU", "relu", ("cpu",), may=CUDA, fields="negative_slope: -0.5"),
     *activation("Sigmoid", "sigmoid", COMPILED),
     *activation("TanH", "tanh", COMPILED),
     *activation("GELU", "gelu", EVERY),
@@ -143,7 +143,7 @@ ROWS = [
     *activation("Clip", "clip", COMPILED, fields="min: 1 max: -0.5"),
     *activation("ELU", "elu", COMPILED),
     *activation("ELU", "elu", COMPILED, fields="alpha: 0"),
-    *activation("ELU", "elu", ("onednn",), may=CUDA, fields="alpha: -0.5"),
+    *activation("ELU", "elu", ("cpu",), may=CUDA, fields="alpha: -0.5"),
     *activation("Exp", "exp", COMPILED),
     *activation("Exp", "exp", COMPILED, fields="base: 2 scale: 0.5 shift: -1"),
     *activation("Log", "log", CUDA, values=("positive",)),
@@ -153,7 +153,7 @@ ROWS = [
     *activation("Power", "power", CUDA, fields="power: 0 shift: 2"),
     *activation("Power", "power", CUDA, fields="scale: 0 shift: 3"),
     *activation("Power", "power", CUDA, fields="power: -1.5 shift: 1", values=("positive",)),
-    *activation("ReLU6", "relu6", ("onednn",)),
+    *activation("ReLU6", "relu6", ("cpu",)),
     *activation("ReLU6", "relu6", fields="negative_slope: 0.1"),
     *activation("Swish", "swish", COMPILED),
     *activation("Swish", "swish", COMPILED, fields="beta: -2.5"),
@@ -189,7 +189,7 @@ ROWS = [
         shapes=[((1, 32, 9, 18),), ((20, 32, 5, 7),)])),
     Row("convolution whose window sticks out by less than a stride", ops.Conv,
         layers("Convolution", "num_output: 2 kernel_size: 4 stride: 2", shapes=[((2, 3, 3, 3),)]),
-        HOST, may=("onednn",)),
+        HOST, may=("cpu",)),
     Row("convolution by filters as wide as an image of one channel", ops.Conv, layers("Convolution",
         "num_output: 4 kernel_h: 3 kernel_w: 16 stride_h: 2 stride_w: 1 pad_h: 1 pad_w: 0",
         "num_output: 20 kernel_h: 2 kernel_w: 16 stride: 1 bias_term: false",
@@ -207,9 +207,9 @@ ROWS = [
     Row("convolution", ops.Conv, layers("Convolution",
         "num_output: 4 kernel_size: 1", shapes=[((2, 4, 5, 5),)]), (), in_place=True,
         gradient=False),
-    Row("deconvolution", ops.Deconv, convolutions("Deconvolution"), HOST, may=("onednn",)),
+    Row("deconvolution", ops.Deconv, convolutions("Deconvolution"), HOST, may=("cpu",)),
     Row("deconvolution over 1 or 3 axes", ops.Deconv, convolutions("Deconvolution", axes=(1, 3)),
-        HOST, may=("onednn",)),
+        HOST, may=("cpu",)),
     Row("deconvolution that doubles", ops.Deconv, layers("Deconvolution",
         "num_output: 4 kernel_size: 4 stride: 2 pad: 1",
         "num_output: 16 kernel_size: 2 stride: 2 bias_term: false", shapes=[((2, 16, 4, 5),)])),
@@ -221,18 +221,18 @@ ROWS = [
         shapes=[((2, 16, 4, 5),), ((1, 5, 3, 4),)]), gradient=False),
     Row("depthwise deconvolution", ops.Deconv, layers("Deconvolution",
         "num_output: 6 group: 6 kernel_size: 3 pad: 1 stride: 2",
-        shapes=[((1, 6, 9, 8),), ((20, 6, 9, 8),)]), HOST, may=("onednn",)),
+        shapes=[((1, 6, 9, 8),), ((20, 6, 9, 8),)]), HOST, may=("cpu",)),
     Row("deconvolution of several bottoms", ops.Deconv, layers("Deconvolution",
         "num_output: 4 kernel_size: 3 pad: 1", shapes=[((2, 3, 5, 6),) * 3], tops=3), HOST),
     Row("deconvolution of no image", ops.Deconv, convolutions("Deconvolution", batches=(0,)),
         CUDA),
 
-    Row("MAX pooling", ops.Pool, poolings(methods=("MAX",)), HOST, may=("onednn",)),
-    Row("AVE pooling", ops.Pool, poolings(methods=("AVE",)), CUDA, may=("onednn",)),
+    Row("MAX pooling", ops.Pool, poolings(methods=("MAX",)), HOST, may=("cpu",)),
+    Row("AVE pooling", ops.Pool, poolings(methods=("AVE",)), CUDA, may=("cpu",)),
     Row("MAX pooling over 1 or 3 axes", ops.Pool, poolings(axes=(1, 3), methods=("MAX",)), HOST,
-        may=("onednn",)),
+        may=("cpu",)),
     Row("AVE pooling over 1 or 3 axes", ops.Pool, poolings(axes=(1, 3), methods=("AVE",)), CUDA,
-        may=("onednn",)),
+        may=("cpu",)),
     Row("pooling with a mask", ops.Pool, poolings(methods=("MAX",), tops=(2,)), HOST),
     Row("MAX pooling of common windows", ops.Pool, layers("Pooling",
         "kernel_size: 2 stride: 2", "kernel_size: 3 stride: 2", "global_pooling: true",
@@ -240,7 +240,7 @@ ROWS = [
     Row("AVE pooling of common windows", ops.Pool, layers("Pooling",
         *(f"pool: AVE {window}" for window in
           ("kernel_size: 2 stride: 2", "kernel_size: 3 stride: 2", "global_pooling: true")),
-        shapes=[((2, 16, 8, 8),), ((2, 3, 7, 6),), ((3, 2, 4, 4, 4),)]), ("onednn", "cupy")),
+        shapes=[((2, 16, 8, 8),), ((2, 3, 7, 6),), ((3, 2, 4, 4, 4),)]), ("cpu", "cupy")),
     Row("stochastic pooling", ops.Pool, layers("Pooling",
         "pool: STOCHASTIC kernel_size: 2", shapes=[((1, 2, 4, 5),)], values=("positive",)), ()),
     Row("pooling over windows outside the image", ops.Pool, layers("Pooling",
@@ -249,7 +249,7 @@ ROWS = [
         "kernel_size: 1 stride: 3", shapes=[((2, 3, 5, 5),)], tops=2), HOST),
     Row("pooling whose empty windows make up for left-out rows", ops.Pool, layers("Pooling",
         "kernel_h: 1 kernel_w: 2 stride_h: 2 stride_w: 1 pad_h: 0 pad_w: 0",
-        shapes=[((2, 3, 2, 2),)]), HOST, may=("onednn",)),
+        shapes=[((2, 3, 2, 2),)]), HOST, may=("cpu",)),
 
     Row("inner product", ops.InnerProduct, inner_products()),
     Row("inner product, transposed", ops.InnerProduct, inner_products(transpose=True), HOST),
@@ -264,32 +264,32 @@ ROWS = [
         "num_output: 5", shapes=[((0, 3),)]), HOST),
 
     Row("LRN of many channels", ops.LRN, lrns("ACROSS_CHANNELS", [16, 32]), HOST,
-        may=("onednn",), rtol=5e-5),
+        may=("cpu",), rtol=5e-5),
     Row("LRN of AlexNet", ops.LRN, layers("LRN",
         "local_size: 5 alpha: 0.7 beta: 0.75", shapes=[((2, 16, 5, 4),)]), rtol=5e-5),
-    Row("LRN", ops.LRN, lrns("ACROSS_CHANNELS", [1, 2, 3, 6]), HOST, may=("onednn",),
+    Row("LRN", ops.LRN, lrns("ACROSS_CHANNELS", [1, 2, 3, 6]), HOST, may=("cpu",),
         rtol=5e-5),
     Row("LRN within channels", ops.LRN, lrns("WITHIN_CHANNEL", [1, 3]), HOST, rtol=5e-5),
     Row("LRN within many channels", ops.LRN, layers("LRN",
         "norm_region: WITHIN_CHANNEL local_size: 3 alpha: 0.7 beta: 0.75",
         "norm_region: WITHIN_CHANNEL local_size: 5 alpha: 0.7 beta: 0.75",
-        shapes=[((2, 16, 5, 4),), ((1, 32, 7, 1),)]), ("numpy", "onednn", "cupy"), rtol=5e-5),
+        shapes=[((2, 16, 5, 4),), ((1, 32, 7, 1),)]), ("numpy", "cpu", "cupy"), rtol=5e-5),
 
     *apart_and_in_place("lengths of pixels", ops.L2Normalize, layers("Normalize",
         "across_spatial: false", "across_spatial: false channel_shared: false eps: 0.1",
         shapes=[((2, 3, 4, 5),), ((1, 16, 7, 1),), ((3, 20, 1, 1),), ((2, 32, 5, 9),)],
-        params="positive"), (), (), may=("onednn",)),
+        params="positive"), (), (), may=("cpu",)),
     *apart_and_in_place("lengths of pixels forward", ops.L2Normalize, layers("Normalize",
         "across_spatial: false", "across_spatial: false channel_shared: false eps: 0.1",
         shapes=[((2, 3, 4, 5),), ((1, 16, 7, 1),), ((3, 20, 1, 1),), ((2, 32, 5, 9),)],
-        params="positive"), ("onednn",), ("onednn",), gradient=False),
+        params="positive"), ("cpu",), ("cpu",), gradient=False),
     *apart_and_in_place("lengths of items", ops.L2Normalize, layers("Normalize",
         "", "channel_shared: false", shapes=IMAGES), (), ()),
     Row("softmax of many rows", ops.Softmax, layers("Softmax", "axis: 1",
         shapes=[((40, 2),), ((33, 21),), ((20, 7, 1, 1),), ((2, 5, 6, 7),)]), COMPILED),
     Row("prior boxes", ops.Constant, layers("PriorBox",
         "min_size: 4 max_size: 9 aspect_ratio: 2 flip: true variance: 0.1",
-        "min_size: 3 clip: true", shapes=[((2, 3, 4, 5), (2, 3, 16, 20))]), ("onednn",)),
+        "min_size: 3 clip: true", shapes=[((2, 3, 4, 5), (2, 3, 16, 20))]), ("cpu",)),
     *apart_and_in_place("softmax", ops.Softmax, layers("Softmax",
         "axis: 0", "axis: 1", "axis: -1",
         shapes=[((4, 7),), ((2, 5, 3),), ((2, 16, 5),), ((3, 1000),)]),
@@ -330,27 +330,27 @@ ROWS = [
         "num_axes: 0", "axis: 2 num_axes: -1", shapes=[((2, 3, 4, 2),)]), HOST, HOST),
     *apart_and_in_place("scale by a second bottom", ops.Scale, layers("Scale",
         "axis: 0 bias_term: true", "axis: 0", shapes=[((3, 4, 5), (3, 4))]),
-        ("numpy",), ("numpy",), may=("onednn",)),
+        ("numpy",), ("numpy",), may=("cpu",)),
     *apart_and_in_place("scale of channels by a second bottom", ops.Scale, layers("Scale",
         shapes=[((3, 4, 5), (4,))]), ("numpy",), ("numpy",)),
 
     *apart_and_in_place("scale of each image's channels by a second bottom", ops.Scale,
         layers("Scale", "axis: 0", shapes=[((3, 4, 5), (3, 4)), ((2, 16, 3, 4), (2, 16))]),
-        ("numpy", "onednn"), ("numpy", "onednn"), gradient=False),
+        ("numpy", "cpu"), ("numpy", "cpu"), gradient=False),
     Row("gates", ops.Axpy, layers("Axpy",
         shapes=[((3, 4), (3, 4, 5), (3, 4, 5)), ((2, 16, 1, 1), *[(2, 16, 3, 4)] * 2)]),
-        ("onednn",), gradient=False),
+        ("cpu",), gradient=False),
     Row("gates, trained", ops.Axpy, layers("Axpy",
         shapes=[((2, 16, 1, 1), *[(2, 16, 3, 4)] * 2), ((3, 32), *[(3, 32, 5, 5)] * 2)]),
-        ("onednn",), frozen=False),
+        ("cpu",), frozen=False),
     Row("gates, trained in part", ops.Axpy, layers("Axpy",
-        shapes=[((2, 16, 1, 1), *[(2, 16, 3, 4)] * 2)]), (), may=("onednn",)),
+        shapes=[((2, 16, 1, 1), *[(2, 16, 3, 4)] * 2)]), (), may=("cpu",)),
     Row("gates without another, trained", ops.Scale, layers("Scale", "axis: 0",
         shapes=[((2, 16, 3, 4), (2, 16)), ((3, 32, 5, 5), (3, 32))]),
-        ("numpy", "onednn"), frozen=False),
+        ("numpy", "cpu"), frozen=False),
 
-    *apart_and_in_place("PReLU", ops.PReLU, layers("PReLU", shapes=IMAGES), ("onednn",),
-        ("onednn",)),
+    *apart_and_in_place("PReLU", ops.PReLU, layers("PReLU", shapes=IMAGES), ("cpu",),
+        ("cpu",)),
     *apart_and_in_place("PReLU of one slope", ops.PReLU, layers("PReLU", "channel_shared: true",
         shapes=IMAGES), (), ()),
     *apart_and_in_place("sum", ops.Eltwise, layers("Eltwise",
@@ -360,38 +360,38 @@ ROWS = [
         "", "coeff: 1 coeff: -2 coeff: 0.5", shapes=[((3, 4),) * 3]), EVERY, HOST),
     *apart_and_in_place("product and maximum", ops.Eltwise, layers("Eltwise",
         "operation: PROD", "operation: MAX", shapes=[((2, 3),) * 2, ((2, 20, 3, 5),) * 2]),
-        ("onednn",), ("onednn",)),
+        ("cpu",), ("cpu",)),
     *apart_and_in_place("product by quotients", ops.Eltwise, layers("Eltwise",
         "operation: PROD stable_prod_grad: false", shapes=[((2, 3),) * 2]), (), (),
-        may=("onednn",)),
+        may=("cpu",)),
     *apart_and_in_place("product and maximum of three", ops.Eltwise, layers("Eltwise",
         "operation: PROD", "operation: MAX", shapes=[((2, 3),) * 3]), (), ()),
     *apart_and_in_place("MVN", ops.MVN, layers("MVN",
         shapes=[((2, 16, 4, 5),), ((3, 96, 13, 12),), ((2, 3, 4, 5),), ((2, 20, 3, 1),)]),
-        ("onednn",), ("onednn",)),
+        ("cpu",), ("cpu",)),
     *apart_and_in_place("MVN of all channels, or of means alone", ops.MVN, layers("MVN",
         "across_channels: true", "normalize_variance: false", shapes=[((2, 16, 4, 5),)]), (), ()),
     Row("crop", ops.Crop, layers("Crop",
         "offset: 1", "axis: 1 offset: 1 offset: 0 offset: 2",
-        shapes=[((2, 5, 4, 6), (2, 3, 2, 4)), ((2, 17, 4, 6), (2, 16, 2, 4))]), ("onednn",)),
+        shapes=[((2, 5, 4, 6), (2, 3, 2, 4)), ((2, 17, 4, 6), (2, 16, 2, 4))]), ("cpu",)),
     Row("interpolation", ops.Interpolation, layers("Interp", *SIZES,
         shapes=[((2, 5, 4, 6),), ((1, 17, 3, 3),), ((3, 1, 5, 4),), ((1, 32, 9, 7),)]),
-        ("onednn",)),
+        ("cpu",)),
     Row("regions", ops.ROIPool, layers("ROIPooling", *BINS, shapes=MAPS,
-        values=("normal", "regions")), (), may=("onednn",)),
+        values=("normal", "regions")), (), may=("cpu",)),
     Row("regions without a gradient", ops.ROIPool, layers("ROIPooling", *BINS, shapes=MAPS,
-        values=("normal", "regions")), ("onednn",), gradient=False),
+        values=("normal", "regions")), ("cpu",), gradient=False),
     Row("means of regions", ops.PSROIPool, layers("PSROIPooling", GROUPS, shapes=SCORES,
-        values=("normal", "regions")), (), may=("onednn",)),
+        values=("normal", "regions")), (), may=("cpu",)),
     Row("means of regions without a gradient", ops.PSROIPool, layers("PSROIPooling", GROUPS,
-        shapes=SCORES, values=("normal", "regions")), ("onednn",), gradient=False),
+        shapes=SCORES, values=("normal", "regions")), ("cpu",), gradient=False),
     Row("pyramid", ops.SpatialPyramidPool, layers("SPP", *PYRAMIDS,
-        shapes=[((2, 16, 7, 9),), ((3, 5, 4, 4),)]), (), may=("onednn",)),
+        shapes=[((2, 16, 7, 9),), ((3, 5, 4, 4),)]), (), may=("cpu",)),
     Row("pyramid without a gradient", ops.SpatialPyramidPool, layers("SPP", *PYRAMIDS,
-        shapes=[((2, 16, 7, 9),), ((3, 5, 4, 4),), ((1, 40, 13, 13),)]), ("onednn",),
+        shapes=[((2, 16, 7, 9),), ((3, 5, 4, 4),), ((1, 40, 13, 13),)]), ("cpu",),
         gradient=False),
     Row("slice", ops.Slice, layers("Slice", "axis: 1", "axis: 2", "axis: 1 slice_point: 1",
-        shapes=[((2, 4, 6),), ((3, 32, 4, 5),)], tops=2), ("onednn",)),
+        shapes=[((2, 4, 6),), ((3, 32, 4, 5),)], tops=2), ("cpu",)),
     Row("slice into one", ops.Slice, layers("Slice", shapes=[((2, 3),)]), (), frozen=False),
     Row("concat", ops.Concat, layers("Concat", "axis: 1", shapes=BRANCHES)),
     Row("concat along the first axis", ops.Concat, layers("Concat", "axis: 0",
@@ -403,19 +403,19 @@ ROWS = [
     Row("concat of one", ops.Concat, layers("Concat", shapes=[((2, 3),)]), (), frozen=False),
     Row("permute", ops.Permute, layers("Permute",
         "order: 0 order: 2 order: 3 order: 1", "order: 0 order: 3 order: 1 order: 2", "order: 3",
-        "order: 0", shapes=[((2, 3, 5, 4),), ((1, 24, 3, 1),), ((2, 16, 1, 1),)]), ("onednn",)),
+        "order: 0", shapes=[((2, 3, 5, 4),), ((1, 24, 3, 1),), ((2, 16, 1, 1),)]), ("cpu",)),
     Row("permute of nothing", ops.Permute, layers("Permute", "order: 1 order: 0",
         shapes=[((0, 3),)]), ()),
     *apart_and_in_place("shuffle", ops.Shuffle, layers("ShuffleChannel",
         "group: 2", "group: 3", "group: 6", "group: 1",
-        shapes=[((2, 6, 5, 4),), ((1, 48, 3, 1),), ((3, 12),)]), ("onednn",), ()),
+        shapes=[((2, 6, 5, 4),), ((1, 48, 3, 1),), ((3, 12),)]), ("cpu",), ()),
     *(Row(f"split for {readers}", ops.Split, layers("Split", shapes=FLAT, tops=readers))
       for readers in (2, 3, 5)),
     # 1 - tanh^2 is a difference of nearly equal numbers where tanh is near 1
-    *(Row(kind, ops.Recurrent, recurrent(kind), ("onednn",), frozen=False, rtol=5e-5)
+    *(Row(kind, ops.Recurrent, recurrent(kind), ("cpu",), frozen=False, rtol=5e-5)
       for kind in ("LSTM", "RNN")),
     *(Row(f"{kind} of which some is learned", ops.Recurrent, recurrent(kind), (),
-          may=("onednn",), rtol=5e-5) for kind in ("LSTM", "RNN")),
+          may=("cpu",), rtol=5e-5) for kind in ("LSTM", "RNN")),
 ]  # fmt: skip
 """What is run. Where ``runs`` is not given, every backend has a Step."""
 
@@ -482,7 +482,7 @@ def expect_row(row, place, device, case, way):
     one = expect_portable(case, way, device, RTOL_OF.get(place, row.rtol) if single else None)
 
     assert operation(one.layer.op) == (row.op, row.function)
-    runs, may = ({b for b in which if single or b != "onednn"} for which in (row.runs, row.may))
+    runs, may = ({b for b in which if single or b != "cpu"} for which in (row.runs, row.may))
     expect_step(one.entry, CHAINS[place], runs, may)
 
 
@@ -498,7 +498,7 @@ def operation(op):
     ("package", "lowerings", "functions"),
     [
         ("numpy", NUMPY, NUMPY_FUNCTIONS),
-        ("onednn", ONEDNN, ONEDNN_FUNCTIONS),
+        ("cpu", CPU, CPU_FUNCTIONS),
         ("cupy", CUPY, CUPY_FUNCTIONS),
     ],
 )

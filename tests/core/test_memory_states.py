@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from demitasse import Blob
-from demitasse.backends.onednn import slow_reason
-from demitasse.backends.onednn.layout import channel_blocks
+from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.layout import channel_blocks
 from demitasse.core.device import Device
 from demitasse.memory import Head
 from demitasse.memory.sides import DeviceSide

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from demitasse import Net, Solver
-from demitasse.backends.onednn import slow_reason
-from demitasse.backends.onednn.layout import channel_blocks
+from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.layout import channel_blocks
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import Head, SyncedMemory

@@ -16,7 +16,7 @@ from goldens import golden_layers
 from layer_examples import EXAMPLES
 
 from demitasse import Net
-from demitasse.backends.onednn import slow_reason
+from demitasse.backends.cpu import slow_reason
 from demitasse.core.device import Device
 from demitasse.errors import DeviceError
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
@@ -91,7 +91,7 @@ def need_library(backend: str) -> None:
 
 def kernels_width() -> int:
     """Return the floats of the vectors of kernels that are made at run time; 0 without them."""
-    from demitasse.backends.onednn.engine import engine
+    from demitasse.backends.cpu.engine import engine
 
     return engine().tuning.as_set(threads=1).width
 

@@ -5,8 +5,8 @@ import pytest
 from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.backends.onednn import slow_reason
-from demitasse.backends.onednn.layout import innermost
+from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.layout import innermost
 from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory.arena import Slot

@@ -8,9 +8,9 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.arrays import ChannelSlice, address
-from demitasse.backends.onednn import slow_reason
-from demitasse.backends.onednn.engine import engine
-from demitasse.backends.onednn.layout import channel_blocks, part
+from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.engine import engine
+from demitasse.backends.cpu.layout import channel_blocks, part
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text

@@ -5,9 +5,9 @@ import pytest
 from expect_error import expect_error
 
 from demitasse import Net
+from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.backend import CpuBackend
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.onednn import slow_reason
-from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import Stopwatch
@@ -59,13 +59,13 @@ def made():
 @pytest.fixture
 def settled(monkeypatch):
     """How many calls were put off each time before they were made."""
-    counts, settle = [], OnednnBackend.flush
+    counts, settle = [], CpuBackend.flush
 
     def counted(self):
         counts.append(len(command_queue._own.calls or ()))
         settle(self)
 
-    monkeypatch.setattr(OnednnBackend, "flush", counted)
+    monkeypatch.setattr(CpuBackend, "flush", counted)
     return counts
 
 
@@ -78,7 +78,7 @@ def test_a_pass_gives_the_bits_of_one_that_computes_at_once(made, monkeypatch):
     names = [name for name in waits.blobs if name != "x"]
 
     waits.forward()
-    monkeypatch.setattr(OnednnBackend, "begin_batch", lambda self: None)
+    monkeypatch.setattr(CpuBackend, "begin_batch", lambda self: None)
     hurries.forward()
 
     for one, other in zip(values(waits, names), values(hurries, names), strict=True):

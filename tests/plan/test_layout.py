@@ -5,8 +5,8 @@ import pytest
 from lowered import conv, layer, net
 
 from demitasse import Net
-from demitasse.backends.onednn import slow_reason
-from demitasse.backends.onednn.engine import engine
+from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.engine import engine
 from demitasse.backends.step import LayoutUse
 from demitasse.blob import Blob
 from demitasse.core.device import Device

@@ -102,7 +102,7 @@ def trained(net, fields="", between=None, **options):
     rng, losses = np.random.default_rng(5), []
     with Solver(param, device="cpu", seed=2, **options) as solver:
         if solver.net.device.backend.recorder is None:
-            pytest.skip("oneDNN is not here")
+            pytest.skip("there are no kernels")
         for turn in range(10):
             solver.net.blobs["data"].data = rng.normal(size=(6, 1, 16, 16))
             solver.net.blobs["label"].data = rng.integers(0, 10, 6)

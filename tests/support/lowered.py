@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.onednn import layout as layouts
-from demitasse.backends.onednn import slow_reason
-from demitasse.backends.onednn.engine import engine
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.engine import engine
 from demitasse.io.proto import NetParameter, parse_text
 
 SEED = 5
@@ -43,8 +43,8 @@ def our_kernels(width, layout):
         layout: Of images, one of ``LAYOUTS``. Blocks are of ``width`` channels; where those do not
             divide, the channels are last.
     """
-    from demitasse.backends.onednn.jit_adapters.convolutions import IgemmKernels
-    from demitasse.backends.onednn.steps.convolution import WindowStep
+    from demitasse.backends.cpu.jit_adapters.convolutions import IgemmKernels
+    from demitasse.backends.cpu.steps.convolution import WindowStep
 
     prepare, images = WindowStep.__init__, IgemmKernels._images
 
@@ -130,7 +130,7 @@ def expect_same(text, optimize=(), phase="TRAIN", rtol=2e-5):
         assert np.abs(got[key] - value)[known].max(initial=0) <= rtol * scale, key
     steps = dict(zip(planned.layer_names, planned.plan.steps(), strict=True))
     for name in optimize:
-        assert "onednn" in type(steps[name]).__module__, f"{name} is not lowered"
+        assert "cpu" in type(steps[name]).__module__, f"{name} is not lowered"
     return planned
 
 

@@ -22,14 +22,14 @@ from typing import Any
 import pytest
 
 from demitasse.backends import ops
+from demitasse.backends.cpu.lowerings import LOWERINGS as CPU
 from demitasse.backends.cupy.lowerings import LOWERINGS as CUPY
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
-from demitasse.backends.onednn.lowerings import LOWERINGS as ONEDNN
 from demitasse.backends.step import AnyStep, Declined, Lowering, Operands
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "tests/backends/test_steps_equal_portable.py"
-PLACES = {"numpy": NUMPY, "cpu": ONEDNN, "host": CUPY}
+PLACES = {"numpy": NUMPY, "cpu": CPU, "host": CUPY}
 """Where the rows run, and what is broken there."""
 
 OPTIONS = ("-q", "-n0", "-p", "no:cacheprovider")
@@ -104,11 +104,11 @@ class Mutant:
 
 
 def mutants(places: list[str]) -> Iterator[Mutant]:
+    from demitasse.backends.cpu.steps.elementwise import FUNCTIONS as OF_CPU
     from demitasse.backends.cupy.steps.elementwise import FUNCTIONS as OF_CUPY
     from demitasse.backends.numpy.steps.elementwise import FUNCTIONS as OF_NUMPY
-    from demitasse.backends.onednn.steps.elementwise import FUNCTIONS as OF_ONEDNN
 
-    functions = {"numpy": OF_NUMPY, "cpu": OF_ONEDNN, "host": OF_CUPY}
+    functions = {"numpy": OF_NUMPY, "cpu": OF_CPU, "host": OF_CUPY}
     for place in places:
         for op in PLACES[place]:
             names = sorted(functions[place]) if op is ops.Activation else [""]

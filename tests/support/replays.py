@@ -2,7 +2,7 @@
 
 import pytest
 
-from demitasse.backends.onednn import slow_reason
+from demitasse.backends.cpu import slow_reason
 from demitasse.backends.recording import Recording
 from demitasse.plan.replay import Recorded, Replay
 

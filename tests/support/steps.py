@@ -168,7 +168,7 @@ def expect_portable(
 
 
 def home(step: AnyStep | None) -> str:
-    """Return the package of the backend that a Step is from: "onednn"; "" for portable code."""
+    """Return the package of the backend that a Step is from: "cpu"; "" for portable code."""
     if step is None:
         return ""
     return type(step).__module__.removeprefix("demitasse.backends.").partition(".")[0]

@@ -224,7 +224,7 @@ def memory() -> dict[str, dict[str, Any]]:
 def problems(found: dict[str, Any]) -> list[str]:
     """Return the problems, with their remedies."""
     from demitasse.backends import clashes
-    from demitasse.backends.onednn import slow_reason
+    from demitasse.backends.cpu import slow_reason
     from demitasse.core.device import Device
     from demitasse.errors import DeviceError
 

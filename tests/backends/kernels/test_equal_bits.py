@@ -19,6 +19,7 @@ from tilings import tiling
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.cpu.updates import _parameter
 from demitasse.backends.kernels import elementwise
 from demitasse.backends.kernels.channel_affine import ChannelFactors, GateGradient, Gates
 from demitasse.backends.kernels.col2im import Col2Im
@@ -56,7 +57,6 @@ from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
-from demitasse.backends.onednn.updates import _parameter
 from demitasse.backends.updates import Piece, Update
 
 C, M, SIZE = 32, 48, (9, 30)

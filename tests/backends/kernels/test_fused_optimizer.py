@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from stages import WIDTH
 
+from demitasse.backends.cpu import updates
 from demitasse.backends.kernels.fused_optimizer import ALONE, RULES, FusedOptimizer, Parameter
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy import updates as numpy_updates
-from demitasse.backends.onednn import updates
 from demitasse.backends.updates import Piece, Update
 
 SIZES = (1, 7, 16, 37, 200)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from stages import WIDTH, normal
 
+from demitasse.backends.cpu.copies import copy_pieces
+from demitasse.backends.cpu.layout import Arrangement
 from demitasse.backends.kernels.strided_copy import MOST_LOOPS, StridedCopy, join_loops
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.onednn.copies import copy_pieces
-from demitasse.backends.onednn.layout import Arrangement
 from demitasse.backends.step import Declined
 
 

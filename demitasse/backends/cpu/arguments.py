@@ -1,0 +1,283 @@
+"""Arguments of kernels, in the layout that each needs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from enum import IntEnum, auto
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.layout import Layout, plain
+from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.step import Layouts, LayoutUse, Memory, Operand
+from demitasse.errors import DeviceError, ErrorCode
+
+NEVER = (-1, -1)
+
+
+class CachedReorder:
+    """A memory's contents in another form, converted again after a change.
+
+    While every read follows a change, as for parameters in training, the copy is in shared scratch
+    memory. After two reads without a change in between, the copy gets its own memory.
+
+    Args:
+        role: Argument of the copy. Copies of one role overwrite each other.
+        kept: True to use its own memory from the first read.
+    """
+
+    __slots__ = ("_kept", "_make", "_own", "_role", "_size", "_version")
+
+    def __init__(
+        self,
+        role: int,
+        size: int,
+        make: Callable[[Memory, np.ndarray], None],
+        *,
+        kept: bool = False,
+    ) -> None:
+        self._role, self._size, self._make, self._kept = role, size, make, kept
+        self._own: np.ndarray | None = None
+        self._version = NEVER
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its own memory."""
+        return 0 if self._own is None else self._own.nbytes
+
+    def of(self, memory: Memory, engine: Engine) -> np.ndarray:
+        """Return the present copy, valid until the next copy of this role. Shape: (size,)."""
+        version = memory.serial, memory.version
+        if self._own is None:
+            if version != self._version and not self._kept:
+                lent = engine.scratch_for(self._role, self._size)
+                with command_queue.immediate():  # queued calls may still read the scratch memory
+                    self._make(memory, lent)
+                self._version = version
+                return lent
+            self._version = NEVER  # of memory of its own
+            self._own = aligned(self._size)
+        if version != self._version:
+            self._version = NEVER  # should this be cut short
+            with command_queue.immediate():  # complete before the version is stored
+                self._make(memory, self._own)
+            self._version = version
+        return self._own
+
+
+class Arg(IntEnum):
+    """Roles of arguments; copies of one role share scratch memory."""
+
+    SRC = auto()
+    SECOND_SRC = auto()
+    DST = auto()
+    WEIGHTS = auto()
+    BIAS = auto()
+    SCALE = auto()
+    SHIFT = auto()
+    ADDED = auto()
+    SLOPE = auto()
+    DIFF_SRC = auto()
+    DIFF_DST = auto()
+    DIFF_WEIGHTS = auto()
+    DIFF_BIAS = auto()
+    DIFF_SCALE = auto()
+    DIFF_SHIFT = auto()
+    MULTIPLE_SRC = 1024
+
+
+class Argument(ABC):
+    """An argument of a kernel.
+
+    Attributes:
+        engine: Set by the call.
+    """
+
+    __slots__ = ("engine", "layout", "plain", "role")
+
+    engine: Engine
+
+    def __init__(self, role: int, layout: Layout) -> None:
+        self.role, self.layout, self.plain = role, layout, layout.plain
+
+    @abstractmethod
+    def array(self) -> np.ndarray:
+        """Return the memory in the kernel's layout. Shape: (layout.size,)."""
+
+    def done(self) -> None:  # noqa: B027 - most have nothing to clean up
+        """Clean up, after the kernel ran."""
+
+    @property
+    def copied(self) -> int:
+        """Bytes of a copy in another layout that it keeps."""
+        return 0
+
+    @property
+    def layout_use(self) -> LayoutUse | None:
+        """The layout in which it uses a blob, for Steps that are prepared later."""
+        return None
+
+
+class BufferArg(Argument):
+    """An argument that is a buffer of the Step, or a part of a buffer.
+
+    Attributes:
+        buffer: Contiguous array of the next run.
+    """
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, role: int, layout: Layout, buffer: np.ndarray | None = None) -> None:
+        super().__init__(role, layout)
+        self.buffer = buffer
+
+    def array(self) -> np.ndarray:
+        if self.buffer is None:
+            message = "a product was run before its buffers were named"
+            raise DeviceError(message, code=ErrorCode.BAD_STATE)
+        return self.buffer
+
+
+def scratch_argument(engine: Engine, role: int, layout: Layout) -> BufferArg:
+    """Return an argument in shared memory, for a gradient that is not wanted."""
+    return BufferArg(role, layout, engine.scratch_for(role, layout.size))
+
+
+class BlobArg(Argument):
+    """An argument that is a blob's data or gradient.
+
+    Args:
+        blob: The blob. Its memory is read in each pass, because layers may share another memory in
+            their forward pass.
+    """
+
+    __slots__ = ("blob", "diff")
+
+    def __init__(self, role: int, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
+        super().__init__(role, layout)
+        self.blob, self.diff = blob, diff
+
+    @property
+    def memory(self) -> Memory:
+        """The memory."""
+        return self.blob.diff_memory if self.diff else self.blob.data_memory
+
+
+class InputArg(BlobArg):
+    """An argument that is read."""
+
+    __slots__ = ("_copy",)
+
+    def __init__(self, role: int, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
+        super().__init__(role, blob, layout, diff=diff)
+        self._copy = CachedReorder(role, layout.size, self._convert)
+
+    @property
+    def layout_use(self) -> LayoutUse | None:
+        return None if self.diff else LayoutUse("preferred", self.blob, self.layout)
+
+    def array(self) -> np.ndarray:
+        memory = self.blob.diff_memory if self.diff else self.blob.data_memory
+        if self.plain:
+            return memory.cpu_data()
+        side: np.ndarray | None = memory.private_data(self.layout)
+        return self._converted() if side is None else side
+
+    def _converted(self) -> np.ndarray:
+        """Return a copy in this layout of contents in another layout."""
+        return self._copy.of(self.memory, self.engine)
+
+    def _convert(self, memory: Memory, target: np.ndarray) -> None:
+        memory.convert(self.layout, target)
+
+    @property
+    def copied(self) -> int:
+        return self._copy.nbytes
+
+
+class ParamArg(InputArg):
+    """A parameter that is read, stored in this layout alone if possible."""
+
+    __slots__ = ()
+
+    def array(self) -> np.ndarray:
+        if self.plain:
+            return self.blob.data_memory.cpu_data()
+        side: np.ndarray | None = self.blob.data_memory.private_data(self.layout, alone=True)
+        return self._converted() if side is None else side
+
+
+class OutputArg(BlobArg):
+    """An argument that is overwritten."""
+
+    __slots__ = ()
+
+    @property
+    def layout_use(self) -> LayoutUse | None:
+        if len(self.layout.shape) == 1:  # fits any shape in C order
+            return None
+        return LayoutUse("written", self.blob, self.layout, self.diff)
+
+    def array(self) -> np.ndarray:
+        memory = self.blob.diff_memory if self.diff else self.blob.data_memory
+        if self.plain:
+            return memory.mutable_cpu_data(discard=True)
+        side: np.ndarray = memory.mutable_private_data(self.layout)
+        return side
+
+
+class GradArg(BlobArg):
+    """A parameter's gradient: overwritten where it was cleared, added to otherwise."""
+
+    __slots__ = ("_part",)
+
+    def __init__(self, role: int, blob: Operand, layout: Layout) -> None:
+        super().__init__(role, blob, layout, diff=True)
+        self._part: np.ndarray | None = None
+
+    def array(self) -> np.ndarray:
+        memory = self.memory
+        self._part = (
+            None if memory.cleared else self.engine.scratch_for(self.role, self.layout.size)
+        )
+        if self._part is not None:
+            return self._part
+        if self.plain:
+            return memory.mutable_cpu_data(discard=True)
+        side: np.ndarray = memory.mutable_private_data(self.layout)
+        return side
+
+    def done(self) -> None:
+        if self._part is None:
+            return
+        command_queue.mark_incomplete()
+        memory, layout = self.memory, self.layout
+        if memory.layout is layout:
+            total = memory.mutable_private_data(layout)
+            total += self._part
+            return
+        part = self._part
+        if not self.plain:
+            part = aligned(int(np.prod(layout.shape)))
+            self.engine.reorder(self._part, layout, part, plain(layout.shape))
+        total = memory.mutable_cpu_data()[: part.shape[0]]
+        total += part
+
+
+def layout_uses(arguments: Iterable[Argument]) -> list[LayoutUse]:
+    """Return the layouts in which arguments use blobs."""
+    return [use for argument in arguments if (use := argument.layout_use) is not None]
+
+
+def written_layout(
+    engine: Engine, layouts: Layouts, memory: Memory, shape: tuple[int, ...]
+) -> Layout:
+    """Return the layout in which a Step writes a memory; C order if unknown.
+
+    Raises:
+        Declined: The shape has too many axes.
+    """
+    found: Any = layouts.written(memory, shape)
+    return plain(shape) if found is None else found

@@ -1,0 +1,145 @@
+"""Engine of the Steps: tuning of the kernels, copies between layouts, shared memory."""
+
+import math
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned, give_back
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.copies import LayoutCopy
+from demitasse.backends.cpu.layout import Layout
+from demitasse.backends.cpu.threads import wanted
+from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language.target import vector_width
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.numpy.step import Engine as HostEngine
+from demitasse.backends.step import Declined
+from demitasse.core.threads import Uninterrupted
+from demitasse.errors import DeviceError, ErrorCode
+
+WIDE = 16
+"""Floats of a vector of AVX-512."""
+
+SLAB = 1 << 20
+"""Elements that are moved to a layout at a time, of an array that is given back."""
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.workspaces: list[np.ndarray] = []
+        self.lent: dict[int, np.ndarray] = {}
+        self.copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
+
+
+class Engine(HostEngine):
+    """Kernels of this processor.
+
+    Attributes:
+        wide: Whether vectors are those of AVX-512.
+        tuning: Of the kernels.
+        grown: Number of reallocations of working memory, in any thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tuning = Tuning(vector_width())
+        self._own = _OfThread()
+        self.grown = 0
+
+    @property
+    def wide(self) -> bool:
+        return self.tuning.width == WIDE
+
+    def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
+        """Copy elements from one layout to another of the same shape; padding becomes 0.
+
+        Queued calls run first; the copy is complete on return.
+
+        Raises:
+            DeviceError: No kernel copies so many axes.
+        """
+        copy = self._known_copy(here, there)
+        with command_queue.immediate():
+            copy(source, target)
+
+    def move(self, source: np.ndarray, target: np.ndarray, there: Layout) -> None:
+        """Copy elements from C order to a layout, and release ``source``.
+
+        Large arrays are copied slab by slab, and the memory of each copied slab is returned to
+        the system. The two arrays are never complete at the same time.
+        """
+        parts = layouts.slabs(there, SLAB)
+        copies = [(part, self._known_copy(layouts.plain(part.shape), part)) for part in parts]
+        read = written = 0
+        # an interrupt would leave half of each array
+        with command_queue.immediate(), Uninterrupted():
+            for part, copy in copies:
+                old = source[read : read + math.prod(part.shape)]
+                copy(_filled(old, part), target[written : written + part.size])
+                if len(parts) > 1:
+                    give_back(old)
+                read, written = read + old.size, written + part.size
+
+    def _known_copy(self, here: Layout, there: Layout) -> LayoutCopy:
+        known = self._own.copies
+        copy = known.get((here, there))
+        if copy is None:
+            copy = known[here, there] = self.copy(here, there)
+        return copy
+
+    def copy(self, here: Layout, there: Layout) -> LayoutCopy:
+        """Return a copy from one layout to another of the same shape.
+
+        Raises:
+            DeviceError: No kernel copies so many axes.
+        """
+        tuning = self.tuning.as_set(wanted())
+        try:
+            return LayoutCopy(here.arrangement, there.arrangement, tuning)
+        except Declined as declined:
+            message = f"{declined}, {here} and {there}"
+            raise DeviceError(message, code=ErrorCode.FAILED) from None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this thread's working memory."""
+        arrays: tuple[Any, ...] = (*self._own.workspaces, *self._own.lent.values())
+        return super().nbytes + sum(int(array.nbytes) for array in arrays)
+
+    def workspaces(self, *sizes: int) -> list[np.ndarray]:
+        """Return arrays of at least these sizes, shared by all Steps of a thread."""
+        own = self._own.workspaces
+        for place, size in enumerate(sizes):
+            if place == len(own):
+                own.append(aligned(size))
+            elif own[place].shape[0] < size:
+                own[place] = aligned(size)
+                self.grown += 1
+        return own[: len(sizes)]
+
+    def scratch_for(self, role: int, size: int) -> np.ndarray:
+        """Return a scratch array for an argument of this role, shared by all Steps of a thread.
+
+        Shape: (size,).
+        """
+        lent = self._own.lent
+        found = lent.get(role)
+        if found is None or found.shape[0] < size:
+            self.grown += found is not None
+            found = lent[role] = aligned(size)
+        return found[:size]
+
+
+def _filled(values: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return values in C order; missing last rows are zeros."""
+    lacking = math.prod(layout.shape) - values.size
+    return np.concatenate([values, np.zeros(lacking, values.dtype)]) if lacking > 0 else values
+
+
+@cache
+def engine() -> Engine:
+    """Return this process's engine."""
+    return Engine()

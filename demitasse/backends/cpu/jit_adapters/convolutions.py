@@ -1,0 +1,551 @@
+"""Kernels of convolutions: their choice, and their calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.arguments import (
+    Arg,
+    GradArg,
+    InputArg,
+    OutputArg,
+    written_layout,
+)
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.jit_adapters.calls import (
+    IMAGE_AXES,
+    ConvCall,
+    ConvKernels,
+    ConvOperands,
+    FilterGradientCall,
+    GradientOperands,
+    KernelCall,
+    PackedConvCall,
+    images_in_vectors,
+    images_of,
+    kernel_tuning,
+    rectifier_of,
+    volumes_of,
+)
+from demitasse.backends.cpu.jit_adapters.winograd import WinogradKernels
+from demitasse.backends.cpu.layout import Layout
+from demitasse.backends.cpu.threads import wanted
+from demitasse.backends.kernels.depthwise import DepthwiseSchedule, plan_depthwise
+from demitasse.backends.kernels.few_inputs import (
+    DirectConvolution,
+    DirectGradient,
+    DirectSchedule,
+    plan_direct,
+)
+from demitasse.backends.kernels.few_outputs import (
+    FewOutputsSchedule,
+    NarrowConvolution,
+    plan_few_outputs,
+)
+from demitasse.backends.kernels.grouped import (
+    GroupedGradient,
+    GroupedSchedule,
+    InputGradient,
+    group_convolution,
+    plan_grouped,
+)
+from demitasse.backends.kernels.igemm import plan_igemm
+from demitasse.backends.kernels.igemm_convolution import (
+    IgemmFilterGradient,
+    igemm_forward,
+    igemm_input_gradient,
+)
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.separable import plan_separable
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.winograd import plan_winograd
+from demitasse.backends.step import Declined, Layouts, LayoutUse, decline_if
+from demitasse.backends.storage import Stored
+
+NARROW = 8
+"""Floats of the narrowest vectors that kernels are made for."""
+
+
+def conv_kernels(
+    engine: Engine,
+    op: ops.Conv,
+    x: ops.Shape,
+    y: ops.Shape,
+    followers: Sequence[ops.Op] = (),
+    *,
+    training: bool,
+    storage: Stored = "float",
+) -> ConvKernels:
+    """Return the kernels that may run a convolution, whatever the layouts.
+
+    Shapes: ``x``, ``y`` (N, C, *spatial).
+    """
+    if op.after:
+        return ConvKernels(engine, x, why=("other pads after the axes than before",))
+    asked = engine.tuning.as_set(wanted(), storage)
+    if op.group == x[1] > 1:
+        return _depthwise_kernels(engine, op, x, y, asked, followers, training=training)
+    tuning = replace(asked, bf16=multiplies_bf16(op, x, y, asked))
+    groups = None
+    if not training:
+        with suppress(Declined):
+            return NarrowKernels(engine, x, plan_few_outputs(op, x, y, tuning))
+    if max(op.kernel, default=1) == 1:
+        return ConvKernels(engine, x)
+    with suppress(Declined):
+        decline_if(tuning.bf16, "products in bfloat16 are faster")
+        parts = plan_grouped(op, x, y, tuning)
+        groups = parts if parts.shared or not training else None
+    if groups is not None and groups.beats_tiles:
+        return GroupedKernels(engine, x, groups)
+    try:
+        tiling = plan_winograd(op, x, y, tuning, training=training)
+        return WinogradKernels(engine, x, tiling, training=training)
+    except Declined as declined:
+        tiled = str(declined)
+    if groups is not None:
+        return GroupedKernels(engine, x, groups)
+    try:
+        return DirectKernels(engine, x, plan_direct(op, x, y, tuning), training=training)
+    except Declined as declined:
+        return ConvKernels(engine, x, why=(tiled, str(declined)))
+
+
+def _depthwise_kernels(
+    engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning,
+    followers: Sequence[ops.Op], *, training: bool,
+) -> ConvKernels:  # fmt: skip
+    """Return the kernels of a convolution of each channel by itself."""
+    narrow = NARROW <= x[1] < tuning.width  # vectors no wider than there are channels
+    fitting = replace(tuning, width=NARROW) if narrow else tuning
+    why = ""
+    if not training:
+        try:
+            strips = plan_depthwise(op, x, y, fitting)
+            return DepthwiseKernels(engine, x, strips, joined=_joins(op, followers, tuning))
+        except Declined as declined:
+            why = str(declined)
+    with suppress(Declined):
+        return GroupedKernels(engine, x, plan_grouped(op, x, y, fitting))
+    return ConvKernels(engine, x, why=(why,))
+
+
+def multiplies_bf16(op: ops.Conv, x: ops.Shape, y: ops.Shape, asked: Tuning) -> bool:
+    """Return whether a convolution multiplies in bfloat16, if the net's values are of it.
+
+    Half of a panel of few filters is padding, and few channels are copied one by one.
+    """
+    c, m = x[1] // op.group, y[1] // op.group
+    return asked.bf16 and c >= asked.width < m and op.group <= MOST_GROUPS
+
+
+MOST_GROUPS = 32
+"""Groups at most of products in bfloat16."""
+
+MOST_PARTS = 2048
+"""Products of a convolution at most: one for each group and phase of the strides."""
+
+
+def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
+    """Return whether a depthwise convolution is fused with a 1x1 convolution that follows."""
+    for follower in followers:
+        if isinstance(follower, ops.Conv):
+            with suppress(Declined):
+                return plan_separable(op, follower, tuning) is not None
+            return False
+        if isinstance(follower, ops.Activation):
+            try:
+                rectifier_of(follower)
+            except Declined:
+                return False
+        elif not isinstance(follower, (ops.BatchNorm, ops.Scale)):
+            return False
+    return False
+
+
+class IgemmKernels(ConvKernels):
+    """Any convolution over one to three axes, with the channels last.
+
+    Images of one channel that are as wide as the filters are taken by their rows: their columns are
+    then channels.
+
+    Raises:
+        Declined: It has more axes.
+    """
+
+    adds = True
+
+    def __init__(
+        self, engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, storage: Stored = "float"
+    ) -> None:
+        super().__init__(engine, x)
+        asked = kernel_tuning(engine, storage=storage)
+        tuning = replace(asked, bf16=multiplies_bf16(op, x, y, asked))
+        self.by_rows = _by_rows(op, x)
+        self._shape = x
+        if self.by_rows:
+            x = x[0], x[3], x[2], 1
+            op = ops.Conv(**{**vars(op), "kernel": (op.kernel[0], 1), "bottom": x})
+        self.op, self.schedule = op, plan_igemm(op, x, y, tuning)
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall:
+        decline_if(pool, "pooling after a convolution whose kernel has none")
+        operands, images = self._images(operands, "source", "target")
+        make = partial(
+            igemm_forward, self.schedule, *images, None, operands.then,
+            adds=operands.other is not None, by_tap=self.by_rows,
+        )  # fmt: skip
+        source = operands.source
+        uses = [LayoutUse("preferred", source.blob, source.layout)]
+        return ConvCall(self.engine, operands, self.schedule.code, make, uses)
+
+    def data(self, operands: ConvOperands) -> ConvCall:
+        parts = self.op.group * math.prod(self.schedule.step)
+        message = f"{parts} products, one for each group and phase; at most {MOST_PARTS}"
+        decline_if(parts > MOST_PARTS, message)
+        operands, images = self._images(operands, "target", "source")
+        make = partial(igemm_input_gradient, self.schedule, *images, by_tap=self.by_rows)
+        return ConvCall(self.engine, operands, self.schedule.code, make)
+
+    def weights(self, operands: GradientOperands) -> FilterGradientCall:
+        operands, images = self._images(operands, "source", "dy")
+        kernel = IgemmFilterGradient(self.schedule, self.op, *images)
+        weight, strides = operands.weight, kernel.strides
+        if self.by_rows:
+            _, by_filter, by_channel, by_row, _ = strides
+            strides = 0, by_filter, 0, by_row, by_channel
+        shape = weight.layout.shape
+        layout = layouts.strided(shape, strides[-len(shape) :])
+        operands = replace(operands, weight=GradArg(weight.role, weight.blob, layout))
+        code, scratch = self.schedule.code, kernel.scratch_size
+        return FilterGradientCall(self.engine, operands, code, kernel, scratch=scratch)
+
+    def _images(self, operands: Any, x: str, y: str) -> tuple[Any, tuple[Images, Images]]:
+        """Return operands in layouts that are read, and the images of input and output."""
+        layout = getattr(operands, x).layout
+        if self.by_rows:
+            n, _, rows, columns = self._shape
+            operands = replace(operands, **{x: self._with(getattr(operands, x), self._shape)})
+            one = Images((n, columns, rows, 1), rows * columns, columns, columns, columns)
+        else:
+            one = volumes_of(layout)
+        return operands, (one, volumes_of(getattr(operands, y).layout))
+
+    def _with(self, argument: Any, shape: ops.Shape) -> Any:
+        """Return an argument for the same blob in C order."""
+        plain = layouts.plain(shape)
+        return type(argument)(argument.role, argument.blob, plain, diff=argument.diff)
+
+
+FEWEST_COLUMNS = 16
+"""Columns from which on images of one channel are taken by their rows."""
+
+
+def _by_rows(op: ops.Conv, x: ops.Shape) -> bool:
+    """Return whether filters are as wide as images of one channel."""
+    if len(op.kernel) != IMAGE_AXES - 2 or x[1] != 1 or x[3] < FEWEST_COLUMNS or op.after:
+        return False
+    return (op.kernel[1], op.pad[1], op.dilation[1]) == (x[3], 0, 1)
+
+
+@dataclass(eq=False)
+class DepthwiseKernels(ConvKernels):
+    """Convolutions of each channel by itself, without gradients.
+
+    Attributes:
+        joined: True if it is fused with the convolution behind it.
+    """
+
+    strips: DepthwiseSchedule
+    joined: bool = field(kw_only=True)
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        strips = self.strips
+        source = self._as_it_comes(operands, strips.width)
+        target = operands.target
+        x, y = (images_in_vectors(argument.layout, strips.width) for argument in (source, target))
+        if x is None or y is None or pool:
+            return None
+
+        uses = []
+        if self.joined and self.x[0] == 1 and (blocks := self._preferred_blocks()):
+            uses.append(LayoutUse("preferred", source.blob, blocks))
+        operands = replace(operands, source=source)
+
+        def make() -> Any:
+            from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+
+            return DepthwiseConvolution(strips, x, y, operands.then)
+
+        return ConvCall(self.engine, operands, strips.code, make, uses)
+
+    def _preferred_blocks(self) -> Layout | None:
+        """Return blocks of a vector of channels if the image is best read in them.
+
+        Rows of a block stay in the first cache, where the same channels of pixels with all theirs
+        would compete for a few lines of it.
+        """
+        with suppress(Declined):
+            blocks = layouts.channel_blocks(self.x, layouts.BLOCK)
+            images = images_of(blocks)
+            if images is not None and self.strips.reads_blocks(images):
+                return blocks
+        return None
+
+
+@dataclass(eq=False)
+class NarrowKernels(ConvKernels):
+    """Convolutions to few channels, without gradients."""
+
+    lines: FewOutputsSchedule
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        lines = self.lines
+        source = self._as_it_comes(operands, lines.width)
+        x = images_in_vectors(source.layout, lines.width)
+        if x is None or pool:
+            return None
+
+        target = OutputArg(Arg.DST, operands.target.blob, layouts.plain(lines.y))
+        operands = replace(operands, source=source, target=target)
+
+        make = partial(NarrowConvolution, lines, x, operands.then)
+        return ConvCall(self.engine, operands, lines.code, make)
+
+
+class DirectKernels(ConvKernels):
+    """Direct convolutions of few input channels, which read images in C order."""
+
+    def __init__(
+        self, engine: Engine, x: ops.Shape, banding: DirectSchedule, *, training: bool
+    ) -> None:
+        super().__init__(engine, x)
+        self.banding, self._training = banding, training
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        width, target = self.banding.width, operands.target
+        here = target.layout
+        last: Any = here
+        if not self._training and here.channel_slice is None:
+            last = next(reversed(operands.layouts.preferred(target.memory)), here)
+        y = images_in_vectors(last, width) if last.shape == here.shape else None
+        if y is None:
+            y = images_in_vectors(here, width)
+        else:
+            target = OutputArg(Arg.DST, target.blob, last)
+        if y is None:
+            return None
+
+        operands = replace(operands, source=self._plain(operands.source), target=target)
+        banding = replace(self.banding, pool=pool)
+        make = partial(DirectConvolution, banding, y, operands.then)
+        return PackedConvCall(self.engine, operands, banding.code, make)
+
+    def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
+        banding = self.banding
+        y = images_in_vectors(operands.dy.layout, banding.width)
+        if y is None:
+            return None
+
+        operands = replace(operands, source=self._plain(operands.source))
+        kernel = DirectGradient(banding, y, bias=operands.bias is not None)
+        sizes = {"scratch": kernel.scratch_size, "held": kernel.sums.nbytes}
+        return FilterGradientCall(self.engine, operands, banding.code, kernel, **sizes)
+
+
+@dataclass(frozen=True)
+class TransposedKernels:
+    """Direct convolution of the output's gradient, for gradients of convolutions to few channels.
+
+    Its methods return what a Step runs, or None where other kernels are to run.
+
+    Attributes:
+        banding: The convolution from the output's gradient to the input's.
+    """
+
+    engine: Engine
+    banding: DirectSchedule
+
+    def data(self, operands: ConvOperands) -> ConvCall | None:
+        """Return the gradient of the input."""
+        images = images_in_vectors(operands.target.layout, self.banding.width)
+        if images is None:
+            return None
+
+        operands = replace(operands, source=self._plain(operands.source))
+        make = partial(DirectConvolution, self.banding, images, operands.then)
+        return TransposedCall(self.engine, operands, self.banding.code, make)
+
+    def weights(self, operands: GradientOperands) -> TransposedGradientCall | None:
+        """Return the gradient of the weights, in C order, and of the bias."""
+        images = images_in_vectors(operands.source.layout, self.banding.width)
+        if images is None:
+            return None
+
+        operands = replace(operands, dy=self._plain(operands.dy))
+        return TransposedGradientCall(self.engine, self.banding, operands, images)
+
+    def _plain(self, argument: InputArg) -> InputArg:
+        """Return an argument for the same gradient in C order, which direct convolution reads."""
+        return InputArg(Arg.DIFF_DST, argument.blob, layouts.plain(self.banding.x), diff=True)
+
+
+def transposed_kernels(
+    engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape
+) -> TransposedKernels | None:
+    """Return what computes the gradients of a convolution to few channels; None for others.
+
+    Shapes: ``x``, ``y`` (N, C, *spatial).
+    """
+    reach = tuple(d * (k - 1) for d, k in zip(op.dilation, op.kernel, strict=True))
+    pad = tuple(r - p for r, p in zip(reach, op.pad, strict=True))
+    if op.group > 1 or op.after or set(op.stride) != {1} or min(pad) < 0:
+        return None
+    flipped = ops.Conv(
+        dtype=op.dtype, bottom=y, top=x, axis=1, kernel=op.kernel, stride=op.stride, pad=pad,
+        dilation=op.dilation, group=1, bias=False,
+    )  # fmt: skip
+    with suppress(Declined):
+        engine.tuning.require("transposed")
+        return TransposedKernels(engine, plan_direct(flipped, y, x, engine.tuning.as_set(wanted())))
+    return None
+
+
+def _flipped(filters: np.ndarray, banding: DirectSchedule, *, back: bool = False) -> np.ndarray:
+    """Return filters (M, C, *kernel) as (C, M, *kernel), turned round; or ``back``."""
+    axes = (banding.y[1], banding.x[1]) if back else (banding.x[1], banding.y[1])
+    by_filter = filters.reshape(*axes, *banding.op.kernel)
+    return by_filter[:, :, ::-1, ::-1].swapaxes(0, 1)
+
+
+class TransposedCall(PackedConvCall):
+    """The gradient of the input."""
+
+    def _take(self, weights: np.ndarray) -> None:
+        flipped = _flipped(weights, self.kernel.banding)
+        self.kernel.update(np.ascontiguousarray(flipped).reshape(-1))
+
+
+class TransposedGradientCall(KernelCall):
+    """The gradients of weights and bias; the output's gradient is in C order."""
+
+    def __init__(
+        self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, images: Images
+    ) -> None:
+        self.operands, self._banding = operands, banding
+        self._kernel = DirectGradient(banding, images, bias=False)
+        self._flipped = aligned(banding.y[1] * banding.taps)
+        scratch, held = self._kernel.scratch_size, self._kernel.sums.nbytes + self._flipped.nbytes
+        super().__init__(engine, operands.arguments, banding.code, scratch=scratch, held=held)
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, dy = operands.source.array(), operands.dy.array()
+        weight = operands.weight.array()
+        self._kernel(dy, source, self._flipped, None, *self.scratch())
+        command_queue.enqueue(self._write, (weight,), None)
+        operands.weight.done()
+        if operands.bias:
+            command_queue.enqueue(self._sum, (dy, operands.bias.array()), None)
+            operands.bias.done()
+
+    def _write(self, weight: np.ndarray) -> None:
+        """Write the gradient of the filters."""
+        filters = _flipped(self._flipped, self._banding, back=True)
+        weight[: filters.size].reshape(filters.shape)[...] = filters
+
+    def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
+        """Write the gradient of the bias."""
+        n, m, *places = self._banding.x
+        each = np.add.reduce(dy[: n * m * places[0] * places[1]].reshape(n, m, -1), axis=2)
+        np.add.reduce(each, axis=0, out=bias[:m])
+
+
+@dataclass(eq=False)
+class GroupedKernels(ConvKernels):
+    """Convolutions of groups of few channels."""
+
+    groups: GroupedSchedule
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        if pool:
+            return None
+        groups = self.groups
+        return self._grouped(partial(group_convolution, groups, then=operands.then), operands)
+
+    def data(self, operands: ConvOperands) -> ConvCall | None:
+        groups = self.groups
+        if not groups.shared:
+            return None
+        return self._grouped(lambda y, x: InputGradient(groups, x, y), operands)
+
+    def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
+        groups = self.groups
+        source, x = self._read_groups(groups, operands.source, operands.layouts)
+        dy, y = self._read_groups(groups, operands.dy, operands.layouts)
+        if x is None or y is None or not groups.shared:
+            return None
+
+        operands = replace(operands, source=source, dy=dy)
+        kernel = GroupedGradient(groups, x, y)
+        return FilterGradientCall(
+            self.engine, operands, groups.code, kernel, held=kernel.sums.nbytes
+        )
+
+    def _grouped(
+        self, make: Callable[[Images, Images], Any], operands: ConvOperands
+    ) -> ConvCall | None:
+        groups = self.groups
+        source, x = self._read_groups(groups, operands.source, operands.layouts)
+        target, y = operands.target, _of_groups(groups, operands.target.layout)
+        if x is None:
+            return None
+        if y is None:
+            alike = self._alike(x, target.layout.shape)
+            target = OutputArg(target.role, target.blob, alike, diff=target.diff)
+            y = _of_groups(groups, alike)
+        if y is None:
+            return None
+
+        operands = replace(operands, source=source, target=target)
+        return ConvCall(self.engine, operands, groups.code, partial(make, x, y))
+
+    def _read_groups(
+        self, groups: GroupedSchedule, argument: InputArg, layouts: Layouts
+    ) -> tuple[InputArg, Images | None]:
+        """Return an argument for the same blob that the kernel of groups can read, and its images.
+
+        Another layout may have blocks of a group. Then it is the layout in which it is written.
+        """
+        images = _of_groups(groups, argument.layout)
+        if images is not None:
+            return argument, images
+        shape = argument.layout.shape
+        expected = written_layout(self.engine, layouts, argument.memory, shape)
+        return (
+            InputArg(argument.role, argument.blob, expected, diff=argument.diff),
+            _of_groups(groups, expected),
+        )
+
+    def _alike(self, images: Images, shape: ops.Shape) -> Layout:
+        """Return the layout of images of a shape that lie as others do."""
+        if images.block == images.shape[1]:
+            return layouts.innermost(shape, 1)
+        return layouts.channel_blocks(shape, images.block)
+
+
+def _of_groups(groups: GroupedSchedule, layout: Layout) -> Images | None:
+    """Return the images of a layout; None where the kernel of groups does not take it."""
+    images = images_of(layout)
+    return images if images is not None and groups.fits(images) else None

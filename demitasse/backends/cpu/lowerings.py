@@ -1,0 +1,63 @@
+"""The backend's Steps, by operation: of kernels first, and numpy's for what those decline."""
+
+from importlib import import_module
+
+from demitasse.backends import ops
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.steps.convolution import ConvStep
+from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
+from demitasse.backends.step import AnyStep, Lowering, Lowerings, Operands
+
+
+def _step(module: str, name: str) -> Lowering:
+    """Return a lowering that imports its Step at the first use: few nets have most layers."""
+
+    def lower(engine: Engine, op: ops.Op, at: Operands) -> AnyStep:
+        steps = import_module(f"demitasse.backends.cpu.steps.{module}")
+        step: AnyStep = getattr(steps, name)(engine, op, at)
+        return step
+
+    return lower
+
+
+LOWERINGS: Lowerings = {
+    ops.Activation: (_step("elementwise", "ElementwiseStep"), *NUMPY[ops.Activation]),
+    ops.Axpy: (_step("channel_scale", "AxpyStep"),),
+    ops.BatchNorm: (_step("norm", "BatchNormStep"), *NUMPY[ops.BatchNorm]),
+    ops.Concat: (_step("concat", "ConcatStep"), *NUMPY[ops.Concat]),
+    ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
+    ops.Crop: (_step("slice", "CropStep"),),
+    ops.Deconv: (_step("deconvolution", "DeconvStep"), *NUMPY[ops.Deconv]),
+    ops.Dropout: (_step("elementwise", "DropoutStep"),),
+    ops.Eltwise: (
+        _step("elementwise", "SumStep"),
+        _step("elementwise", "CombinationStep"),
+        *NUMPY[ops.Eltwise],
+    ),
+    ops.Constant: (_step("elementwise", "ConstantStep"),),
+    ops.InnerProduct: (_step("products", "InnerProductStep"), *NUMPY[ops.InnerProduct]),
+    ops.Interpolation: (_step("pooling", "InterpolationStep"),),
+    ops.LRN: (_step("lrn", "LRNStep"), *NUMPY[ops.LRN]),
+    ops.MVN: (_step("norm", "MVNStep"),),
+    ops.L2Normalize: (_step("lrn", "L2NormalizeStep"),),
+    ops.Permute: (_step("slice", "PermuteStep"),),
+    ops.Pool: (_step("pooling", "PoolStep"), *NUMPY[ops.Pool]),
+    ops.PReLU: (_step("activation", "PReLUStep"),),
+    ops.Recurrent: (
+        _step("recurrent", "RecurrentForwardStep"),
+        _step("recurrent", "RecurrentStep"),
+    ),
+    ops.SpatialPyramidPool: (_step("pooling", "SpatialPyramidPoolStep"),),
+    ops.PSROIPool: (_step("pooling", "PSROIPoolStep"),),
+    ops.ROIPool: (_step("pooling", "ROIPoolStep"),),
+    ops.Scale: (
+        _step("norm", "ScaleStep"),
+        _step("channel_scale", "ChannelScaleStep"),
+        *NUMPY[ops.Scale],
+    ),
+    ops.Shuffle: (_step("slice", "ShuffleStep"),),
+    ops.Slice: (_step("slice", "SliceStep"),),
+    ops.Softmax: (_step("softmax", "SoftmaxStep"),),
+    ops.SoftmaxLoss: (_step("softmax", "SoftmaxLossStep"),),
+    ops.Split: (_step("slice", "SplitStep"), *NUMPY[ops.Split]),
+}

@@ -1,0 +1,183 @@
+"""Base of this backend's Steps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg, written_layout
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.layout import Layout
+from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.ops import Activation, Op
+from demitasse.backends.step import LayoutUse, Operand, Operands, Step, decline_if, decline_in_place
+
+O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
+
+TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
+
+
+class Runnable(Protocol):
+    """Call of a Step: a kernel with its arguments."""
+
+    def __call__(self) -> None:
+        """Compute."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes it holds."""
+
+    @property
+    def implementations(self) -> Sequence[str]:
+        """Names of the code that it runs."""
+
+    @property
+    def layout_uses(self) -> Iterable[LayoutUse]:
+        """The layouts of the blobs that it writes, and of those that it prefers to read."""
+
+
+class Derived(ABC):
+    """Values that are computed from parameters, again after each change."""
+
+    def __init__(self, params: Sequence[Operand]) -> None:
+        self._params = params
+        self._versions: list[tuple[int, int]] = []
+
+    def follow(self) -> None:
+        """Compute the values again if a parameter has changed; called in every pass."""
+        present = [(m.serial, m.version) for m in [blob.data_memory for blob in self._params]]
+        if present != self._versions:
+            command_queue.mark_incomplete()
+            with command_queue.immediate():  # in memory that all Steps share
+                self._derive()
+            self._versions = present
+
+    @abstractmethod
+    def _derive(self) -> None:
+        """Compute the values."""
+
+
+class CpuStep(Step[Engine, O], Generic[O]):
+    """Calls of kernels that run in order, forward and backward.
+
+    A Step whose pass does more states its own ``deferrable``, ``replayable`` and
+    ``backward_replayable``.
+
+    Attributes:
+        derived: Values that are brought up to date before the forward calls.
+        followers: Names of the other operations that the forward calls run.
+        kept_bytes: Bytes besides those of the calls.
+
+    Raises:
+        Declined: The data is not float32, or there is none.
+    """
+
+    needs_bottom: ClassVar[bool] = False
+    """True to decline in-place layers."""
+
+    def __init__(self, engine: Engine, op: O, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_if(op.dtype != "float32", f"{op.dtype}; kernels take float32")
+        message = "an empty blob; kernels take those with elements"
+        decline_if(any(blob.count == 0 for blob in (*at.bottom, *at.top)), message)
+        if self.needs_bottom:
+            decline_in_place(at, "kernels need a top of their own")
+        self.forward_calls: list[Runnable] = []
+        self.backward_calls: list[Runnable] = []
+        self.derived: Sequence[Derived] = ()
+        self.followers: Sequence[str] = ()
+        self.kept_bytes = 0
+
+    @property
+    def deferrable(self) -> bool:
+        return not self.at.backward
+
+    @property
+    def replayable(self) -> bool:
+        return True
+
+    @property
+    def backward_replayable(self) -> bool:
+        return not self.portable_gradient
+
+    @property
+    def code(self) -> str:
+        return " + ".join([_names(self.forward_calls), *self.followers])
+
+    @property
+    def backward_code(self) -> str:
+        return "portable" if self.portable_gradient else _names(self.backward_calls)
+
+    @property
+    def workspace(self) -> int:
+        calls = (*self.forward_calls, *self.backward_calls)
+        return self.kept_bytes + sum(call.workspace for call in calls)
+
+    def layout_uses(self, *, backward: bool) -> Iterable[LayoutUse]:
+        calls = self.backward_calls if backward else self.forward_calls
+        return [use for call in calls for use in call.layout_uses]
+
+    def in_and_out(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
+        """Return the arguments for the data of the first bottom and the first top."""
+        at = self.at
+        return InputArg(Arg.SRC, at.bottom[0], x), OutputArg(Arg.DST, at.top[0], y)
+
+    def gradients(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
+        """Return the arguments for the gradients of the first top and the first bottom."""
+        at = self.at
+        dy = InputArg(Arg.DIFF_DST, at.top[0], y, diff=True)
+        return dy, OutputArg(Arg.DIFF_SRC, at.bottom[0], x, diff=True)
+
+    def expected(
+        self, blob: Operand, shape: tuple[int, ...] | None = None, *, diff: bool = False
+    ) -> Layout:
+        """Return the layout in which a Step writes a blob's data or gradient; C order if unknown.
+
+        Contents in another layout are converted.
+        """
+        memory = blob.diff_memory if diff else blob.data_memory
+        return written_layout(self.engine, self.at.layouts, memory, shape or blob.shape)
+
+    def aliased(self, target: Operand, layout: Layout) -> Layout:
+        """Return the layout in which a blob is written that may be a slice of a Concat's top.
+
+        ``layout`` is that of a separate memory. With the channels last, the layout of the slice
+        takes its place.
+        """
+        channel_slice = target.data_memory.concat_slot
+        if channel_slice is None or channel_slice.shape != layout.shape or channel_slice.is_whole:
+            return layout
+        last = layout is layouts.innermost(layout.shape, 1)
+        return layouts.part(channel_slice) if last else layout
+
+    def forward(self) -> None:
+        for values in self.derived:
+            values.follow()
+        for call in self.forward_calls:
+            call()
+
+    def backward(self) -> None:
+        for call in self.backward_calls:
+            call()
+
+
+class FusedStep(CpuStep[O]):
+    """An operation and what follows it, forward; each computes its own gradient."""
+
+    def __init__(self, first: CpuStep[O], call: Runnable, followers: Sequence[str]) -> None:
+        super().__init__(first.engine, first.op, first.at)
+        self.forward_calls = [call]
+        self.followers = followers
+
+
+def op_title(op: Op) -> str:
+    """Return the name of an operation, as messages say it."""
+    if isinstance(op, Activation):
+        return TITLES.get(op.function, op.function)
+    return type(op).__name__
+
+
+def _names(calls: Iterable[Runnable]) -> str:
+    """Return the names of what calls run, each once."""
+    names = (name for call in calls for name in call.implementations)
+    return ", ".join(dict.fromkeys(names)) or "nothing"

@@ -1,0 +1,398 @@
+"""Elementwise Steps: sums, products, Dropout, constants."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.arguments import Arg, BufferArg, InputArg, OutputArg, written_layout
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.jit_adapters.unary import elementwise_call
+from demitasse.backends.cpu.layout import Layout
+from demitasse.backends.cpu.step import CpuStep, Runnable
+from demitasse.backends.cpu.steps.activation import SaveInput, decline_other_than_relu
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
+
+ONES = (1.0, 1.0)
+"""Factors of a plain sum of two."""
+
+
+def summed(
+    engine: Engine,
+    sources: Sequence[Operand],
+    factors: Sequence[float],
+    target: Operand,
+    layout: Layout,
+    *,
+    diff: bool = False,
+    rectify: bool = False,
+) -> list[Runnable]:
+    """Return the calls of target = sum of factor * source, all in one layout.
+
+    A kernel adds up to four; each further kernel adds up to three to the target.
+    """
+    from demitasse.backends.kernels.elementwise import MOST
+
+    plain = all(factor == 1 for factor in factors)
+    message = f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
+    decline_if(rectify and not plain, message)
+    message = f"{len(sources)} addends; ReLU is fused with sums of up to {MOST}"
+    decline_if(rectify and len(sources) > MOST, message)
+    whole, name = layouts.whole(layout), "rectified_sum" if rectify else "sum"
+    written = OutputArg(Arg.DST, target, whole, diff=diff)
+    reads = [
+        InputArg(Arg.MULTIPLE_SRC + i, blob, whole, diff=diff) for i, blob in enumerate(sources)
+    ]
+    calls: list[Runnable] = []
+    while reads:
+        number = MOST - len(calls[:1])
+        now, numbers, reads, factors = (
+            reads[:number], factors[:number], reads[number:], factors[number:]
+        )  # fmt: skip
+        if calls:
+            so_far = InputArg(Arg.SRC, target, whole, diff=diff)
+            now, numbers = [so_far, *now], [1.0, *numbers]
+        numbers = () if plain else numbers
+        kernel = f"{name if plain else 'weighted_sum'}{len(now)}"
+        calls.append(elementwise_call(engine, kernel, numbers, now, written))
+    return calls
+
+
+@dataclass(frozen=True)
+class Function:
+    """Kernel functions of the activations.
+
+    Attributes:
+        name: The kernel's name of it.
+        numbers: Its constants.
+        slope: The kernel's name of its gradient.
+        known: What the gradient is of: the input, the result, a copy of the input, where who comes
+            later may overwrite that, or what the bottom holds then.
+        of_both: Whether it is of what the top holds then, too.
+        keeps_zero: Whether 0 gives 0, as padding needs it.
+    """
+
+    name: str
+    numbers: tuple[float, ...]
+    slope: str
+    known: Literal["input", "result", "copy", "bottom"] = "input"
+    of_both: bool = False
+    keeps_zero: bool = True
+
+
+def _function(function: str, *numbers: float) -> Function:
+    return Function(function, numbers, f"{function}_slope")
+
+
+def _clip(least: float, most: float) -> Function:
+    inside = min(least, most) <= 0 <= most and least <= 0
+    return Function("clip", (least, most), "clip_slope", keeps_zero=inside)
+
+
+def _relu6(slope: float) -> Function:
+    decline_if(slope, f"slope {slope:g}; our kernels have ReLU6 without one")
+    return Function("clip", (0.0, 6.0), "inside_slope")
+
+
+def _relu(slope: float = 0.0) -> Function:
+    return Function("relu", (slope,), "relu_slope", "bottom" if slope >= 0 else "input")
+
+
+def _elu(alpha: float) -> Function:
+    # of a negative alpha, the result does not have the sign of the input
+    known: Literal["input", "bottom"] = "input" if alpha < 0 else "bottom"
+    return Function("elu", (alpha,), "elu_slope", known, of_both=True)
+
+
+def _power(power: float, scale: float, shift: float) -> Function:
+    name = {1.0: "linear", 2.0: "square"}.get(power)
+    if name is None or not scale:
+        message = f"power {power:g} of scale {scale:g}; our kernels take 1 and 2 of others than 0"
+        raise Declined(message)
+    known: Literal["input", "result"] = "result" if power == 1 else "input"  # any will do for 1
+    return Function(name, (power, scale, shift), f"{name}_slope", known, keeps_zero=not shift)
+
+
+FUNCTIONS: dict[str, Callable[..., Function]] = {
+    "abs": lambda: _function("abs"),
+    "bnll": lambda: Function("bnll", (), "bnll_slope", keeps_zero=False),
+    "clip": _clip,
+    "elu": _elu,
+    "exp": lambda *numbers: Function("exp", numbers, "exp_slope", "result", keeps_zero=False),
+    "gelu": lambda: _function("gelu"),
+    "hard_swish": lambda: _function("hard_swish"),
+    "power": _power,
+    "relu": _relu,
+    "relu6": _relu6,
+    "sigmoid": lambda: Function("sigmoid", (), "sigmoid_slope", "result", keeps_zero=False),
+    "swish": lambda beta: Function("swish", (beta,), "swish_slope", "copy", of_both=True),
+    "tanh": lambda: Function("tanh", (), "tanh_slope", "result"),
+}
+"""Return how a function with these constants is computed, or decline them."""
+
+
+class ElementwiseStep(CpuStep[ops.Activation]):
+    """y = f(x), in whatever layout the data is; ``known`` is the gradient's source."""
+
+    def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        message = f"{op.function}; our kernels are for {', '.join(FUNCTIONS)}"
+        decline_if(op.function not in FUNCTIONS, message)
+        self.function = FUNCTIONS[op.function](*op.parameters)
+        known, wanted = self.function.known, at.backward and at.propagate_down[0]
+        self.known = at.top[0] if known == "result" else at.bottom[0]
+        self.copies = wanted and (known == "copy" or (known == "input" and at.in_place))
+        if self.copies:
+            self.known = at.saved("input", at.bottom[0].shape).blob
+
+    def prepare(self) -> None:
+        at, engine, function = self.at, self.engine, self.function
+        self.layout = layout = _row(engine, at, padded=function.keeps_zero)
+        source, target = self.in_and_out(layout, layout)
+        call = elementwise_call(engine, function.name, function.numbers, [source], target)
+        keep = [SaveInput(engine, source, self.known)] if self.copies else []
+        self.forward_calls = [*keep, call]
+
+    def prepare_backward(self) -> None:
+        if not self.at.propagate_down[0]:
+            return
+        top = self.at.top[0]
+        sources = [
+            InputArg(Arg.SRC, self.known, self.layout),
+            *([InputArg(Arg.DST, top, self.layout)] if self.function.of_both else []),
+            InputArg(Arg.DIFF_DST, top, self.layout, diff=True),
+        ]
+        target = OutputArg(Arg.DIFF_SRC, self.at.bottom[0], self.layout, diff=True)
+        slope, numbers = self.function.slope, self.function.numbers
+        self.backward_calls = [elementwise_call(self.engine, slope, numbers, sources, target)]
+
+
+class CombinationStep(CpuStep[ops.Eltwise]):
+    """The product or the larger of two, element by element.
+
+    Where gradients are wanted, a maximum keeps which of the two it took, and a product in place the
+    factor that it overwrites.
+    """
+
+    def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        message = f"{op.operation} of {len(at.bottom)}; our kernels have PROD and MAX of two"
+        decline_if(op.operation == "SUM" or len(at.bottom) > 2, message)
+        learns = at.backward and any(at.propagate_down)
+        message = "gradients in place of the second bottom; our kernels take the first"
+        decline_if(learns and at.top[0] is at.bottom[1], message)
+        message = "gradients by quotients; our kernels multiply"
+        decline_if(learns and op.operation == "PROD" and not op.stable, message)
+        self.marks: Operand | None = None
+        if learns and op.operation == "MAX":
+            self.marks = at.saved("first wins", op.shape).blob
+        self.factors = list(at.bottom)
+        self.copies = learns and at.in_place and op.operation == "PROD"
+        if self.copies:
+            self.factors[0] = at.saved("first factor", op.shape).blob
+
+    def prepare(self) -> None:
+        at, engine = self.at, self.engine
+        self.layout = layout = _row(engine, at, padded=True)
+        sources = [InputArg(Arg.SRC + i, blob, layout) for i, blob in enumerate(at.bottom)]
+        target = OutputArg(Arg.DST, at.top[0], layout)
+        if self.op.operation == "PROD":
+            keep = [SaveInput(engine, sources[0], self.factors[0])] if self.copies else []
+            product = elementwise_call(engine, "product", (), sources, target)
+            self.forward_calls = [*keep, product]
+        elif self.marks is None:
+            self.forward_calls = [elementwise_call(engine, "larger", (), sources, target)]
+        else:
+            marks = OutputArg(Arg.DST, self.marks, layout)
+            call = elementwise_call(engine, "larger_of_which", (), sources, target, marks)
+            self.forward_calls = [call]
+
+    def prepare_backward(self) -> None:
+        at, layout = self.at, self.layout
+        targets = {
+            index: OutputArg(Arg.DIFF_SRC + index, blob, layout, diff=True)
+            for index, (blob, wanted) in enumerate(zip(at.bottom, at.propagate_down, strict=True))
+            if wanted
+        }
+        if not targets:
+            return
+        if self.marks is None:
+            # backwards, since in place the first bottom's gradient is the top's
+            self.backward_calls = [
+                self._gradient("product", self.factors[1 - index], target)
+                for index, target in reversed(targets.items())
+            ]
+            return
+        name = "parted" if len(targets) > 1 else ("marked", "unmarked")[min(targets)]
+        self.backward_calls = [self._gradient(name, self.marks, *targets.values())]
+
+    def _gradient(self, name: str, known: Operand, *targets: OutputArg) -> Runnable:
+        sources = [
+            InputArg(Arg.SRC, known, self.layout),
+            InputArg(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True),
+        ]
+        return elementwise_call(self.engine, name, (), sources, *targets)
+
+
+def _row(engine: Engine, at: Operands, *, padded: bool) -> Layout:
+    """Return a layout whose elements fill a row, that of some bottom where there is a good one.
+
+    Padding, if ``padded`` allows any, is 0.
+    """
+    shape = at.bottom[0].shape
+    for blob in at.bottom:
+        layout = layouts.whole(written_layout(engine, at.layouts, blob.data_memory, shape))
+        if not layout.plain and (padded or layout.size == math.prod(shape)):
+            return layout
+    return layouts.plain((math.prod(shape),))
+
+
+IMAGES = 3
+"""Axes from which on there are channels and places."""
+
+
+class SumStep(CpuStep[ops.Eltwise]):
+    """y = sum of c_i * x_i, in one layout."""
+
+    def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_if(op.operation != "SUM", f"{op.operation}; the Step is for SUM")
+        memories = {id(blob.data_memory) for blob in (*at.bottom, *at.top)}
+        decline_if(
+            len(memories) <= len(at.bottom), "blobs that share a memory; kernels add different ones"
+        )
+        decline_if(not op.shape, "0 axes; kernels take 1 to 12")
+
+    def prepare(self) -> None:
+        at = self.at
+        self.layout = self._layout()
+        self.forward_calls = summed(
+            self.engine, at.bottom, self.op.coefficients, at.top[0], self.layout
+        )
+
+    def _layout(self) -> Layout:
+        """Return the first bottom's layout, or channels last in place of C order.
+
+        Without gradients, one bottom with channels last suffices: Steps that write the other
+        bottoms, such as convolutions with pooling, can then write channels last too.
+        """
+        at, shape = self.at, self.op.shape
+        found = [self.expected(blob, shape) for blob in at.bottom]
+        if len(shape) < IMAGES or (at.backward and not found[0].plain):
+            return found[0]
+        last = layouts.innermost(shape, 1)
+        return last if last in found else found[0]
+
+    def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
+        """Return the sum with an activation after it, in the same layout."""
+        decline_other_than_relu(then)
+        at, factors = self.at, self.op.coefficients
+        [call] = summed(self.engine, at.bottom, factors, target, self.layout, rectify=True)
+        return call
+
+    def prepare_backward(self) -> None:
+        at = self.at
+        layout = self.expected(at.top[0], self.op.shape, diff=True)
+        for blob, factor, wanted in zip(
+            at.bottom, self.op.coefficients, at.propagate_down, strict=True
+        ):
+            if wanted:
+                dy = InputArg(Arg.SRC, at.top[0], layout, diff=True)
+                dx = OutputArg(Arg.DST, blob, layout, diff=True)
+                call = elementwise_call(self.engine, "weighted_sum1", (factor,), [dy], dx)
+                self.backward_calls.append(call)
+
+
+class DropoutStep(CpuStep[ops.Dropout]):
+    """y = x * mask and dx = dy * mask; a factor, a copy or nothing where nothing is dropped.
+
+    Where elements are dropped the mask is made in C order, since the layer's random words are, and
+    brought into the layout of the data once a pass.
+    """
+
+    def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        self.shape = at.bottom[0].shape
+        self.mask: np.ndarray | None = None
+
+    def prepare(self) -> None:
+        at = self.at
+        self.layout = self.expected(at.bottom[0], self.shape)
+        if self.op.drops:
+            self.mask = aligned(self.layout.size)
+            self.kept_bytes = self.mask.nbytes
+        if self._works:
+            self.forward_calls = [self._call(at.bottom[0], at.top[0], diff=False)]
+
+    @property
+    def deferrable(self) -> bool:
+        return not self.op.drops
+
+    replayable = deferrable
+
+    def forward(self) -> None:
+        if self.op.drops and self.mask is not None:
+            self._fill(self.mask)
+        super().forward()
+
+    def prepare_backward(self) -> None:
+        at = self.at
+        if at.propagate_down[0] and self._works:
+            self.backward_calls = [self._call(at.top[0], at.bottom[0], diff=True)]
+
+    @property
+    def _works(self) -> bool:
+        """True unless it would be a copy in place."""
+        return self.mask is not None or self.op.factor != 1 or not self.at.in_place
+
+    def _call(self, source: Operand, target: Operand, *, diff: bool) -> Runnable:
+        """Return target = source * mask, source * factor, or a copy."""
+        read = InputArg(Arg.SRC, source, self.layout, diff=diff)
+        written = OutputArg(Arg.DST, target, self.layout, diff=diff)
+        if self.mask is not None:
+            arrays = [read, BufferArg(Arg.SECOND_SRC, self.layout, self.mask)]
+            return elementwise_call(self.engine, "product", (), arrays, written)
+        factor = self.op.factor
+        name, numbers = ("sum1", ()) if factor == 1 else ("weighted_sum1", (factor,))
+        return elementwise_call(self.engine, name, numbers, [read], written)
+
+    def _fill(self, mask: np.ndarray) -> None:
+        """Write this pass's mask: the factor, and 0 where an element is dropped."""
+        kept: Any = self.at.random_words(self.shape) > self.op.threshold
+        factor = mask.dtype.type(self.op.factor)
+        layout, size = self.layout, math.prod(self.shape)
+        plain = mask if layout.plain else self.engine.workspaces(size)[0][:size]
+        np.multiply(kept, factor, out=plain.reshape(self.shape))
+        if not layout.plain:
+            self.engine.reorder(plain, layouts.plain(self.shape), mask, layout)
+
+
+class ConstantStep(CpuStep[ops.Constant]):
+    """A copy in C order; bottoms that only lend their shapes have no gradient."""
+
+    backward_replayable = False
+
+    def __init__(self, engine: Engine, op: ops.Constant, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        values = np.frombuffer(op.values, np.float32)
+        self.values = aligned(values.size)
+        self.values[:] = values
+        self.kept_bytes = self.values.nbytes
+
+    def prepare(self) -> None:
+        row = layouts.plain((self.values.size,))
+        source, target = (
+            BufferArg(Arg.SRC, row, self.values),
+            OutputArg(Arg.DST, self.at.top[0], row),
+        )
+        self.forward_calls = [elementwise_call(self.engine, "sum1", (), [source], target)]
+
+    def backward(self) -> None:
+        for blob, wanted in zip(self.at.bottom, self.at.propagate_down, strict=True):
+            if wanted:
+                blob.set_diff(0)

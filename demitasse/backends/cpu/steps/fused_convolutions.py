@@ -1,0 +1,124 @@
+"""Convolutions that run as one with a normalisation before, or with a depthwise convolution.
+
+What lies between the two is never written to memory; each few rows of it stay in a core's cache.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from demitasse.backends import ops
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.jit_adapters.calls import rectifier_of
+from demitasse.backends.cpu.jit_adapters.pixels import pointwise_call, separable_call
+from demitasse.backends.cpu.layout import Layout
+from demitasse.backends.cpu.step import CpuStep, op_title
+from demitasse.backends.cpu.steps.convolution import ConvStep
+from demitasse.backends.cpu.steps.epilogue import Epilogue, FixedFactors, FoldedWeights, links_of
+from demitasse.backends.step import (
+    AnyStep,
+    Declined,
+    Operand,
+    Operands,
+    decline_gradients,
+    decline_if,
+)
+
+
+class SeparableStep(CpuStep[ops.Conv]):
+    """Two convolutions, factors, offsets and ReLU behind each, and a sum behind the second."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        chain: Sequence[ops.Op],
+        at: Sequence[Operands],
+        steps: Sequence[AnyStep | None],
+        place: int,
+    ) -> None:
+        each, pixels = steps[0], steps[place]
+        if not (isinstance(each, ConvStep) and isinstance(pixels, ConvStep)):
+            pair = f"{op_title(chain[place])} behind {op_title(chain[0])}"
+            message = f"{pair}; both are to run in kernels"
+            raise Declined(message)
+        decline_gradients(at)
+        super().__init__(engine, each.op, at[0])
+        rest = list(zip(chain, at, steps, strict=True))
+        epilogues = Epilogue.match(each, rest[1:place]), Epilogue.match(pixels, rest[place + 1 :])
+        epilogues[0].decline_all_but("links", "then")
+        epilogues[1].decline_all_but("links", "other", "then")
+        self.followers = [op_title(op) for op in chain[1:]]
+        self.derived = weights = [
+            FoldedWeights(conv, epilogue.links)
+            for conv, epilogue in zip((each, pixels), epilogues, strict=True)
+        ]
+        source, target, other = at[0].bottom[0], epilogues[1].target, epilogues[1].other
+        y = self.aliased(target, pixels.map_layout)
+        if other is None and y is pixels.map_layout:
+            y = self._target_layout(target, y)
+        message = "a sum that is written into a part of a larger array"
+        decline_if(other is not None and y.channel_slice is not None, message)
+        self.forward_calls = [
+            separable_call(
+                engine,
+                (each.op, pixels.op),
+                InputArg(Arg.SRC, source, self.expected(source)),
+                OutputArg(Arg.DST, target, y),
+                (weights[0].folded, weights[1].folded),
+                (rectifier_of(epilogues[0].then), rectifier_of(epilogues[1].then)),
+                other=None if other is None else InputArg(Arg.ADDED, other, y),
+                storage=at[0].storage,
+            )
+        ]
+        self.kept_bytes = sum(one.folded.bias.nbytes for one in weights)
+
+    def _target_layout(self, target: Operand, usual: Layout) -> Layout:
+        """Return the layout in which the output is written."""
+        if self.engine.wide and usual.shape[0] == 1 and usual.shape[1] % layouts.BLOCK == 0:
+            with suppress(Declined):
+                blocks = layouts.channel_blocks(usual.shape, layouts.BLOCK)
+                if {*self.at.layouts.preferred(target.data_memory)} == {blocks}:
+                    return blocks
+        return usual
+
+
+class NormedConvStep(CpuStep[ops.BatchNorm | ops.Scale]):
+    """BatchNorm and Scale, either or both, ReLU, a convolution and what may follow it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        chain: Sequence[ops.Op],
+        at: Sequence[Operands],
+        steps: Sequence[AnyStep | None],
+        place: int,
+    ) -> None:
+        engine.tuning.require("normed_pointwise")
+        conv, source = steps[place], at[0].bottom[0]
+        if not isinstance(conv, ConvStep):
+            message = f"{op_title(chain[place])} there; a convolution in kernels is normalised for"
+            raise Declined(message)
+        decline_gradients(at)
+        links = links_of(chain[:place], at[:place], source.shape)
+        rest = zip(chain[place + 1 :], at[place + 1 :], steps[place + 1 :], strict=True)
+        epilogue = Epilogue.match(conv, list(rest))
+        epilogue.decline_all_but("links", "then")
+        super().__init__(engine, links[0][0], at[0])
+        self.followers = [op_title(op) for op in chain[1:]]
+        factors = FixedFactors(source.shape[1], links)
+        weights = FoldedWeights(conv, epilogue.links)
+        self.derived = [factors, weights]
+        folded, expected = weights.folded, self.expected(source)
+        call, folded.update = pointwise_call(
+            engine,
+            conv.op,
+            InputArg(Arg.SRC, source, expected),
+            OutputArg(Arg.DST, epilogue.target, self.aliased(epilogue.target, conv.map_layout)),
+            (factors.factor, factors.offset),
+            folded.bias,
+            rectifier_of(epilogue.then),
+            at[0].storage,
+        )
+        self.forward_calls = [call]
+        self.kept_bytes = factors.nbytes + folded.bias.nbytes

@@ -1,0 +1,92 @@
+"""Fusion: several operations in one primitive, where those after the first run in place."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from demitasse.backends import ops
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.jit_adapters.norms import NormParts, decline_other_scales
+from demitasse.backends.cpu.step import FusedStep, op_title
+from demitasse.backends.cpu.steps.activation import decline_other_than_relu
+from demitasse.backends.cpu.steps.convolution import ConvStep
+from demitasse.backends.cpu.steps.elementwise import SumStep
+from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep, FoldedStep
+from demitasse.backends.cpu.steps.fused_convolutions import NormedConvStep, SeparableStep
+from demitasse.backends.cpu.steps.norm import NormStep
+from demitasse.backends.cpu.steps.products import InnerProductStep
+from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
+
+
+def fuse(
+    engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
+) -> AnyStep:
+    """Return one Step for a chain of operations, ready to run forward.
+
+    ``steps`` has None for portable code.
+    """
+    first, names = steps[0], [op_title(op) for op in chain[1:]]
+    if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
+        if None in steps:
+            message = f"{op_title(chain[steps.index(None)])} runs portable code"
+            raise Declined(message)
+        convolution = next((i for i, step in enumerate(steps) if isinstance(step, ConvStep)), 0)
+        if convolution:
+            return NormedConvStep(engine, chain, at, steps, convolution)
+        return _norm(engine, chain, at, names)
+    if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
+        message = f"nothing is fused with this {op_title(chain[0])}"
+        raise Declined(message)
+    second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)
+    if isinstance(first, ConvStep) and second:
+        return SeparableStep(engine, chain, at, steps, second)
+    then, target = chain[1], at[-1].top[0]
+    if len(chain) == 2 and isinstance(then, ops.Activation):
+        call = first.with_activation(then, target)
+        if then.function != "relu":  # the gradient may be known from what it reads alone
+            decline_gradients(at)
+        return FusedStep(first, call, names)
+    if not isinstance(first, ConvStep):
+        message = f"{', '.join(names)} after {op_title(chain[0])}; one ReLU is"
+        raise Declined(message)
+    decline_gradients(at)
+    epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
+    if epilogue.links:
+        return FoldedStep(first, epilogue, names)
+    return FusedStep(first, epilogue.call(first), names)
+
+
+def _norm(
+    engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], names: Sequence[str]
+) -> AnyStep:
+    """Return one Step for BatchNorm, Scale and ReLU after each other."""
+    # what the last one writes is what all of them write
+    whole = replace(at[0], top=at[-1].top)
+    message = "not in place; the gradient of the last top is not that of the first"
+    decline_if(whole.backward and whole.top != at[0].top, message)
+    uses_batch_stats = any(
+        isinstance(op, ops.BatchNorm) and not op.use_global_stats for op in chain
+    )
+    if isinstance(chain[-1], ops.Activation) and not (
+        uses_batch_stats or any(one.backward for one in at)
+    ):
+        with suppress(Declined):
+            return FactorsStep(engine, chain, at)
+    parts = NormParts(whole.top[0].shape, whole)
+    for op, own in zip(chain, (whole, *at[1:]), strict=True):
+        if isinstance(op, ops.BatchNorm) and op is chain[0]:
+            parts = replace(parts, norm=(op, own))
+        elif isinstance(op, ops.Scale) and parts.scale is None and not parts.relu:
+            decline_other_scales(op, own, parts.shape)
+            parts = replace(parts, scale=(op, own))
+        elif isinstance(op, ops.Activation) and not parts.relu:
+            decline_other_than_relu(op)
+            parts = replace(parts, relu=True)
+        else:
+            message = f"{op_title(op)} there; our kernels take BatchNorm, Scale, ReLU in this order"
+            raise Declined(message)
+    step = NormStep(engine, chain[0], parts, names)
+    step.prepare()
+    if whole.backward:
+        step.prepare_backward()
+    return step

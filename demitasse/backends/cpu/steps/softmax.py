@@ -1,0 +1,127 @@
+"""Softmax and its loss."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.jit_adapters.calls import KernelCall, kernel_tuning
+from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.ops import loss_divisor
+from demitasse.backends.step import Operands, decline_if
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.softmax import Softmax
+
+
+def softmax_kernel(engine: Engine, shape: tuple[int, ...], axis: int) -> Softmax:
+    """Return the kernel for arrays in C order."""
+    from demitasse.backends.kernels.softmax import Softmax
+
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    return Softmax(outer, shape[axis], inner, kernel_tuning(engine))
+
+
+class SoftmaxStep(CpuStep[ops.Softmax]):
+    """Softmax along one axis, in C order: planes of classes are faster than classes in rows."""
+
+    needs_bottom = True
+
+    def prepare(self) -> None:
+        op, engine = self.op, self.engine
+        self.layout = layouts.plain(op.bottom)
+        self.kernel = softmax_kernel(engine, op.bottom, op.axis)
+        ends = self.in_and_out(self.layout, self.layout)
+        self.forward_calls = [KernelCall(engine, ends, self.kernel.code, self.kernel.forward)]
+
+    def prepare_backward(self) -> None:
+        if self.at.propagate_down[0]:
+            y = InputArg(Arg.DST, self.at.top[0], self.layout)
+            ends = y, *self.gradients(self.layout, self.layout)
+            code, backward = self.kernel.code, self.kernel.backward
+            self.backward_calls = [KernelCall(self.engine, ends, code, backward)]
+
+
+SMALLEST_PROBABILITY = np.finfo(np.float32).tiny
+
+
+class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
+    """The mean of -log p of the labelled class. Shapes: (outer, C, inner), labels (outer * inner).
+
+    An unknown label gives NaN; one to be ignored gives no loss and no gradient.
+    """
+
+    deferrable = replayable = backward_replayable = False
+
+    def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_if(any(at.propagate_down[1:]), "a gradient of the labels, which have none")
+        axis = op.axis
+        self.classes = op.bottom[axis]
+        self.outer, self.inner = math.prod(op.bottom[:axis]), math.prod(op.bottom[axis + 1 :])
+        rows = np.arange(self.outer)[:, np.newaxis] * (self.classes * self.inner)
+        self.starts = (rows + np.arange(self.inner)).reshape(-1)
+        self.divisor = loss_divisor(
+            op.normalization,
+            self.outer,
+            self.outer * self.inner,
+            some_ignored=op.ignore_label is not None,
+        )
+        self.prob = at.saved("prob", op.bottom)
+
+    def prepare(self) -> None:
+        op, layout = self.op, layouts.plain(self.op.bottom)
+        kernel = softmax_kernel(self.engine, op.bottom, op.axis)
+        source = InputArg(Arg.SRC, self.at.bottom[0], layout)
+        target = OutputArg(Arg.DST, self.prob.blob, layout)
+        call = KernelCall(self.engine, (source, target), kernel.code, kernel.forward)
+        self.forward_calls = [call]
+
+    def forward(self) -> None:
+        self.prob.buffer()  # says that this pass has computed it
+        self.forward_calls[0]()
+        places, known, counted = self._labelled()
+        picked = self.prob.read().reshape(-1)[places]
+        loss = -np.log(np.maximum(picked, SMALLEST_PROBABILITY))
+        if not known.all():
+            loss[~known] = np.nan
+        if counted is not None:
+            loss[~counted] = 0.0
+        total = np.add.reduce(loss) / self._divisor(counted)
+        self.at.top[0].buffer()[...] = total
+
+    @property
+    def backward_code(self) -> str:
+        return "numpy"
+
+    def backward(self) -> None:
+        at = self.at
+        if not at.propagate_down[0]:
+            return
+        places, known, counted = self._labelled()
+        scale = at.top[0].read_diff() / self._divisor(counted)
+        dx = at.bottom[0].diff_buffer()
+        np.multiply(self.prob.read(), scale, out=dx)
+        flat = dx.reshape(-1)
+        flat[places if known.all() else places[known]] -= scale
+        if counted is not None and not counted.all():
+            rows = dx.reshape(self.outer, self.classes, self.inner)
+            rows *= counted.reshape(self.outer, 1, self.inner)
+
+    def _labelled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return where the labelled values are, which labels are classes, and which count."""
+        labels = self.at.bottom[1].read().reshape(-1).astype(np.int64)
+        inside = np.minimum(np.maximum(labels, 0), self.classes - 1)
+        counted = None if self.op.ignore_label is None else labels != self.op.ignore_label
+        return inside * self.inner + self.starts, inside == labels, counted
+
+    def _divisor(self, counted: np.ndarray | None) -> np.float32:
+        if self.divisor is None and counted is not None:
+            return np.float32(max(1, int(np.count_nonzero(counted))))
+        return np.float32(self.divisor or 1.0)

@@ -1,0 +1,154 @@
+"""Copies in other forms: one buffer for all that change, their own for those that stay."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net, Solver
+from demitasse.backends.cpu import slow_reason
+from demitasse.backends.cpu.arguments import CachedReorder
+from demitasse.backends.cpu.engine import engine
+from demitasse.backends.cpu.jit_adapters.winograd import WinogradCall
+from demitasse.backends.kernels.language import command_queue
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
+from demitasse.memory import SyncedMemory
+
+pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
+
+ROLE = 12345
+SIZE = 100
+
+
+def doubled(memory, target):
+    target[...] = memory.cpu_data() * 2
+
+
+@pytest.fixture
+def memory():
+    made = SyncedMemory(SIZE, "float32", Device("cpu"))
+    made.mutable_cpu_data()[...] = 1
+    return made
+
+
+def test_what_has_changed_each_time_takes_no_memory_of_its_own(memory):
+    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
+
+    first = copy.of(memory, engine())
+    second = another.of(memory, engine())
+    memory.mutable_cpu_data()[...] = 3
+    third = copy.of(memory, engine())
+
+    assert np.shares_memory(first, second)
+    assert np.shares_memory(first, third)
+    assert (third == 6).all()
+    assert copy.nbytes == another.nbytes == 0
+
+
+def test_what_is_asked_for_twice_unchanged_gets_memory_of_its_own(memory):
+    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
+    copy.of(memory, engine())
+
+    own = copy.of(memory, engine())
+    shared = another.of(memory, engine())
+
+    assert not np.shares_memory(own, shared)
+    assert copy.nbytes == own.nbytes
+    assert copy.of(memory, engine()) is own
+
+
+def test_memory_of_its_own_follows_later_changes(memory):
+    copy = CachedReorder(ROLE, SIZE, doubled, kept=True)
+    copy.of(memory, engine())
+
+    memory.mutable_cpu_data()[...] = 4
+
+    assert (copy.of(memory, engine()) == 8).all()
+
+
+def test_a_copy_that_was_cut_short_is_made_again(memory):
+    left = [KeyboardInterrupt, None]
+
+    def make(memory, target):
+        if len(left) > 1:
+            raise left.pop(0)
+        doubled(memory, target)
+
+    copy = CachedReorder(ROLE, SIZE, make, kept=True)
+    with pytest.raises(KeyboardInterrupt):
+        copy.of(memory, engine())
+
+    assert (copy.of(memory, engine()) == 2).all()
+
+
+def test_what_was_put_off_still_finds_what_it_was_given(memory):
+    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
+    other = SyncedMemory(SIZE, "float32", Device("cpu"))
+    other.mutable_cpu_data()[...] = 5
+    seen = []
+
+    command_queue.begin()
+    lent = copy.of(memory, engine())
+    command_queue.enqueue(lambda: seen.append(lent[0]), (), lent)
+    another.of(other, engine())
+    command_queue.end()
+
+    assert seen == [2]
+    assert lent[0] == 10
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_copy_is_made_when_it_is_said_to_be(memory, kept):
+    def make(memory, target):
+        command_queue.enqueue(doubled, (memory, target), target)
+
+    copy = CachedReorder(ROLE, SIZE, make, kept=kept)
+
+    command_queue.begin()
+    made = copy.of(memory, engine()).copy()
+    command_queue.end()
+
+    assert (made == 2).all()
+
+
+SOLVER = """
+base_lr: 0.01 lr_policy: "fixed" random_seed: 3 snapshot_after_train: false
+net_param {
+  layer { name: "x" type: "DummyData" top: "x" dummy_data_param {
+    shape { dim: 4 dim: 64 dim: 28 dim: 28 } data_filler { type: "gaussian" } } }
+  layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
+    num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+  layer { name: "conv2" type: "Convolution" bottom: "conv" top: "conv2" convolution_param {
+    num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+  layer { name: "mean" type: "Reduction" bottom: "conv2" top: "mean" loss_weight: 1
+    reduction_param { operation: SUMSQ } }
+}
+"""
+
+
+def test_training_keeps_no_weights_in_other_forms_than_those_it_updates():
+    with Solver(parse_text(SOLVER, SolverParameter), device="cpu") as solver:
+        solver.step(3)
+
+        convs = {e.layer.name: e for e in solver.net.plan.entries if e.layer.type == "Convolution"}
+
+    assert all("winograd" in conv.step.code for conv in convs.values())
+    assert {name: conv.workspace for name, conv in convs.items()} == {"conv": 0, "conv2": 0}
+
+
+def test_kernels_are_not_made_for_a_step_that_another_takes_the_place_of():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param {
+      shape { dim: 1 dim: 64 dim: 28 dim: 28 } } }
+    layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
+      num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+    layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+    """
+    net = Net(parse_text(text, NetParameter), "TEST", device="cpu")
+
+    net.forward()
+
+    conv = next(entry for entry in net.plan.entries if entry.layer.name == "conv")
+    [alone], [fused] = conv.step.forward_calls, conv.group.step.forward_calls
+    assert isinstance(alone, WinogradCall)
+    assert "kernel" in vars(fused)
+    assert "kernel" not in vars(alone)

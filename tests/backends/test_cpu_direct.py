@@ -1,0 +1,325 @@
+"""Direct convolution, and pooling along with a convolution, against the portable code."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lowered import (
+    ENDS,
+    LAYOUTS,
+    NEEDS_KERNELS,
+    WIDTHS,
+    build,
+    calls,
+    conv,
+    expect_same,
+    layer,
+    net,
+    our_kernels,
+    outputs_with,
+    run,
+    tuned,
+)
+
+from demitasse.backends.cpu.engine import engine
+from demitasse.backends.kernels import language as jit
+from demitasse.core.config import settings
+
+pytestmark = NEEDS_KERNELS
+if jit.status().ready:
+    from demitasse.backends.cpu.jit_adapters.calls import FilterGradientCall, PackedConvCall
+    from demitasse.backends.cpu.jit_adapters.convolutions import (
+        TransposedCall,
+        TransposedGradientCall,
+    )
+    from demitasse.backends.cpu.jit_adapters.winograd import WinogradCall
+
+ROUNDING = 5e-6
+"""Of the largest value."""
+
+
+@pytest.fixture
+def layout():
+    """Of images; a test's parameter of this name replaces it."""
+    return LAYOUTS[0]
+
+
+@pytest.fixture(autouse=True, params=WIDTHS, ids="{} floats".format)
+def always(request, layout):
+    """Take our kernels for small images, too."""
+    with our_kernels(request.param, layout):
+        yield
+
+
+def pool(rest="kernel_size: 2 stride: 2", bottom="c", name="p"):
+    return layer(name, "Pooling", bottom, name, f"pooling_param {{ pool: MAX {rest} }}")
+
+
+def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
+    """Expect what a net that keeps its outputs alone computes without a plan."""
+    fast = build(text, "TEST", keep_blobs="outputs")
+    plain = build(text, "TEST", optimize=False)
+    for number in range(passes):
+        image = np.random.default_rng(number).normal(size=fast.blobs["x"].shape)
+        for each in (fast, plain):
+            each.blobs["x"].data[...] = image
+            each.forward()
+        for name in fast.outputs:
+            want = plain.blobs[name].data
+            difference = np.abs(fast.blobs[name].data - want).max()
+            assert difference <= rtol * np.abs(want).max(), name
+    return fast
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(
+    n=st.integers(1, 3),
+    c=st.integers(1, 4),
+    m=st.integers(8, 40),
+    size=st.tuples(st.integers(7, 17), st.integers(7, 17)),
+    kernel=st.tuples(st.integers(1, 5), st.integers(2, 5)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    bias=st.booleans(),
+)
+def test_both_passes_are_the_portable_ones(layout, n, c, m, size, kernel, stride, pad, bias):
+    rest = (
+        f"kernel_h: {kernel[0]} kernel_w: {kernel[1]} stride_h: {stride[0]} stride_w: {stride[1]} "
+        f"pad_h: {pad[0]} pad_w: {pad[1]} bias_term: {str(bias).lower()}"
+    )
+    text = net(conv(m, rest), shape=(n, c, *size))
+
+    planned = expect_same(text, rtol=ROUNDING)
+
+    backward = planned.plan.entries[1].step.backward_code
+    assert ("direct" in backward) == (m >= engine().tuning.width)
+
+
+def test_the_gradient_of_the_filters_is_ours():
+    planned = build(net(conv(32, "kernel_size: 5 pad: 2"), shape=(2, 3, 12, 12)))
+
+    run(planned)
+
+    assert FilterGradientCall in calls(planned)
+
+
+def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
+    text = net(conv(20, "kernel_size: 5"), layer("r", "ReLU", "c", "c"), shape=(3, 1, 28, 28))
+
+    planned = build(text, "TEST")
+    planned.forward()
+
+    assert calls(planned) == [PackedConvCall]
+    expect_same(text, ["c"], "TEST", rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_windows_are_copied_where_an_image_has_more_padding_than_a_window_is_wide(layout):
+    text = net(conv(32, "kernel_size: 3 pad: 9"), layer("r", "ReLU", "c", "c"), shape=(2, 3, 12, 9))
+
+    planned = build(text, "TEST")
+    planned.forward()
+
+    assert planned.plan.entries[1].step.code.startswith("direct llvm")
+    expect_same(text, ["c"], "TEST", rtol=ROUNDING)
+    expect_same(text, rtol=ROUNDING)
+
+
+def test_wide_windows_run_by_implicit_gemm():
+    text = net(conv(20, "kernel_h: 3 kernel_w: 17"), shape=(2, 1, 12, 40))
+
+    planned = build(text, "TEST")
+    planned.forward()
+
+    assert PackedConvCall not in calls(planned)
+    assert planned.plan.entries[1].step.code.startswith("igemm llvm")
+
+
+FEW = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+@FEW
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize(
+    "rest",
+    ["kernel_size: 3 pad: 1", "kernel_size: 5 bias_term: false", "kernel_size: 3 dilation: 2",
+     "kernel_h: 2 kernel_w: 5 pad_h: 1 pad_w: 3"],
+)  # fmt: skip
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gradients_of_a_convolution_to_few_channels_are_direct_convolutions(
+    threads, rest, m, layout
+):
+    text = net(conv(m, rest), shape=(3, 32, 9, 11))
+
+    with settings.override(threads=threads):
+        planned = expect_same(text, ["c"], rtol=ROUNDING)
+
+    assert calls(planned)[-2:] == [TransposedGradientCall, TransposedCall]
+
+
+@FEW
+@pytest.mark.parametrize("rest", ["kernel_size: 3 stride: 2", "kernel_size: 3 pad: 3"])
+def test_gradients_of_others_to_few_channels_are_implicit_gemms(rest, layout):
+    text = net(conv(2, rest), shape=(2, 32, 9, 11))
+
+    planned = expect_same(text, rtol=ROUNDING)
+
+    assert TransposedCall not in calls(planned)
+
+
+@FEW
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_few_channels_learn_their_weights_or_their_bias_alone(frozen, layout):
+    multipliers = " ".join(f"param {{ lr_mult: {int(i != frozen)} }}" for i in range(2))
+    text = net(conv(2), shape=(2, 32, 6, 7)).replace('type: "Conv', f'{multipliers} type: "Conv')
+
+    expect_same(text, rtol=ROUNDING)
+
+
+@FEW
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_gradient_that_is_no_number_reaches_the_windows_it_belongs_to(value, layout):
+    text = net(conv(2), shape=(2, 32, 6, 7))
+    found = []
+    for lowered in (True, False):
+        each = build(text, optimize=lowered)
+        each.clear_param_diffs()
+        each.forward()
+        each.blobs["c"].diff[...] = 1.0
+        each.blobs["c"].diff[1, 0, 3, 3] = value
+        each.backward()
+        found.append([each.blobs["x"].diff, *(blob.diff for blob in each.params["c"])])
+
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_filters_are_taken_again_when_they_have_changed():
+    planned = build(net(conv(20, "kernel_size: 5"), shape=(1, 1, 12, 12)), "TEST")
+    planned.forward()
+    before = np.array(planned.blobs["c"].data)
+
+    for blob in planned.params["c"]:
+        blob.data[...] *= 2
+    planned.forward()
+
+    np.testing.assert_allclose(planned.blobs["c"].data, 2 * before, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_any_number_of_threads_computes_the_same(threads):
+    text = net(conv(20, "kernel_size: 3 pad: 1"), shape=(2, 1, 5, 9))
+
+    with settings.override(threads=threads):
+        expect_same(text, ["c"], rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("size", [1, 600, 1 << 20])
+def test_a_few_rows_are_worked_on_at_a_time(size):
+    text = net(conv(20, "kernel_size: 3 stride: 2 pad: 1 dilation: 2"), shape=(3, 2, 30, 21))
+    inference = text.replace("force_backward: true", "") + pool("kernel_size: 3 stride: 2")
+
+    with tuned(copy_bytes=size, pooled_bytes=30 * size):
+        expect_same(text, ["c"], rtol=ROUNDING)
+        expect_same_outputs(inference)
+
+
+@pytest.mark.parametrize("kernel", ["kernel_size: 2", "kernel_size: 3", "kernel_h: 2 kernel_w: 3"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("pad", [0, 1])
+def test_pooling_of_any_windows_comes_along_with_direct_convolution(kernel, stride, pad):
+    rest = f"{kernel} stride: {stride} pad: {pad}"
+    text = net(
+        conv(32, "kernel_size: 5 pad: 2"), layer("r", "ReLU", "c", "c"), pool(rest),
+        shape=(3, 3, 22, 17),
+    )  # fmt: skip
+
+    fast = expect_same_outputs(text.replace("force_backward: true", ""), passes=2)
+
+    assert calls(fast) == [PackedConvCall]
+    assert fast.plan.entries[1].group.count == 3
+
+
+def test_a_rectifier_may_come_before_pooling_or_behind():
+    rectifier = layer("r", "ReLU", "p", "p")
+    text = net(conv(32, "kernel_size: 5 pad: 2"), pool(), rectifier, shape=(3, 3, 16, 16))
+
+    fast = expect_same_outputs(text.replace("force_backward: true", ""))
+
+    assert fast.plan.entries[1].group.count == 3
+
+
+def test_stored_statistics_and_pooling_come_along():
+    text = net(
+        conv(64, "kernel_size: 7 stride: 2 pad: 3 bias_term: false"),
+        layer("n", "BatchNorm", "c", "c"),
+        layer("s", "Scale", "c", "c", "scale_param { bias_term: true }"),
+        layer("r", "ReLU", "c", "c"),
+        pool("kernel_size: 3 stride: 2"),
+        shape=(2, 3, 40, 37),
+    )
+
+    fast = expect_same_outputs(text.replace("force_backward: true", ""), rtol=2e-5)
+
+    assert fast.plan.entries[1].group.count == 5
+
+
+@pytest.mark.parametrize("size", [(8, 8), (9, 11), (6, 13), (12, 7)])
+@pytest.mark.parametrize("taps", [3, 5])
+def test_pooling_of_pairs_comes_along_with_tiles(size, taps):
+    text = net(
+        conv(24, f"kernel_size: {taps} pad: {taps // 2}"), layer("r", "ReLU", "c", "c"), pool(),
+        shape=(3, 16, *size),
+    )  # fmt: skip
+
+    fast = expect_same_outputs(text.replace("force_backward: true", ""), rtol=5e-5)
+
+    assert calls(fast) == [WinogradCall]
+    assert fast.plan.entries[1].group.count == 3
+
+
+@pytest.mark.parametrize("rest", ["kernel_size: 3 stride: 2", "kernel_size: 2 stride: 2 pad: 1"])
+def test_other_pooling_does_not_come_along_with_tiles(rest):
+    text = net(conv(24, "kernel_size: 3 pad: 1"), pool(rest), shape=(3, 16, 9, 9))
+
+    fast = expect_same_outputs(text.replace("force_backward: true", ""), rtol=5e-5)
+
+    assert fast.plan.entries[1].group is None
+
+
+def test_a_blob_that_is_kept_is_computed():
+    text = net(conv(32, "kernel_size: 5 pad: 2"), pool(), shape=(1, 3, 16, 16))
+    text = text.replace("force_backward: true", "")
+
+    kept = build(text, "TEST", keep_blobs=["c"])
+    plain = build(text, "TEST", optimize=False)
+    for each in (kept, plain):
+        each.forward()
+
+    assert kept.plan.entries[1].group is None
+    want = plain.blobs["c"].data
+    assert np.abs(kept.blobs["c"].data - want).max() <= ROUNDING * np.abs(want).max()
+
+
+def test_what_is_not_a_number_is_passed_over_by_pooling_as_in_caffe():
+    text = net(conv(32, "kernel_size: 1 kernel_size: 3 pad: 0 pad: 1"), pool(), shape=(1, 3, 8, 8))
+    text = text.replace("force_backward: true", "")
+    fast, plain = build(text, "TEST", keep_blobs="outputs"), build(text, "TEST", optimize=False)
+
+    for each in (fast, plain):
+        each.blobs["x"].data[...] = 1.0
+        each.blobs["x"].data[0, 0, 0, 0] = np.nan
+        each.forward()
+
+    np.testing.assert_allclose(fast.blobs["p"].data, plain.blobs["p"].data, rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("place", ["x", 0, 1])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_number_that_is_none_goes_where_it_does_in_portable_code(end, place, value):
+    text = net(conv(20, "kernel_size: 3"), *ENDS[end], shape=(2, 3, 12, 11))
+
+    got, want = outputs_with(value, place, text)
+
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)

@@ -1,0 +1,169 @@
+"""Layouts of the device cpu: where elements lie, and which layouts are the same object."""
+
+import numpy as np
+import pytest
+from expect_error import expect_error
+
+from demitasse.backends.arrays import ChannelSlice
+from demitasse.backends.cpu.layout import (
+    BLOCK,
+    BLOCKS,
+    Arrangement,
+    blocked,
+    c_order,
+    candidates,
+    channel_blocks,
+    in_some_layout,
+    innermost,
+    layout_of,
+    part,
+    plain,
+    slabs,
+    strided,
+    whole,
+)
+from demitasse.backends.step import Declined
+
+SHAPE = (2, 20, 3, 4)
+
+
+def places(layout):
+    """Where the elements of a layout lie, in C order."""
+    side, found = layout.arrangement, []
+    for index in np.ndindex(*layout.shape):
+        at = side.first
+        for axis, i in enumerate(index):
+            block = side.block_of(axis)
+            at += i // block * side.strides[axis] + i % block
+        found.append(at)
+    return found
+
+
+ALL = {
+    "plain": plain(SHAPE),
+    "channels last": innermost(SHAPE, 1),
+    "rows last": innermost(SHAPE, 2),
+    "blocks of 4": channel_blocks(SHAPE, 4),
+    "padded blocks": channel_blocks(SHAPE, 16),
+    "blocks of images": blocked(SHAPE, 0, 2),
+    "of gaps": strided(SHAPE, (1000, 30, 8, 2)),
+}
+
+
+@pytest.mark.parametrize("layout", ALL.values(), ids=ALL)
+def test_every_element_has_a_place_of_its_own_in_the_buffer(layout):
+    found = places(layout)
+
+    assert len(set(found)) == len(found)
+    assert min(found) >= 0
+    assert max(found) < layout.size
+    assert layout.plain == (found == list(range(480)))
+
+
+def test_layouts_that_put_elements_in_the_same_places_are_one():
+    one = (2, 16, 3, 4)
+
+    assert channel_blocks(one, 16) is innermost(one, 1)
+    assert strided(SHAPE, c_order(SHAPE)) is plain(SHAPE)
+    assert innermost((2, 1, 3, 4), 1) is plain((2, 1, 3, 4))
+    assert innermost(SHAPE, 3) is plain(SHAPE)
+    assert blocked((6, 5), 1, 1) is plain((6, 5))
+    assert channel_blocks(SHAPE, 16) is not innermost(SHAPE, 1)  # is padded
+    assert channel_blocks(SHAPE, 4) is not channel_blocks(SHAPE, 2)
+
+
+def test_blocks_fill_up_the_last():
+    layout = blocked((5, 7), 0, 4)
+
+    assert layout.arrangement.padded == (8, 7)
+    assert layout.size == 56
+    assert not layout.plain
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, *(1,) * 11, 3)], ids=len)
+def test_any_number_of_axes_will_do(shape):
+    layout = plain(shape)
+
+    assert layout.plain
+    assert layout.size == int(np.prod(shape))
+
+
+def test_a_range_of_channels_is_a_layout_of_its_own():
+    total = ChannelSlice(SHAPE, SHAPE, 0)
+    half = total.part((2, 8, 3, 4), 12)
+
+    some, all_ = part(half), part(total)
+
+    assert some is part(half)
+    assert some is not innermost((2, 8, 3, 4), 1)
+    assert some.arrangement.strides == innermost(SHAPE, 1).arrangement.strides
+    assert some.channel_slice == half
+    assert all_ is innermost(SHAPE, 1)
+    assert whole(some) is innermost((2, 8, 3, 4), 1)
+    assert whole(plain(SHAPE)) is plain(SHAPE)
+
+
+def test_a_part_of_blocks_begins_and_ends_with_one():
+    side = blocked((10, 6), 0, 4).arrangement
+
+    assert side.part((4, 6), (4, 0)).first == 24
+    assert side.part((2, 6), (8, 0)).padded == (4, 6)  # the last block has padding
+    for shape, first in (((4, 6), (2, 0)), ((3, 6), (4, 0))):
+        with expect_error(Declined):
+            side.part(shape, first)
+
+
+@pytest.mark.parametrize("channels", [1, 8, 16, 20, 24, 48])
+def test_candidates_are_the_expected_one_first_and_each_once(channels):
+    shape = (2, channels, 3, 4)
+
+    found = list(candidates(innermost(shape, 3)))
+
+    assert found[0] is innermost(shape, 3)
+    assert len(set(found)) == len(found)
+    for block in BLOCKS:
+        assert (channel_blocks(shape, block) in found) or channels % block
+    assert {plain(shape), innermost(shape, 1)} <= set(found)
+
+
+def test_the_first_layout_that_is_not_declined_is_taken():
+    tried = []
+
+    def prepare(layout):
+        tried.append(layout)
+        if layout is not innermost((2, 2 * BLOCK, 3, 4), 1):
+            message = "another"
+            raise Declined(message)
+
+    in_some_layout(plain((2, 2 * BLOCK, 3, 4)), prepare)
+
+    assert tried[0] is plain((2, 2 * BLOCK, 3, 4))
+    assert tried[-1] is innermost((2, 2 * BLOCK, 3, 4), 1)
+    with expect_error(Declined):
+        in_some_layout(plain(SHAPE), prepare)
+
+
+@pytest.mark.parametrize("size", [1, 40, 100, 1000])
+@pytest.mark.parametrize("rows", [12, 10])
+def test_slabs_follow_each_other(rows, size):
+    layout = blocked((rows, 5), 0, 4)
+
+    parts = slabs(layout, size)
+
+    assert sum(one.size for one in parts) == layout.size
+    assert sum(one.shape[0] for one in parts) in (rows, 12) or parts == [layout]
+    if size >= layout.size:
+        assert parts == [layout]
+
+
+def test_ranges_that_lie_apart_are_no_slabs():
+    layout = innermost((6, 5), 0)
+
+    assert slabs(layout, 1) == [layout]
+
+
+def test_an_arrangement_is_known_again():
+    side = Arrangement((2, 3), (2, 3), (1, 2))
+
+    assert layout_of(side) is layout_of(Arrangement((2, 3), (2, 3), (1, 2)))
+    assert layout_of(side) is innermost((2, 3), 0)
