@@ -410,11 +410,12 @@ def test_slopes_after_a_normalised_convolution_are_computed():
     assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
 
 
-def test_the_first_convolution_writes_pixels_for_a_reader_of_pixels():
+@pytest.mark.parametrize("maps", [64, 10])
+def test_the_first_convolution_writes_pixels_for_a_reader_of_pixels(maps):
     image = np.random.default_rng(0).normal(size=(1, 3, 65, 65))
     text = f"""
         {INPUT}
-        {convolution("c1", "x", 64, 3, stride=2)}
+        {convolution("c1", "x", maps, 3, stride=2)}
         layer {{ name: "relu" type: "ReLU" bottom: "c1" top: "c1" }}
         {convolution("y", "c1", 32, 1)}
     """

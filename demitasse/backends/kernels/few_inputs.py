@@ -168,7 +168,7 @@ class DirectSchedule(ConvSchedule):
         return self.tap_table[: -1 : self.op.kernel[1]].copy()
 
 
-FEWEST = 3e6
+FEWEST = 3e5
 """Operations below which starting a kernel takes longer than it saves."""
 
 WIDEST = 16

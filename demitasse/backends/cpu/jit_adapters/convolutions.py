@@ -117,7 +117,9 @@ def conv_kernels(
     if groups is not None:
         return GroupedKernels(engine, x, groups)
     try:
-        return DirectKernels(engine, x, plan_direct(op, x, y, tuning), training=training)
+        narrow = NARROW <= y[1] < tuning.width  # vectors no wider than there are filters
+        few = replace(tuning, width=NARROW) if narrow and not training else tuning
+        return DirectKernels(engine, x, plan_direct(op, x, y, few), training=training)
     except Declined as declined:
         return ConvKernels(engine, x, why=(tiled, str(declined)))
 
