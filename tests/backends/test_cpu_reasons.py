@@ -121,9 +121,8 @@ def test_other_activations_run_by_themselves_and_say_why(kind, param):
 
 
 def test_a_step_declines_before_it_touches_anything():
-    pool = layer("l", "Pooling", "x", "y", "pooling_param { pool: STOCHASTIC kernel_size: 2 }")
-    made = planned(pool)
-    assert "STOCHASTIC" in entry(made, "l").why
+    made = planned(layer("l", "Eltwise", "x x", "y", "eltwise_param { operation: PROD }"))
+    assert "PROD" in entry(made, "l").why
     made.blobs["x"].data[...] = np.nan
 
     made.forward()

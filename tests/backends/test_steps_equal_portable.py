@@ -202,7 +202,7 @@ ROWS = [
     Row("convolution after another axis", ops.Conv, layers("Convolution",
         "num_output: 4 kernel_size: 3 axis: 2", shapes=[((2, 3, 4, 5, 6),)])),
     Row("convolution without axes", ops.Conv, layers("Convolution",
-        "num_output: 4 kernel_size: 1", shapes=[((3, 4),)]), CUDA),
+        "num_output: 4 kernel_size: 1", shapes=[((3, 4),)]), COMPILED),
     Row("convolution of no image", ops.Conv, convolutions(batches=(0,)), CUDA),
     Row("convolution", ops.Conv, layers("Convolution",
         "num_output: 4 kernel_size: 1", shapes=[((2, 4, 5, 5),)]), (), in_place=True,
@@ -252,7 +252,7 @@ ROWS = [
         shapes=[((2, 3, 2, 2),)]), HOST, may=("cpu",)),
 
     Row("inner product", ops.InnerProduct, inner_products()),
-    Row("inner product, transposed", ops.InnerProduct, inner_products(transpose=True), HOST),
+    Row("inner product, transposed", ops.InnerProduct, inner_products(transpose=True)),
     Row("inner product of all axes", ops.InnerProduct, layers("InnerProduct",
         "num_output: 5 axis: 0", shapes=[((3, 4),)])),
     Row("inner product of few rows", ops.InnerProduct, layers("InnerProduct",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from cuda_host import cuda_at
 
+from demitasse.backends.cpu.layout import plain
 from demitasse.backends.recording import NotRecorded
 from demitasse.core.device import Device
 from demitasse.memory import Head, SyncedMemory
@@ -97,7 +98,7 @@ def test_a_replay_that_exchanges_private_arrays_leaves_no_others_in_use():
     backend = Device("cpu").backend
     if backend.engine is None or backend.recorder is None:
         pytest.skip("no private layouts here")
-    one, layout, other = memory(value=1), backend.engine.plain((4,)), backend.empty_private(4)
+    one, layout, other = memory(value=1), plain((4,)), backend.empty_private(4)
     first = one.mutable_private_data(layout)
     guard = recorded(lambda: one.exchange_private(layout, other), one, rewritten=[one])
     one.exchange_private(layout, first)

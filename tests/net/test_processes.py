@@ -7,14 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from expect_error import expect_error
 from needs import needs
 
-from demitasse import Net
-from demitasse.backends.kernels.language import team
-from demitasse.errors import DeviceError
 from demitasse.io.data import write_database
-from demitasse.io.proto import NetParameter, parse_text
 
 SCRIPT = """
 import multiprocessing, os, sys
@@ -141,13 +136,3 @@ def test_a_forked_child_reads_on_in_its_parents_lmdb(tmp_path):
     )
 
     assert forked(net) == ["[2.0, 3.0]"] * 2
-
-
-@needs("fork")
-def test_a_child_that_lost_its_threads_says_what_to_do(monkeypatch):
-    text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }'
-    net = Net(parse_text(text, NetParameter), "TEST", device="cpu")
-    monkeypatch.setattr(team.Library, "kept_workers", os.getppid())
-
-    with expect_error(DeviceError, mentions="spawn"):
-        net.forward()

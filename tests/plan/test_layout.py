@@ -11,7 +11,6 @@ from demitasse.backends.step import LayoutUse
 from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.memory import transfers
 from demitasse.plan.layout import LayoutAssignment
 from demitasse.plan.report import report
 
@@ -32,13 +31,6 @@ GATED = net(
     conv(16, "kernel_size: 3 group: 4 pad: 1", "n", "f"),
     layer("s", "Eltwise", "e f", "s"),
 )
-
-OFFERED = net(
-    conv(64, "kernel_size: 3 pad: 1 group: 64"),
-    conv(24, "kernel_size: 1", "c", "p"),
-    shape=(2, 64, 112, 112),
-)
-"""Blocks of channels are offered to a convolution that does not take them."""
 
 
 def made(text, phase="TRAIN"):
@@ -87,20 +79,6 @@ def test_parts_before_the_whole_change_no_layout():
     assert layouts(parts) == layouts(whole)
 
 
-@WIDE
-def test_a_refused_offer_is_withdrawn():
-    planned, counts = made(OFFERED, "TEST"), []
-    for _ in range(2):
-        planned.execution.passes.reset_plan()
-        planned.forward()
-        before = transfers.reorders
-        planned.blobs["x"].mutable_cpu_data()
-        planned.forward()
-        counts.append(transfers.reorders - before)
-
-    assert counts == [1, 1]  # that of the input
-
-
 class Stated:
     """A Step with these layouts."""
 
@@ -145,18 +123,3 @@ def test_the_last_reader_of_each_blob_counts():
         assigned.add(Stated(LayoutUse("preferred", reader, order)))
 
     assert assigned.preferred(one.data_memory) == (first, last)
-
-
-def test_an_offer_is_refused_by_a_reader_in_another_layout():
-    one, offered, other = blob(), Order(2, 3), Order(2, 3)
-    assigned = LayoutAssignment()
-    assigned.add(Stated(LayoutUse("offered", one, offered)))
-    assert not assigned.withdraw()
-    assigned.add(Stated(LayoutUse("preferred", one, other)))
-
-    assert assigned.withdraw()
-
-    assert assigned.refused(one.data_memory)
-    assert not assigned.withdraw()
-    assigned.begin()
-    assert not assigned.refused(one.data_memory)

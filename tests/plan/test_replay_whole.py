@@ -1,18 +1,14 @@
 """A net that is one stretch: a forward pass is its calls, and nothing of what surrounds passes."""
 
 import logging
-import os
 import threading
 
 import numpy as np
 import pytest
-from expect_error import expect_error
-from needs import needs
 from replays import ALL_CALLS
 
 from demitasse import Net
-from demitasse.backends.kernels.language import team
-from demitasse.errors import DeviceError, ErrorCode, NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan import Plan
 
@@ -273,19 +269,6 @@ def test_passes_in_training_are_counted():
     assert net.passes == 5
     look(net, images())
     assert net.passes == 6
-
-
-@needs("fork")
-def test_a_fork_that_lost_the_threads_is_noticed(monkeypatch):
-    net = settled()
-    monkeypatch.setattr(team.Library, "kept_workers", os.getppid())
-
-    with expect_error(DeviceError, mentions="fork"):
-        net.forward()
-
-    monkeypatch.undo()
-    x = images()
-    np.testing.assert_array_equal(look(net, x), expected(net, x))
 
 
 def test_two_threads_are_kept_apart():

@@ -192,7 +192,7 @@ def test_a_net_layer_and_backend_of_ones_own(project, tmp_path):
 def test_the_tolerances_are_documented():
     text = (Path(__file__).parents[2] / "docs/reference/testing.md").read_text(encoding="utf-8")
 
-    rows = re.findall(r"^\| (float\d+) \| (\S+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\w*float\d+|half) \| (\S+) \|$", text, re.MULTILINE)
 
     assert {name: float(value) for name, value in rows} == RTOL
     times = {"ten": 10, "three": 3}

@@ -263,14 +263,7 @@ def _kernel(
                             ]
                         numbers = _row_places(k, x_bytes if in_place else None, rows)
                         sums, tile.words = _multiply(
-                            k,
-                            source,
-                            numbers,
-                            filters,
-                            length,
-                            tile.words,
-                            vectors,
-                            bf16=bf16,
+                            k, source, numbers, filters, length, tile.words, vectors, bf16=bf16
                         )
                         before = block.i > 0 if summed else None
                         _write(
@@ -796,6 +789,7 @@ class ImplicitGemm:
             schedule, self._blocks, x, y, most, schedule.panel
         )
         self._none = aligned(schedule.filters)
+        self._packings: dict[tuple[Order, int, bool], FilterPacking] = {}
         factors, shifts = normed or (None, None)
         numbers = then.numbers(schedule.panels * schedule.panel)  # whole vectors are read
         self.slopes = numbers[: schedule.filters]
@@ -830,16 +824,22 @@ class ImplicitGemm:
         else:
             self._pack(weights, filters)
 
+    def _packing(self, order: Order, stride: int, *, by_tap: bool = False) -> FilterPacking:
+        key = order, stride, by_tap
+        if key not in self._packings:
+            self._packings[key] = FilterPacking(self.schedule, order, stride, by_tap=by_tap)
+        return self._packings[key]
+
     def _pack(self, weights: np.ndarray, filters: np.ndarray) -> None:
         schedule = self.schedule
         m, c, taps = weights.shape
         by_filter, by_channel, by_tap = (stride // FLOAT for stride in weights.strides)
         if (taps == 1 or by_tap == 1) and (c == 1 or by_channel == taps):
-            FilterPacking(schedule, "by_filter", by_filter)(weights, filters)
+            self._packing("by_filter", by_filter)(weights, filters)
         elif taps == 1 and by_filter == 1:
-            FilterPacking(schedule, "by_term", by_channel)(weights, filters)
+            self._packing("by_term", by_channel)(weights, filters)
         elif by_channel == 1 and by_tap == c:
-            FilterPacking(schedule, "by_filter", by_filter, by_tap=True)(weights, filters)
+            self._packing("by_filter", by_filter, by_tap=True)(weights, filters)
         elif taps:
             by_term = filters.reshape(-1, taps, c, schedule.panel)
             for panel, first in enumerate(range(0, m, schedule.panel)):

@@ -328,10 +328,12 @@ def test_all_threads_have_work_and_none_much_more(size, threads):
 
 
 def test_other_convolutions_are_declined():
-    op, uneven = convolution(1, 32, 64, (14, 14)), convolution(1, 32, 64, (14, 14), after=(1, 0))
+    op = convolution(1, 32, 64, (14, 14))
+    axes = dict.fromkeys(("stride", "dilation"), (1,) * 4) | {"pad": (0,) * 4}
+    deep = convolution(1, 32, 64, (2, 2, 2, 2), kernel=(1,) * 4, **axes)
 
     for other, tuning in (
-        (uneven, Tuning(16)),
+        (deep, Tuning(16)),
         (op, Tuning(16, without=frozenset({"igemm"}))),
         (op, Tuning(0)),
     ):

@@ -181,7 +181,7 @@ def test_a_second_thread_runs_its_region_beside_the_first(team):
 
 PROGRAM = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../../support"]
 import threading
 from test_regions import Field, State, functions, run
 team = functions()

@@ -31,6 +31,7 @@ from demitasse.backends.cpu.jit_adapters.calls import (
     GradientOperands,
     KernelCall,
     PackedConvCall,
+    folded_images,
     images_in_vectors,
     images_of,
     kernel_tuning,
@@ -101,6 +102,10 @@ def conv_kernels(
     if not training:
         with suppress(Declined):
             return NarrowKernels(engine, x, plan_few_outputs(op, x, y, tuning))
+        with suppress(Declined):
+            few = replace(tuning, width=min(NARROW, tuning.width))
+            filled = x[0], -(-x[1] // NARROW) * NARROW, *x[2:]
+            return NarrowKernels(engine, x, plan_few_outputs(op, filled, y, few))
     if max(op.kernel, default=1) == 1:
         return ConvKernels(engine, x)
     with suppress(Declined):
@@ -308,14 +313,19 @@ class DepthwiseKernels(ConvKernels):
 
 @dataclass(eq=False)
 class NarrowKernels(ConvKernels):
-    """Convolutions to few channels, without gradients."""
+    """Convolutions to few channels, without gradients; zeros fill the last vector of channels."""
 
     lines: FewOutputsSchedule
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
         lines = self.lines
-        source = self._as_it_comes(operands, lines.width)
-        x = images_in_vectors(source.layout, lines.width)
+        fills = lines.x[1] != self.x[1]
+        if fills:
+            blocks = layouts.channel_blocks(self.x, NARROW)
+            source, x = InputArg(Arg.SRC, operands.source.blob, blocks), folded_images(blocks)
+        else:
+            source = self._as_it_comes(operands, lines.width)
+            x = images_in_vectors(source.layout, lines.width)
         if x is None or pool:
             return None
 
@@ -323,7 +333,20 @@ class NarrowKernels(ConvKernels):
         operands = replace(operands, source=source, target=target)
 
         make = partial(NarrowConvolution, lines, x, operands.then)
-        return ConvCall(self.engine, operands, lines.code, make)
+        call = _FilledCall if fills else ConvCall
+        return call(self.engine, operands, lines.code, make)
+
+
+class _FilledCall(ConvCall):
+    """A convolution of channels that zeros fill up to whole vectors."""
+
+    def _take(self, weights: np.ndarray) -> None:
+        lines, channels = self.kernel.schedule, self.operands.source.layout.shape[1]
+        shape = lines.y[1], lines.x[1], math.prod(lines.op.kernel)
+        filled = np.zeros(shape, np.float32)
+        real = weights[: shape[0] * channels * shape[2]]
+        filled[:, :channels] = real.reshape(shape[0], channels, shape[2])
+        self.kernel.update(filled.reshape(-1))
 
 
 class DirectKernels(ConvKernels):
