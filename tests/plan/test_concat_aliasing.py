@@ -18,9 +18,9 @@ from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan import Plan
 
-WIDE = pytest.mark.skipif(
-    bool(slow_reason()) or not engine().wide,
-    reason="nothing is joined in place without kernels and AVX-512",
+KERNELS = pytest.mark.skipif(
+    bool(slow_reason()),
+    reason="nothing is joined in place without kernels",
 )
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # minimal filtering rounds otherwise
 
@@ -274,7 +274,7 @@ FIRES = [("f_1", "f", 0), ("f_3", "f", 32), ("y_1", "y", 0), ("y_3", "y", 64)]
 CHAIN = [("d1", "y", 0), ("d1_new", "y", 16), ("y_new", "y", 48)]
 
 
-@WIDE
+@KERNELS
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize(
     ("kind", "places"), [("two fires", FIRES), ("a chain of pooled images", CHAIN)]
@@ -288,7 +288,7 @@ def test_what_is_joined_is_written_where_it_is_joined(kind, places):
         assert lies_in(net, blob, top, channel)
 
 
-@WIDE
+@KERNELS
 @pytest.mark.usefixtures("always")
 def test_a_bottom_moves_when_the_top_gets_other_channels():
     other = given().replace('"x"', '"w"')
@@ -316,7 +316,7 @@ def test_a_top_in_another_layout_leaves_alone_what_lies_in_it():
     assert np.all(bottom.device_array == 1)
 
 
-@WIDE
+@KERNELS
 @pytest.mark.parametrize(
     ("name", "bottom"),
     [

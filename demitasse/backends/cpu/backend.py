@@ -92,8 +92,7 @@ class CpuBackend(NumpyBackend):
 
     @property
     def joins_in_place(self) -> bool:
-        wide: bool = self.engine.wide
-        return wide and "concat_in_place" not in self.engine.tuning.without
+        return "concat_in_place" not in self.engine.tuning.without
 
     @cached_property
     def engine(self) -> Engine:

@@ -416,7 +416,6 @@ class ConvKernels:
     Its methods return what a Step runs, or None where other kernels are to run.
 
     Attributes:
-        adds: Whether another blob may be added before the activation.
         takes_slopes: Whether slopes of channels may follow.
     """
 
@@ -424,7 +423,6 @@ class ConvKernels:
     x: ops.Shape
     why: tuple[str, ...] = field(default=(), kw_only=True)
 
-    adds = False
     takes_slopes = True
 
     def within(self, x: Layout, y: Layout) -> ConvKernels:

@@ -191,8 +191,6 @@ class IgemmKernels(ConvKernels):
         Declined: It has more axes.
     """
 
-    adds = True
-
     def __init__(
         self, engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, storage: Stored = "float"
     ) -> None:
