@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from demitasse.backends.cpu.library.engine import engine
 from peers.cases import Case
 from peers.prepare import prepare
 
@@ -46,7 +45,6 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="file of JSON lines that figures are added to")
     given = parser.parse_args()
     settings.set("threads", given.threads)
-    engine()
     for text in given.cases:
         case = Case.parse(f"{text}:forward")
         with tempfile.TemporaryDirectory() as folder:

@@ -103,7 +103,7 @@ ROWS: dict[str, tuple[str, Callable[[], object]]] = {
         "packed_3x4", lambda: products(3, packed=True)),
     "the same, of 2 vectors by 12 rows": ("packed_2x4", lambda: products(2, packed=True)),
     "products of matrices": ("product_3x4", lambda: products(3, packed=False)),
-    "implicit GEMM": ("igemm4_12_summed", igemm),
+    "implicit GEMM": ("igemm4_12_2_summed", igemm),
     "implicit GEMM, gradient of the filters": ("igemm_gradient4", igemm),
     "1x1 after a depthwise convolution": ("separable_pixels", separable),
     "convolution of few channels, of 3 vectors": ("window_product3s1s1_3x4", few_inputs),
