@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from lowered import tuned
 
 from demitasse import Net
 from demitasse.backends.cpu import slow_reason
@@ -54,6 +55,16 @@ def test_few_rows_run_in_our_kernel(rows, after, bias):
     most = {16: 8, 8: 4}[engine().tuning.width]
     assert ("few rows" in step.code) == (rows <= most)
     assert (ran is not None) == (after in APPENDED or (bool(after) and rows <= most))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_few_rows_that_are_switched_off_run_by_implicit_gemm():
+    with tuned(without=frozenset({"few_rows"})):
+        nets = pair(4)
+        got, want = results(nets, rows_of(4))
+
+    [entry] = [entry for entry in nets[0].plan.entries if entry.layer.name == "ip"]
+    assert entry.executed_step.code.startswith("igemm llvm")
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 

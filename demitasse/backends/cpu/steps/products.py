@@ -77,7 +77,8 @@ class Product:
             Declined: The kernel lacks the activation.
         """
         rows, m, k = self._rows, self.m, self.k
-        if self._alone and rows <= MOST_ROWS[self._tuning.width]:
+        few = "few_rows" not in self._tuning.without and rows <= MOST_ROWS[self._tuning.width]
+        if self._alone and few:
             panel = _panel(rows, m, self._tuning.width)
             kernel = FewRows(rows, k, m, panel, k, self._tuning, _epilogue(then))
             return self._call(x, y, kernel.code, kernel, panel)
