@@ -1,6 +1,7 @@
 """``demitasse summary``: shapes, parameters and multiply-adds, counted by hand."""
 
 import json
+from importlib import import_module
 
 import pytest
 
@@ -157,6 +158,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "scores" bottom: "y" top: "
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_names_and_types_are_whole_and_splits_folded(tmp_path, run, monkeypatch, width):
     (tmp_path / "net.prototxt").write_text(READ_TWICE)
+    import_module("demitasse.cli.commands.inspect")  # imported later, it would keep the patch
     monkeypatch.setattr("demitasse.cli.render.terminal_width", lambda: width)
 
     shown = run(f"summary {tmp_path / 'net.prototxt'}").stdout
