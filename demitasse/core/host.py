@@ -108,7 +108,11 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
             status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its size, total and free memory
             ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
             return HostMemory(status[1], status[2], None)
-        return HostMemory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None, None)
+        try:
+            physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, OSError, ValueError):
+            physical = 0
+        return HostMemory(physical, None, None)
     total = machine["MemTotal"]
     free = machine.get("MemAvailable", machine.get("MemFree", 0))
     for limit, used in _memory_bounds(root):
