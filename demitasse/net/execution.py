@@ -276,9 +276,11 @@ class Passes:
     @contextmanager
     def _scaled_losses(self, first: int, last: int) -> Iterator[None]:
         """Multiply the loss weights of some layers by the loss scale, for a backward pass."""
+        if self.loss_scale is None:
+            yield
+            return
         device, phase = self._structure.layers[last].device, self._structure.phase
-        storage = device.backend.supported_storage(self._storage, phase)
-        if self.loss_scale is None or storage == "float":
+        if device.backend.supported_storage(self._storage, phase) == "float":
             yield
             return
         self.loss_scale.to(device)

@@ -308,7 +308,6 @@ class Plan:
         self._reshape(entries)
         if self._on_shapes_known is not None and len(entries) == len(self.entries):
             self._on_shapes_known()
-        self.layouts.clear()
         while not self._lower_range(start, end):
             continue
         self.layouts.clear_written()
