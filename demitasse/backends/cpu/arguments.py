@@ -271,13 +271,7 @@ def layout_uses(arguments: Iterable[Argument]) -> list[LayoutUse]:
     return [use for argument in arguments if (use := argument.layout_use) is not None]
 
 
-def written_layout(
-    engine: Engine, layouts: Layouts, memory: Memory, shape: tuple[int, ...]
-) -> Layout:
-    """Return the layout in which a Step writes a memory; C order if unknown.
-
-    Raises:
-        Declined: The shape has too many axes.
-    """
+def written_layout(layouts: Layouts, memory: Memory, shape: tuple[int, ...]) -> Layout:
+    """Return the layout in which a Step writes a memory; C order if unknown."""
     found: Any = layouts.written(memory, shape)
     return plain(shape) if found is None else found

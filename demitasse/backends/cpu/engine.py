@@ -13,15 +13,12 @@ from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.kernels.language.target import vector_width
+from demitasse.backends.kernels.language.target import WIDE, vector_width
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
 from demitasse.backends.step import Declined
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
-
-WIDE = 16
-"""Floats of a vector of AVX-512."""
 
 SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""

@@ -20,6 +20,7 @@ BLOCK = 16
 BLOCKS = (BLOCK, 8)
 
 Shape = tuple[int, ...]
+Loops = tuple[tuple[int, int, int], ...]
 
 
 class Arrangement(NamedTuple):
@@ -85,10 +86,15 @@ class Layout:
 
     __slots__ = ("arrangement", "channel_slice", "loops", "plain", "shape", "size")
 
-    def __init__(self, arrangement: Arrangement, size: int, *, is_plain: bool) -> None:
-        self.arrangement, self.shape, self.size = arrangement, arrangement.shape, size
-        self.plain, self.loops = is_plain, _loops(arrangement)
-        self.channel_slice: ChannelSlice | None = None
+    def __init__(
+        self, arrangement: Arrangement, loops: Loops, channel_slice: ChannelSlice | None
+    ) -> None:
+        self.arrangement, self.shape = arrangement, arrangement.shape
+        self.size = arrangement.size if channel_slice is None else channel_slice.size
+        count = math.prod(self.shape)
+        c_loops = _loops(Arrangement(self.shape, self.shape, c_order(self.shape)))
+        self.plain = arrangement.padded == self.shape and self.size == count and loops == c_loops
+        self.loops, self.channel_slice = loops, channel_slice
 
     def __repr__(self) -> str:
         return f"Layout({self.shape}, {'plain' if self.plain else self.loops})"
@@ -99,18 +105,11 @@ _known: dict[tuple[Any, ...], Layout] = {}
 
 def layout_of(arrangement: Arrangement, channel_slice: ChannelSlice | None = None) -> Layout:
     """Return the layout with an arrangement; a range of channels has a place of its own."""
-    shape, padded, size = arrangement.shape, arrangement.padded, arrangement.size
-    loops = tuple(_loops(arrangement))
-    if channel_slice is not None:
-        size = channel_slice.size
-    c_loops = tuple(_loops(Arrangement(shape, shape, c_order(shape))))
-    is_plain = padded == shape and size == math.prod(shape) and loops == c_loops
-    key = (shape, loops, padded, size, channel_slice)
+    loops = _loops(arrangement)
+    key = (arrangement.shape, loops, arrangement.padded, arrangement.size, channel_slice)
     found = _known.get(key)
     if found is None:
-        found = _known.setdefault(key, Layout(arrangement, size, is_plain=is_plain))
-        if channel_slice is not None:
-            found.channel_slice = channel_slice
+        found = _known.setdefault(key, Layout(arrangement, loops, channel_slice))
     return found
 
 
@@ -224,7 +223,7 @@ def in_some_layout(expected: Layout, prepare: Callable[[Layout], None]) -> None:
     raise Declined(message)
 
 
-def _loops(arrangement: Arrangement) -> list[tuple[int, int, int]]:
+def _loops(arrangement: Arrangement) -> Loops:
     """Return (axis, count, stride) of all loops over the elements, outermost stride first.
 
     Loops of one turn are left out and loops that continue each other are joined, so that equal
@@ -248,4 +247,4 @@ def _loops(arrangement: Arrangement) -> list[tuple[int, int, int]]:
             joined[-1] = (axis, last[1] * count, step)
         else:
             joined.append((axis, count, step))
-    return joined
+    return tuple(joined)

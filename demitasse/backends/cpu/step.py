@@ -136,7 +136,7 @@ class CpuStep(Step[Engine, O], Generic[O]):
         Contents in another layout are converted.
         """
         memory = blob.diff_memory if diff else blob.data_memory
-        return written_layout(self.engine, self.at.layouts, memory, shape or blob.shape)
+        return written_layout(self.at.layouts, memory, shape or blob.shape)
 
     def aliased(self, target: Operand, layout: Layout) -> Layout:
         """Return the layout in which a blob is written that may be a slice of a Concat's top.

@@ -84,10 +84,9 @@ def volumes_of(layout: Layout) -> Images:
     """
     n, c, *spatial = shape = layout.shape
     strides = dict.fromkeys(range(len(shape)), layout.size)
-    plain = [(axis, count, math.prod(shape[axis + 1 :])) for axis, count in enumerate(shape)]
-    parts = [part for part in (plain if layout.plain else layout.loops) if part[1] > 1]
-    strides |= {axis: stride for axis, _, stride in parts}
-    last = len({axis for axis, _, _ in parts}) == len(parts) and (c == 1 or strides[1] == 1)
+    strides |= {axis: stride for axis, _, stride in layout.loops}
+    blocks = len(layout.loops) > len({axis for axis, _, _ in layout.loops})
+    last = not blocks and (c == 1 or strides[1] == 1)
     if not last or len(spatial) > MOST_AXES:
         message = f"{layout}; implicit GEMM takes channels that lie side by side"
         raise Declined(message)
@@ -452,7 +451,7 @@ class ConvKernels:
     def _as_it_comes(self, operands: ConvOperands, width: int) -> InputArg:
         """Return the source in the layout in which the blob is written, if that fits."""
         blob = operands.source.blob
-        expected = written_layout(self.engine, operands.layouts, blob.data_memory, self.x)
+        expected = written_layout(operands.layouts, blob.data_memory, self.x)
         if images_in_vectors(expected, width):
             return InputArg(Arg.SRC, blob, expected)
         return operands.source

@@ -97,7 +97,7 @@ def conv_kernels(
     asked = engine.tuning.as_set(wanted(), storage)
     if op.group == x[1] > 1:
         return _depthwise_kernels(engine, op, x, y, asked, followers, training=training)
-    tuning = replace(asked, bf16=multiplies_bf16(op, x, y, asked))
+    tuning = product_tuning(op, x, y, asked)
     groups = None
     if not training:
         with suppress(Declined):
@@ -148,13 +148,13 @@ def _depthwise_kernels(
     return ConvKernels(engine, x, why=(why,))
 
 
-def multiplies_bf16(op: ops.Conv, x: ops.Shape, y: ops.Shape, asked: Tuning) -> bool:
-    """Return whether a convolution multiplies in bfloat16, if the net's values are of it.
+def product_tuning(op: ops.Conv, x: ops.Shape, y: ops.Shape, asked: Tuning) -> Tuning:
+    """Return the tuning of a convolution's products, in float32 where bfloat16 does not pay.
 
     Half of a panel of few filters is padding, and few channels are copied one by one.
     """
     c, m = x[1] // op.group, y[1] // op.group
-    return asked.bf16 and c >= asked.width < m and op.group <= MOST_GROUPS
+    return replace(asked, bf16=asked.bf16 and c >= asked.width < m and op.group <= MOST_GROUPS)
 
 
 MOST_GROUPS = 32
@@ -195,10 +195,8 @@ class IgemmKernels(ConvKernels):
         self, engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, storage: Stored = "float"
     ) -> None:
         super().__init__(engine, x)
-        asked = kernel_tuning(engine, storage=storage)
-        tuning = replace(asked, bf16=multiplies_bf16(op, x, y, asked))
+        tuning = product_tuning(op, x, y, kernel_tuning(engine, storage=storage))
         self.by_rows = _by_rows(op, x)
-        self._shape = x
         if self.by_rows:
             x = x[0], x[3], x[2], 1
             op = ops.Conv(**{**vars(op), "kernel": (op.kernel[0], 1), "bottom": x})
@@ -238,19 +236,13 @@ class IgemmKernels(ConvKernels):
 
     def _images(self, operands: Any, x: str, y: str) -> tuple[Any, tuple[Images, Images]]:
         """Return operands in layouts that are read, and the images of input and output."""
-        layout = getattr(operands, x).layout
-        if self.by_rows:
-            n, _, rows, columns = self._shape
-            operands = replace(operands, **{x: self._with(getattr(operands, x), self._shape)})
-            one = Images((n, columns, rows, 1), rows * columns, columns, columns, columns)
-        else:
-            one = volumes_of(layout)
-        return operands, (one, volumes_of(getattr(operands, y).layout))
-
-    def _with(self, argument: Any, shape: ops.Shape) -> Any:
-        """Return an argument for the same blob in C order."""
-        plain = layouts.plain(shape)
-        return type(argument)(argument.role, argument.blob, plain, diff=argument.diff)
+        image, maps = getattr(operands, x), volumes_of(getattr(operands, y).layout)
+        if not self.by_rows:
+            return operands, (volumes_of(image.layout), maps)
+        n, _, rows, columns = self.x
+        plain = type(image)(image.role, image.blob, layouts.plain(self.x), diff=image.diff)
+        one = Images((n, columns, rows, 1), rows * columns, columns, columns, columns)
+        return replace(operands, **{x: plain}), (one, maps)
 
 
 FEWEST_COLUMNS = 16
@@ -555,7 +547,7 @@ class GroupedKernels(ConvKernels):
         if images is not None:
             return argument, images
         shape = argument.layout.shape
-        expected = written_layout(self.engine, layouts, argument.memory, shape)
+        expected = written_layout(layouts, argument.memory, shape)
         return (
             InputArg(argument.role, argument.blob, expected, diff=argument.diff),
             _of_groups(groups, expected),

@@ -99,7 +99,7 @@ def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> norm.PlaneN
     return norm.PlaneNorm(images, eps, tuning)
 
 
-def _fixed(engine: Engine, count: int, number: float = 0.0) -> BufferArg:
+def _fixed(count: int, number: float = 0.0) -> BufferArg:
     """Return an argument of ``count`` equal numbers, in place of an absent parameter."""
     array = aligned(count)
     array[...] = number
@@ -119,7 +119,7 @@ class NormCall(KernelCall):
     ) -> None:
         channels = kernel.mean.shape[0]
         self.kernel, self._source, self._target = kernel, source, target
-        absent = _fixed(engine, channels, 1.0), _fixed(engine, channels)
+        absent = _fixed(channels, 1.0), _fixed(channels)
         self.parameters = _filled(parameters, absent)
         kept = kernel.mean.nbytes + kernel.variance.nbytes + kernel.inverse.nbytes
         super().__init__(engine, (source, *parameters, target), kernel.code, held=kept)
@@ -162,9 +162,9 @@ class NormGradientCall(KernelCall):
                 forward.kernel, behind=True, learns=bool(wanted)
             )
         engine, channels, size = forward.engine, forward.kernel.mean.shape[0], dy.layout.size
-        absent = _fixed(engine, channels), _fixed(engine, channels)
+        absent = _fixed(channels), _fixed(channels)
         self._gradients = _filled(gradients, absent)
-        self._dx: Argument = _fixed(engine, size) if dx is None else dx
+        self._dx: Argument = _fixed(size) if dx is None else dx
         self._wanted = wanted
         present = [one for one in (source, dy, dx, *wanted, behind) if one is not None]
         kept = 0 if dx is not None else 4 * size

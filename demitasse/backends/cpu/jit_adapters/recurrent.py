@@ -44,7 +44,7 @@ class StepsCall(KernelCall):
 
         self._op, self._at, self._hidden = op, at, hidden
         tuning = kernel_tuning(engine)
-        blocks = _weight_blocks(engine, op, z, tuning)
+        blocks = _weight_blocks(op, z, tuning)
         self._weight = ParamArg(Arg.WEIGHTS, at.params[3 if op.static else 2], blocks)
         self._kernel = Recurrence(op.cell, z, tuning, static=static)
         super().__init__(engine, (self._weight,), self._kernel.code, held=self._kernel.nbytes)
@@ -69,7 +69,7 @@ class StepsCall(KernelCall):
         return carried, carried
 
 
-def _weight_blocks(engine: Engine, op: ops.Recurrent, z: np.ndarray, tuning: Tuning) -> Layout:
+def _weight_blocks(op: ops.Recurrent, z: np.ndarray, tuning: Tuning) -> Layout:
     """Return the layout in which the kernel of steps takes the weight of the hidden state."""
     return layouts.channel_blocks((z.shape[-1] // op.m, op.m, op.m), tuning.width)
 
@@ -89,7 +89,7 @@ class LearnedSteps:
 
     def __init__(self, engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray) -> None:
         tuning = kernel_tuning(engine)
-        blocks = _weight_blocks(engine, op, z, tuning)
+        blocks = _weight_blocks(op, z, tuning)
         from demitasse.backends.kernels.recurrence import Recurrence, SavedStates
 
         self._cell, self._tuning = op.cell, tuning

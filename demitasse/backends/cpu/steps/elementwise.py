@@ -152,7 +152,7 @@ class ElementwiseStep(CpuStep[ops.Activation]):
 
     def prepare(self) -> None:
         at, engine, function = self.at, self.engine, self.function
-        self.layout = layout = _row(engine, at, padded=function.keeps_zero)
+        self.layout = layout = _row(at, padded=function.keeps_zero)
         source, target = self.in_and_out(layout, layout)
         call = elementwise_call(engine, function.name, function.numbers, [source], target)
         keep = [SaveInput(engine, source, self.known)] if self.copies else []
@@ -198,7 +198,7 @@ class CombinationStep(CpuStep[ops.Eltwise]):
 
     def prepare(self) -> None:
         at, engine = self.at, self.engine
-        self.layout = layout = _row(engine, at, padded=True)
+        self.layout = layout = _row(at, padded=True)
         sources = [InputArg(Arg.SRC + i, blob, layout) for i, blob in enumerate(at.bottom)]
         target = OutputArg(Arg.DST, at.top[0], layout)
         if self.op.operation == "PROD":
@@ -239,14 +239,14 @@ class CombinationStep(CpuStep[ops.Eltwise]):
         return elementwise_call(self.engine, name, (), sources, *targets)
 
 
-def _row(engine: Engine, at: Operands, *, padded: bool) -> Layout:
+def _row(at: Operands, *, padded: bool) -> Layout:
     """Return a layout whose elements fill a row, that of some bottom where there is a good one.
 
     Padding, if ``padded`` allows any, is 0.
     """
     shape = at.bottom[0].shape
     for blob in at.bottom:
-        layout = layouts.whole(written_layout(engine, at.layouts, blob.data_memory, shape))
+        layout = layouts.whole(written_layout(at.layouts, blob.data_memory, shape))
         if not layout.plain and (padded or layout.size == math.prod(shape)):
             return layout
     return layouts.plain((math.prod(shape),))

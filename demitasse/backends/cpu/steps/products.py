@@ -58,7 +58,7 @@ class Product:
         transpose: bool = False,
         alone: bool = False,
     ) -> None:
-        self._engine, self._rows, self._weight, self._bias = engine, rows, weight, bias
+        self._engine, self.rows, self._weight, self._bias = engine, rows, weight, bias
         self._transpose, self._alone = transpose, alone and not transpose
         self._stride = weight.count // weight.shape[0]
         self.m, self.k = weight.shape[0], self._stride
@@ -67,7 +67,7 @@ class Product:
         self.x, self.y, self._w = (
             layouts.plain(shape) for shape in ((rows, self.k), (rows, self.m), weight.shape)
         )
-        self._row = None if bias is None else layouts.plain((self.m,))
+        self.row = layouts.plain((self.m,))
         self._tuning = kernel_tuning(engine)
 
     def forward(self, x: Matrix, y: Matrix, then: ops.Activation | None = None) -> KernelCall:
@@ -76,7 +76,7 @@ class Product:
         Raises:
             Declined: The kernel lacks the activation.
         """
-        rows, m, k = self._rows, self.m, self.k
+        rows, m, k = self.rows, self.m, self.k
         few = "few_rows" not in self._tuning.without and rows <= MOST_ROWS[self._tuning.width]
         if self._alone and few:
             panel = _panel(rows, m, self._tuning.width)
@@ -114,8 +114,8 @@ class Product:
             weight = InputArg(Arg.WEIGHTS, self._weight, self._w)
         source = _argument(InputArg, Arg.SRC, x, self.x)
         target = _argument(OutputArg, Arg.DST, y, self.y)
-        if self._row is not None and self._bias is not None:
-            bias = InputArg(Arg.BIAS, self._bias, self._row)
+        if self._bias is not None:
+            bias = InputArg(Arg.BIAS, self._bias, self.row)
             arguments = (source, weight, bias, target)
             return KernelCall(self._engine, arguments, code, run, scratch=scratch)
 
@@ -129,7 +129,7 @@ class Product:
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
         """Return a call that computes the gradient of x."""
         order = self._order(not self._transpose)
-        gemm = _gemm(self._rows, self.m, self.k, self._tuning, order, self._stride)
+        gemm = _gemm(self.rows, self.m, self.k, self._tuning, order, self._stride)
 
         def run(dy: np.ndarray, w: np.ndarray, dx: np.ndarray, scratch: np.ndarray) -> None:
             gemm(dy, dx, w, None, scratch)
@@ -147,10 +147,10 @@ class Product:
         source = _argument(InputArg, Arg.SRC, x, self.x)
         gradient = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
         return GradientsCall(
-            self._engine, self._rows, source, gradient,
+            self._engine, self.rows, source, gradient,
             GradArg(Arg.DIFF_WEIGHTS, self._weight, self._w) if weight else None,
-            GradArg(Arg.DIFF_BIAS, self._bias, self._row)
-            if bias and self._bias is not None and self._row is not None else None,
+            GradArg(Arg.DIFF_BIAS, self._bias, self.row)
+            if bias and self._bias is not None else None,
             transpose=self._transpose,
         )  # fmt: skip
 
@@ -270,13 +270,12 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
     def _forward(self, target: Operand, then: ops.Activation | None = None) -> KernelCall:
         at, product = self.at, self._product
         if at.storage == "bfloat16" and not self.op.transpose:
-            row = layouts.plain((self.op.m,))
             operands = ConvOperands(
                 InputArg(Arg.SRC, at.bottom[0], product.x),
                 OutputArg(Arg.DST, target, product.y),
                 at.params[0],
                 at.layouts,
-                InputArg(Arg.BIAS, at.params[1], row) if self.op.bias else None,
+                InputArg(Arg.BIAS, at.params[1], product.row) if self.op.bias else None,
                 rectifier_of(then),
             )
             if (call := bf16_rows_call(self.engine, operands, at.storage)) is not None:

@@ -160,7 +160,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
 
 
 def _array(*shape: int) -> np.ndarray:
-    """Return zeros in memory that primitives like."""
+    """Return zeros in aligned memory."""
     return aligned(int(np.prod(shape))).reshape(shape)
 
 
@@ -193,7 +193,7 @@ class RecurrentForwardStep(CpuStep[ops.Recurrent]):
         self.forward_calls.append(product.forward(source, target))
 
     def _array(self, *shape: int) -> np.ndarray:
-        """Return zeros in memory that primitives like."""
+        """Return zeros in aligned memory."""
         array = _array(*shape)
         self.kept_bytes += array.nbytes
         return array

@@ -40,7 +40,7 @@ class SliceStep(CpuStep[ops.Slice]):
         """Return the layout of the top that begins and ends there."""
         op = self.op
         shape = (*op.bottom[: op.axis], last - first, *op.bottom[op.axis + 1 :])
-        return like(self.engine, whole, shape)
+        return like(whole, shape)
 
     def prepare_backward(self) -> None:
         at, engine, parts = self.at, self.engine, self._parts
@@ -68,7 +68,7 @@ class CropStep(CpuStep[ops.Crop]):
 
     def _prepare_in(self, layout: Layout) -> None:
         engine, op = self.engine, self.op
-        source, target = self.in_and_out(layout, like(engine, layout, op.top))
+        source, target = self.in_and_out(layout, like(layout, op.top))
         self.forward_calls = [part_copy(engine, source, op.first, target)]
 
 
@@ -102,7 +102,7 @@ IMAGES = 3
 """Axes from which on there are channels and places."""
 
 
-def like(engine: Engine, whole: Layout, shape: tuple[int, ...]) -> Layout:
+def like(whole: Layout, shape: tuple[int, ...]) -> Layout:
     """Return the layout of a part: in C order if the whole is, else with its channels last."""
     return layouts.plain(shape) if whole.plain else layouts.innermost(shape, 1)
 

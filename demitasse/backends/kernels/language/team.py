@@ -15,7 +15,7 @@ from demitasse.errors import DeviceError
 STACK = 8 << 20
 """Bytes of the stack of a helper."""
 
-FUNCTIONS = ("part", "parts", "start", "end", "parallel", "prepare", "helper")
+FUNCTIONS = ("part", "parts", "parallel", "prepare", "helper")
 """Functions of the team."""
 
 _lock = threading.RLock()

@@ -6,7 +6,7 @@ part but the leader's, because parts may wait for each other.
 
 from llvmlite import ir
 
-from demitasse.backends.kernels.language.words import Condition, Word, maximum
+from demitasse.backends.kernels.language.words import Condition, Word
 from demitasse.backends.kernels.team.runtime import (
     PARTS,
     REGION,
@@ -119,7 +119,6 @@ def _take(f: Function, parts: Word) -> Word:
 def _write_prepare(f: Function) -> None:
     """Write the function that starts the helpers for a number of parts; 0 if they are there."""
     (parts,) = f.arguments
-    f.set(Field.WANTED, parts)
     team = _take(f, parts)
     with f.when(f.equal(team, IMPOSSIBLE)):
         f.give(1)
@@ -136,8 +135,6 @@ def _write_start(f: Function) -> None:
         f.give()
     count, team = f.local(0), f.local(0)
     f.store(wanted % REGION, count)
-    with f.when(f.equal(f.load(count), 0)):
-        f.store(maximum(f.get(Field.WANTED), 1), count)
     f.store(_take(f, f.load(count)), team)
     with f.when(f.equal(f.load(team), IMPOSSIBLE)):  # not after "prepare"
         f.store(1, count)

@@ -273,8 +273,6 @@ class Field(IntEnum):
     """True if some thread leads a region."""
     KEY = 8
     """Key of the thread-specific pointer to a :class:`Member`."""
-    WANTED = 16
-    """Number of parts of a region that names none, in the first team."""
     TICKET = 64
     WORK = 128
     """The region's function."""
