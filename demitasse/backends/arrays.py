@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse.core.frozen_struct import FrozenStruct
-
 Array = Any  # an array of some namespace; shapes live in docstrings
 
 LARGE_PAGE = 2 << 20
@@ -26,15 +24,13 @@ class Event(Protocol):
 class PrivateLayout(Protocol):
     """An order of a shape's elements that only a backend's Steps understand.
 
-    Equal layouts are the same object. The layout of a range of channels has a ``channel_slice``.
+    Equal layouts are the same object.
     """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def size(self) -> int: ...
-    @property
-    def channel_slice(self) -> ChannelSlice | None: ...
 
 
 class ArrayHolder(Protocol):
@@ -153,25 +149,3 @@ def give_back(array: np.ndarray) -> None:
     if size > 0:
         with suppress(OSError):
             memory.madvise(mmap.MADV_DONTNEED, first, size)
-
-
-class ChannelSlice(FrozenStruct):
-    """A range of the channels of channels-last images: shapes (N, C, *spatial), and the first."""
-
-    shape: tuple[int, ...]
-    whole: tuple[int, ...]
-    first: int
-
-    @property
-    def is_whole(self) -> bool:
-        """True if it is all channels."""
-        return self.shape == self.whole
-
-    @property
-    def size(self) -> int:
-        """Elements from the first to the last, those of other channels in between included."""
-        return math.prod(self.whole) - self.whole[1] + self.shape[1]
-
-    def part(self, shape: tuple[int, ...], first: int) -> ChannelSlice:
-        """Return the slice of some of these channels; ``first`` counts from the first of these."""
-        return ChannelSlice(shape, self.whole, self.first + first)

@@ -421,11 +421,6 @@ class Backend(ABC):
         return None
 
     @property
-    def joins_in_place(self) -> bool:
-        """True if Steps write bottoms of a Concat into the top (``Memory.concat_slot``)."""
-        return False
-
-    @property
     def updates(self) -> UpdateKernels | None:
         """Fast parameter updates, or None where the solvers' portable ones are to run."""
         return None

@@ -27,7 +27,6 @@ class FunctionalBackend(Backend):
     records_arrays = False
     lowerings: ClassVar[Lowerings] = {}
     updates = recorder = connector = None
-    joins_in_place = False
     view, storages = Backend.view, Backend.storages
 
     def guard(self, array: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, ChannelSlice, PrivateLayout
+from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.ops import Op
 from demitasse.backends.random import Draw
 from demitasse.backends.storage import Stored
@@ -42,8 +42,6 @@ class Memory(Protocol):
     def on_device(self) -> bool: ...
     @property
     def persistent(self) -> bool: ...
-    @property
-    def concat_slot(self) -> ChannelSlice | None: ...
     @property
     def layout(self) -> PrivateLayout | None: ...
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, ChannelSlice
+from demitasse.backends.arrays import Array
 from demitasse.core.config import settings
 from demitasse.core.memory_info import HOST, Share, ledger
 from demitasse.core.out_of_memory import with_location
@@ -23,7 +23,7 @@ from demitasse.memory.sides import StreamOrder
 if TYPE_CHECKING:
     from demitasse.memory.synced import SyncedMemory
 
-Kind = tuple[str, str]  # place ("host", a device, "private", "standalone") and dtype
+Kind = tuple[str, str]  # place ("host", a device, "private") and dtype
 
 
 class Arena:
@@ -70,7 +70,7 @@ class Slot:
         """Return the arrays, for the ledger of memory in use."""
         return [
             Share(
-                HOST if where in {HOST, "private", "standalone"} else where,
+                HOST if where in {HOST, "private"} else where,
                 id(array),
                 math.prod(array.shape) * np.dtype(dtype).itemsize,
             )
@@ -85,18 +85,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The slot that a memory uses instead of buffers of its own.
-
-    Attributes:
-        concat_slot: Place of the private side in the top of a Concat, or that whole top.
-        parent_slot: The slot of the top of the Concat; None for the top itself.
-    """
+    """The slot that a memory uses instead of buffers of its own."""
 
     arena: Arena
     slot: Slot
     name: str
-    concat_slot: ChannelSlice | None = None
-    parent_slot: Slot | None = None
 
     def check_open(self) -> None:
         """Refuse an access outside of a pass, when another memory may have used the buffer."""
@@ -109,13 +102,12 @@ class Assignment:
 
 
 def allocate(
-    memory: SyncedMemory, place: str, size: int, make: Callable[[int], Array], dtype: str = "",
-    slot: Slot | None = None,
-) -> Array:  # fmt: skip
-    """Return a new array for a memory, or a part of the array of its slot, or of another ``slot``.
+    memory: SyncedMemory, place: str, size: int, make: Callable[[int], Array], dtype: str = ""
+) -> Array:
+    """Return a new array for a memory, or a part of the array of its slot.
 
-    ``place`` is ``HOST``, a device, "private" or "standalone"; ``make`` returns a new array of a
-    number of elements. The setting ``memory_limit`` may refuse the allocation.
+    ``place`` is ``HOST``, a device or "private"; ``make`` returns a new array of a number of
+    elements. The setting ``memory_limit`` may refuse the allocation.
     """
     dtype = dtype or memory.dtype
 
@@ -130,7 +122,7 @@ def allocate(
     ledger.register(memory)
     if memory.assignment is None:
         return within_limit(size)
-    return (slot or memory.assignment.slot).borrow((place, dtype), size, within_limit)
+    return memory.assignment.slot.borrow((place, dtype), size, within_limit)
 
 
 def _check_limit(memory: SyncedMemory, place: str, nbytes: int) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, ChannelSlice, PrivateLayout
+from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.storage import ARRAYS, Stored
 from demitasse.core.config import settings
 from demitasse.core.device import Device
@@ -65,8 +65,6 @@ class SyncedMemory:
         serial: Identity among all memories of the process, past ones included.
         shared: True once several blobs have shared this memory.
         assignment: The slot of an arena that replaces own buffers; None for own buffers.
-        concat_slot: Place in the top of a Concat where Steps may write the contents, or that whole
-            top; None for neither.
         host_side, device_side: The two sides, for this package.
         state: The newest side, without regard to ``lazy_init``; for this package.
         initializer: The function of ``lazy_init`` until it has run; for this package.
@@ -74,7 +72,7 @@ class SyncedMemory:
     """
 
     __slots__ = (
-        "__weakref__", "_fill_stale", "assignment", "concat_slot", "device", "device_side",
+        "__weakref__", "_fill_stale", "assignment", "device", "device_side",
         "dtype", "host_side", "initializer", "label", "serial", "shared", "size", "state",
         "version", "watch",
     )  # fmt: skip
@@ -90,7 +88,6 @@ class SyncedMemory:
         self.host_side = HostSide(order)
         self.device_side = DeviceSide(device, order)
         self.assignment: Assignment | None = None
-        self.concat_slot: ChannelSlice | None = None
         self.initializer: Callable[[np.ndarray], None] | None = None
         fill = bool(settings.get_often("debug_fill_stale"))
         self._fill_stale = fill and dtype.startswith("float")
@@ -583,18 +580,7 @@ class SyncedMemory:
         return side.array
 
     def _new_private_array(self, layout: PrivateLayout) -> Array:
-        make, place = self.device.backend.empty_private, self.assignment
-        slot = place.concat_slot if place is not None else None
-        if place is None or slot is None:
-            return allocate(self, "private", layout.size, make)
-        in_concat = layout.channel_slice == slot
-        if place.parent_slot is None:
-            # a bottom of the Concat may use the place of the private side in the Concat's layout
-            return allocate(self, "private" if in_concat else "standalone", layout.size, make)
-        if not in_concat or self._fill_stale:
-            return allocate(self, "private", layout.size, make)
-        whole = allocate(self, "private", math.prod(slot.whole), make, slot=place.parent_slot)
-        return whole[slot.first : slot.first + slot.size]
+        return allocate(self, "private", layout.size, self.device.backend.empty_private)
 
     def __repr__(self) -> str:
         return f"SyncedMemory({self.size} {self.dtype} on {self.device}, {self.state.name})"

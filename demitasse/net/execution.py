@@ -353,11 +353,9 @@ class Passes:
             return Plan(bindings, self._changes, optimize=optimize)
         bindings = [replace(binding, backward=False) for binding in bindings]
         self._allocator = Allocator(bindings, kept, self._changes)
-        in_place = optimize and bindings[0].layer.device.backend.joins_in_place
         return Plan(
-            bindings, self._changes, optimize=optimize, elidable=elidable_blobs(bindings, kept),
-            on_shapes_known=self._allocator.find_aliases if in_place else None,
-        )  # fmt: skip
+            bindings, self._changes, optimize=optimize, elidable=elidable_blobs(bindings, kept)
+        )
 
     def _leased(self) -> list[SyncedMemory]:
         """Return the memories of the net that have live views."""

@@ -93,7 +93,7 @@ def _needed(structure: Structure, plan: Plan, device: Device) -> MemoryUse:
             seen.add(memory.serial)
             if memory.assignment is None:
                 own += memory.device_nbytes
-            elif memory.assignment.parent_slot is None:  # otherwise a view of another memory's slot
+            else:
                 slot = id(memory.assignment.slot)
                 slots[slot] = max(slots.get(slot, 0), memory.device_nbytes)
         return own + sum(slots.values())

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from demitasse.backends.ops import Concat, Conv
+from demitasse.backends.ops import Conv
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.core.text import suggestion
@@ -23,7 +23,6 @@ from demitasse.errors import ErrorCode, NetError
 from demitasse.layers.metadata import layer_metadata
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
-from demitasse.plan.concat_aliasing import Alias, find_aliases
 from demitasse.plan.planned_layer import LayerBinding
 
 Keep = str | Iterable[str] | None
@@ -161,24 +160,9 @@ class Allocator:
         self._bindings, self._kept = bindings, list(kept)
         self._accesses = accesses(bindings, backward=backward)
         self._changes, self._seen = changes, -1
-        self._aliases: dict[int, Alias] = {}  # by serials
-        self._assigned: dict[int, tuple[int, int]] = {}  # sizes, and roots of aliases, by serials
+        self._assigned: dict[int, int] = {}  # sizes, by serials
         self._slots: dict[int, Slot] = {}  # by serials
         self._checked: set[tuple[int, int]] = set()  # ranges of layers, since the last change
-
-    def find_aliases(self) -> None:
-        """Set the ``concat_slot`` of memories that may be views of a Concat's top."""
-        for memory in self._memories():  # some may have left the net
-            memory.concat_slot = None
-        if not any(isinstance(binding.layer.op, Concat) for binding in self._bindings):
-            self._aliases = {}
-            return
-        present = accesses(self._bindings, backward=self.backward)
-        ranges = self._live_ranges(present, range(len(self._bindings)))
-        self._aliases = find_aliases(self._bindings, {live.memory.serial for live in ranges})
-        for live in ranges:
-            alias = self._aliases.get(live.memory.serial)
-            live.memory.concat_slot = None if alias is None else alias.slot
 
     def update(self, fusion_ends: Callable[[], Sequence[int]]) -> None:
         """Assign slots again, if shapes or memories have changed since the last call.
@@ -189,8 +173,9 @@ class Allocator:
             number, before = self._changes.number, self._memories()
             self._checked.clear()
             self._accesses = accesses(self._bindings, backward=self.backward)
-            ranges = self._together(self._live_ranges(self._accesses, fusion_ends()))
-            assigned = {live.memory.serial: (live.memory.size, self._root(live)) for live in ranges}
+            ranges = self._live_ranges(self._accesses, fusion_ends())
+            ranges.sort(key=lambda live: live.start)
+            assigned = {live.memory.serial: live.memory.size for live in ranges}
             if assigned != self._assigned:
                 self._assigned = {}
                 _release(before)
@@ -204,15 +189,13 @@ class Allocator:
             if slot.outgrown:
                 for memory in self._memories():
                     place = memory.assignment
-                    if place is not None and (place.slot is slot or place.parent_slot is slot):
+                    if place is not None and place.slot is slot:
                         memory.assign(place)
                 slot.clear()
 
     def release(self) -> None:
         """Give every memory its own buffers again."""
         _release(self._memories())
-        for memory in self._memories():
-            memory.concat_slot = None
 
     def check_reads(self, first: int, last: int) -> None:
         """Raise NetError if one of the layers reads a buffer that only an earlier pass wrote."""
@@ -260,16 +243,6 @@ class Allocator:
                 live.fusion_internal = pair and lasts[serial] <= together[live.start]
         return [live for serial, live in ranges.items() if serial not in kept]
 
-    def _together(self, ranges: list[LiveRange]) -> list[LiveRange]:
-        """Return live ranges by their starts; the range of a Concat's top covers its aliases."""
-        known = {live.memory.serial: live for live in ranges}
-        for live in ranges:
-            alias = self._aliases.get(live.memory.serial)
-            root = known.get(alias.root) if alias else None
-            if root is not None:
-                root.start, root.end = min(root.start, live.start), max(root.end, live.end)
-        return sorted(ranges, key=lambda live: live.start)
-
     def _times(self, found: Sequence[Access], together: Sequence[int]) -> list[tuple[int, int]]:
         """Return start and end of each access; layers that run as one have the same end."""
         layers = [access.layer for access in found]
@@ -282,10 +255,10 @@ class Allocator:
         occupied: list[Occupancy] = []
         slots = self._slots = {}
         # the largest first; a slot that comes later is no larger
-        for live in sorted(ranges, key=self._needed, reverse=True):
+        for live in sorted(ranges, key=lambda live: live.memory.size, reverse=True):
             chosen = next((one for one in reversed(occupied) if one.try_reserve(live)), None)
             if chosen is None:
-                slot = Slot(expected=self._needed(live))
+                slot = Slot(expected=live.memory.size)
                 chosen = Occupancy(slot, fusion_internal=live.fusion_internal)
                 chosen.try_reserve(live)
                 occupied.append(chosen)
@@ -294,25 +267,8 @@ class Allocator:
             live.memory.assign(self._assignment(live))
         self.arena.slots = [one.slot for one in occupied]
 
-    def _needed(self, live: LiveRange) -> int:
-        """Return the elements of a buffer of its own: none for a view of another memory.
-
-        Where no Step uses the view, the slot grows.
-        """
-        return live.memory.size if self._root(live) in (-1, live.memory.serial) else 0
-
-    def _root(self, live: LiveRange) -> int:
-        """Return the serial of the memory whose place a memory may be in; -1 for none."""
-        alias = self._aliases.get(live.memory.serial)
-        return -1 if alias is None else alias.root
-
     def _assignment(self, live: LiveRange) -> Assignment:
-        slots, alias = self._slots, self._aliases.get(live.memory.serial)
-        slot = slots[live.memory.serial]
-        if alias is None or alias.root not in slots:
-            return Assignment(self.arena, slot, live.name)
-        parent = None if alias.root == live.memory.serial else slots[alias.root]
-        return Assignment(self.arena, slot, live.name, alias.slot, parent)
+        return Assignment(self.arena, self._slots[live.memory.serial], live.name)
 
 
 def bytes_taken(memories: Iterable[SyncedMemory]) -> int:

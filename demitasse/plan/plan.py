@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
-from demitasse.backends.arrays import Array, ChannelSlice
+from demitasse.backends.arrays import Array
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.recording import Recording
 from demitasse.backends.step import AnyStep
@@ -18,7 +18,7 @@ from demitasse.blob import Blob, VersionCounter
 from demitasse.core.config import settings
 from demitasse.core.out_of_memory import with_location
 from demitasse.errors import DemitasseError, ErrorCode, NetError
-from demitasse.memory.arena import Assignment
+from demitasse.memory.arena import Assignment, Slot
 from demitasse.memory.transfers import Guard, current_guard
 from demitasse.plan.fusion import Fusion
 from demitasse.plan.layout import LayoutAssignment
@@ -44,13 +44,13 @@ class Preparation(NamedTuple):
 
     Attributes:
         memories: Serials of the blobs' memories.
-        places: Slot of the data of each blob in the top of a Concat, and its assignment.
+        places: Assignment of the data of each blob.
         states: Code of each layer.
     """
 
     shapes: list[tuple[int, ...]]
     memories: list[tuple[int, int]]
-    places: list[tuple[ChannelSlice | None, Assignment | None]]
+    places: list[Assignment | None]
     states: list[tuple[object, ...]]
     segment: Segment
 
@@ -63,7 +63,6 @@ class Plan:
         changes: Counts the changes of the blobs' shapes and memories.
         optimize: False runs the portable code of every layer, and no Steps.
         elidable: Ids of blobs that one layer writes, one layer reads, and no caller reads.
-        on_shapes_known: Called once the shapes of all blobs are known, before Steps are prepared.
 
     Attributes:
         layouts: The private layouts of the blobs.
@@ -81,12 +80,10 @@ class Plan:
         *,
         optimize: bool,
         elidable: frozenset[int] = frozenset(),
-        on_shapes_known: Callable[[], None] | None = None,
     ) -> None:
         self.layouts = LayoutAssignment()
         self.entries = [PlannedLayer(one, self.layouts, optimize=optimize) for one in bindings]
         self.optimize, self.elidable = optimize, elidable
-        self._on_shapes_known = on_shapes_known
         self.observer: Observer | None = None
         self.completed: Callable[[int], None] | None = None
         self.recordings: WeakSet[Recording] = WeakSet()
@@ -306,8 +303,6 @@ class Plan:
         if all(entry.seen == self._changes.number for entry in entries):
             return
         self._reshape(entries)
-        if self._on_shapes_known is not None and len(entries) == len(self.entries):
-            self._on_shapes_known()
         while not self._lower_range(start, end):
             continue
         self.layouts.clear_written()
@@ -330,7 +325,7 @@ class Plan:
             return
         states = [entry.state() for entry in self.entries]
         shapes = [blob.shape for blob in self._blobs]
-        places = [(b.data_memory.concat_slot, b.data_memory.assignment) for b in self._blobs]
+        places = [blob.data_memory.assignment for blob in self._blobs]
         self._present = Preparation(shapes, self._memories(), places, states, segment)
         self._preparations.keep(self._input_shapes(), self._present)
 
@@ -352,13 +347,12 @@ class Plan:
         if self._memories() != found.memories:
             return False
         memories = [blob.data_memory for blob in self._blobs]
-        places = [(m, *place) for m, place in zip(memories, found.places, strict=True)]
-        if any(_slots(memory.assignment) != _slots(place) for memory, _, place in places):
+        places = list(zip(memories, found.places, strict=True))
+        if any(_slot(memory.assignment) is not _slot(place) for memory, place in places):
             return False
         for blob, shape in zip(self._blobs, found.shapes, strict=True):
             blob.reshape(shape)
-        for memory, concat_slot, place in places:
-            memory.concat_slot = concat_slot
+        for memory, place in places:
             if place is not None:
                 memory.move(place)
         for entry, state in zip(self.entries, found.states, strict=True):
@@ -441,6 +435,6 @@ def _fault(error: Exception, entry: PlannedLayer, doing: str) -> Exception:
     return with_location(error, entry.binding.label, doing=doing, explain=explain)
 
 
-def _slots(place: Assignment | None) -> tuple[int, ...]:
-    """Return the identities of the slots of an assignment."""
-    return () if place is None else (id(place.slot), id(place.parent_slot))
+def _slot(place: Assignment | None) -> Slot | None:
+    """Return the slot of an assignment."""
+    return None if place is None else place.slot

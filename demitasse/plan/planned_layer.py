@@ -244,10 +244,7 @@ class PlannedLayer:
         blobs = (*self.binding.bottom, *self.binding.top, *self.layer.blobs)
         return (
             self.layer.op,
-            tuple(
-                (b.data_memory.serial, b.diff_memory.serial, b.shape, b.data_memory.concat_slot)
-                for b in blobs
-            ),
+            tuple((b.data_memory.serial, b.diff_memory.serial, b.shape) for b in blobs),
         )
 
     def _operands(self, followers: Sequence[Op] = ()) -> Operands:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 
-from demitasse.backends.arrays import ChannelSlice
 from demitasse.backends.cpu.layout import (
     BLOCK,
     BLOCKS,
@@ -16,11 +15,9 @@ from demitasse.backends.cpu.layout import (
     in_some_layout,
     innermost,
     layout_of,
-    part,
     plain,
     slabs,
     strided,
-    whole,
 )
 from demitasse.backends.step import Declined
 
@@ -86,21 +83,6 @@ def test_any_number_of_axes_will_do(shape):
 
     assert layout.plain
     assert layout.size == int(np.prod(shape))
-
-
-def test_a_range_of_channels_is_a_layout_of_its_own():
-    total = ChannelSlice(SHAPE, SHAPE, 0)
-    half = total.part((2, 8, 3, 4), 12)
-
-    some, all_ = part(half), part(total)
-
-    assert some is part(half)
-    assert some is not innermost((2, 8, 3, 4), 1)
-    assert some.arrangement.strides == innermost(SHAPE, 1).arrangement.strides
-    assert some.channel_slice == half
-    assert all_ is innermost(SHAPE, 1)
-    assert whole(some) is innermost((2, 8, 3, 4), 1)
-    assert whole(plain(SHAPE)) is plain(SHAPE)
 
 
 def test_a_part_of_blocks_begins_and_ends_with_one():

@@ -92,8 +92,6 @@ class Stated:
 class Order:
     """A layout of a shape."""
 
-    channel_slice = None
-
     def __init__(self, *shape):
         self.shape, self.size = shape, 1
 

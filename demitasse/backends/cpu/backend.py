@@ -90,10 +90,6 @@ class CpuBackend(NumpyBackend):
         bf16 = self.engine.tuning.as_set(wanted(), "bfloat16").bf16
         return ("float", "bfloat16") if bf16 else ("float",)
 
-    @property
-    def joins_in_place(self) -> bool:
-        return "concat_in_place" not in self.engine.tuning.without
-
     @cached_property
     def engine(self) -> Engine:
         return engine()

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from demitasse.backends.arrays import ChannelSlice
 from demitasse.backends.step import Declined, decline_if
 
 BLOCK = 16
@@ -80,21 +79,17 @@ class Layout:
         loops: (axis, count, stride) of all loops over the elements, the outermost stride first.
         size: Elements of a buffer in this layout, padding included.
         plain: Whether it is C order without padding, that of the host side.
-        channel_slice: The range of channels, all or some, of images with their channels last. None
-            for any other layout, or before ``part`` was called.
     """
 
-    __slots__ = ("arrangement", "channel_slice", "loops", "plain", "shape", "size")
+    __slots__ = ("arrangement", "loops", "plain", "shape", "size")
 
-    def __init__(
-        self, arrangement: Arrangement, loops: Loops, channel_slice: ChannelSlice | None
-    ) -> None:
+    def __init__(self, arrangement: Arrangement, loops: Loops) -> None:
         self.arrangement, self.shape = arrangement, arrangement.shape
-        self.size = arrangement.size if channel_slice is None else channel_slice.size
+        self.size = arrangement.size
         count = math.prod(self.shape)
         c_loops = _loops(Arrangement(self.shape, self.shape, c_order(self.shape)))
         self.plain = arrangement.padded == self.shape and self.size == count and loops == c_loops
-        self.loops, self.channel_slice = loops, channel_slice
+        self.loops = loops
 
     def __repr__(self) -> str:
         return f"Layout({self.shape}, {'plain' if self.plain else self.loops})"
@@ -103,13 +98,13 @@ class Layout:
 _known: dict[tuple[Any, ...], Layout] = {}
 
 
-def layout_of(arrangement: Arrangement, channel_slice: ChannelSlice | None = None) -> Layout:
-    """Return the layout with an arrangement; a range of channels has a place of its own."""
+def layout_of(arrangement: Arrangement) -> Layout:
+    """Return the layout with an arrangement."""
     loops = _loops(arrangement)
-    key = (arrangement.shape, loops, arrangement.padded, arrangement.size, channel_slice)
+    key = (arrangement.shape, loops, arrangement.padded, arrangement.size)
     found = _known.get(key)
     if found is None:
-        found = _known.setdefault(key, Layout(arrangement, loops, channel_slice))
+        found = _known.setdefault(key, Layout(arrangement, loops))
     return found
 
 
@@ -156,25 +151,6 @@ def channel_blocks(shape: Shape, block: int) -> Layout:
     return blocked(shape, 1, block)
 
 
-@cache
-def part(channel_slice: ChannelSlice) -> Layout:
-    """Return the layout of a range of channels of images with their channels last.
-
-    A buffer begins with the first of them.
-    """
-    whole = innermost(channel_slice.whole, 1)
-    if channel_slice.is_whole:
-        whole.channel_slice = channel_slice
-        return whole
-    shape, strides = channel_slice.shape, whole.arrangement.strides
-    return layout_of(Arrangement(shape, shape, strides), channel_slice)
-
-
-def whole(layout: Layout) -> Layout:
-    """Return the layout of a separate memory: channels last for a channel slice."""
-    return layout if layout.channel_slice is None else innermost(layout.shape, 1)
-
-
 def slabs(layout: Layout, size: int) -> list[Layout]:
     """Return the layouts of ranges of the first axis that lie one after the other.
 
@@ -203,7 +179,7 @@ def slabs(layout: Layout, size: int) -> list[Layout]:
 
 def candidates(expected: Layout) -> Iterator[Layout]:
     """Yield layouts of a shape: the expected one, blocks of channels, channels last, C order."""
-    shape, expected = expected.shape, whole(expected)
+    shape = expected.shape
     found = [expected]
     found += [channel_blocks(shape, block) for block in BLOCKS if shape[1] % block == 0]
     yield from dict.fromkeys([*found, innermost(shape, 1), plain(shape)])

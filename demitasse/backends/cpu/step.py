@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg, written_layout
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.layout import Layout
@@ -137,18 +136,6 @@ class CpuStep(Step[Engine, O], Generic[O]):
         """
         memory = blob.diff_memory if diff else blob.data_memory
         return written_layout(self.at.layouts, memory, shape or blob.shape)
-
-    def aliased(self, target: Operand, layout: Layout) -> Layout:
-        """Return the layout in which a blob is written that may be a slice of a Concat's top.
-
-        ``layout`` is that of a separate memory. With the channels last, the layout of the slice
-        takes its place.
-        """
-        channel_slice = target.data_memory.concat_slot
-        if channel_slice is None or channel_slice.shape != layout.shape or channel_slice.is_whole:
-            return layout
-        last = layout is layouts.innermost(layout.shape, 1)
-        return layouts.part(channel_slice) if last else layout
 
     def forward(self) -> None:
         for values in self.derived:

@@ -13,7 +13,6 @@ from demitasse.backends.storage import Stored
 from demitasse.core.config import settings
 
 LOWERINGS = {
-    "concat_in_place": "bottoms of a Concat written where the top has them",
     "depthwise": "depthwise convolution",
     "few_classes": "softmax of few classes",
     "few_inputs": "direct convolution of few input channels",

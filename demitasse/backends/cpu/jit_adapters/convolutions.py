@@ -352,7 +352,7 @@ class DirectKernels(ConvKernels):
         width, target = self.banding.width, operands.target
         here = target.layout
         last: Any = here
-        if not self._training and here.channel_slice is None:
+        if not self._training:
             last = next(reversed(operands.layouts.preferred(target.memory)), here)
         y = images_in_vectors(last, width) if last.shape == here.shape else None
         if y is None:

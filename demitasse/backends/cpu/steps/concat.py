@@ -1,15 +1,10 @@
-"""Concat: by copies, or in place."""
+"""Concat, by copies."""
 
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import ChannelSlice, address
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg, layout_uses
-from demitasse.backends.cpu.copies import LayoutCopy
+from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import KernelCall, folded_images
 from demitasse.backends.cpu.jit_adapters.unary import first_suitable
@@ -21,14 +16,11 @@ from demitasse.backends.cpu.steps.slice import (
     copies_into,
     part_copy,
 )
-from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_if
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 
 class ConcatStep(CpuStep[ops.Concat]):
-    """Every bottom in the layout it is in; the top in one that suits them.
-
-    Where bottoms may lie in the top, they are joined as they are written.
-    """
+    """Every bottom in the layout it is in; the top in one that suits them."""
 
     needs_bottom = True
 
@@ -39,11 +31,6 @@ class ConcatStep(CpuStep[ops.Concat]):
 
     def prepare(self) -> None:
         at, op, engine = self.at, self.op, self.engine
-        channel_slice = at.top[0].data_memory.concat_slot
-        if channel_slice is not None and op.axis == 1 and not at.backward:
-            self.y = layouts.part(channel_slice)
-            self.forward_calls = [InPlaceConcat(engine, at, channel_slice)]
-            return
         pairs = zip(at.bottom, op.bottoms, strict=True)
         self.layouts = [self.expected(blob, shape) for blob, shape in pairs]
         ends = zip(at.bottom, self.layouts, strict=True)
@@ -100,54 +87,3 @@ class ConcatStep(CpuStep[ops.Concat]):
         written = OutputArg(Arg.DST, target, layout, diff=True)
         begin = along(self.op.axis, first, len(layout.shape))
         return part_copy(self.engine, source, begin, written)
-
-
-FLOAT_BYTES = 4
-
-
-class InPlaceConcat:
-    """Every bottom is where it belongs, or is copied there from whatever layout it is in."""
-
-    implementations = ("joined in place",)
-    workspace = 0
-
-    def __init__(self, engine: Engine, at: Operands, channel_slice: ChannelSlice) -> None:
-        self._engine = engine
-        self._top = OutputArg(Arg.DST, at.top[0], layouts.part(channel_slice))
-        self._top.engine = engine
-        # bottoms, layouts of their channels in the top, and elements to their beginning there
-        self._parts: list[tuple[Operand, Layout, int]] = []
-        first = 0
-        for blob in at.bottom:
-            target = layouts.part(channel_slice.part(blob.shape, first))
-            self._parts.append((blob, target, first))
-            first += blob.shape[1]
-        self._copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
-
-    @property
-    def layout_uses(self) -> list[LayoutUse]:
-        """The layout of the top."""
-        return layout_uses([self._top])
-
-    def __call__(self) -> None:
-        top = self._top.array()
-        for blob, target, first in self._parts:
-            source, layout = self._bottom(blob)
-            if layout is not target or address(source) != address(top) + first * FLOAT_BYTES:
-                self._copy(source, layout, target, top[first:])
-
-    def _bottom(self, blob: Operand) -> tuple[np.ndarray, Layout]:
-        """Return a bottom's array as it is, and its layout."""
-        memory = blob.data_memory
-        layout: Any = memory.layout
-        if layout is not None and layout.shape == blob.shape:
-            side = memory.private_data(layout)
-            if side is not None:
-                return side, layout
-        return memory.cpu_data(), layouts.plain(blob.shape)
-
-    def _copy(self, source: np.ndarray, here: Layout, there: Layout, target: np.ndarray) -> None:
-        copy = self._copies.get((here, there))
-        if copy is None:
-            copy = self._copies[here, there] = self._engine.copy(here, there)
-        copy(source, target)

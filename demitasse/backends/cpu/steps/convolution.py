@@ -113,14 +113,13 @@ class ConvStep(WindowStep[ops.Conv]):
             Declined: No kernel computes what follows.
         """
         at = self.at
-        y = self.aliased(target, pool.y if pool else self.map_layout)
+        y = pool.y if pool else self.map_layout
         bias: InputArg | np.ndarray | None = folded.bias if folded else None
         if self.bias and not folded:
             bias = InputArg(Arg.BIAS, at.params[1], self.bias)
         channels = layouts.plain((self.maps[1],))
-        message = "a sum in place, or into a part of a larger array"
         in_place = other is not None and other.data_memory is target.data_memory
-        decline_if(in_place or (other is not None and y.channel_slice is not None), message)
+        decline_if(in_place, "a sum in place")
         operands = ConvOperands(
             source=InputArg(Arg.SRC, at.bottom[0], self.image_layout),
             target=OutputArg(Arg.DST, target, y),

@@ -43,10 +43,10 @@ def summed(
     decline_if(rectify and not plain, message)
     message = f"{len(sources)} addends; ReLU is fused with sums of up to {MOST}"
     decline_if(rectify and len(sources) > MOST, message)
-    whole, name = layouts.whole(layout), "rectified_sum" if rectify else "sum"
-    written = OutputArg(Arg.DST, target, whole, diff=diff)
+    name = "rectified_sum" if rectify else "sum"
+    written = OutputArg(Arg.DST, target, layout, diff=diff)
     reads = [
-        InputArg(Arg.MULTIPLE_SRC + i, blob, whole, diff=diff) for i, blob in enumerate(sources)
+        InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
     ]
     calls: list[Runnable] = []
     while reads:
@@ -55,7 +55,7 @@ def summed(
             reads[:number], factors[:number], reads[number:], factors[number:]
         )  # fmt: skip
         if calls:
-            so_far = InputArg(Arg.SRC, target, whole, diff=diff)
+            so_far = InputArg(Arg.SRC, target, layout, diff=diff)
             now, numbers = [so_far, *now], [1.0, *numbers]
         numbers = () if plain else numbers
         kernel = f"{name if plain else 'weighted_sum'}{len(now)}"
@@ -246,7 +246,7 @@ def _row(at: Operands, *, padded: bool) -> Layout:
     """
     shape = at.bottom[0].shape
     for blob in at.bottom:
-        layout = layouts.whole(written_layout(at.layouts, blob.data_memory, shape))
+        layout = written_layout(at.layouts, blob.data_memory, shape)
         if not layout.plain and (padded or layout.size == math.prod(shape)):
             return layout
     return layouts.plain((math.prod(shape),))

@@ -9,13 +9,11 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import Folded, rectifier_of
 from demitasse.backends.cpu.jit_adapters.norms import decline_other_scales, stored_statistics
 from demitasse.backends.cpu.jit_adapters.unary import factors_call
-from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, Derived, FusedStep, Runnable, op_title
 from demitasse.backends.cpu.steps.activation import decline_other_than_relu
 from demitasse.backends.cpu.steps.convolution import ConvStep
@@ -176,15 +174,9 @@ class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
         return factors_call(
             self.engine,
             InputArg(Arg.SRC, source, expected),
-            OutputArg(Arg.DST, target, self._target_layout(source, expected, target)),
+            OutputArg(Arg.DST, target, expected),
             (self.factors.factor, self.factors.offset),
         )
-
-    def _target_layout(self, source: Operand, expected: Layout, target: Operand) -> Layout:
-        """Return the layout to write: that of what is read, but in the target's own place."""
-        if target.data_memory is source.data_memory:
-            return expected
-        return self.aliased(target, layouts.whole(expected))
 
 
 class FixedFactors(Derived):

@@ -22,7 +22,6 @@ from demitasse.backends.step import (
     Operand,
     Operands,
     decline_gradients,
-    decline_if,
 )
 
 
@@ -54,11 +53,9 @@ class SeparableStep(CpuStep[ops.Conv]):
             for conv, epilogue in zip((each, pixels), epilogues, strict=True)
         ]
         source, target, other = at[0].bottom[0], epilogues[1].target, epilogues[1].other
-        y = self.aliased(target, pixels.map_layout)
-        if other is None and y is pixels.map_layout:
+        y = pixels.map_layout
+        if other is None:
             y = self._target_layout(target, y)
-        message = "a sum that is written into a part of a larger array"
-        decline_if(other is not None and y.channel_slice is not None, message)
         self.forward_calls = [
             separable_call(
                 engine,
@@ -114,7 +111,7 @@ class NormedConvStep(CpuStep[ops.BatchNorm | ops.Scale]):
             engine,
             conv.op,
             InputArg(Arg.SRC, source, expected),
-            OutputArg(Arg.DST, epilogue.target, self.aliased(epilogue.target, conv.map_layout)),
+            OutputArg(Arg.DST, epilogue.target, conv.map_layout),
             (factors.factor, factors.offset),
             folded.bias,
             rectifier_of(epilogue.then),

@@ -80,7 +80,7 @@ class L2NormalizeStep(CpuStep[ops.L2Normalize]):
         def make(layout: Layout) -> L2Normalize:
             return L2Normalize(suitable_images(layout, takes, tuning.width), self.op.eps, tuning)
 
-        expected = layouts.whole(self.expected(at.bottom[0], self.op.bottom))
+        expected = self.expected(at.bottom[0], self.op.bottom)
         last = layouts.innermost(self.op.bottom, 1)
         layout, kernel = first_suitable((expected, last), make)
         self.derived, self.kept_bytes = [_Scales(at.params, kernel)], kernel.scales.nbytes

@@ -203,7 +203,7 @@ class MVNStep(CpuStep[ops.MVN]):
     def prepare(self) -> None:
         [bottom], engine = self.at.bottom, self.engine
         decline_if(bottom.shape != self.op.shape, f"{len(bottom.shape)} axes; our kernel takes 4")
-        found = layouts.whole(self.expected(bottom))
+        found = self.expected(bottom)
         last, blocks = (
             layouts.innermost(bottom.shape, 1),
             layouts.channel_blocks(bottom.shape, layouts.BLOCK),

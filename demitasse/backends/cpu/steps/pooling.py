@@ -66,7 +66,7 @@ class PoolStep(CpuStep[ops.Pool]):
         shape, tuning = self.op.top, kernel_tuning(self.engine)
         x = suitable_images(layout, Images.fits, tuning.width, find=folded_images)
         if x.block == shape[1]:  # not a block that is filled up
-            target = self.aliased(self.at.top[0], layouts.innermost(shape, 1))
+            target = layouts.innermost(shape, 1)
         else:
             target = layouts.channel_blocks(shape, x.block)
         y = suitable_images(target, Images.fits, tuning.width, find=folded_images)
@@ -181,7 +181,7 @@ class ROIPoolStep(_RegionStep[ops.ROIPool]):
 
     def prepare(self) -> None:
         shape = self.op.bottom
-        expected = layouts.whole(self.expected(self.at.bottom[0], shape))
+        expected = self.expected(self.at.bottom[0], shape)
         _, call = first_suitable((expected, layouts.innermost(shape, 1)), self._in)
         self.forward_calls = [call]
 

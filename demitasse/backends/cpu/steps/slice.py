@@ -26,7 +26,7 @@ class SliceStep(CpuStep[ops.Slice]):
 
     def prepare(self) -> None:
         [bottom], op, engine = self.at.bottom, self.op, self.engine
-        whole = layouts.whole(self.expected(bottom, op.bottom))
+        whole = self.expected(bottom, op.bottom)
         if not whole.plain and len(op.bottom) >= IMAGES:
             whole = layouts.innermost(op.bottom, 1)
         self._whole, self._parts = whole, [self._part(whole, *ends) for ends in pairwise(op.ends)]
@@ -184,7 +184,7 @@ class ShuffleStep(CpuStep[ops.Shuffle]):
 
     def prepare(self) -> None:
         [bottom], shape = self.at.bottom, self.op.shape
-        expected = layouts.whole(self.expected(bottom, shape))
+        expected = self.expected(bottom, shape)
         self.layout = expected if expected.plain else layouts.innermost(shape, 1)
         self.forward_calls = [self._copy(self.op.group, diff=False)]
 
