@@ -9,7 +9,7 @@ as it ends. Sections come in order of importance, until the budget is spent. At 
 failed run again under CUDA_LAUNCH_BLOCKING, and under compute-sanitizer where there is one; the
 report keeps the end of what both print.
 
-Runs from a checkout: nothing need be installed but cupy, numpy, click, rich, protobuf and
+Runs from a checkout: nothing need be installed but cupy, numpy, click, protobuf and
 threadpoolctl. ``--wheels FOLDER`` unpacks further wheels for the run, such as those of
 array-api-compat, array-api-strict, lmdb and nvidia-cudnn-frontend. PyTorch is compared with where
 it is installed.

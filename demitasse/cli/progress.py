@@ -7,8 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 from demitasse.core.log import get_logger
 from demitasse.core.text import seconds_text
@@ -21,12 +20,18 @@ log = get_logger(__name__)
 LOG_INTERVAL = 60.0
 """Seconds from one line about the time left to the next, outside of training."""
 
+REDRAW_INTERVAL = 0.1
+"""Seconds from one drawing of a bar to the next."""
+
+CLEAR_LINE = "\r\x1b[2K"
+"""Clears a terminal's line."""
+
 
 @contextmanager
 def train_progress(solver: Solver) -> Iterator[None]:
     """Show iteration, loss, learning rate and time left below the log lines; batches in a test.
 
-    Without a terminal, rich is not imported. The time left is also logged after each display.
+    Without a terminal there is no bar. The time left is also logged after each display.
     """
     began, first = time.monotonic(), solver.iter
 
@@ -59,7 +64,7 @@ def _train_bar(solver: Solver) -> Iterator[None]:
 
         def show(tested: str = "") -> None:
             trained = f"loss {solver.smoothed_loss:.4g}  lr {solver.lr:.3g}" if solver.iter else ""
-            update(completed=solver.iter, note=f"{trained}  {tested}".strip())
+            update(solver.iter, note=f"{trained}  {tested}".strip(), now=bool(tested))
 
         def show_test(net: int, done: int, batches: int) -> None:
             show(f"test net #{net}: {done}" + (f" of {batches} batches" if batches else " batches"))
@@ -69,34 +74,58 @@ def _train_bar(solver: Solver) -> Iterator[None]:
         try:
             yield
         finally:
-            update(completed=solver.iter)
+            update(solver.iter, now=True)
             solver.on_start.remove(show)
             solver.on_test_batch.remove(show_test)
 
 
 @contextmanager
 def _bar(total: int | None = None, completed: int = 0) -> Iterator[Callable[..., None]]:
-    """Show a progress bar; yield the function that updates its fields."""
-    from rich import progress as rich
-    from rich.console import Console
+    """Show a progress bar; yield the function that updates it."""
+    import click
 
-    bar = rich.Progress(
-        rich.MofNCompleteColumn(), rich.BarColumn(bar_width=24),
-        rich.TextColumn("{task.fields[note]}"), rich.TimeElapsedColumn(), rich.TextColumn("left"),
-        rich.TimeRemainingColumn(), console=Console(stderr=True), refresh_per_second=4,
-        transient=True,
+    terminal, drawn = sys.stderr, 0.0
+
+    def text(note: str | None) -> str:
+        return f"{note or ''}  {seconds_text(bar.eta)} left"
+
+    bar: Any = click.progressbar(
+        length=total or 1, width=24, show_pos=True, show_eta=False, show_percent=False,
+        item_show_func=text, file=terminal,
     )  # fmt: skip
-    update = partial(bar.update, bar.add_task("", total=total, completed=completed, note=""))
-    before = sys.stderr
-    with bar:
-        _log_to(before, sys.stderr)  # rich's stream keeps the bar below the log lines
-        try:
+    bar.pos = completed
+
+    def update(completed: int, total: int | None = None, note: str = "", *, now: bool) -> None:
+        nonlocal drawn
+        bar.length, bar.current_item = total or bar.length, note
+        bar.make_step(completed - bar.pos)
+        if now or time.monotonic() - drawn > REDRAW_INTERVAL:
+            drawn = time.monotonic()
+            bar.render_progress()
+
+    above = _AboveBar(terminal)
+    _log_to(terminal, above)
+    try:
+        with bar:
             yield update
-        finally:
-            _log_to(sys.stderr, before)
+    finally:
+        _log_to(above, terminal)
 
 
-def _log_to(old: object, new: object) -> None:
+class _AboveBar:
+    """Terminal whose last line is a bar, which other lines replace until it is drawn again."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+
+    def write(self, text: str) -> None:
+        self._terminal.write(CLEAR_LINE + text)
+
+    def flush(self) -> None:
+        self._terminal.flush()
+
+
+def _log_to(old: Any, new: Any) -> None:
     for handler in logging.getLogger("demitasse").handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is old:
             handler.setStream(new)
@@ -107,7 +136,7 @@ def line_progress() -> Iterator[Callable[[int, int], None]]:
     """Yield a function that shows (done, total); without a terminal it logs the time left."""
     if sys.stderr.isatty():
         with _bar() as update:
-            yield lambda done, total: update(completed=done, total=total)
+            yield lambda done, total: update(done, total, now=done == total)
         return
     began = logged = time.monotonic()
 

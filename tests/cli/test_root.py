@@ -17,7 +17,7 @@ from demitasse.cli.errors import EXIT_CODES, exit_code
 from demitasse.cli.gflags import double_dashes
 from demitasse.cli.root import COMMANDS, cli
 
-HEAVY = {"PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "rich", "sklearn"}
+HEAVY = {"PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "sklearn"}
 
 
 def loaded_after(*args: str) -> set[str]:

@@ -17,7 +17,7 @@ PACKAGE = Path(demitasse.__file__).parent
 SAFE = ("-P", "-I")
 """Options of Python that leave the working directory out of ``sys.path``."""
 
-MODULES = ("base64", "click", "csv", "json", "numpy", "random", "rich", "string", "tempfile")
+MODULES = ("base64", "click", "csv", "json", "numpy", "random", "string", "tempfile")
 NET = """
 layer { name: "i" type: "Input" top: "x" input_param { shape { dim: 1 dim: 4 } } }
 layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 } }

@@ -12,7 +12,7 @@ import demitasse
 import demitasse.io.data
 from demitasse import errors
 
-HEAVY = ["PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "rich", "sklearn"]
+HEAVY = ["PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "sklearn"]
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -90,7 +90,7 @@ def _doctor_text(found: dict[str, Any]) -> str:
 
 LIBRARIES = {
     "numpy": ["numpy"], "array-api-compat": ["array-api-compat"], "protobuf": ["protobuf"],
-    "llvmlite": ["llvmlite"], "lmdb": ["lmdb"], "click": ["click"], "rich": ["rich"],
+    "llvmlite": ["llvmlite"], "lmdb": ["lmdb"], "click": ["click"],
     "h5py": ["h5py"], "Pillow": ["pillow"], "scikit-learn": ["scikit-learn"], "torch": ["torch"],
     "cupy": ["cupy-cuda13x", "cupy-cuda12x", "cupy"],
     "cuDNN": ["nvidia-cudnn-cu13", "nvidia-cudnn-cu12"],
