@@ -290,7 +290,7 @@ def test_a_pass_that_was_cut_short_between_calls_is_done_again(monkeypatch, play
         look(net, x)
 
     def cut(self):
-        self._calls[0][0](*self._calls[0][1])
+        self.calls[0][0](*self.calls[0][1])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -1,7 +1,5 @@
 """Deferred calls are issued in order and once; recorded calls are replayed, in tables or alone."""
 
-import ctypes
-import os
 import sys
 import threading
 
@@ -10,10 +8,10 @@ import pytest
 
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.command_queue import CallRecorder
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct
+from demitasse.backends.kernels.language.words import INT, Word
 from demitasse.backends.recording import NotRecorded
 from demitasse.core.config import settings
-
-LIBC = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
 
 
 @pytest.fixture(autouse=True)
@@ -22,18 +20,14 @@ def _nothing_left():
     command_queue.end()
 
 
-def noted(done, status=0):
-    def call(what):
-        done.append(what)
-        return status
-
-    return call
+def noted(done):
+    return done.append
 
 
 def test_work_is_done_at_once_unless_it_is_held():
     done = []
 
-    command_queue.enqueue(noted(done), ("a",), None)
+    command_queue.enqueue(noted(done), ("a",))
 
     assert done == ["a"]
 
@@ -42,85 +36,54 @@ def test_held_work_is_done_in_order_when_it_is_settled():
     done = []
     command_queue.begin()
 
-    command_queue.enqueue(noted(done), ("a",), None)
-    command_queue.enqueue(noted(done), ("b",), None)
+    command_queue.enqueue(noted(done), ("a",))
+    command_queue.enqueue(noted(done), ("b",))
     assert done == []
     command_queue.end()
 
     assert done == ["a", "b"]
-    assert not command_queue.deferring()
-
-
-def test_a_flush_does_what_was_put_off_and_goes_on_holding():
-    done = []
-    command_queue.begin()
-
-    first = command_queue.enqueue(noted(done), ("a",), None)
-    command_queue.flush()
-    second = command_queue.enqueue(noted(done), ("b",), None)
-
-    assert done == ["a"]
-    assert first != second
-    command_queue.end()
-    assert done == ["a", "b"]
-
-
-def test_a_wait_issues_deferred_calls_of_its_epoch_alone():
-    done = []
-    at_once = command_queue.enqueue(noted(done), ("a",), None)
-    command_queue.begin()
-    first = command_queue.enqueue(noted(done), ("b",), None)
-    command_queue.flush()
-    second = command_queue.enqueue(noted(done), ("c",), None)
-
-    command_queue.wait(at_once)
-    command_queue.wait(first)
-    assert done == ["a", "b"]
-    command_queue.wait(second)
-
-    assert done == ["a", "b", "c"]
-    assert command_queue.deferring()
+    assert command_queue._own.calls is None
 
 
 def test_in_a_block_at_once_nothing_waits():
     done = []
     command_queue.begin()
-    command_queue.enqueue(noted(done), ("a",), None)
+    command_queue.enqueue(noted(done), ("a",))
 
     with command_queue.immediate():
-        command_queue.enqueue(noted(done), ("b",), None)
+        command_queue.enqueue(noted(done), ("b",))
         assert done == ["a", "b"]
-    command_queue.enqueue(noted(done), ("c",), None)
+    command_queue.enqueue(noted(done), ("c",))
 
     assert done == ["a", "b"]
-    assert command_queue.deferring()
+    assert command_queue._own.calls is not None
 
 
 def test_after_a_failure_nothing_more_is_done_and_nothing_is_held():
     done = []
 
-    def checked(status):
-        message = f"status {status}"
-        raise RuntimeError(message)
+    def failing(what):
+        done.append(what)
+        raise RuntimeError(what)
 
     command_queue.begin()
-    command_queue.enqueue(noted(done, status=5), ("a",), None, checked)
-    command_queue.enqueue(noted(done), ("b",), None)
+    command_queue.enqueue(failing, ("a",))
+    command_queue.enqueue(noted(done), ("b",))
 
-    with pytest.raises(RuntimeError, match="status 5"):
+    with pytest.raises(RuntimeError, match="a"):
         command_queue.end()
 
     assert done == ["a"]
-    assert not command_queue.deferring()
+    assert command_queue._own.calls is None
 
 
 def test_what_an_interrupted_pass_put_off_is_forgotten():
     done = []
     command_queue.begin()
-    command_queue.enqueue(noted(done), ("a",), None)
+    command_queue.enqueue(noted(done), ("a",))
 
     command_queue.begin()
-    command_queue.enqueue(noted(done), ("b",), None)
+    command_queue.enqueue(noted(done), ("b",))
     command_queue.end()
 
     assert done == ["b"]
@@ -130,7 +93,7 @@ def test_another_thread_does_its_work_at_once():
     done = []
     command_queue.begin()
 
-    thread = threading.Thread(target=lambda: command_queue.enqueue(noted(done), ("there",), None))
+    thread = threading.Thread(target=lambda: command_queue.enqueue(noted(done), ("there",)))
     thread.start()
     thread.join()
 
@@ -155,46 +118,66 @@ def _references(array):
 # -- recordings --------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[True, False], ids=["in a table", "one by one"])
-def jit(request):
-    with settings.override(jit=request.param):
-        yield request.param
+class Fill(Struct):
+    """Integers that a kernel writes."""
+
+    at: Address
+    value: Word
+    count: Word
 
 
-@pytest.fixture(autouse=True)
-def _addresses_are_whole(monkeypatch):
-    monkeypatch.setattr(LIBC.memset, "argtypes", (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t))
+@pytest.fixture
+def fill():
+    """A function that runs a kernel: it writes the first integers of a buffer."""
+    from stages import exported
+
+    def write(k):
+        f = Fill.read(k)
+        with k.loop(f.count) as loop:
+            k.store_word(f.value, f.at + loop.i * INT)
+
+    kernel = exported("fill", 8, write)
+    arguments = Arguments(Fill.values(value=RUNTIME, count=RUNTIME))
+    return lambda buffer, value, count: arguments.run(
+        kernel, 1, {"at": buffer, "value": value, "count": count}
+    )
 
 
 def record(work):
     return CallRecorder(lambda: 0).record(work)
 
 
-def fill(buffer, byte, size):
-    """Enqueue a call that writes the first bytes of a buffer."""
-    command_queue.enqueue(LIBC.memset, (buffer.ctypes.data, byte, size), buffer)
-
-
-def test_recorded_calls_are_replayed_in_their_order(jit):
-    buffer, seen = np.zeros(8, np.uint8), []
+def test_recorded_calls_are_replayed_in_their_order(fill):
+    buffer, seen = np.zeros(8, np.int64), []
 
     def work():
         fill(buffer, 1, 8)
         fill(buffer, 2, 4)
-        command_queue.enqueue(lambda: seen.append(buffer.tolist()), (), None)
+        command_queue.enqueue(lambda: seen.append(buffer.tolist()), ())
         fill(buffer, 3, 2)
 
     recording = record(work)
     fill(buffer, 9, 8)
     recording.play()
 
-    assert len(recording) == 4
+    assert (len(recording), recording.compiled) == (4, False)
     assert buffer.tolist() == [3, 3, 2, 2, 1, 1, 1, 1]
     assert seen == [[2, 2, 2, 2, 1, 1, 1, 1]] * 2
 
 
-def test_deferred_calls_are_recorded_when_they_are_issued(jit):
-    buffer = np.zeros(2, np.uint8)
+def test_a_recording_of_kernels_alone_is_compiled(fill):
+    buffer = np.zeros(2, np.int64)
+
+    recording = record(lambda: fill(buffer, 7, 1))
+    buffer[:] = 0
+    recording.play()
+
+    assert recording.compiled
+    assert buffer.tolist() == [7, 0]
+
+
+def test_deferred_calls_are_recorded_when_they_are_issued(fill):
+    buffer = np.zeros(2, np.int64)
 
     def deferred():
         command_queue.begin()
@@ -206,43 +189,13 @@ def test_deferred_calls_are_recorded_when_they_are_issued(jit):
     assert (len(recording), len(other)) == (0, 1)
 
 
-def test_a_failure_ends_the_table_and_is_raised(jit):
-    buffer, statuses = np.zeros(4, np.uint8), []
+def test_without_kernels_the_calls_of_python_are_replayed():
+    seen = []
+    with settings.override(jit=False):
+        recording = record(lambda: command_queue.enqueue(seen.append, (1,)))
+        recording.play()
 
-    def check(status):
-        statuses.append(status)
-        raise OSError(status)
-
-    def work():
-        command_queue.enqueue(LIBC.abs, (0,), None, check)
-        command_queue.enqueue(LIBC.abs, (0,), None, check, lambda: ((-7,), None))
-        fill(buffer, 5, 4)
-
-    recording = record(work)
-    buffer[:] = 0
-
-    for _ in range(2):  # the table still has the flags of checked results
-        with pytest.raises(OSError, match="7"):
-            recording.play()
-
-    assert statuses == [7, 7]
-    assert not buffer.any()
-
-
-def test_a_replay_has_the_arguments_of_the_time_of_the_call(jit):
-    buffer, byte = np.zeros(1, np.uint8), [4]
-
-    def arguments():
-        return (buffer.ctypes.data, byte[0], 1), None
-
-    recording = record(
-        lambda: command_queue.enqueue(LIBC.memset, arguments()[0], buffer, None, arguments)
-    )
-    byte[0] = 6
-    buffer[0] = 0
-    recording.play()
-
-    assert buffer[0] == 4
+    assert seen == [1, 1]
 
 
 def test_work_without_calls_is_not_recorded():

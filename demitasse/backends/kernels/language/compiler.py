@@ -6,11 +6,13 @@ possible: a process that compiles nothing neither loads LLVM's library nor write
 Python takes longer to write a module than to load LLVM's library.
 """
 
+import ctypes
 import gc
 import os
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -131,6 +133,30 @@ def status() -> Status:
     if not settings.get_often("jit"):
         return Status(False, reason="it was switched off")
     return _probed()
+
+
+_lock = threading.RLock()
+_known: dict[str, dict[str, int]] = {}
+
+
+def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
+    """Return the addresses of a module's kernels, which stay valid until the process ends.
+
+    The name of the module is unique in the process; ``write`` writes its kernels.
+    """
+    with _lock:
+        if name not in _known:
+            _known[name] = linked(name, write, exports, _stack_probe())
+        return _known[name]
+
+
+@cache
+def _stack_probe() -> dict[str, int]:
+    """Return the address of the function that touches the pages of large stack frames."""
+    if target.system() != target.WINDOWS:
+        return {}
+    probe = ctypes.CDLL("ntdll")["__chkstk"]
+    return {"__chkstk": ctypes.cast(probe, ctypes.c_void_p).value or 0}
 
 
 def linked(

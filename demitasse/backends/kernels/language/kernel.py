@@ -46,6 +46,7 @@ class Routine:
 
     def __init__(self, module: ir.Module, function: Any) -> None:
         self.module, self.function = module, function
+        function.attributes.add("nounwind")  # so without tables for exceptions
         self._b: Any = ir.IRBuilder(function.append_basic_block("entry"))
         self.arguments = [Word(self._b, argument) for argument in function.args]
 
@@ -90,17 +91,28 @@ class Kernel(Routine):
         name: Name of the function.
         count: Number of arguments.
         width: Floats of a vector.
-        exported: True if Python calls the function; others are inlined into their module's.
+        exported: True if the function has an address; others are inlined into their module's.
+        threaded: True if the team calls the function, with the number of the thread and the number
+            of threads as further arguments.
     """
 
     def __init__(
-        self, module: ir.Module, name: str, count: int, width: int, *, exported: bool = False
+        self,
+        module: ir.Module,
+        name: str,
+        count: int,
+        width: int,
+        *,
+        exported: bool = False,
+        threaded: bool = False,
     ) -> None:
-        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [WORD] * count), name)
-        if not exported:
+        words = [WORD] * (count + 2 * threaded)
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), words), name)
+        if not (exported or threaded):
             function.linkage = "internal"
             function.attributes.add("alwaysinline")
         super().__init__(module, function)
+        self.arguments, self._thread = self.arguments[:count], self.arguments[count:]
         self.width, self.vector_bytes = width, FLOAT * width
         self._vector = ir.VectorType(NUMBER, width)
 
@@ -332,9 +344,7 @@ class Kernel(Routine):
     def call(self, kernel: Kernel, *arguments: Word | int) -> None:
         self._b.call(kernel.function, [self.word(value).llvm for value in arguments])
 
-    # -- the team ------------------------------------------------------------------------------
-
     def thread(self) -> tuple[Word, Word]:
         """Return this thread's number in its team, and the number of threads."""
-        index, count = (Word(self._b, call_function(self._b, n, WORD)) for n in ("part", "parts"))
+        index, count = self._thread
         return index, count

@@ -15,6 +15,7 @@ Memory is passed as arrays, never as numbers: a deferred call keeps its arrays a
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from operator import index
@@ -24,8 +25,8 @@ import numpy as np
 
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.team import compiled
 from demitasse.backends.kernels.language.words import Word
 
 
@@ -120,7 +121,7 @@ class Struct:
                 full = "_".join([f"{name}{width}", *map(str, options), *named])
 
                 def module(of: Any) -> None:
-                    k = Kernel(of, full, 1, width, exported=True)
+                    k = Kernel(of, full, 1, width, threaded=True)
                     write(k, cls.read(k), *options, **flags)
                     k.done()
 
@@ -174,9 +175,7 @@ class Arguments:
     def __init__(self, values: Values) -> None:
         self.values = values
         self._runtime: dict[str, tuple[int, type]] = {}
-        self._words = np.zeros(len(values.flat), np.int64)
-        self._at = address(self._words)
-        self._epoch = command_queue.ISSUED
+        self._words = (ctypes.c_int64 * len(values.flat))()
         for place, (name, value) in enumerate(values.flat.items()):
             if isinstance(value, _When):
                 self._runtime[name] = place, values.kinds[name]
@@ -210,25 +209,19 @@ class Arguments:
                 f"{', '.join(self._runtime) or 'nothing'}"
             )
             raise TypeError(message)
-        command_queue.wait(self._epoch)  # a deferred call still needs its arguments
+        words = type(self._words).from_buffer_copy(self._words)  # a call's own, deferred or not
         for name, value in each.items():
             place, kind = self._runtime[name]
             if isinstance(value, np.ndarray):
-                self._words[place] = value.__array_interface__["data"][0]
+                words[place] = value.__array_interface__["data"][0]
             elif issubclass(kind, Address) and not (value is None and kind is OptionalAddress):
                 message = f"{value!r} for {name}, which is the address of an array: give the array"
                 raise TypeError(message)
             else:
-                self._words[place] = 0 if value is None else value
+                words[place] = index(value or 0)
+        at, keep_alive = ctypes.addressof(words), (words, self.values, each, needs)
         for kernel in [kernels] if isinstance(kernels, int) else kernels:
-            self._epoch = command_queue.enqueue_kernel(
-                kernel, self._at, threads, (self, each, needs), self._replay_argument
-            )
-
-    def _replay_argument(self) -> tuple[int, np.ndarray]:
-        """Return the address of a copy of the current arguments, and the copy."""
-        words = self._words.copy()
-        return address(words), words
+            command_queue.enqueue_kernel(kernel, at, threads, keep_alive)
 
 
 _known: dict[type, dict[str, type]] = {}

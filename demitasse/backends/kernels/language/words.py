@@ -50,12 +50,15 @@ class Value:
 
 
 class Condition(Value):
-    """Boolean value; ``&`` is logical and."""
+    """Boolean value; ``&`` is logical and, ``|`` logical or."""
 
     __slots__ = ()
 
     def __and__(self, other: Condition) -> Condition:
         return Condition(self.builder, self.builder.and_(self.llvm, other.llvm))
+
+    def __or__(self, other: Condition) -> Condition:
+        return Condition(self.builder, self.builder.or_(self.llvm, other.llvm))
 
 
 def _word_operator(name: str, *, swapped: bool = False) -> Callable[[Word, Word | int], Word]:
@@ -90,6 +93,7 @@ class Word(Value):
     __mul__ = __rmul__ = _word_operator("mul")
     __floordiv__ = _word_operator("udiv")
     __mod__ = _word_operator("urem")
+    __lshift__ = _word_operator("shl")
     __rshift__ = _word_operator("ashr")
 
     def __neg__(self) -> Word:
@@ -106,6 +110,9 @@ class Word(Value):
 
     def __ge__(self, other: Word | int) -> Condition:
         return self._ordered("<=", other, self)
+
+    def equals(self, other: Word | int) -> Condition:
+        return self._ordered("==", self, other)
 
     def _ordered(self, sign: str, a: Word | int, b: Word | int) -> Condition:
         return Condition(self.builder, self.builder.icmp_signed(sign, _llvm(a), _llvm(b)))
