@@ -24,7 +24,7 @@ from demitasse.backends.cpu.arguments import (
 )
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.layout import Arrangement, Layout
+from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import op_title
 from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
@@ -208,15 +208,15 @@ def copy_call(
     engine: Engine,
     source: InputArg,
     target: OutputArg,
-    here: Arrangement | None = None,
-    there: Arrangement | None = None,
+    here: Layout | None = None,
+    there: Layout | None = None,
 ) -> KernelCall:
-    """Return a copy from one arrangement to another, by default those of the layouts.
+    """Return a copy from one layout to another, by default those of the arguments.
 
     Raises:
         Declined: There are too many loops, or blocks of several sizes.
     """
-    ends = here or source.layout.arrangement, there or target.layout.arrangement
+    ends = here or source.layout, there or target.layout
     copy = LayoutCopy(*ends, kernel_tuning(engine))
     return KernelCall(engine, (source, target), copy.code, copy)
 

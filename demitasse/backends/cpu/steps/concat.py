@@ -9,7 +9,6 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import ChannelSlice, address
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg, layout_uses
-from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import KernelCall, folded_images
 from demitasse.backends.cpu.jit_adapters.unary import first_suitable
@@ -122,7 +121,6 @@ class InPlaceConcat:
             target = layouts.part(channel_slice.part(blob.shape, first))
             self._parts.append((blob, target, first))
             first += blob.shape[1]
-        self._copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
 
     @property
     def layout_uses(self) -> list[LayoutUse]:
@@ -134,7 +132,7 @@ class InPlaceConcat:
         for blob, target, first in self._parts:
             source, layout = self._bottom(blob)
             if layout is not target or address(source) != address(top) + first * FLOAT_BYTES:
-                self._copy(source, layout, target, top[first:])
+                self._engine.copy(layout, target)(source, top[first:])
 
     def _bottom(self, blob: Operand) -> tuple[np.ndarray, Layout]:
         """Return a bottom's array as it is, and its layout."""
@@ -145,9 +143,3 @@ class InPlaceConcat:
             if side is not None:
                 return side, layout
         return memory.cpu_data(), layouts.plain(blob.shape)
-
-    def _copy(self, source: np.ndarray, here: Layout, there: Layout, target: np.ndarray) -> None:
-        copy = self._copies.get((here, there))
-        if copy is None:
-            copy = self._copies[here, there] = self._engine.copy(here, there)
-        copy(source, target)
