@@ -30,16 +30,15 @@ def text_of(name):
 
 
 def kept_or_made(name):
-    text = text_of(name)
-    return compiler._object(compiler._digest(text), lambda: text)
+    return compiler.machine_code(name, lambda module: twice(module, name))
 
 
 @needs_llvm
 def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = []
-    make_now = compiler._made
-    monkeypatch.setattr(compiler, "_made", lambda text: made.append(1) or make_now(text))
+    optimised = compiler._optimised
+    monkeypatch.setattr(compiler, "_optimised", lambda *text: made.append(1) or optimised(*text))
 
     def make(name):
         return jit.compiled(name, lambda module: twice(module, name), name)[name]

@@ -14,6 +14,7 @@ from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import command_queue, compiler, linker, target
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.linker import link
+from demitasse.backends.kernels.language.structs import Address, Struct
 
 pytestmark = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
 
@@ -30,7 +31,7 @@ def write(module):
 
 @pytest.fixture
 def code():
-    return compiler._made(compiler._text(NAME, write))
+    return compiler.machine_code(NAME, write)
 
 
 def without_symbols(code):
@@ -150,7 +151,7 @@ def test_cache_keys_name_what_our_own_sources_write():
     def ours(name):
         from demitasse.backends.kernels import products as registers
 
-        return compiler.cache_key(name, registers.by_panel)
+        return compiler._key(name, registers.by_panel)
 
     assert ours("one") == ours("one")
     assert ours("one") != ours("another")
@@ -161,12 +162,21 @@ def test_what_other_sources_write_has_no_cache_key():
 
     from demitasse.backends.kernels import products as registers
 
-    def with_closure(module):
-        write(module)
+    assert not compiler._key(NAME, write)
+    assert not compiler._key(NAME, partial(registers.by_panel, write))
 
-    assert compiler.cache_key(NAME, write) is None
-    assert compiler.cache_key(NAME, partial(registers.by_panel, write)) is None
-    assert compiler.cache_key(NAME, with_closure) is None
+
+def test_a_kernel_of_a_struct_is_kept_by_its_writer_s_sources(monkeypatch):
+    class Nothing(Struct):
+        at: Address
+
+    keys = []
+    monkeypatch.setattr(compiler, "linked", lambda name, write, *_: keys.append(
+        compiler._key(name, write)) or {name: 1})  # fmt: skip
+
+    Nothing.kernel("of_a_test")(lambda k, f: None)(8)
+
+    assert keys == [""]
 
 
 PROGRAM = """

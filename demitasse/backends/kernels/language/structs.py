@@ -96,7 +96,7 @@ class Struct:
                 f"{', '.join(kinds)}"
             )
             raise TypeError(message)
-        return Values(cls, {name: found[name] for name in kinds})
+        return Values(cls, found)
 
     @classmethod
     def kernel(
@@ -125,6 +125,7 @@ class Struct:
                     write(k, cls.read(k), *options, **flags)
                     k.done()
 
+                module.__module__ = write.__module__  # whose sources are the cache's key
                 return compiled(full, module, full)[full]
 
             return kernel
@@ -156,17 +157,14 @@ class Values:
         self.struct = struct
         self.flat: dict[str, int | np.ndarray | _When] = {}
         self.kinds: dict[str, type] = {}
-        kinds = _kinds(struct)
-        for name, value in given.items():
+        for name, kind in _kinds(struct).items():
+            value = given[name]
             if isinstance(value, Values):
                 self.flat |= {f"{name}.{inner}": n for inner, n in value.flat.items()}
                 self.kinds |= {f"{name}.{inner}": kind for inner, kind in value.kinds.items()}
                 continue
-            self.kinds[name] = kinds[name]
-            if isinstance(value, (np.ndarray, _When)):
-                self.flat[name] = value
-            else:
-                self.flat[name] = 0 if value is None else index(value)
+            self.kinds[name] = kind
+            self.flat[name] = value if isinstance(value, np.ndarray | _When) else index(value or 0)
 
 
 class Arguments:
