@@ -189,6 +189,19 @@ def test_deferred_calls_are_recorded_when_they_are_issued(fill):
     assert (len(recording), len(other)) == (0, 1)
 
 
+def test_calls_within_a_call_are_not_recorded_themselves(fill):
+    buffer, seen = np.zeros(1, np.int64), []
+
+    def work():
+        fill(buffer, 7, 1)
+        seen.append(buffer[0])
+
+    recording = record(lambda: command_queue.enqueue(work, ()))
+    recording.play()
+
+    assert (len(recording), seen) == (1, [7, 7])
+
+
 def test_without_kernels_the_calls_of_python_are_replayed():
     seen = []
     with settings.override(jit=False):

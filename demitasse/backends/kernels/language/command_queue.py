@@ -93,9 +93,16 @@ def mark_incomplete() -> None:
 
 def _issue(call: Call) -> None:
     function, arguments, _ = call
-    function(*arguments)
-    if _own.recording is not None:
-        _own.recording.calls.append(call)
+    recording = _own.recording
+    if recording is None:
+        function(*arguments)
+        return
+    _own.recording = None  # the calls within this one are repeated by it
+    try:
+        function(*arguments)
+        recording.calls.append(call)
+    finally:
+        _own.recording = recording
 
 
 # -- recordings --------------------------------------------------------------------------------
