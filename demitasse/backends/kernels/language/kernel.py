@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from demitasse.backends.kernels.language.llvm import ir
+from llvmlite import ir
+
 from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.words import (
     BFLOAT,
@@ -295,33 +296,27 @@ class Kernel(Routine):
         """
         b, before = self._b, self._b.block
         body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
-        first = [self.word(start).llvm, *(value.llvm for value in (*vectors, *words))]
-        b.cbranch((self.word(start) < end).llvm, body, after)
+        first: list[Any] = [self.word(start), *vectors, *words]
+        count = 1 + len(vectors)
+        b.cbranch((first[0] < end).llvm, body, after)
         b.position_at_end(body)
         phis = [self._phi(value, before) for value in first]
-        loop = Loop(Word(b, phis[0]), *self._loop_values(phis[1:], len(vectors)))
+        loop = Loop(phis[0], phis[1:count], phis[count:])
         yield loop
-        counter, last = loop.i + step, b.block
-        following = [counter.llvm, *(value.llvm for value in (*loop.vectors, *loop.words))]
-        for phi, value in zip(phis, following, strict=True):
-            phi.add_incoming(value, last)
-        b.cbranch((counter < end).llvm, body, after)
+        following: list[Any] = [loop.i + step, *loop.vectors, *loop.words]
+        last = b.block
+        b.cbranch((following[0] < end).llvm, body, after)
         b.position_at_end(after)
-        behind = [self._phi(value, before) for value in first[1:]]
-        for phi, value in zip(behind, following[1:], strict=True):
-            phi.add_incoming(value, last)
-        loop.vectors, loop.words = self._loop_values(behind, len(vectors))
+        ends = [self._phi(value, before) for value in first]
+        for phi, end_phi, value in zip(phis, ends, following, strict=True):
+            phi.llvm.add_incoming(value.llvm, last)
+            end_phi.llvm.add_incoming(value.llvm, last)
+        loop.vectors, loop.words = ends[1:count], ends[count:]
 
     def _phi(self, value: Any, source: Any) -> Any:
-        phi = self._b.phi(value.type)
-        phi.add_incoming(value, source)
-        return phi
-
-    def _loop_values(self, values: list[Any], vectors: int) -> tuple[list[Vector], list[Word]]:
-        return (
-            [Vector(self._b, value) for value in values[:vectors]],
-            [Word(self._b, value) for value in values[vectors:]],
-        )
+        phi = self._b.phi(value.llvm.type)
+        phi.add_incoming(value.llvm, source)
+        return type(value)(self._b, phi)
 
     @contextmanager
     def cases(self, value: Word) -> Iterator[Callable[[int], None]]:

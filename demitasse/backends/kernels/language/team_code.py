@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
+from llvmlite import ir
+
 from demitasse.backends.kernels.language import target
 from demitasse.backends.kernels.language.kernel import INDEX, Routine
-from demitasse.backends.kernels.language.llvm import ir
 from demitasse.backends.kernels.language.words import (
     INT,
     WORD,
