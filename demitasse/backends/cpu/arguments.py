@@ -10,7 +10,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.layout import Layout, plain
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Layouts, LayoutUse, Memory, Operand
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -58,9 +58,8 @@ class CachedReorder:
             self._own = target
         elif version == self._version:
             return target
-        with command_queue.immediate():  # queued calls may still read the memory
-            self._version = NEVER  # should this be cut short
-            self._make(memory, target)
+        self._version = NEVER  # should this be cut short
+        self._make(memory, target)
         self._version = version
         return target
 
@@ -243,7 +242,7 @@ class GradArg(OutputArg):
     def done(self) -> None:
         if self._part is None:
             return
-        command_queue.mark_incomplete()
+        call_recorder.mark_incomplete()
         memory, layout, part = self.memory, self.layout, self._part
         if memory.layout is layout:
             total = memory.mutable_private_data(layout)

@@ -11,7 +11,6 @@ from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.threads import wanted
-from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.target import WIDE, vector_width
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
@@ -51,14 +50,10 @@ class Engine(HostEngine):
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
         """Copy elements from one layout to another of the same shape; padding becomes 0.
 
-        Queued calls run first; the copy is complete on return.
-
         Raises:
             DeviceError: No kernel copies so many axes.
         """
-        copy = self.copy(here, there)
-        with command_queue.immediate():
-            copy(source, target)
+        self.copy(here, there)(source, target)
 
     def move(self, source: np.ndarray, target: np.ndarray, there: Layout) -> None:
         """Copy elements from C order to a layout, and release ``source``.
@@ -70,7 +65,7 @@ class Engine(HostEngine):
         copies = [(part, self.copy(layouts.plain(part.shape), part)) for part in parts]
         read = written = 0
         # an interrupt would leave half of each array
-        with command_queue.immediate(), Uninterrupted():
+        with Uninterrupted():
             for part, copy in copies:
                 old = source[read : read + math.prod(part.shape)]
                 copy(_filled(old, part), target[written : written + part.size])

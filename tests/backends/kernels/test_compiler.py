@@ -5,7 +5,7 @@ import pytest
 
 from demitasse.backends import kernel_cache as kept
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import command_queue, compiler, target
+from demitasse.backends.kernels.language import call_recorder, compiler, target
 from demitasse.core.config import settings
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
@@ -45,7 +45,7 @@ def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatc
 
     def doubled(kernel):
         array = np.ones(8, np.float32)
-        command_queue.enqueue_kernel(kernel, array.ctypes.data, 1)
+        call_recorder.run_kernel(kernel, array.ctypes.data, 1)
         return array[0]
 
     assert doubled(make("kept")) == 2

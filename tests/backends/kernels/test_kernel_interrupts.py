@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from demitasse import Net, Solver
-from demitasse.backends.kernels.language import command_queue, status
-from demitasse.backends.kernels.language.command_queue import CallRecording
+from demitasse.backends.kernels.language import call_recorder, status
+from demitasse.backends.kernels.language.call_recorder import CallRecording
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.proto import SolverParameter, parse_text
 from demitasse.plan.replay import Replay
@@ -79,7 +79,7 @@ class Calls:
 
     def __init__(self):
         self.count = self.at = 0
-        self._run = command_queue.enqueue_kernel
+        self._run = call_recorder.run_kernel
 
     def run(self, *given: object) -> None:
         self._run(*given)
@@ -94,7 +94,7 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch):
     calls = Calls()
-    monkeypatch.setattr(command_queue, "enqueue_kernel", calls.run)
+    monkeypatch.setattr(call_recorder, "run_kernel", calls.run)
 
     def play(notes: CallRecording) -> None:
         for function, arguments, _ in notes.calls:

@@ -11,7 +11,7 @@ import pytest
 from needs import needs
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import command_queue, compiler, linker, target
+from demitasse.backends.kernels.language import call_recorder, compiler, linker, target
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.linker import link
 from demitasse.backends.kernels.language.structs import Address, Struct
@@ -46,7 +46,7 @@ def without_symbols(code):
 
 def result_of(address):
     array = np.ones(8, np.float32)
-    command_queue.enqueue_kernel(address, array.ctypes.data, 1)
+    call_recorder.run_kernel(address, array.ctypes.data, 1)
     return array
 
 

@@ -30,7 +30,7 @@ from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import MOST_AXES
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined, Layouts, LayoutUse, Memory, Operand
 from demitasse.backends.storage import Stored
@@ -144,9 +144,8 @@ class _Follower:
         """Pass the memory's values if they have changed."""
         version = memory.serial, memory.version
         if version != self._version:
-            with command_queue.immediate():  # complete before the version is stored
-                values = memory.cpu_data()
-                command_queue.enqueue(self._take, (values,), values)
+            values = memory.cpu_data()
+            call_recorder.call(self._take, (values,), values)
             self._version = version
 
 

@@ -136,7 +136,7 @@ O = TypeVar("O", bound=ops.ROIPool | ops.PSROIPool)  # noqa: E741 - the type of 
 class _RegionStep(CpuStep[O]):
     """From a map to C order."""
 
-    deferrable = replayable = False
+    replayable = False
 
     cut: ClassVar[Callable[..., Bins]]
     """Cuts regions into bins."""

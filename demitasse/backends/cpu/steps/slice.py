@@ -75,7 +75,7 @@ class CropStep(CpuStep[ops.Crop]):
 class SplitStep(CpuStep[ops.Split]):
     """The gradient is a sum in the first of the readers' layouts that is not C order."""
 
-    deferrable = True  # no elements are looked at
+    replayable = True  # no elements are looked at
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)

@@ -24,7 +24,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, SupportsIndex, get_
 import numpy as np
 
 from demitasse.backends.arrays import address
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Word
@@ -219,7 +219,7 @@ class Arguments:
                 words[place] = index(value or 0)
         at, keep_alive = ctypes.addressof(words), (words, self.values, each, needs)
         for kernel in [kernels] if isinstance(kernels, int) else kernels:
-            command_queue.enqueue_kernel(kernel, at, threads, keep_alive)
+            call_recorder.run_kernel(kernel, at, threads, keep_alive)
 
 
 _known: dict[type, dict[str, type]] = {}

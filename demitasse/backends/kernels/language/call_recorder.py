@@ -1,19 +1,14 @@
-"""Command queue of calls: deferred, issued back to back, recorded for replay.
+"""Calls of kernels and of functions, recorded for replay.
 
-Python takes a few microseconds to prepare a call, but ten times as long after a call that filled
-the caches. A pass therefore prepares many calls while Python's data are in the caches, and then
-issues all of them. A recording of issued calls is replayed without preparation: compiled code
-runs the kernels of a table.
-
-Each thread has its own queue.
+A recording of calls is replayed without preparation: compiled code runs the kernels of a table.
+Each thread records its own calls.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Hashable
 from functools import partial
 from itertools import chain, groupby
 from typing import Any, ClassVar
@@ -23,66 +18,40 @@ from demitasse.backends.kernels.language.team import own_team
 from demitasse.backends.recording import NotRecorded
 
 Call = tuple[Any, tuple[Any, ...], object]
-"""A function, its arguments, and an object to keep alive as long as the call may be issued."""
+"""A function, its arguments, and an object to keep alive as long as the call may be repeated."""
 
 
 class _OfThread(threading.local):
-    calls: list[Call] | None = None
     recording: CallRecording | None = None
 
 
 _own = _OfThread()
 
 
-# -- the queue ---------------------------------------------------------------------------------
+def call(function: Any, arguments: tuple[Any, ...], keep_alive: object = None) -> None:
+    """Call a function. A recording calls it again; calls within this call are part of it."""
+    recording = _own.recording
+    if recording is None:
+        function(*arguments)
+        return
+    _own.recording = None
+    try:
+        function(*arguments)
+        recording.calls.append((function, arguments, keep_alive))
+    finally:
+        _own.recording = recording
 
 
-def begin() -> None:
-    """Defer the calls of :func:`enqueue` until :func:`end`.
-
-    Deferred calls of an interrupted pass are dropped.
-    """
-    _own.calls = []
-
-
-def enqueue(function: Any, arguments: tuple[Any, ...], keep_alive: object = None) -> None:
-    """Call a function, now or with the deferred calls."""
-    call = function, arguments, keep_alive
-    if _own.calls is None:
-        _issue(call)
-    else:
-        _own.calls.append(call)
-
-
-def enqueue_kernel(kernel: int, argument: int, threads: int, keep_alive: object = None) -> None:
-    """Run a kernel on a team of threads, as :func:`enqueue`.
+def run_kernel(kernel: int, argument: int, threads: int, keep_alive: object = None) -> None:
+    """Run a kernel on a team of threads, as :func:`call`.
 
     Args:
         kernel: Address of the kernel.
         argument: Argument of each thread's call; memory that it is the address of never changes.
         threads: Greatest number of threads.
-        keep_alive: Object to keep alive until the kernel has run.
+        keep_alive: Object to keep alive as long as the kernel may run again.
     """
-    enqueue(own_team().run, (kernel, argument, threads), keep_alive)
-
-
-def end() -> None:
-    """Issue the deferred calls, and stop deferring."""
-    calls, _own.calls = _own.calls, None
-    for call in calls or ():
-        _issue(call)
-
-
-@contextmanager
-def immediate() -> Iterator[None]:
-    """Issue the deferred calls, and do not defer calls in the block."""
-    deferred = _own.calls is not None
-    end()
-    try:
-        yield
-    finally:
-        if deferred:
-            begin()
+    call(own_team().run, (kernel, argument, threads), keep_alive)
 
 
 def mark_incomplete() -> None:
@@ -91,25 +60,8 @@ def mark_incomplete() -> None:
         _own.recording.complete = False
 
 
-def _issue(call: Call) -> None:
-    function, arguments, _ = call
-    recording = _own.recording
-    if recording is None:
-        function(*arguments)
-        return
-    _own.recording = None  # the calls within this one are repeated by it
-    try:
-        function(*arguments)
-        recording.calls.append(call)
-    finally:
-        _own.recording = recording
-
-
-# -- recordings --------------------------------------------------------------------------------
-
-
 class CallRecorder:
-    """Records the calls that some work issues; the work is done at the same time.
+    """Records the calls of some work; the work is done at the same time.
 
     Args:
         key: Returns the key of the recordings; see ``Recorder.key``.
@@ -119,9 +71,6 @@ class CallRecorder:
 
     def __init__(self, key: Callable[[], Hashable]) -> None:
         self.key = key
-
-    def side_stream(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def record(self, work: Callable[[], object]) -> CallRecording:
         _own.recording = recording = CallRecording()
@@ -137,7 +86,7 @@ class CallRecorder:
 
 
 class CallRecording:
-    """Issued calls, in order.
+    """Calls, in order.
 
     Attributes:
         calls: The calls.
