@@ -68,7 +68,7 @@ class Plan:
     Attributes:
         layouts: The private layouts of the blobs.
         observer: Gets a call before and after each Step; None for nobody. With an observer, layers
-            run one by one, and nothing is deferred or replayed.
+            run one by one, and nothing is replayed.
         completed: Called in a backward pass with the index of each layer, or of the first of
             layers that run as one, after its gradients are computed; None for nobody.
         recordings: Recordings of passes on the device that are still in use.
@@ -394,7 +394,7 @@ class Plan:
 
     @contextmanager
     def _named_segment(self, segment: Segment) -> Iterator[None]:
-        """Name the layers of a segment in errors of deferred or replayed calls."""
+        """Name the layers of a segment in errors of replayed calls."""
         try:
             yield
         except DemitasseError as error:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
@@ -11,20 +10,6 @@ from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.kernels.strided_copy import MOST_LOOPS, CopyLoop, StridedCopy, join_loops
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import decline_if
-
-
-class CopyPiece(NamedTuple):
-    """Elements that nested loops copy.
-
-    Attributes:
-        source: Place of the first element that is read; None for zeros.
-        target: Place of the first element that is written.
-        loops: The loops.
-    """
-
-    source: int | None
-    target: int
-    loops: list[CopyLoop]
 
 
 class LayoutCopy:
@@ -37,22 +22,24 @@ class LayoutCopy:
     def __init__(self, source: Layout, target: Layout, tuning: Tuning) -> None:
         self._tuning, self._pieces = tuning, list(copy_pieces(source, target))
         self.code = f"copy llvm:{tuning.instructions}"
-        most = max((len(join_loops(piece.loops)) for piece in self._pieces), default=0)
+        most = max((len(join_loops(loops)) for *_, loops in self._pieces), default=0)
         decline_if(most > MOST_LOOPS, f"a copy of more than {MOST_LOOPS} loops")
 
     @cached_property
     def _kernels(self) -> list[StridedCopy]:
-        return [StridedCopy(piece.loops, self._tuning) for piece in self._pieces]
+        return [StridedCopy(loops, self._tuning) for *_, loops in self._pieces]
 
     def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
         """Copy between buffers, of which either may begin with another part."""
         source, target = source.reshape(-1), target.reshape(-1)
-        for kernel, piece in zip(self._kernels, self._pieces, strict=True):
-            read = _ZERO if piece.source is None else source[piece.source :]
-            kernel(read, target[piece.target :])
+        for kernel, (read, written, _) in zip(self._kernels, self._pieces, strict=True):
+            kernel(_ZERO if read is None else source[read:], target[written:])
 
 
 _ZERO = np.zeros(1, np.float32)
+
+CopyPiece = tuple[int | None, int, list[CopyLoop]]
+"""Places of the first elements that are read, None for zeros, and written; nested loops."""
 
 
 def copy_pieces(source: Layout, target: Layout) -> Iterator[CopyPiece]:
@@ -75,13 +62,13 @@ def copy_pieces(source: Layout, target: Layout) -> Iterator[CopyPiece]:
             for axis, (_, steps) in enumerate(parts)
             for n, step in steps
         ]
-        yield CopyPiece(begins[0], begins[1], loops)
+        yield begins[0], begins[1], loops
     axis = target.axis
     if target.block > 1 and (lacking := target.padded[axis] - target.shape[axis]):
         others = zip(target.padded, target.strides, strict=True)
         zeros = [(n, 0, stride) for i, (n, stride) in enumerate(others) if i != axis]
         begin = target.first + _place(target, axis, target.shape[axis])
-        yield CopyPiece(None, begin, [*zeros, (lacking, 0, 1)])
+        yield None, begin, [*zeros, (lacking, 0, 1)]
 
 
 def _ranges(n: int, small: int, large: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:

@@ -74,9 +74,9 @@ def test_every_element_is_where_it_belongs_and_padding_is_zero(case, threads, wi
     for index in np.ndindex(*here.shape):
         want[place(there, index)] = source[place(here, index)]
 
-    for piece in copy_pieces(here, there):
-        read = np.zeros(1, np.float32) if piece.source is None else source[piece.source :]
-        StridedCopy(piece.loops, Tuning(width, threads))(read, target[piece.target :])
+    for read, written, loops in copy_pieces(here, there):
+        values = np.zeros(1, np.float32) if read is None else source[read:]
+        StridedCopy(loops, Tuning(width, threads))(values, target[written:])
 
     np.testing.assert_array_equal(target, want)
 

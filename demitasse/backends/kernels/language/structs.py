@@ -10,7 +10,7 @@ a docstring says what the name does not::
 Python gives their values, ``Rows.values(row_bytes=64)``, where an address without a value is an
 argument of each call. A kernel reads ``f.first`` and ``f.row_bytes``. A field may be a struct.
 
-Memory is passed as arrays, never as numbers: a deferred call keeps its arrays alive.
+Memory is passed as arrays, never as numbers: a recorded call keeps its arrays alive.
 """
 
 from __future__ import annotations
@@ -187,15 +187,14 @@ class Arguments:
         each: Mapping[str, Given] | None = None,
         needs: object = None,
     ) -> None:
-        """Run a kernel, or several one after the other, now or with the deferred calls.
+        """Run a kernel, or several one after the other.
 
         Args:
             kernels: Address of the kernel, or addresses of several.
             threads: Number of requested threads.
             each: Integers or arrays of the fields whose value is :data:`RUNTIME`; None for an
                 optional array that is absent.
-            needs: Arrays whose addresses are elements of these arrays; kept alive until the kernel
-                has run.
+            needs: Arrays whose addresses are elements of these arrays; kept alive with the call.
 
         Raises:
             TypeError: A field has no value or one of another kind, or there is no such field.
@@ -207,7 +206,7 @@ class Arguments:
                 f"{', '.join(self._runtime) or 'nothing'}"
             )
             raise TypeError(message)
-        words = type(self._words).from_buffer_copy(self._words)  # a call's own, deferred or not
+        words = type(self._words).from_buffer_copy(self._words)  # a recorded call's own
         for name, value in each.items():
             place, kind = self._runtime[name]
             if isinstance(value, np.ndarray):

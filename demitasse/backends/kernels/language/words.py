@@ -62,12 +62,9 @@ class Condition(Value):
         return Condition(self.builder, self.builder.or_(self.llvm, other.llvm))
 
 
-def _word_operator(name: str, *, swapped: bool = False) -> Callable[[Word, Word | int], Word]:
-    """Return the operator of an instruction; ``swapped`` for one whose left operand is an int."""
-
+def _word_operator(name: str) -> Callable[[Word, Word | int], Word]:
     def operator(self: Word, other: Word | int) -> Word:
-        operands = (_llvm(other), self.llvm) if swapped else (self.llvm, _llvm(other))
-        return Word(self.builder, getattr(self.builder, name)(*operands))
+        return Word(self.builder, getattr(self.builder, name)(self.llvm, _llvm(other)))
 
     return operator
 
@@ -87,18 +84,19 @@ class Word(Value):
 
     __slots__ = ()
 
-    __add__ = _word_operator("add")
-    __radd__ = _word_operator("add", swapped=True)
+    __add__ = __radd__ = _word_operator("add")
     __sub__ = _word_operator("sub")
-    __rsub__ = _word_operator("sub", swapped=True)
     __mul__ = __rmul__ = _word_operator("mul")
     __floordiv__ = _word_operator("udiv")
     __mod__ = _word_operator("urem")
     __lshift__ = _word_operator("shl")
     __rshift__ = _word_operator("ashr")
 
+    def __rsub__(self, other: int) -> Word:
+        return -self + other
+
     def __neg__(self) -> Word:
-        return 0 - self
+        return Word(self.builder, self.builder.neg(self.llvm))
 
     def __lt__(self, other: Word | int) -> Condition:
         return self._ordered("<", self, other)
