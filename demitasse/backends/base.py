@@ -32,10 +32,8 @@ _OLD_NAMES = {
     "feed": "uploader",
     "follow": "order_after",
     "here": "device_scope",
-    "hold": "begin_batch",
     "pack_away": "pack_and_release",
     "prepared": "after_first_run",
-    "settle": "flush",
 }
 """Old names of methods that backends of plugins may override."""
 
@@ -115,12 +113,6 @@ class Backend(ABC):
         ``before`` is the result of the call at the last use of the arrays; None at first.
         """
         return before
-
-    def begin_batch(self) -> None:  # noqa: B027 - most put nothing off
-        """Queue the calls of deferrable Steps from now on, until ``flush``."""
-
-    def flush(self) -> None:  # noqa: B027
-        """Run the queued calls and stop queueing."""
 
     def after_first_run(self) -> None:  # noqa: B027 - most leave nothing behind
         """Release memory that only the preparation needed, after a net's first pass."""

@@ -168,7 +168,6 @@ class Operands:
 
 
 _OLD_NAMES = {
-    "may_wait": "deferrable",
     "repeats": "replayable",
     "backward_repeats": "backward_replayable",
     "borrows": "uses_shared_scratch",
@@ -218,11 +217,6 @@ class Step(ABC, Generic[E, O]):
     def backward_code(self) -> str:
         """Name of the backward pass's code."""
         return self.code
-
-    @property
-    def deferrable(self) -> bool:
-        """True if calls of forward may be queued, after ``Backend.begin_batch``."""
-        return False
 
     @property
     def replayable(self) -> bool:

@@ -23,7 +23,7 @@ from demitasse.memory.transfers import Guard, current_guard
 from demitasse.plan.fusion import Fusion
 from demitasse.plan.layout import LayoutAssignment
 from demitasse.plan.planned_layer import CACHED_SHAPES, Group, LayerBinding, PlannedLayer
-from demitasse.plan.replay import DeferredExecution, Segment, Segments, group_within
+from demitasse.plan.replay import Segment, Segments, group_within
 
 
 class Observer(Protocol):
@@ -67,7 +67,7 @@ class Plan:
     Attributes:
         layouts: The private layouts of the blobs.
         observer: Gets a call before and after each Step; None for nobody. With an observer, layers
-            run one by one, and nothing is deferred or replayed.
+            run one by one, and nothing is replayed.
         completed: Called in a backward pass with the index of each layer, or of the first of
             layers that run as one, after its gradients are computed; None for nobody.
         recordings: Recordings of passes on the device that are still in use.
@@ -109,20 +109,15 @@ class Plan:
         if start > end:
             return terms
         guard, eager = current_guard(), bool(self.replay_blocker())
-        with DeferredExecution(self.entries[start].layer.device.backend) as deferred:
-            for first, last in self._ranges(start, end):
-                if self._seen != self._changes.number:
-                    deferred.end()
-                    self._prepare(first, last)
-                for segment in self._segments.forward(first, last):
-                    if segment.replay is None or eager:
-                        terms += self._run(segment, deferred, guard, eager=eager)
-                    else:
-                        deferred.end()
-                        with self._named_segment(segment):
-                            segment.replay.run(
-                                partial(self._run, segment, deferred, None, eager=False)
-                            )
+        for first, last in self._ranges(start, end):
+            if self._seen != self._changes.number:
+                self._prepare(first, last)
+            for segment in self._segments.forward(first, last):
+                if segment.replay is None or eager:
+                    terms += self._run(segment, guard)
+                else:
+                    with self._named_segment(segment):
+                        segment.replay.run(partial(self._run, segment, None))
         now = self._changes.number
         if self._seen != now and all(entry.seen == now for entry in self.entries):
             if self._seen < 0:
@@ -170,7 +165,7 @@ class Plan:
             index = segment.first - 1
 
     def replay_blocker(self) -> str:
-        """Return why nothing is deferred, recorded or replayed now; "" if it may be."""
+        """Return why nothing is recorded or replayed now; "" if it may be."""
         if self.observer is not None:
             return "layers are observed one by one"
         if current_guard() is not None:
@@ -179,9 +174,7 @@ class Plan:
             return "stale memory is filled with NaN (setting debug_fill_stale)"
         return ""
 
-    def _run(
-        self, segment: Segment, deferred: DeferredExecution, guard: Guard | None, *, eager: bool
-    ) -> list[Array]:
+    def _run(self, segment: Segment, guard: Guard | None) -> list[Array]:
         """Run the layers of a segment one by one; return the weighted sums of their loss tops."""
         terms: list[Array] = []
         index = segment.first
@@ -189,12 +182,6 @@ class Plan:
             entry = self.entries[index]
             group = group_within(entry, index, segment.last)
             layers = range(index, index + (1 if group is None else group.count))
-            step = entry.step if group is None else group.step
-            deferrable = entry.layer.is_alias if step is None else step.deferrable
-            if eager or not deferrable:
-                deferred.end()
-            else:
-                deferred.begin()
             if guard is not None:
                 guard.at(entry.binding.label, "forward", feeds=not entry.binding.bottom)
             if self.observer is not None:
@@ -211,13 +198,10 @@ class Plan:
                 fault = _fault(error, entry, "forward")
                 raise fault from fault.__cause__
             if entry.layer.loss_weights:
-                deferred.end()
                 terms += entry.layer.loss_terms(entry.binding.top)
             if self.observer is not None:
                 self.observer.after_step(layers, backward=False)
             index = layers.stop
-        if segment.replay is not None:
-            deferred.end()
         return terms
 
     def _run_backward(self, start: int, end: int, guard: Guard | None) -> None:
@@ -404,7 +388,7 @@ class Plan:
 
     @contextmanager
     def _named_segment(self, segment: Segment) -> Iterator[None]:
-        """Name the layers of a segment in errors of deferred or replayed calls."""
+        """Name the layers of a segment in errors of replayed calls."""
         try:
             yield
         except DemitasseError as error:

@@ -11,10 +11,9 @@ their work.
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.base import Backend
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.recording import NotRecorded, Program, Recorder, Recording, TracingRecorder
 from demitasse.backends.step import AnyStep
@@ -392,30 +391,3 @@ def group_within(entry: PlannedLayer, index: int, last: int) -> Group | None:
     """Return the group that begins with layer ``index``, if it ends at ``last`` or before."""
     group = entry.group
     return None if group is None or index + group.count - 1 > last else group
-
-
-class DeferredExecution:
-    """Defers the work of consecutive Steps, until it is needed or the block ends."""
-
-    __slots__ = ("_backend", "_defers")
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend, self._defers = backend, False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.end()
-
-    def begin(self) -> None:
-        """Defer the work from now on."""
-        if not self._defers:
-            self._defers = True
-            self._backend.begin_batch()
-
-    def end(self) -> None:
-        """Run the deferred work; run later work at once."""
-        if self._defers:
-            self._backend.flush()
-            self._defers = False

@@ -8,7 +8,6 @@ from demitasse.backends.cpu import slow_reason
 from demitasse.backends.cpu.arguments import CachedReorder
 from demitasse.backends.cpu.engine import engine
 from demitasse.backends.cpu.jit_adapters.winograd import WinogradCall
-from demitasse.backends.kernels.language import command_queue
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import SyncedMemory
@@ -78,36 +77,6 @@ def test_a_copy_that_was_cut_short_is_made_again(memory):
         copy.of(memory, engine())
 
     assert (copy.of(memory, engine()) == 2).all()
-
-
-def test_what_was_put_off_still_finds_what_it_was_given(memory):
-    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
-    other = SyncedMemory(SIZE, "float32", Device("cpu"))
-    other.mutable_cpu_data()[...] = 5
-    seen = []
-
-    command_queue.begin()
-    lent = copy.of(memory, engine())
-    command_queue.enqueue(lambda: seen.append(lent[0]), (), lent)
-    another.of(other, engine())
-    command_queue.end()
-
-    assert seen == [2]
-    assert lent[0] == 10
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_copy_is_made_when_it_is_said_to_be(memory, kept):
-    def make(memory, target):
-        command_queue.enqueue(doubled, (memory, target), target)
-
-    copy = CachedReorder(ROLE, SIZE, make, kept=kept)
-
-    command_queue.begin()
-    made = copy.of(memory, engine()).copy()
-    command_queue.end()
-
-    assert (made == 2).all()
 
 
 SOLVER = """

@@ -7,14 +7,12 @@ from expect_error import expect_error
 from demitasse.backends.cpu.layout import (
     BLOCK,
     BLOCKS,
-    Arrangement,
     blocked,
     c_order,
     candidates,
     channel_blocks,
     in_some_layout,
     innermost,
-    layout_of,
     plain,
     slabs,
     strided,
@@ -26,12 +24,12 @@ SHAPE = (2, 20, 3, 4)
 
 def places(layout):
     """Where the elements of a layout lie, in C order."""
-    side, found = layout.arrangement, []
+    found = []
     for index in np.ndindex(*layout.shape):
-        at = side.first
+        at = layout.first
         for axis, i in enumerate(index):
-            block = side.block_of(axis)
-            at += i // block * side.strides[axis] + i % block
+            block = layout.block_of(axis)
+            at += i // block * layout.strides[axis] + i % block
         found.append(at)
     return found
 
@@ -65,6 +63,9 @@ def test_layouts_that_put_elements_in_the_same_places_are_one():
     assert innermost((2, 1, 3, 4), 1) is plain((2, 1, 3, 4))
     assert innermost(SHAPE, 3) is plain(SHAPE)
     assert blocked((6, 5), 1, 1) is plain((6, 5))
+    assert strided((2, 3), (1, 2)) is innermost((2, 3), 0)
+    assert channel_blocks((2, 20, 1, 1), 8) is channel_blocks((2, 20, 1, 1), 24)
+    assert channel_blocks((2, 20, 1, 1), 4) is plain((2, 20, 1, 1))
     assert channel_blocks(SHAPE, 16) is not innermost(SHAPE, 1)  # is padded
     assert channel_blocks(SHAPE, 4) is not channel_blocks(SHAPE, 2)
 
@@ -72,7 +73,7 @@ def test_layouts_that_put_elements_in_the_same_places_are_one():
 def test_blocks_fill_up_the_last():
     layout = blocked((5, 7), 0, 4)
 
-    assert layout.arrangement.padded == (8, 7)
+    assert layout.padded == (8, 7)
     assert layout.size == 56
     assert not layout.plain
 
@@ -86,7 +87,7 @@ def test_any_number_of_axes_will_do(shape):
 
 
 def test_a_part_of_blocks_begins_and_ends_with_one():
-    side = blocked((10, 6), 0, 4).arrangement
+    side = blocked((10, 6), 0, 4)
 
     assert side.part((4, 6), (4, 0)).first == 24
     assert side.part((2, 6), (8, 0)).padded == (4, 6)  # the last block has padding
@@ -142,10 +143,3 @@ def test_ranges_that_lie_apart_are_no_slabs():
     layout = innermost((6, 5), 0)
 
     assert slabs(layout, 1) == [layout]
-
-
-def test_an_arrangement_is_known_again():
-    side = Arrangement((2, 3), (2, 3), (1, 2))
-
-    assert layout_of(side) is layout_of(Arrangement((2, 3), (2, 3), (1, 2)))
-    assert layout_of(side) is innermost((2, 3), 0)

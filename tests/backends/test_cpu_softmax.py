@@ -45,7 +45,7 @@ def test_it_computes_what_the_portable_code_does(convolved, batch, phase):
         got, want = (net.blobs[name].cpu_diff() for net in nets)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     [entry] = [entry for entry in nets[0].plan.entries if entry.layer.name == "s"]
-    assert phase == "TRAIN" or entry.executed_step.deferrable
+    assert phase == "TRAIN" or entry.executed_step.replayable
 
 
 LOSS = """force_backward: true

@@ -20,6 +20,6 @@ def all_steps(base=CpuStep):
 @pytest.mark.parametrize("step", dict.fromkeys(all_steps()), ids=lambda one: one.__name__)
 def test_a_step_that_does_more_than_its_calls_states_what_its_passes_may_do(step):
     if step.forward is not CpuStep.forward:
-        assert step.deferrable is not CpuStep.deferrable
+        assert step.replayable is not CpuStep.replayable
     if step.backward is not CpuStep.backward and not step.own_backward:
         assert step.backward_replayable is not CpuStep.backward_replayable

@@ -8,8 +8,8 @@ from expect_error import expect_error
 from replays import ALL_CALLS
 
 from demitasse import Net
-from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.kernels.language.command_queue import CallRecording
+from demitasse.backends.kernels.language import call_recorder
+from demitasse.backends.kernels.language.call_recorder import CallRecording
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
@@ -290,7 +290,7 @@ def test_a_pass_that_was_cut_short_between_calls_is_done_again(monkeypatch, play
         look(net, x)
 
     def cut(self):
-        self._calls[0][0](*self._calls[0][1])
+        self.calls[0][0](*self.calls[0][1])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -303,7 +303,7 @@ def test_a_pass_that_was_cut_short_between_calls_is_done_again(monkeypatch, play
     np.testing.assert_array_equal(look(net, x), look(other, x))
 
 
-@pytest.mark.parametrize("passes", [0, 5], ids=["put off", "made again"])
+@pytest.mark.parametrize("passes", [0, 5], ids=["first", "made again"])
 def test_a_call_that_fails_names_the_layers(monkeypatch, played, passes):
     net = made()
     for _ in range(passes):
@@ -315,9 +315,8 @@ def test_a_call_that_fails_names_the_layers(monkeypatch, played, passes):
     if passes:
         monkeypatch.setattr(CallRecording, "play", fail)
     else:
-        monkeypatch.setattr(command_queue, "_issue", fail)
+        monkeypatch.setattr(call_recorder, "call", fail)
 
-    # deferred calls fail in the first layer that needs their results
     with expect_error(
         DeviceError, place="layer 'first'" if passes else "layer '", mentions="a kernel"
     ):

@@ -5,7 +5,7 @@ import pytest
 from replays import ALL_CALLS
 
 from demitasse import Solver
-from demitasse.backends.kernels.language.command_queue import CallRecording
+from demitasse.backends.kernels.language.call_recorder import CallRecording
 from demitasse.core.config import settings
 from demitasse.io.proto import SolverParameter, parse_text
 from demitasse.plan.replay import Replay

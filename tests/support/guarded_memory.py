@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.linker import protect
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
@@ -163,9 +163,8 @@ def run_guarded(arguments, kernel, threads, each, side, *, poisons=True):
         np.int64,
     )
     struct = GuardedCopies([words], side)
-    with command_queue.immediate():
-        command_queue.enqueue_kernel(kernel, struct.address(words), threads)
-    command_queue.mark_incomplete()  # a replay would need the copies
+    call_recorder.run_kernel(kernel, struct.address(words), threads)
+    call_recorder.mark_incomplete()  # a replay would need the copies
     copies.write_back()
 
 

@@ -41,6 +41,7 @@ guard = None
 
 def called(address, *arguments):
     """Run the kernel at an address; arrays are passed by their addresses."""
+    arguments = (*arguments, 0, 1)  # the number of the thread, and the number of threads
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(address)
     if guard is not None:
         call_guarded(function, arguments, guard)
@@ -52,7 +53,7 @@ def exported(name, width, write, arguments=1):
     """The address of a kernel that ``write(k)`` writes."""
 
     def module(of):
-        k = Kernel(of, name, arguments, width, exported=True)
+        k = Kernel(of, name, arguments, width, threaded=True)
         write(k)
         k.done()
 

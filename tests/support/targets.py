@@ -21,14 +21,11 @@ TARGETS = {
 }
 """Systems and LLVM's names of processors, by architecture."""
 
-OUTSIDE = (
-    "get_member", "set_member", "yield", "wait", "wake", "wake_one", "state", "start_helper",
-    "part", "parts", "start", "end", "__chkstk",
-)  # fmt: skip
-"""External functions that modules may call."""
+OUTSIDE = ("state", "__chkstk")
+"""External symbols that modules may use."""
 
 SOMEWHERE, FAR = 0x7F00_0000_0000, 0x7FFF_1234_5670
-"""Addresses of linked code and of external functions, too far apart for a relative call."""
+"""Addresses of linked code and of external symbols, too far apart for a relative call."""
 
 
 @contextmanager

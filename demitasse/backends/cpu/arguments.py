@@ -3,14 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from enum import IntEnum, auto
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.layout import Layout, plain
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Layouts, LayoutUse, Memory, Operand
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -50,21 +50,18 @@ class CachedReorder:
     def of(self, memory: Memory, engine: Engine) -> np.ndarray:
         """Return the present copy, valid until the next copy of this role. Shape: (size,)."""
         version = memory.serial, memory.version
-        if self._own is None:
-            if version != self._version and not self._kept:
-                lent = engine.scratch_for(self._role, self._size)
-                with command_queue.immediate():  # queued calls may still read the scratch memory
-                    self._make(memory, lent)
-                self._version = version
-                return lent
-            self._version = NEVER  # of memory of its own
-            self._own = aligned(self._size)
-        if version != self._version:
-            self._version = NEVER  # should this be cut short
-            with command_queue.immediate():  # complete before the version is stored
-                self._make(memory, self._own)
-            self._version = version
-        return self._own
+        target = self._own
+        if target is None and not self._kept and version != self._version:
+            target = engine.scratch_for(self._role, self._size)
+        elif target is None:
+            target, self._version = aligned(self._size), NEVER
+            self._own = target
+        elif version == self._version:
+            return target
+        self._version = NEVER  # should this be cut short
+        self._make(memory, target)
+        self._version = version
+        return target
 
 
 class Arg(IntEnum):
@@ -161,7 +158,7 @@ class BlobArg(Argument):
 
     @property
     def memory(self) -> Memory:
-        """The memory."""
+        """The memory of this pass."""
         return self.blob.diff_memory if self.diff else self.blob.data_memory
 
 
@@ -169,6 +166,8 @@ class InputArg(BlobArg):
     """An argument that is read."""
 
     __slots__ = ("_copy",)
+
+    alone: ClassVar[bool] = False
 
     def __init__(self, role: int, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
         super().__init__(role, blob, layout, diff=diff)
@@ -179,15 +178,11 @@ class InputArg(BlobArg):
         return None if self.diff else LayoutUse("preferred", self.blob, self.layout)
 
     def array(self) -> np.ndarray:
-        memory = self.blob.diff_memory if self.diff else self.blob.data_memory
+        memory = self.memory
         if self.plain:
             return memory.cpu_data()
-        side: np.ndarray | None = memory.private_data(self.layout)
-        return self._converted() if side is None else side
-
-    def _converted(self) -> np.ndarray:
-        """Return a copy in this layout of contents in another layout."""
-        return self._copy.of(self.memory, self.engine)
+        side: np.ndarray | None = memory.private_data(self.layout, alone=self.alone)
+        return self._copy.of(memory, self.engine) if side is None else side
 
     def _convert(self, memory: Memory, target: np.ndarray) -> None:
         memory.convert(self.layout, target)
@@ -202,11 +197,7 @@ class ParamArg(InputArg):
 
     __slots__ = ()
 
-    def array(self) -> np.ndarray:
-        if self.plain:
-            return self.blob.data_memory.cpu_data()
-        side: np.ndarray | None = self.blob.data_memory.private_data(self.layout, alone=True)
-        return self._converted() if side is None else side
+    alone = True
 
 
 class OutputArg(BlobArg):
@@ -221,14 +212,14 @@ class OutputArg(BlobArg):
         return LayoutUse("written", self.blob, self.layout, self.diff)
 
     def array(self) -> np.ndarray:
-        memory = self.blob.diff_memory if self.diff else self.blob.data_memory
+        memory = self.memory
         if self.plain:
             return memory.mutable_cpu_data(discard=True)
         side: np.ndarray = memory.mutable_private_data(self.layout)
         return side
 
 
-class GradArg(BlobArg):
+class GradArg(OutputArg):
     """A parameter's gradient: overwritten where it was cleared, added to otherwise."""
 
     __slots__ = ("_part",)
@@ -237,32 +228,30 @@ class GradArg(BlobArg):
         super().__init__(role, blob, layout, diff=True)
         self._part: np.ndarray | None = None
 
+    @property
+    def layout_use(self) -> None:
+        return None
+
     def array(self) -> np.ndarray:
-        memory = self.memory
-        self._part = (
-            None if memory.cleared else self.engine.scratch_for(self.role, self.layout.size)
-        )
-        if self._part is not None:
-            return self._part
-        if self.plain:
-            return memory.mutable_cpu_data(discard=True)
-        side: np.ndarray = memory.mutable_private_data(self.layout)
-        return side
+        self._part = None
+        if self.memory.cleared:
+            return super().array()
+        self._part = self.engine.scratch_for(self.role, self.layout.size)
+        return self._part
 
     def done(self) -> None:
         if self._part is None:
             return
-        command_queue.mark_incomplete()
-        memory, layout = self.memory, self.layout
+        call_recorder.mark_incomplete()
+        memory, layout, part = self.memory, self.layout, self._part
         if memory.layout is layout:
             total = memory.mutable_private_data(layout)
-            total += self._part
-            return
-        part = self._part
-        if not self.plain:
-            part = aligned(int(np.prod(layout.shape)))
-            self.engine.reorder(self._part, layout, part, plain(layout.shape))
-        total = memory.mutable_cpu_data()[: part.shape[0]]
+        else:
+            if not self.plain:
+                in_order = plain(layout.shape)
+                part = aligned(in_order.size)
+                self.engine.reorder(self._part, layout, part, in_order)
+            total = memory.mutable_cpu_data()[: part.shape[0]]
         total += part
 
 

@@ -16,8 +16,7 @@ from demitasse.backends.cpu.lowerings import LOWERINGS
 from demitasse.backends.cpu.steps.fusion import fuse
 from demitasse.backends.cpu.threads import ready_threads, wanted
 from demitasse.backends.kernels import language as kernels
-from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.kernels.language.command_queue import CallRecorder
+from demitasse.backends.kernels.language.call_recorder import CallRecorder
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
@@ -42,12 +41,6 @@ class CpuBackend(NumpyBackend):
     def enter(self) -> AbstractContextManager[None]:
         ready_threads()
         return super().enter()
-
-    def begin_batch(self) -> None:
-        command_queue.begin()
-
-    def flush(self) -> None:
-        command_queue.end()
 
     @cached_property
     def recorder(self) -> CallRecorder:

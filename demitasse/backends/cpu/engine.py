@@ -3,7 +3,6 @@
 import math
 import threading
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.threads import wanted
-from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.target import WIDE, vector_width
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
@@ -26,9 +24,7 @@ SLAB = 1 << 20
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
-        self.workspaces: list[np.ndarray] = []
-        self.lent: dict[int, np.ndarray] = {}
-        self.copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
+        self.scratch: dict[int, np.ndarray] = {}
 
 
 class Engine(HostEngine):
@@ -44,6 +40,7 @@ class Engine(HostEngine):
         super().__init__()
         self.tuning = Tuning(vector_width())
         self._own = _OfThread()
+        self._copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
         self.grown = 0
 
     @property
@@ -53,14 +50,10 @@ class Engine(HostEngine):
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
         """Copy elements from one layout to another of the same shape; padding becomes 0.
 
-        Queued calls run first; the copy is complete on return.
-
         Raises:
             DeviceError: No kernel copies so many axes.
         """
-        copy = self._known_copy(here, there)
-        with command_queue.immediate():
-            copy(source, target)
+        self.copy(here, there)(source, target)
 
     def move(self, source: np.ndarray, target: np.ndarray, there: Layout) -> None:
         """Copy elements from C order to a layout, and release ``source``.
@@ -69,10 +62,10 @@ class Engine(HostEngine):
         the system. The two arrays are never complete at the same time.
         """
         parts = layouts.slabs(there, SLAB)
-        copies = [(part, self._known_copy(layouts.plain(part.shape), part)) for part in parts]
+        copies = [(part, self.copy(layouts.plain(part.shape), part)) for part in parts]
         read = written = 0
         # an interrupt would leave half of each array
-        with command_queue.immediate(), Uninterrupted():
+        with Uninterrupted():
             for part, copy in copies:
                 old = source[read : read + math.prod(part.shape)]
                 copy(_filled(old, part), target[written : written + part.size])
@@ -80,53 +73,41 @@ class Engine(HostEngine):
                     give_back(old)
                 read, written = read + old.size, written + part.size
 
-    def _known_copy(self, here: Layout, there: Layout) -> LayoutCopy:
-        known = self._own.copies
-        copy = known.get((here, there))
-        if copy is None:
-            copy = known[here, there] = self.copy(here, there)
-        return copy
-
     def copy(self, here: Layout, there: Layout) -> LayoutCopy:
-        """Return a copy from one layout to another of the same shape.
+        """Return the copy from one layout to another of the same shape.
 
         Raises:
             DeviceError: No kernel copies so many axes.
         """
-        tuning = self.tuning.as_set(wanted())
-        try:
-            return LayoutCopy(here.arrangement, there.arrangement, tuning)
-        except Declined as declined:
-            message = f"{declined}, {here} and {there}"
-            raise DeviceError(message, code=ErrorCode.FAILED) from None
+        copy = self._copies.get((here, there))
+        if copy is None:
+            try:
+                copy = LayoutCopy(here, there, self.tuning.as_set(wanted()))
+            except Declined as declined:
+                message = f"{declined}, {here} and {there}"
+                raise DeviceError(message, code=ErrorCode.FAILED) from None
+            self._copies[here, there] = copy
+        return copy
 
     @property
     def nbytes(self) -> int:
         """Bytes of this thread's working memory."""
-        arrays: tuple[Any, ...] = (*self._own.workspaces, *self._own.lent.values())
-        return super().nbytes + sum(int(array.nbytes) for array in arrays)
+        return super().nbytes + sum(array.nbytes for array in self._own.scratch.values())
 
     def workspaces(self, *sizes: int) -> list[np.ndarray]:
-        """Return arrays of at least these sizes, shared by all Steps of a thread."""
-        own = self._own.workspaces
-        for place, size in enumerate(sizes):
-            if place == len(own):
-                own.append(aligned(size))
-            elif own[place].shape[0] < size:
-                own[place] = aligned(size)
-                self.grown += 1
-        return own[: len(sizes)]
+        """Return scratch arrays of these sizes, shared by all Steps of a thread."""
+        return [self.scratch_for(-place, size) for place, size in enumerate(sizes)]
 
     def scratch_for(self, role: int, size: int) -> np.ndarray:
         """Return a scratch array for an argument of this role, shared by all Steps of a thread.
 
         Shape: (size,).
         """
-        lent = self._own.lent
-        found = lent.get(role)
+        arrays = self._own.scratch
+        found = arrays.get(role)
         if found is None or found.shape[0] < size:
             self.grown += found is not None
-            found = lent[role] = aligned(size)
+            found = arrays[role] = aligned(size)
         return found[:size]
 
 

@@ -6,10 +6,10 @@ Two layouts that put every element in the same place are the same object.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from demitasse.backends.step import Declined, decline_if
 
@@ -19,93 +19,88 @@ BLOCK = 16
 BLOCKS = (BLOCK, 8)
 
 Shape = tuple[int, ...]
-Loops = tuple[tuple[int, int, int], ...]
 
 
-class Arrangement(NamedTuple):
-    """Places of the elements of a shape: strides of blocks, and blocks of at most one axis.
+class Layout:
+    """Places of the float32 elements of a shape: strides of blocks, which divide at most one axis.
 
     Attributes:
         shape: The logical shape.
-        padded: The shape with padding, whole blocks.
         strides: Elements from one block to the next, for each axis.
-        blocks: Elements of a block, in the order of the blocks' axes.
-        axes: Axes of the blocks.
+        axis: Axis of the blocks, whose elements lie side by side.
+        block: Elements of a block; 1 without blocks.
         first: Place of the first element.
+        padded: The shape with padding, whole blocks.
+        size: Elements of a buffer, padding included.
+        plain: Whether it is C order without padding, that of the host side.
     """
 
-    shape: Shape
-    padded: Shape
-    strides: Shape
-    blocks: Shape = ()
-    axes: Shape = ()
-    first: int = 0
+    __slots__ = ("axis", "block", "first", "padded", "plain", "shape", "size", "strides")
 
-    @property
-    def size(self) -> int:
-        """Elements of a buffer, padding included."""
-        inner = [1] * len(self.shape)
-        for axis, block in zip(self.axes, self.blocks, strict=True):
-            inner[axis] = block
-        ends = zip(self.padded, inner, self.strides, strict=True)
-        return max((n // block * stride for n, block, stride in ends), default=1)
+    def __init__(
+        self,
+        shape: Shape,
+        strides: Shape,
+        axis: int = 0,
+        block: int = 1,
+        *,
+        first: int = 0,
+    ) -> None:
+        self.shape, self.axis, self.block, self.first = shape, axis, block, first
+        blocks = [-(-n // self.block_of(i)) for i, n in enumerate(shape)]
+        self.padded = tuple(n * self.block_of(i) for i, n in enumerate(blocks))
+        count = math.prod(self.padded)
+        self.strides = _known_strides(blocks, strides, count)
+        ends = (n * stride for n, stride in zip(blocks, self.strides, strict=True))
+        self.size = max(ends, default=1)
+        in_order = self.strides == _known_strides(shape, c_order(shape), count)
+        self.plain = block == 1 and in_order and first == 0
 
     def block_of(self, axis: int) -> int:
         """Return the size of an axis's blocks; 1 without blocks."""
-        return dict(zip(self.axes, self.blocks, strict=True)).get(axis, 1)
+        return self.block if axis == self.axis else 1
 
-    def part(self, shape: Shape, first: Shape) -> Arrangement:
-        """Return the arrangement of a part, whose first element has the index ``first``.
+    @property
+    def loops(self) -> list[tuple[int, int, int]]:
+        """(axis, count, stride) of all loops over the elements, the outermost stride first."""
+        loops = [
+            (axis, n // self.block_of(axis), stride)
+            for axis, (n, stride) in enumerate(zip(self.padded, self.strides, strict=True))
+        ]
+        loops.append((self.axis, self.block, 1))
+        return sorted((loop for loop in loops if loop[1] > 1), key=lambda loop: -loop[2])
+
+    def part(self, shape: Shape, first: Shape) -> Layout:
+        """Return the layout of a part, whose first element has the index ``first``.
 
         Raises:
             Declined: The part begins or ends within a block.
         """
-        place, padded = self.first, []
+        place = self.first
         for axis, (begin, length) in enumerate(zip(first, shape, strict=True)):
             block, end = self.block_of(axis), begin + length
             cut = begin % block or (length % block and end != self.shape[axis])
             decline_if(cut, f"a part from {first} on; blocks of channels cannot be cut there")
             place += begin // block * self.strides[axis]
-            padded.append(-(-length // block) * block)
-        return self._replace(shape=shape, padded=tuple(padded), first=place)
-
-
-class Layout:
-    """One arrangement of the float32 elements of a shape.
-
-    Attributes:
-        shape: The logical shape.
-        arrangement: Places of the elements.
-        loops: (axis, count, stride) of all loops over the elements, the outermost stride first.
-        size: Elements of a buffer in this layout, padding included.
-        plain: Whether it is C order without padding, that of the host side.
-    """
-
-    __slots__ = ("arrangement", "loops", "plain", "shape", "size")
-
-    def __init__(self, arrangement: Arrangement, loops: Loops) -> None:
-        self.arrangement, self.shape = arrangement, arrangement.shape
-        self.size = arrangement.size
-        count = math.prod(self.shape)
-        c_loops = _loops(Arrangement(self.shape, self.shape, c_order(self.shape)))
-        self.plain = arrangement.padded == self.shape and self.size == count and loops == c_loops
-        self.loops = loops
+        return Layout(shape, self.strides, self.axis, self.block, first=place)
 
     def __repr__(self) -> str:
         return f"Layout({self.shape}, {'plain' if self.plain else self.loops})"
 
 
+def _known_strides(counts: Sequence[int], strides: Shape, size: int) -> Shape:
+    """Return the strides, with a fixed value for axes of one block, whose strides do not count."""
+    return tuple(size if n == 1 else step for n, step in zip(counts, strides, strict=True))
+
+
 _known: dict[tuple[Any, ...], Layout] = {}
 
 
-def layout_of(arrangement: Arrangement) -> Layout:
-    """Return the layout with an arrangement."""
-    loops = _loops(arrangement)
-    key = (arrangement.shape, loops, arrangement.padded, arrangement.size)
-    found = _known.get(key)
-    if found is None:
-        found = _known.setdefault(key, Layout(arrangement, loops))
-    return found
+def strided(shape: Shape, strides: Shape, axis: int = 0, block: int = 1) -> Layout:
+    """Return the layout with some strides, of blocks of an axis if ``block`` is not 1."""
+    axis = axis if block > 1 else 0
+    made = Layout(shape, strides, axis, block)
+    return _known.setdefault((shape, made.strides, axis, block), made)
 
 
 def c_order(shape: Shape) -> Shape:
@@ -117,12 +112,6 @@ def c_order(shape: Shape) -> Shape:
 def plain(shape: Shape) -> Layout:
     """Return the layout in C order."""
     return strided(shape, c_order(shape))
-
-
-@cache
-def strided(shape: Shape, strides: Shape) -> Layout:
-    """Return the layout with some strides."""
-    return layout_of(Arrangement(shape, shape, strides))
 
 
 @cache
@@ -140,10 +129,13 @@ def blocked(shape: Shape, axis: int, block: int) -> Layout:
 
     The last block is filled up with zeros.
     """
-    padded = (*shape[:axis], -(-shape[axis] // block) * block, *shape[axis + 1 :])
-    counts = (*padded[:axis], padded[axis] // block, *padded[axis + 1 :])
-    strides = tuple(block * stride for stride in c_order(counts))
-    return layout_of(Arrangement(shape, padded, strides, (block,), (axis,)))
+    padded = -(-shape[axis] // block) * block
+    if math.prod(shape[axis + 1 :]) == 1:  # blocks that follow each other are one
+        block = padded
+    if block == shape[axis]:
+        return innermost(shape, axis)
+    counts = (*shape[:axis], padded // block, *shape[axis + 1 :])
+    return strided(shape, tuple(block * stride for stride in c_order(counts)), axis, block)
 
 
 def channel_blocks(shape: Shape, block: int) -> Layout:
@@ -162,19 +154,16 @@ def slabs(layout: Layout, size: int) -> list[Layout]:
     """
     if layout.plain or layout.size <= size:
         return [layout]
-    arrangement, padded = layout.arrangement, layout.arrangement.padded
-    axis, blocks, step = layout.loops[0]
-    if axis != 0 or padded[1:] != layout.shape[1:] or blocks * step != layout.size:
+    shape, (block, step) = layout.shape, (layout.block_of(0), layout.strides[0])
+    complete, rest = divmod(shape[0], block)
+    if layout.padded[1:] != shape[1:] or (complete + (rest > 0)) * step != layout.size:
         return [layout]
-    block, most = padded[0] // blocks, max(1, size // step)
-    complete, rest = divmod(layout.shape[0], block)
+    most = max(1, size // step)
     counts = [min(most, complete - first) for first in range(0, complete, most)] + [1] * (rest > 0)
-    made = {}
-    for count in set(counts):
-        sizes = (count * block, *layout.shape[1:])
-        longer = arrangement._replace(shape=(padded[0], *layout.shape[1:]))
-        made[count] = layout_of(longer.part(sizes, (0,) * len(sizes)))
-    return [made[count] for count in counts]
+    return [
+        strided((count * block, *shape[1:]), layout.strides, layout.axis, layout.block)
+        for count in counts
+    ]
 
 
 def candidates(expected: Layout) -> Iterator[Layout]:
@@ -197,30 +186,3 @@ def in_some_layout(expected: Layout, prepare: Callable[[Layout], None]) -> None:
             return
     message = "sizes for which no kernel takes any layout"
     raise Declined(message)
-
-
-def _loops(arrangement: Arrangement) -> Loops:
-    """Return (axis, count, stride) of all loops over the elements, outermost stride first.
-
-    Loops of one turn are left out and loops that continue each other are joined, so that equal
-    arrangements give equal lists.
-    """
-    outer = list(arrangement.padded)
-    inner, stride = [], 1
-    blocks = zip(reversed(arrangement.blocks), reversed(arrangement.axes), strict=True)
-    for size, axis in blocks:
-        inner.append((axis, size, stride))
-        stride *= size
-        outer[axis] //= size
-    loops = [(axis, outer[axis], step) for axis, step in enumerate(arrangement.strides)]
-    loops += reversed(inner)
-    joined: list[tuple[int, int, int]] = []
-    for axis, count, step in sorted(
-        (loop for loop in loops if loop[1] > 1), key=lambda loop: -loop[2]
-    ):
-        last = joined[-1] if joined else None
-        if last is not None and last[0] == axis and last[2] == step * count:
-            joined[-1] = (axis, last[1] * count, step)
-        else:
-            joined.append((axis, count, step))
-    return tuple(joined)

@@ -7,7 +7,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg, written_layout
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import LayoutUse, Operand, Operands, Step, decline_if, decline_in_place
 
@@ -46,9 +46,8 @@ class Derived(ABC):
         """Compute the values again if a parameter has changed; called in every pass."""
         present = [(m.serial, m.version) for m in [blob.data_memory for blob in self._params]]
         if present != self._versions:
-            command_queue.mark_incomplete()
-            with command_queue.immediate():  # in memory that all Steps share
-                self._derive()
+            call_recorder.mark_incomplete()
+            self._derive()
             self._versions = present
 
     @abstractmethod
@@ -59,8 +58,7 @@ class Derived(ABC):
 class CpuStep(Step[Engine, O], Generic[O]):
     """Calls of kernels that run in order, forward and backward.
 
-    A Step whose pass does more states its own ``deferrable``, ``replayable`` and
-    ``backward_replayable``.
+    A Step whose pass does more states its own ``replayable`` and ``backward_replayable``.
 
     Attributes:
         derived: Values that are brought up to date before the forward calls.
@@ -86,10 +84,6 @@ class CpuStep(Step[Engine, O], Generic[O]):
         self.derived: Sequence[Derived] = ()
         self.followers: Sequence[str] = ()
         self.kept_bytes = 0
-
-    @property
-    def deferrable(self) -> bool:
-        return not self.at.backward
 
     @property
     def replayable(self) -> bool:

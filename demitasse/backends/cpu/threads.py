@@ -1,10 +1,6 @@
-"""Threads of a pass: their number, and the length of their time slice."""
+"""Threads of a pass."""
 
-import ctypes
 import os
-import platform
-import struct
-import sys
 import threading
 
 from demitasse.backends.kernels import language as kernels
@@ -15,9 +11,7 @@ from demitasse.core.host import cores
 
 
 class _OfThread(threading.local):
-    threads = 0
-    changes = -1
-    process = 0
+    seen = -1, 0
 
 
 _own = _OfThread()
@@ -29,15 +23,11 @@ def ready_threads() -> None:
     Raises:
         DeviceError: The threads cannot be started.
     """
-    if _own.changes == settings.changes and _own.process == os.getpid():
+    now = settings.changes, os.getpid()
+    if now == _own.seen:
         return
-    changes, process, threads = settings.changes, os.getpid(), wanted()
-    if (_own.threads, _own.process) != (threads, process):
-        _own.threads = 0
-        if threads > 1:
-            request_short_slice()  # workers inherit it
-        prepare(threads)
-    _own.changes, _own.process, _own.threads = changes, process, threads
+    prepare(wanted())
+    _own.seen = now
 
 
 def wanted() -> int:
@@ -55,54 +45,3 @@ def _of_openmp() -> int:
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     number = int(first) if first.isdecimal() and len(first) < 10 else 0
     return number if number <= MOST_THREADS else 0
-
-
-SHORT = 300_000
-"""Nanoseconds of a time slice. Kernels allow 100,000 to 100,000,000."""
-
-CALLS = {"x86_64": (315, 314), "aarch64": (275, 274)}
-"""Numbers of the system's calls that read and set what a thread asks for, by processor."""
-
-ATTRIBUTES = struct.Struct("=IIQiIQQQ")
-"""Size, policy, flags, nice value, priority, time slice, deadline and period."""
-
-SELF = 0
-SHARING = {getattr(os, name, None) for name in ("SCHED_OTHER", "SCHED_BATCH")}
-"""Scheduling policies with time slices."""
-
-RESET_ON_FORK = 1
-"""The one flag that is kept: whether new threads begin with the system's defaults."""
-
-
-def request_short_slice() -> None:
-    """Request a short time slice for the calling thread and threads that it starts.
-
-    Does nothing if the system has no such request, refuses it, or the slice is shorter already.
-    """
-    found = _attributes()
-    if found is None:
-        return
-    size, policy, flags, nice, priority, turn, deadline, period = found
-    if policy not in SHARING or 0 < turn <= SHORT:
-        return
-    wanted = ATTRIBUTES.pack(
-        size, policy, flags & RESET_ON_FORK, nice, priority, SHORT, deadline, period
-    )
-    _call(CALLS[platform.machine()][1], wanted, SELF)
-
-
-def _attributes() -> tuple[int, ...] | None:
-    """Return the calling thread's scheduling attributes; None if unknown."""
-    if sys.platform != "linux" or platform.machine() not in CALLS:
-        return None
-    answer = _call(CALLS[platform.machine()][0], bytes(ATTRIBUTES.size), ATTRIBUTES.size, SELF)
-    return None if answer is None else ATTRIBUTES.unpack(answer)
-
-
-def _call(number: int, attributes: bytes, *more: int) -> bytes | None:
-    """Call the system for the calling thread; return the attributes then, or None if it refuses."""
-    buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    words = [ctypes.c_long(word) for word in (number, SELF)]
-    rest = [ctypes.c_long(word) for word in more]
-    refused = ctypes.CDLL(None).syscall(*words, buffer, *rest)
-    return None if refused else buffer.raw

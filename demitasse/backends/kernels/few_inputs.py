@@ -17,7 +17,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.image_fields import ImageFields
 from demitasse.backends.kernels.images import Images, first_channels
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Scratch, Struct, Values
 from demitasse.backends.kernels.language.words import (
@@ -754,10 +754,10 @@ class DirectGradient:
         scratch: np.ndarray,
     ) -> None:  # fmt: skip
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
-        command_queue.enqueue(self._clear, (), None)
+        call_recorder.call(self._clear, (), None)
         each = {"x.at": source, "y.at": dy, "scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
-        command_queue.enqueue(self._unpack, (weight, bias), None)
+        call_recorder.call(self._unpack, (weight, bias), None)
 
     def _clear(self) -> None:
         self.sums[...] = 0.0

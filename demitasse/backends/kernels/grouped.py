@@ -19,7 +19,7 @@ from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolutio
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images, first_channels, need_layout
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output
 from demitasse.backends.kernels.language.words import (
@@ -631,7 +631,7 @@ class GroupedGradient:
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         each = {"x.at": source, "y.at": dy}
         self._arguments.run(self._kernel, self.parts.tuning.threads, each)
-        command_queue.enqueue(self._unpack, (weight, bias), None)
+        call_recorder.call(self._unpack, (weight, bias), None)
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the place of each weight's gradient, and of each bias', in the sums of a part."""

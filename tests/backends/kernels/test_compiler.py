@@ -5,7 +5,7 @@ import pytest
 
 from demitasse.backends import kernel_cache as kept
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import command_queue, compiler, target
+from demitasse.backends.kernels.language import call_recorder, compiler, target
 from demitasse.core.config import settings
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
@@ -30,23 +30,22 @@ def text_of(name):
 
 
 def kept_or_made(name):
-    text = text_of(name)
-    return compiler._object(compiler._digest(text), lambda: text)
+    return compiler.machine_code(name, lambda module: twice(module, name))
 
 
 @needs_llvm
 def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = []
-    make_now = compiler._made
-    monkeypatch.setattr(compiler, "_made", lambda text: made.append(1) or make_now(text))
+    optimised = compiler._optimised
+    monkeypatch.setattr(compiler, "_optimised", lambda *text: made.append(1) or optimised(*text))
 
     def make(name):
         return jit.compiled(name, lambda module: twice(module, name), name)[name]
 
     def doubled(kernel):
         array = np.ones(8, np.float32)
-        command_queue.enqueue_kernel(kernel, array.ctypes.data, 1)
+        call_recorder.run_kernel(kernel, array.ctypes.data, 1)
         return array[0]
 
     assert doubled(make("kept")) == 2

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from demitasse import Net, Solver
-from demitasse.backends.kernels.language import command_queue, status
-from demitasse.backends.kernels.language.command_queue import CallRecording
+from demitasse.backends.kernels.language import call_recorder, status
+from demitasse.backends.kernels.language.call_recorder import CallRecording
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.proto import SolverParameter, parse_text
 from demitasse.plan.replay import Replay
@@ -79,12 +79,11 @@ class Calls:
 
     def __init__(self):
         self.count = self.at = 0
-        self._run = command_queue.enqueue_kernel
+        self._run = call_recorder.run_kernel
 
-    def run(self, *given: object) -> int:
-        epoch = self._run(*given)
+    def run(self, *given: object) -> None:
+        self._run(*given)
         self.made()
-        return epoch
 
     def made(self) -> None:
         self.count += 1
@@ -95,10 +94,10 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch):
     calls = Calls()
-    monkeypatch.setattr(command_queue, "enqueue_kernel", calls.run)
+    monkeypatch.setattr(call_recorder, "run_kernel", calls.run)
 
     def play(notes: CallRecording) -> None:
-        for function, arguments, _ in notes._calls:
+        for function, arguments, _ in notes.calls:
             function(*arguments)
             calls.made()
 

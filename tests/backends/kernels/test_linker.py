@@ -11,9 +11,10 @@ import pytest
 from needs import needs
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import command_queue, compiler, linker, target, team
+from demitasse.backends.kernels.language import call_recorder, compiler, linker, target
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.linker import link
+from demitasse.backends.kernels.language.structs import Address, Struct
 
 pytestmark = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
 
@@ -30,7 +31,7 @@ def write(module):
 
 @pytest.fixture
 def code():
-    return compiler._made(compiler._text(NAME, write))
+    return compiler.machine_code(NAME, write)
 
 
 def without_symbols(code):
@@ -45,12 +46,12 @@ def without_symbols(code):
 
 def result_of(address):
     array = np.ones(8, np.float32)
-    command_queue.enqueue_kernel(address, array.ctypes.data, 1)
+    call_recorder.run_kernel(address, array.ctypes.data, 1)
     return array
 
 
 def test_a_linked_kernel_does_what_llvm_s_does(code):
-    found = link(code, [NAME], team.own_team())
+    found = link(code, [NAME], {})
 
     np.testing.assert_array_equal(result_of(found[NAME]), np.full(8, 1.5, np.float32))
 
@@ -67,16 +68,21 @@ def test_a_linked_kernel_does_what_llvm_s_does(code):
 )
 def test_what_is_no_such_file_is_not_linked(code, change):
     with pytest.raises((ValueError, struct.error)):
-        link(change(code), [NAME], team.own_team())
+        link(change(code), [NAME], {})
 
 
 FAR = 0x7FFF_1234_5678
 NEON_MODULE = """
 @numbers = internal constant [2 x i64] [i64 3, i64 5]
 @pointer = internal constant ptr @numbers
+@outside = internal constant ptr @far
 declare void @far()
-define i64 @linked(i64 %i) {
-  call void @far()
+define ptr @near() nounwind {
+  %far = load volatile ptr, ptr @outside
+  ret ptr %far
+}
+define i64 @linked(i64 %i) nounwind {
+  call ptr @near()
   %at = load volatile ptr, ptr @pointer
   %there = getelementptr i64, ptr @numbers, i64 %i
   %value = load i64, ptr %there
@@ -85,6 +91,17 @@ define i64 @linked(i64 %i) {
   ret i64 %sum
 }
 """
+
+
+def addresses_in(words):
+    """Return the addresses that instructions write to registers."""
+    filled = {}
+    for word in words:
+        if word >> 23 in (0b110100101, 0b111100101):  # movz, movk of 64 bits
+            register, shift = word & 31, 16 * (word >> 21 & 3)
+            before = filled.get(register, 0) if word >> 29 & 1 else 0
+            filled[register] = before | (word >> 5 & 0xFFFF) << shift
+    return filled.values()
 
 
 def words_at(address, count):
@@ -103,34 +120,29 @@ def test_addresses_are_filled_into_instructions_of_aarch64(monkeypatch):
     monkeypatch.setattr(linker, "architecture", lambda: "aarch64")
     monkeypatch.setattr(linker, "is_x86", lambda: False)
 
-    start = link(code, [NAME], {"far": FAR})[NAME]
+    found = link(code, [NAME, "near"], {"far": FAR})
 
+    start = found[NAME]
     words = words_at(start, 40)
     words = words[: words.index(0xD65F03C0)]  # ret; data may look like a call
     [call] = (i for i, word in enumerate(words) if word >> 26 == 0b100101)  # bl
     distance = (words[call] & 0x3FFFFFF ^ 0x2000000) - 0x2000000
-    stub = start + 4 * (call + distance)
-    assert words_at(stub, 2) == [0x58000050, 0xD61F0200]  # ldr x16, .+8; br x16
-    assert ctypes.c_uint64.from_address(stub + 8).value == FAR
-    filled = {}
-    for word in words:
-        if word >> 23 in (0b110100101, 0b111100101):  # movz, movk of 64 bits
-            register, shift = word & 31, 16 * (word >> 21 & 3)
-            before = filled.get(register, 0) if word >> 29 & 1 else 0
-            filled[register] = before | (word >> 5 & 0xFFFF) << shift
-    kept = {ctypes.c_uint64.from_address(at).value: at for at in filled.values()}
+    assert start + 4 * (call + distance) == found["near"]
+    [outside] = addresses_in(words_at(found["near"], 4))
+    assert ctypes.c_uint64.from_address(outside).value == FAR
+    kept = {ctypes.c_uint64.from_address(at).value: at for at in addresses_in(words)}
     [numbers] = (at for value, at in kept.items() if value == 3)
     assert numbers in kept  # the pointer to them
 
 
 def test_a_kernel_that_is_not_in_the_module_is_not_found(code):
     with pytest.raises(KeyError):
-        link(code, ["another"], team.own_team())
+        link(code, ["another"], {})
 
 
 @needs("/proc")
 def test_no_memory_of_kernels_can_be_written_and_run(code):
-    [address] = link(code, [NAME], team.own_team()).values()
+    [address] = link(code, [NAME], {}).values()
 
     assert rights(address).startswith("r-x")
 
@@ -139,7 +151,7 @@ def test_cache_keys_name_what_our_own_sources_write():
     def ours(name):
         from demitasse.backends.kernels import products as registers
 
-        return compiler.cache_key(name, registers.by_panel)
+        return compiler._key(name, registers.by_panel)
 
     assert ours("one") == ours("one")
     assert ours("one") != ours("another")
@@ -150,12 +162,21 @@ def test_what_other_sources_write_has_no_cache_key():
 
     from demitasse.backends.kernels import products as registers
 
-    def with_closure(module):
-        write(module)
+    assert not compiler._key(NAME, write)
+    assert not compiler._key(NAME, partial(registers.by_panel, write))
 
-    assert compiler.cache_key(NAME, write) is None
-    assert compiler.cache_key(NAME, partial(registers.by_panel, write)) is None
-    assert compiler.cache_key(NAME, with_closure) is None
+
+def test_a_kernel_of_a_struct_is_kept_by_its_writer_s_sources(monkeypatch):
+    class Nothing(Struct):
+        at: Address
+
+    keys = []
+    monkeypatch.setattr(compiler, "linked", lambda name, write, *_: keys.append(
+        compiler._key(name, write)) or {name: 1})  # fmt: skip
+
+    Nothing.kernel("of_a_test")(lambda k, f: None)(8)
+
+    assert keys == [""]
 
 
 PROGRAM = """

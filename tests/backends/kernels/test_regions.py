@@ -7,47 +7,27 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from needs import needs
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language.team import own_team
-from demitasse.backends.kernels.team.regions import ALONE_AT_FIRST
-from demitasse.backends.kernels.team.runtime import Field
+from demitasse.backends.kernels.language.team import function_address, own_team
+from demitasse.backends.kernels.language.team_code import ALONE_AT_FIRST, Field
 
 pytestmark = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
 
-PART = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-KINDS = {
-    "parallel": ctypes.CFUNCTYPE(
-        None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint
-    ),
-    "part": ctypes.CFUNCTYPE(ctypes.c_int),
-    "parts": ctypes.CFUNCTYPE(ctypes.c_int),
-}
-
-
-@pytest.fixture
-def team():
-    return functions()
-
-
-def functions():
-    """Return functions of the team, by their names."""
-    addresses = own_team()
-    return SimpleNamespace(**{name: kind(addresses[name]) for name, kind in KINDS.items()})
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 class State:
     """Fields of the first team."""
 
     def __getitem__(self, field):
-        return ctypes.c_int64.from_address(own_team()["state"] + field).value
+        return ctypes.c_int64.from_address(own_team().state + field).value
 
     def __setitem__(self, field, value):
-        ctypes.c_int64.from_address(own_team()["state"] + field).value = value
+        ctypes.c_int64.from_address(own_team().state + field).value = value
 
 
 @pytest.fixture
@@ -62,76 +42,53 @@ def state():
         state[field] = value
 
 
-def run(team, work, parts):
-    """Run a region; raise what a part raised."""
+def run(work, parts):
+    """Run ``work(part, parts)`` for each part; raise what a part raised."""
     errors = []
 
-    def part(_):
+    def kernel(_, part, parts):
         try:
-            work()
+            work(part, parts)
         except BaseException as error:  # else it would be printed, and lost
             errors.append(error)
 
-    team.parallel(PART(part), None, parts, 0)
+    function = KERNEL(kernel)
+    own_team().run(function_address(function), 0, parts)
     for error in errors:
         raise error
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
-def test_every_part_is_done_once(team, parts):
+def test_every_part_is_done_once(parts):
     done = []
 
     for _ in range(20):
-        run(
-            team,
-            lambda: done.append((team.part(), team.parts())),
-            parts,
-        )
+        run(lambda *part: done.append(part), parts)
 
     assert sorted(done) == sorted([(part, parts) for part in range(parts)] * 20)
 
 
-def test_outside_of_regions_there_is_one_part(team):
-    assert (team.part(), team.parts()) == (0, 1)
-
-
-def test_a_region_in_a_region_has_one_part(team):
-    outer, inner = [], []
-
-    def inside():
-        inner.append((team.part(), team.parts()))
-
-    def work():
-        run(team, inside, 4)
-        outer.append(team.part())
-
-    run(team, work, 2)
-
-    assert sorted(outer) == [0, 1]
-    assert inner == [(0, 1)] * 2
-
-
-def test_a_part_may_wait_for_one_that_nobody_has_begun(team, state):
+def test_a_part_may_wait_for_one_that_nobody_has_begun(state):
     """The helpers come, though nobody wakes them."""
     for _ in range(5):
         state[Field.ALONE] = 1000
         second = threading.Event()
 
-        def work(second=second):
-            if team.part():
+        def work(part, _, second=second):
+            if part:
                 second.set()
             else:
                 assert second.wait(60)
 
-        run(team, work, 2)
+        run(work, 2)
 
 
-def run_with_a_late_helper(team, state):
+def run_with_a_late_helper(state):
     """Run a region in which the leader waits for its helper longer than its own part took."""
     begun, start = threading.Event(), time.perf_counter()
 
-    def work():
-        if team.part() == 0:
+    def work(part, _):
+        if part == 0:
             assert begun.wait(60)
             return
         begun.set()
@@ -139,40 +96,40 @@ def run_with_a_late_helper(team, state):
             time.sleep(0.001)
         time.sleep(4 * (time.perf_counter() - start))  # longer than the leader's own part took
 
-    run(team, work, 2)
+    run(work, 2)
 
 
-def test_helpers_that_come_late_are_left_asleep_for_a_while(team, state):
-    run_with_a_late_helper(team, state)
+def test_helpers_that_come_late_are_left_asleep_for_a_while(state):
+    run_with_a_late_helper(state)
 
     assert (state[Field.LEVEL], state[Field.ALONE]) == (1, ALONE_AT_FIRST)
     for _ in range(ALONE_AT_FIRST):
-        run(team, lambda: None, 2)
+        run(lambda *_: None, 2)
     assert state[Field.ALONE] == 0
 
 
-def test_helpers_that_were_not_called_are_not_late(team, state):
+def test_helpers_that_were_not_called_are_not_late(state):
     state[Field.ALONE] = 1000
 
-    run_with_a_late_helper(team, state)
+    run_with_a_late_helper(state)
 
     assert (state[Field.LEVEL], state[Field.ALONE]) == (0, 999)
 
 
-def test_a_second_thread_runs_its_region_beside_the_first(team):
+def test_a_second_thread_runs_its_region_beside_the_first():
     inside, go_on, done = threading.Event(), threading.Event(), []
 
     def first():
-        def work():
+        def work(*_):
             inside.set()
             assert go_on.wait(60)
 
-        run(team, work, 2)
+        run(work, 2)
 
     leader = threading.Thread(target=first)
     leader.start()
     assert inside.wait(60)
-    run(team, lambda: done.append((team.part(), team.parts())), 3)
+    run(lambda *part: done.append(part), 3)
     go_on.set()
     leader.join()
 
@@ -183,8 +140,7 @@ PROGRAM = """
 import sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../../support"]
 import threading
-from test_regions import Field, State, functions, run
-team = functions()
+from test_regions import Field, State, run
 """
 
 
@@ -206,7 +162,7 @@ from demitasse.backends.kernels.language import team
 begin, found = threading.Barrier(8), []
 def work():
     begin.wait()
-    found.append(team.own_team()["state"])
+    found.append(team.own_team().state)
 threads = [threading.Thread(target=work) for _ in range(8)]
 for thread in threads:
     thread.start()
@@ -221,7 +177,7 @@ def test_one_thread_does_all_parts_if_no_other_comes():
     program = f"""{PROGRAM}
 State()[Field.HELPERS] = 10  # who are not there
 done = []
-run(team, lambda: done.append((team.part(), threading.get_ident())), 4)
+run(lambda part, _: done.append((part, threading.get_ident())), 4)
 assert sorted(done) == [(part, threading.get_ident()) for part in range(4)], done
 print("done")
 """
@@ -231,7 +187,7 @@ print("done")
 def test_a_process_ends_while_helpers_look_for_more_to_do():
     program = f"""{PROGRAM}
 for _ in range(10):
-    run(team, lambda: None, 4)
+    run(lambda *_: None, 4)
 print("done")
 """
     for _ in range(3):
@@ -242,10 +198,10 @@ print("done")
 def test_a_forked_child_has_helpers_of_its_own():
     program = f"""{PROGRAM}
 import os
-run(team, lambda: None, 3)
+run(lambda *_: None, 3)
 child = os.fork()
 done = []
-run(team, lambda: done.append(team.part()), 3)
+run(lambda part, _: done.append(part), 3)
 assert sorted(done) == [0, 1, 2], done
 if child:
     assert os.waitpid(child, 0)[1] == 0

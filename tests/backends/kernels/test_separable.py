@@ -16,7 +16,7 @@ from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.target import has_bf16
 from demitasse.backends.kernels.separable import LINE, LINES, UNROLLED, plan_separable
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
@@ -406,11 +406,11 @@ def test_other_outputs_in_blocks_are_refused(n, m, block):
 
 @WIDTH
 def test_fewer_threads_than_were_asked_for_do_all_of_it(width, monkeypatch):
-    case, run = Case(2, width, 2 * width, (14, 14)), command_queue.enqueue_kernel
+    case, run = Case(2, width, 2 * width, (14, 14)), call_recorder.run_kernel
     want = case.run(always(width, 4))
 
     monkeypatch.setattr(
-        command_queue, "enqueue_kernel", lambda at, words, _, *more: run(at, words, 1, *more)
+        call_recorder, "run_kernel", lambda at, words, _, *more: run(at, words, 1, *more)
     )
 
     np.testing.assert_array_equal(case.run(always(width, 4)), want)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from stages import WIDTH, normal
 
-from demitasse.backends.cpu.copies import copy_pieces
-from demitasse.backends.cpu.layout import Arrangement
+from demitasse.backends.cpu.copies import LayoutCopy, copy_pieces
+from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.kernels.strided_copy import MOST_LOOPS, StridedCopy, join_loops
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
@@ -20,7 +20,7 @@ def strided(shape, order):
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis], step = step, step * shape[axis]
-    return Arrangement(tuple(shape), tuple(shape), tuple(strides))
+    return Layout(tuple(shape), tuple(strides))
 
 
 def blocked(shape, axis, block):
@@ -28,14 +28,14 @@ def blocked(shape, axis, block):
     padded[axis] = -(-shape[axis] // block) * block
     counts = [n // block if a == axis else n for a, n in enumerate(padded)]
     strides = [block * int(np.prod(counts[a + 1 :])) for a in range(len(shape))]
-    return Arrangement(tuple(shape), tuple(padded), tuple(strides), (block,), (axis,))
+    return Layout(tuple(shape), tuple(strides), axis, block)
 
 
 def place(side, index):
     """Where an element is."""
     at = side.first
     for axis, i in enumerate(index):
-        block = dict(zip(side.axes, side.blocks, strict=True)).get(axis, 1)
+        block = side.block_of(axis)
         at += i // block * side.strides[axis] + i % block
     return at
 
@@ -57,7 +57,7 @@ CASES = {
     "blocks of rows": (plain(50, 7), blocked((50, 7), 0, 24)),
     "five axes": (plain(2, 3, 4, 5, 6), strided((2, 3, 4, 5, 6), (4, 2, 0, 3, 1))),
     "a part": (
-        strided((2, 8, 3, 4), LAST)._replace(shape=(2, 3, 3, 4), padded=(2, 3, 3, 4), first=5),
+        strided((2, 8, 3, 4), LAST).part((2, 3, 3, 4), (0, 5, 0, 0)),
         plain(2, 3, 3, 4),
     ),
 }
@@ -74,9 +74,9 @@ def test_every_element_is_where_it_belongs_and_padding_is_zero(case, threads, wi
     for index in np.ndindex(*here.shape):
         want[place(there, index)] = source[place(here, index)]
 
-    for piece in copy_pieces(here, there):
-        read = np.zeros(1, np.float32) if piece.source is None else source[piece.source :]
-        StridedCopy(piece.loops, Tuning(width, threads))(read, target[piece.target :])
+    for read, written, loops in copy_pieces(here, there):
+        values = np.zeros(1, np.float32) if read is None else source[read:]
+        StridedCopy(loops, Tuning(width, threads))(values, target[written:])
 
     np.testing.assert_array_equal(target, want)
 
@@ -107,4 +107,4 @@ def test_more_axes_than_there_are_loops_are_declined():
     shape = (2,) * (MOST_LOOPS + 1)
 
     with pytest.raises(Declined):
-        list(copy_pieces(plain(*shape), strided(shape, range(MOST_LOOPS, -1, -1))))
+        LayoutCopy(plain(*shape), strided(shape, range(MOST_LOOPS, -1, -1)), Tuning(8))

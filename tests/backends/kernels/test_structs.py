@@ -8,7 +8,7 @@ import pytest
 from expect_error import expect_error
 from stages import exported
 
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language.call_recorder import CallRecorder
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
@@ -116,20 +116,20 @@ def test_a_function_has_an_address():
         Call.values(function=0)
 
 
-def test_memory_lives_until_the_call_that_was_put_off_is_made():
+def test_memory_lives_as_long_as_a_recording_of_the_call():
     source, target = np.arange(10, dtype=np.float32), np.zeros(5, np.float32)
     arguments, alive = Arguments(values(source, count=4)), weakref.ref(target)
     kernel = exported("copy_by_fields", 8, copy)
 
-    command_queue.begin()
-    arguments.run(kernel, 1, {"target.at": target[:]})
+    recording = CallRecorder(lambda: 0).record(
+        lambda target=target[:]: arguments.run(kernel, 1, {"target.at": target})
+    )
     del target
     gc.collect()
-    during = alive()
-    command_queue.end()
+    alive()[:] = 0
+    recording.play()
 
-    assert during is not None
-    assert during.tolist() == [0, 2, 4, 6, 0]
+    assert alive().tolist() == [0, 2, 4, 6, 0]
 
 
 @pytest.mark.parametrize("source", [0, RUNTIME])
@@ -155,7 +155,7 @@ class Cell(Struct):
     """The integer."""
 
 
-def test_a_kernel_put_off_twice_has_what_it_was_given_each_time():
+def test_a_kernel_that_is_recorded_twice_has_what_it_was_given_each_time():
     def write(k):
         f = Cell.read(k)
         k.store_word(f.value, f.at)
@@ -164,9 +164,12 @@ def test_a_kernel_put_off_twice_has_what_it_was_given_each_time():
     kernel = exported("cell_put_off", 8, write)
     arguments = Arguments(Cell.values(at=RUNTIME, value=RUNTIME))
 
-    command_queue.begin()
-    arguments.run(kernel, 1, {"at": first, "value": 3})
-    arguments.run(kernel, 1, {"at": second, "value": 5})
-    command_queue.end()
+    def work():
+        arguments.run(kernel, 1, {"at": first, "value": 3})
+        arguments.run(kernel, 1, {"at": second, "value": 5})
+
+    recording = CallRecorder(lambda: 0).record(work)
+    first[0] = second[0] = 0
+    recording.play()
 
     assert (first[0], second[0]) == (3, 5)

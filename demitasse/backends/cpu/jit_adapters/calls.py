@@ -24,13 +24,13 @@ from demitasse.backends.cpu.arguments import (
 )
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.layout import Arrangement, Layout
+from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import op_title
 from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import MOST_AXES
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined, Layouts, LayoutUse, Memory, Operand
 from demitasse.backends.storage import Stored
@@ -144,9 +144,8 @@ class _Follower:
         """Pass the memory's values if they have changed."""
         version = memory.serial, memory.version
         if version != self._version:
-            with command_queue.immediate():  # complete before the version is stored
-                values = memory.cpu_data()
-                command_queue.enqueue(self._take, (values,), values)
+            values = memory.cpu_data()
+            call_recorder.call(self._take, (values,), values)
             self._version = version
 
 
@@ -208,15 +207,15 @@ def copy_call(
     engine: Engine,
     source: InputArg,
     target: OutputArg,
-    here: Arrangement | None = None,
-    there: Arrangement | None = None,
+    here: Layout | None = None,
+    there: Layout | None = None,
 ) -> KernelCall:
-    """Return a copy from one arrangement to another, by default those of the layouts.
+    """Return a copy from one layout to another, by default those of the arguments.
 
     Raises:
         Declined: There are too many loops, or blocks of several sizes.
     """
-    ends = here or source.layout.arrangement, there or target.layout.arrangement
+    ends = here or source.layout, there or target.layout
     copy = LayoutCopy(*ends, kernel_tuning(engine))
     return KernelCall(engine, (source, target), copy.code, copy)
 

@@ -67,7 +67,7 @@ from demitasse.backends.kernels.igemm_convolution import (
     igemm_input_gradient,
 )
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
@@ -469,10 +469,10 @@ class TransposedGradientCall(KernelCall):
         source, dy = operands.source.array(), operands.dy.array()
         weight = operands.weight.array()
         self._kernel(dy, source, self._flipped, None, *self.scratch())
-        command_queue.enqueue(self._write, (weight,), None)
+        call_recorder.call(self._write, (weight,), None)
         operands.weight.done()
         if operands.bias:
-            command_queue.enqueue(self._sum, (dy, operands.bias.array()), None)
+            call_recorder.call(self._sum, (dy, operands.bias.array()), None)
             operands.bias.done()
 
     def _write(self, weight: np.ndarray) -> None:

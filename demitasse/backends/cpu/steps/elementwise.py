@@ -330,10 +330,8 @@ class DropoutStep(CpuStep[ops.Dropout]):
             self.forward_calls = [self._call(at.bottom[0], at.top[0], diff=False)]
 
     @property
-    def deferrable(self) -> bool:
+    def replayable(self) -> bool:
         return not self.op.drops
-
-    replayable = deferrable
 
     def forward(self) -> None:
         if self.op.drops and self.mask is not None:

@@ -29,7 +29,7 @@ from demitasse.backends.cpu.jit_adapters.norms import (
 )
 from demitasse.backends.cpu.jit_adapters.unary import first_suitable, map_call
 from demitasse.backends.cpu.step import CpuStep
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Operands, decline_if
 
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
@@ -44,8 +44,7 @@ MATRIX = 2
 class NormStep(CpuStep[O]):
     """In place or not. In place, the input is kept by giving the blob another buffer."""
 
-    own_backward = True
-    deferrable = False
+    own_backward = replayable = True
 
     def __init__(
         self, engine: Engine, op: O, parts: NormParts, followers: Sequence[str] = ()
@@ -110,10 +109,10 @@ class NormStep(CpuStep[O]):
             memory.exchange_private(self.layout, target)
         else:  # who has lent us what we read uses it again
             kept = self.spare = spare
-            command_queue.enqueue(np.copyto, (kept, source[: self.layout.size]), source)
+            call_recorder.call(np.copyto, (kept, source[: self.layout.size]), source)
             target = self.target.array()
         self.call.run_on(kept, target)
-        command_queue.enqueue(self._keep, (kept,), None)
+        call_recorder.call(self._keep, (kept,), None)
 
     def _keep(self, source: np.ndarray) -> None:
         self.input = source
@@ -122,7 +121,7 @@ class NormStep(CpuStep[O]):
         """Take the running averages, divided by their weight."""
         versions = tuple(blob.data_memory.version for blob in at.params)
         if versions != self.versions:
-            command_queue.mark_incomplete()
+            call_recorder.mark_incomplete()
             self.versions, kernel = versions, self.kernel
             kernel.mean[...], kernel.variance[...] = stored_statistics(at.params)
             kernel.inverse[...] = np.reciprocal(np.sqrt(kernel.variance + np.float32(op.eps)))
@@ -140,7 +139,7 @@ class NormStep(CpuStep[O]):
                 np.multiply(total, np.float32(op.fraction), out=total)
                 total[...] += value
 
-        command_queue.enqueue(add, (), None)
+        call_recorder.call(add, (), None)
 
     # -- backward ------------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ class SpatialPyramidPoolStep(CpuStep[ops.SpatialPyramidPool]):
         engine, top, shape = self.engine, self.at.top[0], level.op.top
         _, _, rows, columns = shape
         each = math.prod(top.shape[1:])
-        there = layouts.strided(shape, (each, rows * columns, columns, 1)).arrangement
+        there = layouts.strided(shape, (each, rows * columns, columns, 1))
         target = _LevelWriter(top, layouts.plain(top.shape), first)
         source = InputArg(Arg.SRC, level.at.top[0], level.y)
         return copy_call(engine, source, target, there=there)
@@ -136,7 +136,7 @@ O = TypeVar("O", bound=ops.ROIPool | ops.PSROIPool)  # noqa: E741 - the type of 
 class _RegionStep(CpuStep[O]):
     """From a map to C order."""
 
-    deferrable = replayable = False
+    replayable = False
 
     cut: ClassVar[Callable[..., Bins]]
     """Cuts regions into bins."""

@@ -31,7 +31,7 @@ from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import ImplicitGemm, Order, dense_schedule, row_images
 from demitasse.backends.kernels.igemm_convolution import FilterGradient
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.products import MOST_ROWS, FewRows, Then, most_vectors
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Operand, Operands
@@ -194,7 +194,7 @@ class GradientsCall(KernelCall):
             self._weight.done()
         if self._bias:
             bias = self._bias.array()
-            command_queue.enqueue(self._sum, (dy, bias), (dy, bias))
+            call_recorder.call(self._sum, (dy, bias), (dy, bias))
             self._bias.done()
 
     def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:

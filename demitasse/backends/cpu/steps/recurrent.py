@@ -22,7 +22,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
     """T steps of N sequences, with G gates for each of H hidden values."""
 
     needs_bottom = True
-    deferrable = replayable = backward_replayable = False
+    replayable = backward_replayable = False
 
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)

@@ -9,7 +9,7 @@ from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import KernelCall, copy_call
-from demitasse.backends.cpu.layout import Arrangement, Layout, c_order
+from demitasse.backends.cpu.layout import Layout, c_order
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.elementwise import summed
 from demitasse.backends.step import Operand, Operands, decline_if, share
@@ -75,7 +75,7 @@ class CropStep(CpuStep[ops.Crop]):
 class SplitStep(CpuStep[ops.Split]):
     """The gradient is a sum in the first of the readers' layouts that is not C order."""
 
-    deferrable = True  # no elements are looked at
+    replayable = True  # no elements are looked at
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -123,7 +123,7 @@ def part_copy(
     Raises:
         Declined: Blocks of channels do not end where it begins.
     """
-    here = source.layout.arrangement.part(target.layout.shape, tuple(first))
+    here = source.layout.part(target.layout.shape, tuple(first))
     return copy_call(engine, source, target, here)
 
 
@@ -146,7 +146,7 @@ def copies_into(
         shape = source.layout.shape
         begin = tuple(along(axis, first, len(shape)))
         written = OutputArg(Arg.DST, target, whole, diff=diff)
-        there = whole.arrangement.part(shape, begin)
+        there = whole.part(shape, begin)
         calls.append(copy_call(engine, source, written, there=there))
         first += shape[axis]
     return calls
@@ -169,12 +169,12 @@ class PermuteStep(CpuStep[ops.Permute]):
         target = OutputArg(Arg.DST, self.at.bottom[0], self.layout, diff=True)
         self.backward_calls = [copy_call(self.engine, source, target, self._transposed())]
 
-    def _transposed(self) -> Arrangement:
-        """Return the arrangement of the top's memory as one of the bottom's shape."""
+    def _transposed(self) -> Layout:
+        """Return the layout of the top's memory as one of the bottom's shape."""
         op = self.op
         strides = c_order(op.top)
         turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
-        return layouts.strided(op.bottom, turned).arrangement
+        return layouts.strided(op.bottom, turned)
 
 
 class ShuffleStep(CpuStep[ops.Shuffle]):
@@ -205,5 +205,5 @@ class ShuffleStep(CpuStep[ops.Shuffle]):
         from_, to = (top, bottom) if diff else (bottom, top)
         source = InputArg(Arg.SRC, from_, self.layout, diff=diff)
         target = OutputArg(Arg.DST, to, self.layout, diff=diff)
-        ends = (layouts.strided(table, steps).arrangement for steps in (read, written))
+        ends = (layouts.strided(table, steps) for steps in (read, written))
         return copy_call(self.engine, source, target, *ends)

@@ -57,7 +57,7 @@ class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
     An unknown label gives NaN; one to be ignored gives no loss and no gradient.
     """
 
-    deferrable = replayable = backward_replayable = False
+    replayable = backward_replayable = False
 
     def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:
         super().__init__(engine, op, at)

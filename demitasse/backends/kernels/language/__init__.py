@@ -6,7 +6,6 @@ of any width. Each kernel is compiled once for a processor and cached on the dis
 """
 
 from demitasse.backends.kernel_cache import folder
-from demitasse.backends.kernels.language.compiler import Status, status
-from demitasse.backends.kernels.language.team import compiled
+from demitasse.backends.kernels.language.compiler import Status, compiled, status
 
 __all__ = ["Status", "compiled", "folder", "status"]

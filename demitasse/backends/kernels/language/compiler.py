@@ -6,17 +6,18 @@ possible: a process that compiles nothing neither loads LLVM's library nor write
 Python takes longer to write a module than to load LLVM's library.
 """
 
+import ctypes
 import gc
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -133,21 +134,85 @@ def status() -> Status:
     return _probed()
 
 
+_lock = threading.RLock()
+_known: dict[str, dict[str, int]] = {}
+
+
+def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
+    """Return the addresses of a module's kernels, which stay valid until the process ends.
+
+    The name of the module is unique in the process; ``write`` writes its kernels.
+    """
+    with _lock:
+        if name not in _known:
+            _known[name] = linked(name, write, exports, _stack_probe())
+        return _known[name]
+
+
+@cache
+def _stack_probe() -> dict[str, int]:
+    """Return the address of the function that touches the pages of large stack frames."""
+    if target.system() != target.WINDOWS:
+        return {}
+    probe = ctypes.CDLL("ntdll")["__chkstk"]
+    return {"__chkstk": ctypes.cast(probe, ctypes.c_void_p).value or 0}
+
+
 def linked(
     name: str, write: Callable[[Any], None], exports: Sequence[str], outside: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the addresses of a module's functions, linked against the addresses ``outside``."""
-    return link(_load_or_compile(name, write), exports, outside)
+    return link(machine_code(name, write), exports, outside)
 
 
-def _load_or_compile(name: str, write: Callable[[Any], None]) -> bytes:
-    """Return a module's machine code, from the cache if it is there."""
-    key = cache_key(name, write)
-    if key is None or settings.get("kernel_dump"):
-        text = _text(name, write)
-        _dump(name, text)
-        return _object(_digest(text), lambda: text)
-    return _object(_digest(key), lambda: _text(name, write))
+def machine_code(name: str, write: Callable[[Any], None]) -> bytes:
+    """Return a module's machine code, from the cache or compiled now.
+
+    With the setting ``kernel_dump``, it is compiled and written to that folder, as text too.
+    """
+    key, place = _key(name, write), settings.get("kernel_dump")
+    text = "" if key and not place else _text(name, write)
+    file = f"{_digest(key or text)}.o"
+    code = None if place else read_code(file)
+    if code is None:
+        machine = _machine()
+        module = _optimised(text or _text(name, write), machine)
+        code = machine.emit_object(module)
+        write_code(file, code)
+    if place:
+        Path(place).mkdir(parents=True, exist_ok=True)
+        Path(place, f"{name}.ll").write_text(text, encoding="utf-8")
+        Path(place, f"{name}.s").write_text(machine.emit_assembly(module), encoding="utf-8")
+    return code
+
+
+def _key(name: str, write: Callable[[Any], None]) -> str:
+    """Return the key of a module's contents; "" if the contents cannot be known.
+
+    A module's name is unique in a process, so the name and the sources of the kernels identify its
+    contents, unless a function from elsewhere writes them or the source files are missing.
+    """
+    sources = _sources_digest() if write.__module__.startswith(PACKAGE) else ""
+    return f"{name} {sources} numpy {np.__version__}" if sources else ""  # numpy's constants
+
+
+PACKAGE = __name__.removesuffix("language.compiler")
+SOURCES = Path(__file__).parents[1]
+"""Package and folder of the kernels."""
+
+
+@cache
+def _sources_digest() -> str:
+    """Return a digest of the kernels' sources; "" if a file cannot be read."""
+    try:
+        return digest(
+            b"".join(
+                f"{path.relative_to(SOURCES)}".encode() + b"\0" + path.read_bytes()
+                for path in sorted(SOURCES.rglob("*.py"))
+            )
+        )
+    except OSError:
+        return ""
 
 
 def _text(name: str, write: Callable[[Any], None]) -> str:
@@ -168,18 +233,6 @@ def _text(name: str, write: Callable[[Any], None]) -> str:
     if target.system() == target.WINDOWS and not target.is_x86():  # x86-64 calls a function
         text = text.replace("\n{\n", ' "probe-stack"="inline-asm"\n{\n')
     return text
-
-
-def _dump(name: str, text: str) -> None:
-    """Write a module's LLVM text and assembly to the folder of the setting ``kernel_dump``."""
-    place = settings.get("kernel_dump")
-    if not place:
-        return
-    machine = _machine()
-    assembly = machine.emit_assembly(_optimised(text, machine))
-    Path(place).mkdir(parents=True, exist_ok=True)
-    Path(place, f"{name}.ll").write_text(text, encoding="utf-8")
-    Path(place, f"{name}.s").write_text(assembly, encoding="utf-8")
 
 
 def _features() -> str:
@@ -203,23 +256,6 @@ def _digest(key: str) -> str:
     return digest(repr(made).encode())
 
 
-def _object(digest: str, text: Callable[[], str]) -> bytes:
-    """Return a module's machine code, from the cache or compiled now."""
-    name = f"{digest}.o"
-    code = read_code(name)
-    if code is None:
-        code = _made(text())
-        write_code(name, code)
-    return code
-
-
-def _made(text: str) -> bytes:
-    """Compile a module's text to machine code."""
-    machine = _machine()
-    code: bytes = machine.emit_object(_optimised(text, machine))
-    return code
-
-
 def _optimised(text: str, machine: Any) -> Any:
     """Return a module after inlining and simplification.
 
@@ -237,47 +273,3 @@ def _optimised(text: str, machine: Any) -> Any:
     passes.add_instruction_combine_pass()
     passes.run(module, builder)
     return module
-
-
-SOURCES = Path(__file__).parents[1]
-"""Sources of the kernel generators."""
-
-
-def cache_key(name: str, write: Callable[[Any], None]) -> str | None:
-    """Return the key of a module's contents, or None if the contents cannot be known.
-
-    A module's name is unique in a process, so the name and the sources of the generators identify
-    its contents. They cannot if a function from outside ``SOURCES`` takes part, as in a test, or if
-    the source files are missing.
-    """
-    sources = _sources_digest()
-    files = (Path(function.__code__.co_filename) for function in _parts(write))
-    if not sources or not all(file.is_relative_to(SOURCES) for file in files):
-        return None
-    return f"{name} {sources} numpy {np.__version__}"  # NumPy computes some constants
-
-
-@cache
-def _sources_digest() -> str:
-    """Return a digest of the generators' sources; "" if a file cannot be read."""
-    try:
-        return digest(
-            b"".join(
-                f"{path.relative_to(SOURCES)}".encode() + b"\0" + path.read_bytes()
-                for path in sorted(SOURCES.rglob("*.py"))
-            )
-        )
-    except OSError:
-        return ""
-
-
-def _parts(value: object) -> Iterator[FunctionType]:
-    """Yield a function and the functions in its closure."""
-    if isinstance(value, partial):
-        yield from _parts(value.func)
-        for argument in (*value.args, *value.keywords.values()):
-            yield from _parts(argument)
-    elif isinstance(value, FunctionType):
-        yield value
-        for cell in value.__closure__ or ():
-            yield from _parts(cell.cell_contents)

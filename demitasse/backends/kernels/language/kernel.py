@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from demitasse.backends.kernels.language.llvm import ir
+from llvmlite import ir
+
 from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.words import (
     BFLOAT,
@@ -46,6 +47,7 @@ class Routine:
 
     def __init__(self, module: ir.Module, function: Any) -> None:
         self.module, self.function = module, function
+        function.attributes.add("nounwind")  # so without tables for exceptions
         self._b: Any = ir.IRBuilder(function.append_basic_block("entry"))
         self.arguments = [Word(self._b, argument) for argument in function.args]
 
@@ -90,17 +92,28 @@ class Kernel(Routine):
         name: Name of the function.
         count: Number of arguments.
         width: Floats of a vector.
-        exported: True if Python calls the function; others are inlined into their module's.
+        exported: True if the function has an address; others are inlined into their module's.
+        threaded: True if the team calls the function, with the number of the thread and the number
+            of threads as further arguments.
     """
 
     def __init__(
-        self, module: ir.Module, name: str, count: int, width: int, *, exported: bool = False
+        self,
+        module: ir.Module,
+        name: str,
+        count: int,
+        width: int,
+        *,
+        exported: bool = False,
+        threaded: bool = False,
     ) -> None:
-        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [WORD] * count), name)
-        if not exported:
+        words = [WORD] * (count + 2 * threaded)
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), words), name)
+        if not (exported or threaded):
             function.linkage = "internal"
             function.attributes.add("alwaysinline")
         super().__init__(module, function)
+        self.arguments, self._thread = self.arguments[:count], self.arguments[count:]
         self.width, self.vector_bytes = width, FLOAT * width
         self._vector = ir.VectorType(NUMBER, width)
 
@@ -283,33 +296,27 @@ class Kernel(Routine):
         """
         b, before = self._b, self._b.block
         body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
-        first = [self.word(start).llvm, *(value.llvm for value in (*vectors, *words))]
-        b.cbranch((self.word(start) < end).llvm, body, after)
+        first: list[Any] = [self.word(start), *vectors, *words]
+        count = 1 + len(vectors)
+        b.cbranch((first[0] < end).llvm, body, after)
         b.position_at_end(body)
         phis = [self._phi(value, before) for value in first]
-        loop = Loop(Word(b, phis[0]), *self._loop_values(phis[1:], len(vectors)))
+        loop = Loop(phis[0], phis[1:count], phis[count:])
         yield loop
-        counter, last = loop.i + step, b.block
-        following = [counter.llvm, *(value.llvm for value in (*loop.vectors, *loop.words))]
-        for phi, value in zip(phis, following, strict=True):
-            phi.add_incoming(value, last)
-        b.cbranch((counter < end).llvm, body, after)
+        following: list[Any] = [loop.i + step, *loop.vectors, *loop.words]
+        last = b.block
+        b.cbranch((following[0] < end).llvm, body, after)
         b.position_at_end(after)
-        behind = [self._phi(value, before) for value in first[1:]]
-        for phi, value in zip(behind, following[1:], strict=True):
-            phi.add_incoming(value, last)
-        loop.vectors, loop.words = self._loop_values(behind, len(vectors))
+        ends = [self._phi(value, before) for value in first]
+        for phi, end_phi, value in zip(phis, ends, following, strict=True):
+            phi.llvm.add_incoming(value.llvm, last)
+            end_phi.llvm.add_incoming(value.llvm, last)
+        loop.vectors, loop.words = ends[1:count], ends[count:]
 
     def _phi(self, value: Any, source: Any) -> Any:
-        phi = self._b.phi(value.type)
-        phi.add_incoming(value, source)
-        return phi
-
-    def _loop_values(self, values: list[Any], vectors: int) -> tuple[list[Vector], list[Word]]:
-        return (
-            [Vector(self._b, value) for value in values[:vectors]],
-            [Word(self._b, value) for value in values[vectors:]],
-        )
+        phi = self._b.phi(value.llvm.type)
+        phi.add_incoming(value.llvm, source)
+        return type(value)(self._b, phi)
 
     @contextmanager
     def cases(self, value: Word) -> Iterator[Callable[[int], None]]:
@@ -332,9 +339,7 @@ class Kernel(Routine):
     def call(self, kernel: Kernel, *arguments: Word | int) -> None:
         self._b.call(kernel.function, [self.word(value).llvm for value in arguments])
 
-    # -- the team ------------------------------------------------------------------------------
-
     def thread(self) -> tuple[Word, Word]:
         """Return this thread's number in its team, and the number of threads."""
-        index, count = (Word(self._b, call_function(self._b, n, WORD)) for n in ("part", "parts"))
+        index, count = self._thread
         return index, count

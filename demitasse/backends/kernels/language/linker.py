@@ -28,18 +28,14 @@ from demitasse.backends.kernels.language.target import (
 
 ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
 RELOCATABLE = 1
-PROGBITS, SYMTAB, RELA, NOBITS = 1, 2, 4, 8
+PROGBITS, SYMTAB, RELA = 1, 2, 4
 ALLOCATED = 2
-EH_FRAME = b".eh_frame"  # for exceptions, which kernels do not throw
+UNDEFINED = 0
 ADDRESS64 = (1, 257)  # R_X86_64_64, R_AARCH64_ABS64: the address of a symbol, plus a number
 MOVES = {264: 0, 266: 16, 268: 32, 269: 48}  # R_AARCH64_MOVW_UABS_G0_NC to G3: bits of an address
 CALL = (282, 283)  # R_AARCH64_JUMP26, R_AARCH64_CALL26: words to a symbol, in 26 bits
 REACH = 1 << 27
 """Bytes to either side that an instruction of AArch64 can call."""
-
-STUB = struct.Struct("<IIQ")
-LOAD_ADDRESS, BRANCH = 0x58000050, 0xD61F0200
-"""Instructions ``ldr x16, .+8`` and ``br x16``; the address follows."""
 
 READ, WRITE, EXECUTE = 1, 2, 4
 JIT = 0x800
@@ -49,131 +45,84 @@ RESERVE_AND_COMMIT, READ_WRITE, EXECUTE_READ = 0x3000, 0x04, 0x20
 THIS_PROCESS = -1
 """Windows: kinds and rights of memory; handle of the calling process."""
 
-UNDEFINED, HIGHEST_SECTION = 0, 0xFF00
-
-
 _Section = namedtuple("_Section", "name type flags address offset size link info align entry")
-_Symbol = namedtuple("_Symbol", "name info other section value size")
 SECTION, SYMBOL, RELOCATION = (struct.Struct(f) for f in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
 
 
 def link(code: bytes, exports: Sequence[str], outside: Mapping[str, int]) -> dict[str, int]:
     """Copy a module's code to executable memory; return the addresses of its kernels.
 
-    The code is a relocatable file written by LLVM, and trusted. External functions are at the
+    The code is a relocatable file written by LLVM, and trusted. External symbols are at the
     addresses ``outside``.
 
     Raises:
         ValueError: The code is for another system or processor.
         OSError: The system refuses memory for code.
     """
-    return _Module(code).link(exports, outside)
+    kind = RELOCATABLE, ARCHITECTURES[architecture()].elf
+    if code[: len(ELF64_LITTLE)] != ELF64_LITTLE or struct.unpack_from("<HH", code, 16) != kind:
+        message = f"no ELF file for {architecture()}"
+        raise ValueError(message)
+    [table] = struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    sections = [_Section(*SECTION.unpack_from(code, table + size * i)) for i in range(count)]
+    places, memory = _load(code, sections)
+    base = allocate(len(memory))
+    [symbols] = (section for section in sections if section.type == SYMTAB)
+    names, addresses, named = sections[symbols.link].offset, [], {}
+    for at in range(symbols.offset, symbols.offset + symbols.size, SYMBOL.size):
+        name, _, _, number, value, _ = SYMBOL.unpack_from(code, at)
+        text = code[names + name : code.index(b"\0", names + name)].decode()
+        address = base + places[number] + value if number in places else 0
+        if number == UNDEFINED and text:
+            address = outside[text]
+        addresses.append(address)
+        named[text] = address
+    for section in sections:
+        if section.type == RELA and section.info in places:
+            for at in range(section.offset, section.offset + section.size, RELOCATION.size):
+                offset, info, more = RELOCATION.unpack_from(code, at)
+                place, address = places[section.info] + offset, addresses[info >> 32]
+                _relocate(memory, place, info & 0xFFFFFFFF, address and address + more, base)
+    publish(base, memory)
+    return {name: named[name] for name in exports}
 
 
-class _Module:
-    def __init__(self, code: bytes) -> None:
-        if code[: len(ELF64_LITTLE)] != ELF64_LITTLE:
-            message = "no ELF file"
-            raise ValueError(message)
-        machine = architecture()
-        if struct.unpack_from("<HH", code, 16) != (RELOCATABLE, ARCHITECTURES[machine].elf):
-            message = f"not for {machine}"
-            raise ValueError(message)
-        [table] = struct.unpack_from("<Q", code, 40)
-        size, count, names = struct.unpack_from("<HHH", code, 58)
-        self.code = code
-        self.sections = [
-            _Section(*SECTION.unpack_from(code, table + size * i)) for i in range(count)
-        ]
-        self.section_names = self.sections[names]
-        [symbols] = (s for s in self.sections if s.type == SYMTAB)
-        self.symbol_names = self.sections[symbols.link]
-        self.symbols = [
-            _Symbol(*SYMBOL.unpack_from(code, symbols.offset + SYMBOL.size * i))
-            for i in range(symbols.size // SYMBOL.size)
-        ]
-
-    def link(self, exports: Sequence[str], outside: Mapping[str, int]) -> dict[str, int]:
-        places, size = self._section_offsets()
-        stubs = -(-size // STUB.size) * STUB.size
-        memory = bytearray(size if is_x86() else stubs + STUB.size * len(self.symbols))
-        base = allocate(len(memory))
-        for number, place in places.items():
-            section = self.sections[number]
-            if section.type != NOBITS:
-                content = self.code[section.offset : section.offset + section.size]
-                memory[place : place + section.size] = content
-        addresses = [self._address(s, base, places, outside) for s in self.symbols]
-        for section in self.sections:
-            if section.type == RELA and section.info in places:
-                self._fill(memory, base, section, places[section.info], addresses, stubs)
-        publish(base, memory)
-        named = {self._text(self.symbol_names, s.name): a
-                 for s, a in zip(self.symbols, addresses, strict=True)}  # fmt: skip
-        return {name: named[name.encode()] for name in exports}
-
-    def _section_offsets(self) -> tuple[dict[int, int], int]:
-        """Return the offset in memory of each allocated section, and the total size."""
-        places, end = {}, 0
-        for number, section in enumerate(self.sections):
-            if not section.flags & ALLOCATED or not section.size:
-                continue
-            if self._text(self.section_names, section.name) == EH_FRAME:
-                continue
-            if section.type not in (PROGBITS, NOBITS):
+def _load(code: bytes, sections: Sequence[_Section]) -> tuple[dict[int, int], bytearray]:
+    """Return the offset in memory of each allocated section, and the memory."""
+    places, memory = {}, bytearray()
+    for number, section in enumerate(sections):
+        if section.flags & ALLOCATED and section.size:
+            if section.type != PROGBITS:
                 message = f"a section of type {section.type}"
                 raise ValueError(message)
-            align = max(section.align, 1)
-            places[number] = end = -(-end // align) * align
-            end += section.size
-        return places, max(end, 1)
+            memory += bytes(-len(memory) % max(section.align, 1))
+            places[number] = len(memory)
+            memory += code[section.offset : section.offset + section.size]
+    return places, memory or bytearray(1)
 
-    def _address(
-        self, symbol: _Symbol, base: int, places: Mapping[int, int], outside: Mapping[str, int]
-    ) -> int:
-        """Return the address of a symbol; 0 for a symbol without a section in memory."""
-        if symbol.section == UNDEFINED:
-            name = self._text(self.symbol_names, symbol.name).decode()
-            return outside[name] if name else 0
-        if symbol.section >= HIGHEST_SECTION or symbol.section not in places:
-            return 0
-        return int(base + places[symbol.section] + symbol.value)
 
-    def _fill(
-        self, memory: bytearray, base: int, table: _Section, place: int, addresses: Sequence[int],
-        stubs: int,
-    ) -> None:  # fmt: skip
-        """Fill in the addresses of a section, given the table of its relocations.
+def _relocate(memory: bytearray, place: int, kind: int, address: int, base: int) -> None:
+    """Fill in the address of a symbol, which is 0 if it is not in memory.
 
-        ``place`` is the offset of the section in memory, ``stubs`` the offset of a stub for each
-        symbol: code that jumps there.
-        """
-        kinds = ADDRESS64[:1] if is_x86() else (ADDRESS64[1], *MOVES, *CALL)
-        for start in range(table.offset, table.offset + table.size, RELOCATION.size):
-            offset, info, more = RELOCATION.unpack_from(self.code, start)
-            kind, symbol, at = info & 0xFFFFFFFF, info >> 32, place + offset
-            address = (addresses[symbol] + more) & 0xFFFFFFFFFFFFFFFF
-            if not addresses[symbol] or kind not in kinds:
-                message = f"a relocation of type {kind}"
-                raise ValueError(message)
-            if kind in ADDRESS64:
-                struct.pack_into("<Q", memory, at, address)
-                continue
-            [instruction] = struct.unpack_from("<I", memory, at)
-            if kind in MOVES:
-                part = address >> MOVES[kind] & 0xFFFF
-                instruction = instruction & ~(0xFFFF << 5) | part << 5
-            else:
-                if not -REACH <= address - base - at < REACH:
-                    stub = stubs + STUB.size * symbol
-                    STUB.pack_into(memory, stub, LOAD_ADDRESS, BRANCH, address)
-                    address = base + stub
-                instruction = instruction & ~0x3FFFFFF | (address - base - at) >> 2 & 0x3FFFFFF
-            struct.pack_into("<I", memory, at, instruction)
-
-    def _text(self, table: _Section, start: int) -> bytes:
-        first = table.offset + start
-        return self.code[first : self.code.index(b"\0", first)]
+    ``place`` is an offset in the memory, which will begin at ``base``.
+    """
+    distance = address - base - place
+    if not address:
+        kind = 0
+    if kind == ADDRESS64[not is_x86()]:
+        struct.pack_into("<Q", memory, place, address & 0xFFFFFFFFFFFFFFFF)
+        return
+    [instruction] = struct.unpack_from("<I", memory, place)
+    if not is_x86() and kind in MOVES:
+        part = address >> MOVES[kind] & 0xFFFF
+        instruction = instruction & ~(0xFFFF << 5) | part << 5
+    elif not is_x86() and kind in CALL and -REACH <= distance < REACH:
+        instruction = instruction & ~0x3FFFFFF | distance >> 2 & 0x3FFFFFF
+    else:
+        message = f"a relocation of type {kind}"
+        raise ValueError(message)
+    struct.pack_into("<I", memory, place, instruction)
 
 
 def allocate(size: int) -> int:

@@ -10,11 +10,12 @@ a docstring says what the name does not::
 Python gives their values, ``Rows.values(row_bytes=64)``, where an address without a value is an
 argument of each call. A kernel reads ``f.first`` and ``f.row_bytes``. A field may be a struct.
 
-Memory is passed as arrays, never as numbers: a deferred call keeps its arrays alive.
+Memory is passed as arrays, never as numbers: a recorded call keeps its arrays alive.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from operator import index
@@ -23,9 +24,9 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, SupportsIndex, get_
 import numpy as np
 
 from demitasse.backends.arrays import address
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
+from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.team import compiled
 from demitasse.backends.kernels.language.words import Word
 
 
@@ -95,7 +96,7 @@ class Struct:
                 f"{', '.join(kinds)}"
             )
             raise TypeError(message)
-        return Values(cls, {name: found[name] for name in kinds})
+        return Values(cls, found)
 
     @classmethod
     def kernel(
@@ -120,10 +121,11 @@ class Struct:
                 full = "_".join([f"{name}{width}", *map(str, options), *named])
 
                 def module(of: Any) -> None:
-                    k = Kernel(of, full, 1, width, exported=True)
+                    k = Kernel(of, full, 1, width, threaded=True)
                     write(k, cls.read(k), *options, **flags)
                     k.done()
 
+                module.__module__ = write.__module__  # whose sources are the cache's key
                 return compiled(full, module, full)[full]
 
             return kernel
@@ -155,17 +157,14 @@ class Values:
         self.struct = struct
         self.flat: dict[str, int | np.ndarray | _When] = {}
         self.kinds: dict[str, type] = {}
-        kinds = _kinds(struct)
-        for name, value in given.items():
+        for name, kind in _kinds(struct).items():
+            value = given[name]
             if isinstance(value, Values):
                 self.flat |= {f"{name}.{inner}": n for inner, n in value.flat.items()}
                 self.kinds |= {f"{name}.{inner}": kind for inner, kind in value.kinds.items()}
                 continue
-            self.kinds[name] = kinds[name]
-            if isinstance(value, (np.ndarray, _When)):
-                self.flat[name] = value
-            else:
-                self.flat[name] = 0 if value is None else index(value)
+            self.kinds[name] = kind
+            self.flat[name] = value if isinstance(value, np.ndarray | _When) else index(value or 0)
 
 
 class Arguments:
@@ -174,9 +173,7 @@ class Arguments:
     def __init__(self, values: Values) -> None:
         self.values = values
         self._runtime: dict[str, tuple[int, type]] = {}
-        self._words = np.zeros(len(values.flat), np.int64)
-        self._at = address(self._words)
-        self._epoch = command_queue.ISSUED
+        self._words = (ctypes.c_int64 * len(values.flat))()
         for place, (name, value) in enumerate(values.flat.items()):
             if isinstance(value, _When):
                 self._runtime[name] = place, values.kinds[name]
@@ -190,15 +187,14 @@ class Arguments:
         each: Mapping[str, Given] | None = None,
         needs: object = None,
     ) -> None:
-        """Run a kernel, or several one after the other, now or with the deferred calls.
+        """Run a kernel, or several one after the other.
 
         Args:
             kernels: Address of the kernel, or addresses of several.
             threads: Number of requested threads.
             each: Integers or arrays of the fields whose value is :data:`RUNTIME`; None for an
                 optional array that is absent.
-            needs: Arrays whose addresses are elements of these arrays; kept alive until the kernel
-                has run.
+            needs: Arrays whose addresses are elements of these arrays; kept alive with the call.
 
         Raises:
             TypeError: A field has no value or one of another kind, or there is no such field.
@@ -210,25 +206,19 @@ class Arguments:
                 f"{', '.join(self._runtime) or 'nothing'}"
             )
             raise TypeError(message)
-        command_queue.wait(self._epoch)  # a deferred call still needs its arguments
+        words = type(self._words).from_buffer_copy(self._words)  # a recorded call's own
         for name, value in each.items():
             place, kind = self._runtime[name]
             if isinstance(value, np.ndarray):
-                self._words[place] = value.__array_interface__["data"][0]
+                words[place] = value.__array_interface__["data"][0]
             elif issubclass(kind, Address) and not (value is None and kind is OptionalAddress):
                 message = f"{value!r} for {name}, which is the address of an array: give the array"
                 raise TypeError(message)
             else:
-                self._words[place] = 0 if value is None else value
+                words[place] = index(value or 0)
+        at, keep_alive = ctypes.addressof(words), (words, self.values, each, needs)
         for kernel in [kernels] if isinstance(kernels, int) else kernels:
-            self._epoch = command_queue.enqueue_kernel(
-                kernel, self._at, threads, (self, each, needs), self._replay_argument
-            )
-
-    def _replay_argument(self) -> tuple[int, np.ndarray]:
-        """Return the address of a copy of the current arguments, and the copy."""
-        words = self._words.copy()
-        return address(words), words
+            call_recorder.run_kernel(kernel, at, threads, keep_alive)
 
 
 _known: dict[type, dict[str, type]] = {}

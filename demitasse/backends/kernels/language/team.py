@@ -1,11 +1,10 @@
-"""Run kernels on the team of threads (``backends/kernels/team``)."""
+"""Thread team that runs the parts of kernels (``team_code.py``): its functions and threads."""
 
 import ctypes
 import os
 import threading
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from demitasse.backends.kernels.language import compiler
 from demitasse.backends.kernels.language.target import MACOS, WINDOWS, system
@@ -15,54 +14,76 @@ from demitasse.errors import DeviceError
 STACK = 8 << 20
 """Bytes of the stack of a helper."""
 
-FUNCTIONS = ("part", "parts", "parallel", "prepare", "helper")
-"""Functions of the team."""
+LINE = 64
+"""Bytes of a cache line."""
 
-_lock = threading.RLock()
-_known: dict[str, dict[str, int]] = {}
+_lock = threading.Lock()
+_created: list["Team"] = []
 
-_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_WORD = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_PLAY = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
 
-def own_team() -> dict[str, int]:
-    """Return the addresses of the team's functions and memory; the first call creates the team.
+class Team(NamedTuple):
+    """Functions and memory of the team.
 
-    "prepare" starts the helpers for a number of parts; its result is 0 unless the system refuses
-    threads.
+    Attributes:
+        state: Address of the memory; see ``team_code.Field``.
+        run: Runs a kernel on a number of threads: takes its address, its argument, the number.
+        play: Runs the kernels of a table: takes an array of such arguments, their count.
+        prepare: Starts the helpers for a number of threads; returns 0 if they are there.
     """
-    with _lock:
-        if "team" not in _known:
-            _known["team"] = _created_team()
-        return _known["team"]
+
+    state: int
+    run: Any
+    play: Any
+    prepare: Any
 
 
-def _created_team() -> dict[str, int]:
-    from demitasse.backends.kernels.team.regions import write_team
-    from demitasse.backends.kernels.team.runtime import allocate_teams, clear_teams
+def own_team() -> Team:
+    """Return the team of this process; the first call creates it."""
+    if not _created:
+        with _lock:
+            if not _created:
+                _created.append(_create())
+    return _created[0]
 
-    outside, key = _system_functions()
-    teams = allocate_teams(key)
+
+def _create() -> Team:
+    from demitasse.backends.kernels.language.team_code import FUNCTIONS, TEAMS, Field, write_team
+
     helpers: list[Any] = []
-    start_helper = _CALL(lambda team: _start(helpers[0], team))
-    outside |= {"state": teams, "start_helper": function_address(start_helper)}
-    own = compiler.linked("team", write_team, FUNCTIONS, outside)
-    helpers += _CALL(own["helper"]), start_helper  # which compiled code calls to the end
+    start_helper = _WORD(lambda team: _start(helpers[0], team))
+    memory = (ctypes.c_char * (TEAMS * Field.END + LINE))()
+    state = -(-ctypes.addressof(memory) // LINE) * LINE
+    teams = [state + team * Field.END for team in range(TEAMS)]
+    functions = [function_address(one) for one in (*_system_functions(), start_helper)]
+    for team in teams:
+        (ctypes.c_int64 * 5).from_address(team + Field.YIELD)[:] = functions  # type: ignore[assignment]
+    own = compiler.linked("team", write_team, FUNCTIONS, {"state": state})
+    # helpers run compiled code and read this memory until the process ends
+    helpers += _WORD(own["helper"]), start_helper, memory
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(helpers))
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(clear_teams, teams))
-    own["state"] = teams
-    if system() == WINDOWS:  # touches the pages of large stack frames
-        own["__chkstk"] = function_address(ctypes.CDLL("ntdll")["__chkstk"])
-    return own
+        os.register_at_fork(after_in_child=partial(_clear, teams, Field.TICKET, Field.END))
+    return Team(state, _RUN(own["parallel"]), _PLAY(own["play"]), _WORD(own["prepare"]))
 
 
-def _start(helper: Any, address: int) -> int:
+def _clear(teams: list[int], first: int, end: int) -> None:
+    """Reset to no helpers and no region, in a forked child."""
+    for team in teams:
+        ctypes.memset(team, 0, ctypes.sizeof(ctypes.c_int64))
+        ctypes.memset(team + first, 0, end - first)
+
+
+def _start(helper: Any, team: int) -> int:
     """Start a helper of the team at an address; return 0 if the system refuses a thread."""
     with Uninterrupted():
         before = threading.stack_size(STACK)
         try:
             name = "demitasse helper"
-            start(threading.Thread(target=helper, args=(address,), name=name, daemon=True))
+            start(threading.Thread(target=helper, args=(team,), name=name, daemon=True))
         except (DeviceError, MemoryError):
             return 0
         finally:
@@ -70,40 +91,21 @@ def _start(helper: Any, address: int) -> int:
     return 1
 
 
-def _system_functions() -> tuple[dict[str, int], int]:
-    """Return the addresses of the functions that the team calls, and the key of the members."""
+def _system_functions() -> list[Any]:
+    """Return the functions that the team calls: to yield, to wait, to wake all, and to wake one."""
     if system() == WINDOWS:
         library = ctypes.CDLL("kernelbase")
-        names = ["TlsGetValue", "TlsSetValue", "SwitchToThread", "WaitOnAddress"]
-        names += ["WakeByAddressAll", "WakeByAddressSingle"]
-        key = library.TlsAlloc()
+        names = ["SwitchToThread", "WaitOnAddress", "WakeByAddressAll", "WakeByAddressSingle"]
     else:
-        library, made = ctypes.CDLL(None), ctypes.c_size_t()
-        names = ["pthread_getspecific", "pthread_setspecific", "sched_yield"]
-        apple = system() == MACOS
-        names += ["__ulock_wait", *["__ulock_wake"] * 2] if apple else ["syscall"] * 3
-        key = -1 if library.pthread_key_create(ctypes.byref(made), None) else made.value
-    if key < 0:
-        raise MemoryError
-    functions = (function_address(library[name]) for name in names)
-    ours = ("get_member", "set_member", "yield", "wait", "wake", "wake_one")
-    return dict(zip(ours, functions, strict=True)), key
+        library = ctypes.CDLL(None)
+        apple = ["__ulock_wait", "__ulock_wake", "__ulock_wake"]
+        names = ["sched_yield", *(apple if system() == MACOS else ["syscall"] * 3)]
+    return [library[name] for name in names]
 
 
 def function_address(function: Any) -> int:
     """Return the address of a ctypes function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
-    """Return the addresses of a module's kernels, which stay valid until the process ends.
-
-    The name of the module is unique in the process; ``write`` writes its kernels.
-    """
-    with _lock:
-        if name not in _known:
-            _known[name] = compiler.linked(name, write, exports, own_team())
-        return _known[name]
 
 
 def prepare(threads: int) -> None:
@@ -112,21 +114,6 @@ def prepare(threads: int) -> None:
     Raises:
         DeviceError: The system refuses the threads.
     """
-    if threads > 1 and _CALL(own_team()["prepare"])(threads):
+    if threads > 1 and own_team().prepare(threads):
         reason = f"{threads} are needed for one operation"
         raise no_threads(reason)
-
-
-_ALONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-
-
-def parallel_call(kernel: int, threads: int) -> tuple[Any, Callable[[int], tuple[int, ...]]]:
-    """Return a function that runs a kernel on a team, and its arguments for the kernel's argument.
-
-    One thread runs without a team.
-    """
-    if threads < 2:
-        return _ALONE(kernel), lambda argument: (argument,)
-    parallel = _PARALLEL(own_team()["parallel"])
-    return parallel, lambda argument: (kernel, argument, threads, 0)

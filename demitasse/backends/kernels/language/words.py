@@ -8,9 +8,10 @@ count elements; words named ``*_bytes`` count bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
-from demitasse.backends.kernels.language.llvm import ir
+from llvmlite import ir
+
 from demitasse.backends.kernels.language.target import is_x86
 
 FLOAT, INT, HALF = 4, 8, 2
@@ -50,20 +51,20 @@ class Value:
 
 
 class Condition(Value):
-    """Boolean value; ``&`` is logical and."""
+    """Boolean value; ``&`` is logical and, ``|`` logical or."""
 
     __slots__ = ()
 
     def __and__(self, other: Condition) -> Condition:
         return Condition(self.builder, self.builder.and_(self.llvm, other.llvm))
 
+    def __or__(self, other: Condition) -> Condition:
+        return Condition(self.builder, self.builder.or_(self.llvm, other.llvm))
 
-def _word_operator(name: str, *, swapped: bool = False) -> Callable[[Word, Word | int], Word]:
-    """Return the operator of an instruction; ``swapped`` for one whose left operand is an int."""
 
+def _word_operator(name: str) -> Callable[[Word, Word | int], Word]:
     def operator(self: Word, other: Word | int) -> Word:
-        operands = (_llvm(other), self.llvm) if swapped else (self.llvm, _llvm(other))
-        return Word(self.builder, getattr(self.builder, name)(*operands))
+        return Word(self.builder, getattr(self.builder, name)(self.llvm, _llvm(other)))
 
     return operator
 
@@ -83,17 +84,19 @@ class Word(Value):
 
     __slots__ = ()
 
-    __add__ = _word_operator("add")
-    __radd__ = _word_operator("add", swapped=True)
+    __add__ = __radd__ = _word_operator("add")
     __sub__ = _word_operator("sub")
-    __rsub__ = _word_operator("sub", swapped=True)
     __mul__ = __rmul__ = _word_operator("mul")
     __floordiv__ = _word_operator("udiv")
     __mod__ = _word_operator("urem")
+    __lshift__ = _word_operator("shl")
     __rshift__ = _word_operator("ashr")
 
+    def __rsub__(self, other: int) -> Word:
+        return -self + other
+
     def __neg__(self) -> Word:
-        return 0 - self
+        return Word(self.builder, self.builder.neg(self.llvm))
 
     def __lt__(self, other: Word | int) -> Condition:
         return self._ordered("<", self, other)
@@ -106,6 +109,9 @@ class Word(Value):
 
     def __ge__(self, other: Word | int) -> Condition:
         return self._ordered("<=", other, self)
+
+    def equals(self, other: Word | int) -> Condition:
+        return self._ordered("==", self, other)
 
     def _ordered(self, sign: str, a: Word | int, b: Word | int) -> Condition:
         return Condition(self.builder, self.builder.icmp_signed(sign, _llvm(a), _llvm(b)))
@@ -165,50 +171,43 @@ class IntVector(Value):
     def shuffle(self, order: Sequence[int | None]) -> IntVector:
         """Return the integers at the given indices; None gives 0."""
         count = self.llvm.type.count
-        places = [count if place is None else place for place in order]
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
-        zeros = SplatConstant(self.llvm.type, 0)
-        return self._new(self.builder.shuffle_vector(self.llvm, zeros, mask))
+        zeros = self._new(SplatConstant(self.llvm.type, 0))
+        return _shuffle(self, zeros, [count if place is None else place for place in order])
 
     def concat(self, other: IntVector) -> IntVector:
         """Return these integers followed by the other vector's, of the same type."""
-        both = ir.VectorType(ir.IntType(32), 2 * self.llvm.type.count)
-        order = ir.Constant(both, list(range(both.count)))
-        return self._new(self.builder.shuffle_vector(self.llvm, other.llvm, order))
+        return _shuffle(self, other, range(2 * self.llvm.type.count))
 
     def of_bits(self, bits: int) -> IntVector:
         """Return the same bits as integers of another size."""
         count = self.llvm.type.count * self.llvm.type.element.width // bits
-        kind = ir.VectorType(ir.IntType(bits), count)
-        return self._new(self.builder.bitcast(self.llvm, kind))
+        return self._new(self.builder.bitcast(self.llvm, ir.VectorType(ir.IntType(bits), count)))
 
     def cut(self, bits: int) -> IntVector:
         """Return the lower bits of each integer."""
-        kind = ir.VectorType(ir.IntType(bits), self.llvm.type.count)
-        return self._new(self.builder.trunc(self.llvm, kind))
+        return self._new(self.builder.trunc(self.llvm, self._kind(bits)))
 
     def extended(self, bits: int) -> IntVector:
         """Return the integers in more bits."""
-        kind = ir.VectorType(ir.IntType(bits), self.llvm.type.count)
-        return self._new(self.builder.zext(self.llvm, kind))
+        return self._new(self.builder.zext(self.llvm, self._kind(bits)))
 
     def equals(self, other: IntVector) -> Condition:
         """Return a mask of the equal integers."""
         return Condition(self.builder, self.builder.icmp_unsigned("==", self.llvm, other.llvm))
 
+    def __mul__(self, other: IntVector) -> IntVector:
+        return self._new(self.builder.mul(self.llvm, other.llvm))
+
     def _new(self, llvm: Any) -> IntVector:
         return IntVector(self.builder, llvm)
+
+    def _kind(self, bits: int) -> Any:
+        return ir.VectorType(ir.IntType(bits), self.llvm.type.count)
 
 
 def high_product(a: IntVector, b: IntVector) -> IntVector:
     """Return the upper 16 of the 32 bits of each product of integers of 16 bits."""
-    return (_wide_product(a, b) >> 16).cut(16)
-
-
-def _wide_product(a: IntVector, b: IntVector) -> IntVector:
-    """Return the products of integers of 16 bits in 32 bits."""
-    builder, wide = a.builder, ir.VectorType(ir.IntType(32), a.llvm.type.count)
-    return IntVector(builder, builder.mul(builder.zext(a.llvm, wide), builder.zext(b.llvm, wide)))
+    return (a.extended(32) * b.extended(32) >> 16).cut(16)
 
 
 def pair_sums(a: IntVector, b: IntVector) -> IntVector:
@@ -218,7 +217,7 @@ def pair_sums(a: IntVector, b: IntVector) -> IntVector:
     """
     builder, count = a.builder, a.llvm.type.count
     if not is_x86():
-        products = _wide_product(a, b)
+        products = a.extended(32) * b.extended(32)
         even, odd = (products.shuffle(range(first, count, 2)) for first in (0, 1))
         return even + odd
     wide = ir.VectorType(ir.IntType(32), count // 2)
@@ -263,9 +262,14 @@ def chunk(count: Word, index: Word, chunks: Word) -> tuple[Word, Word]:
 
 def fma(a: Vector, b: Vector, c: Vector) -> Vector:
     """Return a * b + c, rounded once."""
-    builder, kind = a.builder, a.llvm.type
-    name = f"llvm.fma.v{kind.count}f32"
-    return Vector(builder, call_function(builder, name, kind, a.llvm, b.llvm, c.llvm))
+    return _intrinsic("fma", a, b, c)
+
+
+def _intrinsic(name: str, *vectors: Vector) -> Vector:
+    """Return the result of one of LLVM's functions of vectors."""
+    builder, kind = vectors[0].builder, vectors[0].llvm.type
+    full, operands = f"llvm.{name}.v{kind.count}f32", (vector.llvm for vector in vectors)
+    return Vector(builder, call_function(builder, full, kind, *operands))
 
 
 def pair_fma(a: Vector, b: Vector, c: Vector) -> Vector:
@@ -279,8 +283,7 @@ def pair_fma(a: Vector, b: Vector, c: Vector) -> Vector:
 
 def root(vector: Vector) -> Vector:
     """Return the square roots of the elements."""
-    builder, kind = vector.builder, vector.llvm.type
-    return Vector(builder, call_function(builder, f"llvm.sqrt.v{kind.count}f32", kind, vector.llvm))
+    return _intrinsic("sqrt", vector)
 
 
 def permuted(vector: Vector, order: Sequence[int]) -> Vector:
@@ -288,10 +291,13 @@ def permuted(vector: Vector, order: Sequence[int]) -> Vector:
     return _shuffle(vector, vector, order)
 
 
-def _shuffle(one: Vector, other: Vector, order: Sequence[int]) -> Vector:
+V = TypeVar("V", Vector, IntVector)
+
+
+def _shuffle(one: V, other: V, order: Sequence[int]) -> V:
     """Return the elements of two concatenated vectors at the indices."""
     places = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
-    return Vector(one.builder, one.builder.shuffle_vector(one.llvm, other.llvm, places))
+    return type(one)(one.builder, one.builder.shuffle_vector(one.llvm, other.llvm, places))
 
 
 def horizontal_sum(
@@ -335,7 +341,7 @@ def rounded(vector: Vector) -> Vector:
     """Round to the nearest integers; magnitudes are at most 1 << 22."""
     kind = vector.llvm.type
     # float32 has no fraction bits at this magnitude
-    large = Vector(vector.builder, ir.Constant(kind, [1.5 * 2**23] * kind.count))
+    large = Vector(vector.builder, SplatConstant(kind, 1.5 * 2**23))
     return vector + large - large
 
 
@@ -349,7 +355,7 @@ def exp2_int(vector: Vector) -> Vector:
     """Return 2 ** n of integers from -126 to 127; other values and NaN are undefined."""
     b, kind = vector.builder, vector.llvm.type
     whole = ir.VectorType(ir.IntType(32), kind.count)
-    bias, place = (ir.Constant(whole, [number] * kind.count) for number in (127, 23))
+    bias, place = (SplatConstant(whole, number) for number in (127, 23))
     exponent = b.shl(b.add(b.fptosi(vector.llvm, whole), bias), place)
     return Vector(b, b.bitcast(exponent, kind))
 
@@ -363,9 +369,7 @@ def clamp_max(vector: Vector, ceiling: Vector) -> Vector:
     """Return the smaller of the vector and ``ceiling``, element by element; NaN stays."""
     if is_x86():  # whose minimum is the other operand for NaN
         return choose(vector > ceiling, ceiling, vector)
-    builder, kind = vector.builder, vector.llvm.type
-    name = f"llvm.minimum.v{kind.count}f32"
-    return Vector(builder, call_function(builder, name, kind, vector.llvm, ceiling.llvm))
+    return _intrinsic("minimum", vector, ceiling)
 
 
 def larger(vector: Vector, other: Vector) -> Vector:

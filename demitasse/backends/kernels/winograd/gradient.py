@@ -3,7 +3,7 @@
 import numpy as np
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word
@@ -119,7 +119,7 @@ class WinogradGradient:
             call.run(self._kernel, self.tiling.threads, each)
         self._back(sums, weight)
         if bias is not None:  # each chunk has a part of the sum
-            command_queue.enqueue(self._add_up, (bias,), bias)
+            call_recorder.call(self._add_up, (bias,), bias)
 
     def _add_up(self, bias: np.ndarray) -> None:
         bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
