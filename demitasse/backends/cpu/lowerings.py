@@ -42,14 +42,14 @@ LOWERINGS: Lowerings = {
     ops.L2Normalize: (_step("lrn", "L2NormalizeStep"),),
     ops.Permute: (_step("slice", "PermuteStep"),),
     ops.Pool: (_step("pooling", "PoolStep"), *NUMPY[ops.Pool]),
-    ops.PReLU: (_step("activation", "PReLUStep"),),
+    ops.PReLU: (_step("channel_scale", "PReLUStep"),),
     ops.Recurrent: (
         _step("recurrent", "RecurrentForwardStep"),
         _step("recurrent", "RecurrentStep"),
     ),
     ops.SpatialPyramidPool: (_step("pooling", "SpatialPyramidPoolStep"),),
-    ops.PSROIPool: (_step("pooling", "PSROIPoolStep"),),
-    ops.ROIPool: (_step("pooling", "ROIPoolStep"),),
+    ops.PSROIPool: (_step("pooling", "RegionStep"),),
+    ops.ROIPool: (_step("pooling", "RegionStep"),),
     ops.Scale: (
         _step("norm", "ScaleStep"),
         _step("channel_scale", "ChannelScaleStep"),

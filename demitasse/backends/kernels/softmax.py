@@ -11,10 +11,14 @@ from functools import reduce
 from math import inf
 from typing import NamedTuple
 
-import numpy as np
-
+from demitasse.backends.kernels.bound import BoundKernel, load, store, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
+from demitasse.backends.kernels.language.structs import (
+    Address,
+    OptionalAddress,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Condition,
@@ -28,7 +32,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.math_functions import exp
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.tuning import Tuning
 
 MOST_CLASSES = 32
 """Greatest number of classes of many rows; with more classes, a vector can hold a row's classes."""
@@ -46,8 +50,8 @@ class SoftmaxFields(Struct):
 
     x: Address
     """The input, or the result whose gradient is computed."""
-    dy: Address
-    """The gradient of the result; ``x`` if there is none."""
+    dy: OptionalAddress
+    """The gradient of the result."""
     y: Output
     outer: Word
     """Number of images of planes, or of rows."""
@@ -77,16 +81,12 @@ class _Rows(NamedTuple):
 
     def load(self, array: Word, place: Word, otherwise: Vector) -> Vector:
         """Return a vector of an array, with another number in place of what does not exist."""
-        if self.some is None:
-            return self.k.load(array + place)
-        return choose(self.some, self.k.masked_load(array + place, self.some), otherwise)
+        vector = load(self.k, array + place, self.some)
+        return vector if self.some is None else choose(self.some, vector, otherwise)
 
     def store(self, vector: Vector, place: Word) -> None:
         """Write a vector of the result."""
-        if self.some is None:
-            self.k.store(vector, self.f.y + place)
-        else:
-            self.k.masked_store(vector, self.f.y + place, self.some)
+        store(self.k, vector, self.f.y + place, self.some)
 
     def each(
         self, join: Join, begin: Vector, body: Callable[[_Rows, int, Vector, Word], Vector]
@@ -215,28 +215,25 @@ def _few_kernel(k: Kernel, f: SoftmaxFields) -> None:
                 k.store(k.load_float(place + lane * FLOAT), at + row_bytes * lane)
 
 
-class Softmax(TunedKernel):
+class Softmax:
     """Softmax of rows; a row that holds NaN or infinity is NaN.
 
     Shapes: (outer, length, inner), of which ``length`` are the elements of a row.
-    """
 
-    kernel = "softmax"
+    Attributes:
+        forward: Takes x and y, another array than x.
+        backward: Takes y, dy and dx, the gradient of the input.
+    """
 
     def __init__(self, outer: int, length: int, inner: int, tuning: Tuning) -> None:
         width, planes = tuning.width, inner > 1
         few = "few_classes" not in tuning.without and outer >= width and length <= MOST_CLASSES
-        self.tuning = tuning
-        self._kernel = _few_kernel(width) if few and not planes else _kernel(width, planes=planes)
-        self._threads = max(1, min(tuning.threads, outer * length * inner // FEWEST_EACH))
-        fields = SoftmaxFields.values(outer=outer, length=length, inner=inner)
-        self._arguments, self._planes = Arguments(fields), planes
-
-    def forward(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write ``y``, another array than ``x``."""
-        self._arguments.run(self._kernel, self._threads, {"x": x, "dy": x, "y": y})
-
-    def backward(self, y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        """Write ``dx``, the gradient of the input, from the result and its gradient."""
-        gradient = _gradient_kernel(self.width, planes=self._planes)
-        self._arguments.run(gradient, self._threads, {"x": y, "dy": dy, "y": dx})
+        kernel = _few_kernel(width) if few and not planes else _kernel(width, planes=planes)
+        sizes = {"outer": outer, "length": length, "inner": inner}
+        threads = threads_for(tuning, outer * length * inner, FEWEST_EACH)
+        values = SoftmaxFields.values(dy=None, **sizes)
+        self.forward = BoundKernel("softmax", kernel, values, tuning, threads)
+        self.backward = BoundKernel(
+            "softmax", _gradient_kernel(width, planes=planes), SoftmaxFields.values(**sizes),
+            tuning, threads,
+        )  # fmt: skip

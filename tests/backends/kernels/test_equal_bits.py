@@ -21,7 +21,8 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu.updates import _parameter
 from demitasse.backends.kernels import elementwise
-from demitasse.backends.kernels.channel_affine import ChannelFactors, GateGradient, Gates
+from demitasse.backends.kernels.channel_affine import ChannelFactors, gates
+from demitasse.backends.kernels.channel_affine import gate_gradient as gradient_of_gates
 from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
@@ -256,9 +257,9 @@ def norm(width):
     x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
     factors, offsets = numbers(C, seed=2), numbers(C, seed=3)
     run = Normalization(images, 1e-5, Tuning(width), relu=True)
-    y, gradients, sums = np.zeros_like(x), np.zeros((2, C), np.float32), aligned(run.sums_size)
+    y, gradients, sums = np.zeros_like(x), np.zeros((2, C), np.float32), aligned(run.scratch_size)
     run(x, y, factors, offsets, sums)
-    NormalizationGradient(run)((x, dy, dy), (factors, offsets), (*gradients,), sums)
+    NormalizationGradient(run)(x, dy, dy, factors, offsets, *gradients, sums)
     return y, gradients, dy
 
 
@@ -274,7 +275,7 @@ def lrn(kind):
         images = last((2, C, *SIZE))
         of = kind(images, 5, 0.7, 1.0, Tuning(width))
         x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
-        y, dx, scratch = np.zeros_like(x), np.zeros_like(x), aligned(of.scratch_size)
+        y, dx, scratch = np.zeros_like(x), np.zeros_like(x), aligned(of.forward.scratch_size)
         of.forward(x, y, scratch)
         of.backward(x, dy, dx, scratch)
         return y, dx
@@ -305,7 +306,7 @@ def pooling(method):
             kernel = Pooling(op, images, y, Tuning(width), trains=True)
             out, dx = aligned(math.prod(y.shape)), aligned(math.prod(shape))
             kernel.forward(in_memory(numbers(*shape), images), out)
-            kernel.backward(in_memory(numbers(*y.shape, seed=1), y), dx)
+            kernel.backward(dx, in_memory(numbers(*y.shape, seed=1), y))
             found += [out, dx]
         return found
 
@@ -339,7 +340,7 @@ def channel_affine(width):
     factors, offsets = numbers(C, seed=1), numbers(C, seed=2)
     ChannelFactors((images, images), factors, offsets, Tuning(width))(x, y)
     gated = np.zeros_like(y)
-    Gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
+    gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
     return y, gated
 
 
@@ -347,8 +348,8 @@ def gate_gradient(width):
     images = blocks()
     x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
     dx, of_gates = np.zeros_like(x), np.zeros((2, C), np.float32)
-    run = GateGradient(images, Tuning(width), adds=False)
-    run(x, numbers(2, C, seed=2), dy, (dx, of_gates, None))
+    run = gradient_of_gates(images, Tuning(width), adds=False)
+    run(x, numbers(2, C, seed=2), dy, dx, of_gates, None)
     return dx, of_gates
 
 
@@ -362,9 +363,9 @@ def resized(width):
 def regions(width):
     shape = (2, 48, *SIZE)
     images, bins, y = last(shape), some_bins(shape, 12, (4, 4)), aligned(12 * 48 * 16)
-    RegionMaxima(images, 12, (4, 4), Tuning(width))(in_memory(numbers(*shape), images), bins, y)
+    RegionMaxima(images, 12, (4, 4), Tuning(width)).run(in_memory(numbers(*shape), images), bins, y)
     means = aligned(12 * 3 * 16)
-    RegionMeans(shape, 12, (4, 4), Tuning(width))(numbers(*shape), bins, means)
+    RegionMeans(shape, 12, (4, 4), Tuning(width)).run(numbers(*shape), bins, means)
     return y, means
 
 

@@ -12,7 +12,7 @@ from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg, layout_us
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import KernelCall, folded_images
-from demitasse.backends.cpu.jit_adapters.unary import first_suitable
+from demitasse.backends.cpu.kernel_calls import first_suitable
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.slice import (
