@@ -43,10 +43,7 @@ LOWERINGS: Lowerings = {
     ops.Permute: (_step("slice", "PermuteStep"),),
     ops.Pool: (_step("pooling", "PoolStep"), *NUMPY[ops.Pool]),
     ops.PReLU: (_step("channel_scale", "PReLUStep"),),
-    ops.Recurrent: (
-        _step("recurrent", "RecurrentForwardStep"),
-        _step("recurrent", "RecurrentStep"),
-    ),
+    ops.Recurrent: (_step("recurrent", "RecurrentStep"),),
     ops.SpatialPyramidPool: (_step("pooling", "SpatialPyramidPoolStep"),),
     ops.PSROIPool: (_step("pooling", "RegionStep"),),
     ops.ROIPool: (_step("pooling", "RegionStep"),),

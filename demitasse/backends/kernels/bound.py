@@ -37,14 +37,14 @@ class BoundKernel:
     ) -> None:  # fmt: skip
         self.tuning, self.scratch_size = tuning, scratch_size
         self.code = f"{name} llvm:{tuning.instructions}"
-        self._kernels, self._threads = kernels, threads or tuning.threads
+        self._kernels, self.threads = kernels, threads or tuning.threads
         self._arguments = Arguments(values)
         self._names = [name for name, value in values.flat.items() if value is RUNTIME]
 
-    def __call__(self, *arrays: np.ndarray | None) -> None:
-        """Run it with the arrays that it was not bound to, in the order of the fields."""
-        each = dict(zip(self._names, arrays, strict=True))
-        self._arguments.run(self._kernels, self._threads, each)
+    def __call__(self, *given: np.ndarray | int | None) -> None:
+        """Run it with the arrays and integers that it lacks, in the order of the fields."""
+        each = dict(zip(self._names, given, strict=True))
+        self._arguments.run(self._kernels, self.threads, each)
 
 
 def load(k: Kernel, address: Word, some: Condition | None) -> Vector:

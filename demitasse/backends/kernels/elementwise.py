@@ -291,7 +291,7 @@ class Elementwise(BoundKernel):
         threads = threads_for(tuning, count, FEWEST_EACH)
         super().__init__(function, _kernel(tuning.width, function), values, tuning, threads)
 
-    def __call__(self, *arrays: np.ndarray | None) -> None:
+    def __call__(self, *arrays: np.ndarray | int | None) -> None:
         """Write the last array, or the last two of a pair of functions.
 
         Args:

@@ -243,10 +243,10 @@ def recurrent(cell, gates):
         cont, hidden = np.ones((t, n), np.float32), np.zeros((t, n, h), np.float32)
         states = [numbers(n, h, seed=3 + state) for state in range(2 if cell == "LSTM" else 1)]
         packed = weight.reshape(gates, h // width, width, h).transpose(0, 1, 3, 2).copy()
-        Recurrence(cell, z, tuning, kept=kept)(packed, cont, states, hidden, states)
+        Recurrence(cell, z, tuning, kept=kept).run(packed, cont, states, hidden, states)
         dz = np.zeros_like(z)
         back = RecurrentBackward(cell, dz, z if cell == "LSTM" else hidden, kept, tuning)
-        back(weight.reshape(-1, h), cont, numbers(t, n, h, seed=5))
+        back.run(weight.reshape(-1, h), cont, numbers(t, n, h, seed=5))
         return hidden, *states, dz
 
     return run

@@ -59,6 +59,7 @@ class Product:
         alone: bool = False,
     ) -> None:
         self._engine, self.rows, self._weight, self._bias = engine, rows, weight, bias
+        self.has_bias = bias is not None
         self._transpose, self._alone = transpose, alone and not transpose
         self._stride = weight.count // weight.shape[0]
         self.m, self.k = weight.shape[0], self._stride
