@@ -33,19 +33,25 @@ class BoundCall(KernelCall):
     """A kernel with an argument for each array that it takes.
 
     Args:
-        kernel: The kernel; its scratch memory is its last array.
+        kernel: The kernel; its scratch memory, if any, is its last array.
         arguments: None for an absent array.
+        code: Name of the code, of a kernel without one.
         held: Bytes of the kernel.
     """
 
     def __init__(
-        self, engine: Engine, kernel: Any, *arguments: Argument | None, held: int = 0
+        self,
+        engine: Engine,
+        kernel: Any,
+        *arguments: Argument | None,
+        code: str = "",
+        held: int = 0,
     ) -> None:
         self.kernel, self._all = kernel, arguments
         present = [argument for argument in arguments if argument is not None]
         self._gradients = [one for one in present if isinstance(one, GradArg)]
         scratch = getattr(kernel, "scratch_size", 0)
-        super().__init__(engine, present, kernel.code, scratch=scratch, held=held)
+        super().__init__(engine, present, code or kernel.code, scratch=scratch, held=held)
 
     def __call__(self) -> None:
         arrays = [None if argument is None else argument.array() for argument in self._all]

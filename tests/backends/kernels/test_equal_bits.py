@@ -231,7 +231,7 @@ def products(width):
 def few_rows(width):
     x, weight, y = numbers(4, 1000), numbers(M * 1000, seed=1), aligned(4 * M).reshape(4, M)
     panels = np.ascontiguousarray(weight.reshape(M // 16, 16, 1000).transpose(0, 2, 1))
-    FewRows(4, 1000, M, 16, 1000, Tuning(width), RELU)(x, panels, numbers(M, seed=2), y)
+    FewRows(4, 1000, M, 16, 1000, Tuning(width), RELU)(x, y, panels, numbers(M, seed=2))
     return y
 
 

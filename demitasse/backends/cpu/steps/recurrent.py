@@ -129,7 +129,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         self.backward_calls.append(KernelCall(engine, (plain,), self.back.code, self._run_back))
         if at.param_propagate_down[state]:
             every = Product(engine, self.many, weight)
-            self.backward_calls.append(every.gradients(self.kept.before, self.dz, bias=False))
+            self.backward_calls += every.gradients(self.kept.before, self.dz, bias=False)
         x = at.bottom[0]
         self._learn(self.input, x, self.dz, 0, x if at.propagate_down[0] else None)
         self.static_calls: list[Runnable] = []
@@ -144,9 +144,8 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
     ) -> None:
         """Add the wanted gradients of a product, whose parameters begin at a place."""
         weight, bias, *_ = *self.at.param_propagate_down[place:], False
-        bias = bias and product.has_bias
         if weight or bias:
-            self.backward_calls.append(product.gradients(x, dy, weight=weight, bias=bias))
+            self.backward_calls += product.gradients(x, dy, weight=weight, bias=bias)
         if dx is not None:
             self.backward_calls.append(product.gradient(dy, dx))
 
