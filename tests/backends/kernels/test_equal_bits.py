@@ -19,7 +19,6 @@ from tilings import tiling
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.cpu.updates import _parameter
 from demitasse.backends.kernels import elementwise
 from demitasse.backends.kernels.channel_affine import ChannelFactors, gates
 from demitasse.backends.kernels.channel_affine import gate_gradient as gradient_of_gates
@@ -29,7 +28,7 @@ from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolutio
 from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
-from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer, Parameter
+from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer
 from demitasse.backends.kernels.grouped import (
     GroupedConvolution,
     GroupedGradient,
@@ -384,7 +383,7 @@ def updates(width):
     for name, rule in RULES.items():
         w, g, *history = (np.abs(numbers(201, seed=seed)) for seed in range(2 + rule.histories))
         piece = Piece(Update(name, **fields), w, g, history)
-        FusedOptimizer(Tuning(width))([_parameter(piece, Parameter)])
+        FusedOptimizer(Tuning(width))([piece])
         found += [w, *history]
     return found
 
