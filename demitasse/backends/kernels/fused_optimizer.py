@@ -10,11 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.arrays import address
+from demitasse.backends.kernels.bound import each_vector, load, store
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
+    Condition,
     Vector,
     Word,
     chunk,
@@ -146,49 +148,36 @@ KINDS = {pair: n for n, pair in enumerate(product(RULES, (False, True)))}
 
 @OptimizerFields.kernel("descent")
 def _kernel(k: Kernel, f: OptimizerFields) -> None:
-    rest, whole = _part(k, "rest", 1), _part(k, "whole", k.width)
     begin, end = chunk(f.elements, *k.thread())
     with k.loop(f.parameters) as loop:
         *arrays, before, length, kind = k.load_words(f.table + loop.i * (INT * COLUMNS), COLUMNS)
         first = maximum(begin, before) - before
         last = minimum(end, before + length) - before
-        with k.when(first < last):
-            middle = last - (last - first) % k.width
-            given = *arrays, kind, f.numbers + loop.i * (NUMBERS * FLOAT)
-            k.call(whole, *given, first * FLOAT, middle * FLOAT)
-            k.call(rest, *given, middle * FLOAT, last * FLOAT)
-
-
-def _part(caller: Kernel, name: str, width: int) -> Kernel:
-    """Return the kernel of a range of a parameter, of whole vectors of this width."""
-    k = Kernel(caller.module, name, 8, width)
-    w, g, *history, kind, numbers, begin, end = k.arguments
-    values = [k.broadcast(numbers + FLOAT * place) for place in range(NUMBERS)]
-    with k.cases(kind) as case:
-        for (rule, decays), number in KINDS.items():
-            case(number)
-            _update(k, (w, g, *history), values, RULES[rule], (begin, end), decays=decays)
-    k.done()
-    return k
+        arrays = [array + first * FLOAT for array in arrays]
+        numbers = f.numbers + loop.i * (NUMBERS * FLOAT)
+        values = [k.broadcast(numbers + FLOAT * place) for place in range(NUMBERS)]
+        with k.when(first < last), k.cases(kind) as case:
+            for (rule, decays), number in KINDS.items():
+                case(number)
+                _update(k, arrays, values, RULES[rule], last - first, decays=decays)
 
 
 def _update(
-    k: Kernel, arrays: Sequence[Word], numbers: Vectors, rule: Rule, part: tuple[Word, Word], *,
-    decays: bool,
-) -> None:  # fmt: skip
-    begin, end = part
+    k: Kernel, arrays: Sequence[Word], numbers: Vectors, rule: Rule, count: Word, *, decays: bool
+) -> None:
     scale, decay, *others = numbers
-    with k.loop(end, begin, k.vector_bytes) as loop:
-        w, g, *kept = (array + loop.i for array in arrays[: 2 + rule.histories])
-        weight, gradient = k.load(w), k.load(g) * scale
+
+    def body(place: Word, some: Condition | None) -> None:
+        w, g, *kept = (array + place for array in arrays[: 2 + rule.histories])
+        weight, gradient = load(k, w, some), load(k, g, some) * scale
         if decays:
             gradient = gradient + weight * decay
-        before = [k.load(array) for array in kept]
+        before = [load(k, array, some) for array in kept]
         change, history = rule.formula(others, weight, gradient, before)
-        for value, array in zip(history, kept, strict=True):
-            k.store(value, array)
-        k.store(change, g)
-        k.store(weight - change, w)
+        for value, array in zip((*history, change, weight - change), (*kept, g, w), strict=True):
+            store(k, value, array, some)
+
+    each_vector(k, count, body)
 
 
 class FusedOptimizer:
