@@ -42,8 +42,7 @@ from demitasse.backends.kernels.igemm_convolution import (
     igemm_input_gradient,
 )
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.l2_normalize import L2Normalize
-from demitasse.backends.kernels.lrn import LocalResponse, WithinResponse
+from demitasse.backends.kernels.lrn import L2Normalize, LocalResponse, WithinResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.products import FewRows, matrix_products

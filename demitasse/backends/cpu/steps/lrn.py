@@ -9,8 +9,13 @@ from demitasse.backends.cpu.kernel_calls import BoundCall, first_suitable, suita
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, Derived
 from demitasse.backends.cpu.steps.epilogue import values
-from demitasse.backends.kernels.l2_normalize import L2Normalize, takes
-from demitasse.backends.kernels.lrn import LocalResponse, Response, WithinResponse
+from demitasse.backends.kernels.lrn import (
+    L2Normalize,
+    LocalResponse,
+    Response,
+    WithinResponse,
+    takes_lengths,
+)
 from demitasse.backends.step import Declined, Operands, decline_if
 
 
@@ -58,7 +63,9 @@ class L2NormalizeStep(CpuStep[ops.L2Normalize]):
         tuning, shape = kernel_tuning(self.engine), self.op.bottom
 
         def make(layout: Layout) -> L2Normalize:
-            return L2Normalize(suitable_images(layout, takes, tuning.width), self.op.eps, tuning)
+            return L2Normalize(
+                suitable_images(layout, takes_lengths, tuning.width), self.op.eps, tuning
+            )
 
         expected = layouts.whole(self.expected(self.at.bottom[0], shape))
         layout, kernel = first_suitable((expected, layouts.innermost(shape, 1)), make)

@@ -18,12 +18,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import Arg, Argument, BufferArg, GradArg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import (
-    IMAGE_AXES,
-    KernelCall,
-    folded_images,
-    kernel_tuning,
-)
+from demitasse.backends.cpu.jit_adapters.calls import IMAGE_AXES, folded_images, kernel_tuning
 from demitasse.backends.cpu.kernel_calls import (
     BoundCall,
     first_suitable,
@@ -199,66 +194,40 @@ class NormStep(CpuStep[O]):
     # -- backward ------------------------------------------------------------------------------
 
     def prepare_backward(self) -> None:
-        self.back = _GradientCall(self)
-        self.backward_calls = [self.back]
+        """Prepare the gradients, and that behind the norm.
 
-    def backward(self) -> None:
-        if self.backward_calls and self.in_place and self.input is not None:
-            self.back.run_on(self.input)
-        else:
-            super().backward()
-
-
-class _GradientCall(KernelCall):
-    """The gradients of a Step.
-
-    Layers in place after the Step leave their gradient: the one behind the norm takes the place of
-    ``dy``, or in place that of ``dx``. It is written where somebody may look at it.
-    """
-
-    def __init__(self, step: NormStep[O]) -> None:
-        at, layout, channels = step.at, step.layout, layouts.plain((step.parts.shape[1],))
-        bottom, top = at.bottom[0], at.top[0]
-        self._source = None if step.in_place else InputArg(Arg.SRC, bottom, layout)
-        self._gradients: list[GradArg] = []
+        Layers in place after the Step leave their gradient: the one behind the norm takes the place
+        of ``dy``, or in place that of ``dx``. It is written where somebody may look at it.
+        """
+        at, layout, [dy, dx] = self.at, self.layout, self.gradients(self.layout, self.layout)
+        channels = layouts.plain((self.parts.shape[1],))
         rows: list[Argument] = [_fixed(channels.size), _fixed(channels.size)]
-        if step.parts.scale is not None:
-            own = step.parts.scale[1]
+        learns = False
+        if self.parts.scale is not None:
+            own = self.parts.scale[1]
             wanted = zip(PARAMETER_GRADIENTS, own.params, own.param_propagate_down, strict=False)
             for place, (role, blob, asked) in enumerate(wanted):
                 if asked:
-                    rows[place] = gradient = GradArg(role, blob, channels)
-                    self._gradients.append(gradient)
-        dx: Argument = _fixed(layout.size)
-        if at.propagate_down[0]:
-            dx = OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True)
-        dy = InputArg(Arg.DIFF_DST, top, layout, diff=True)
-        self._rest = dy, dx, *step.factors, *rows
-        learns = bool(self._gradients)
-        self._kernel = self._both = NormalizationGradient(step.kernel, learns=learns)
-        self._behind: OutputArg | None = None
-        if step.followers and not step.in_place:
-            self._behind = OutputArg(Arg.DIFF_DST, top, layout, diff=True)
-            self._both = NormalizationGradient(step.kernel, behind=True, learns=learns)
-        present = [self._source, dy, dx, *self._gradients, self._behind]
-        super().__init__(
-            step.engine, [one for one in present if one is not None], self._kernel.code,
-            scratch=self._kernel.scratch_size, held=0 if at.propagate_down[0] else 4 * layout.size,
-        )  # fmt: skip
+                    rows[place], learns = GradArg(role, blob, channels), True
+        self.kept = BufferArg(Arg.SRC, layout)
+        source = self.kept if self.in_place else InputArg(Arg.SRC, at.bottom[0], layout)
+        size = 0 if at.propagate_down[0] else layout.size
+        arguments = source, dy, dx if not size else _fixed(size), *self.factors, *rows
+        kernel = NormalizationGradient(self.kernel, learns=learns)
+        self.back = BoundCall(self.engine, kernel, *arguments, held=4 * size)
+        self.backward_calls = [self.back]
+        self.behind: OutputArg | None = None
+        if self.followers and not self.in_place:
+            self.behind = OutputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
+            kernel = NormalizationGradient(self.kernel, behind=True, learns=learns)
+            self.both = BoundCall(self.engine, kernel, *arguments, self.behind)
+            self.back.arguments = self.both.arguments
 
-    def __call__(self) -> None:
-        if self._source is not None:
-            self.run_on(self._source.array())
-
-    def run_on(self, source: np.ndarray) -> None:
-        """Read the Step's input from this array."""
-        arrays = source, *(argument.array() for argument in self._rest)
-        if self._behind is not None and self._behind.memory.persistent:
-            self._both(*arrays, self._behind.array(), *self.scratch())
-        else:
-            self._kernel(*arrays, *self.scratch())
-        for gradient in self._gradients:
-            gradient.done()
+    def backward(self) -> None:
+        if not self.backward_calls or (self.in_place and self.input is None):
+            return
+        self.kept.buffer = self.input
+        (self.both if self.behind and self.behind.memory.persistent else self.back)()
 
 
 class BatchNormStep(NormStep[ops.BatchNorm]):
