@@ -22,7 +22,7 @@ def _step(module: str, name: str) -> Lowering:
 
 LOWERINGS: Lowerings = {
     ops.Activation: (_step("elementwise", "ElementwiseStep"), *NUMPY[ops.Activation]),
-    ops.Axpy: (_step("channel_scale", "AxpyStep"),),
+    ops.Axpy: (_step("channel_scale", "ChannelScaleStep"),),
     ops.BatchNorm: (_step("norm", "BatchNormStep"), *NUMPY[ops.BatchNorm]),
     ops.Concat: (_step("copies", "ConcatStep"), *NUMPY[ops.Concat]),
     ops.Conv: (ConvStep, *NUMPY[ops.Conv]),

@@ -50,9 +50,10 @@ class ForwardFields(Struct):
 def _planes_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
     """Write each plane's mean and its sum of squared deviations."""
     planes, zero = Planes(k, f.walk, lanes), k.constant(0.0)
+    each, of_first = planes.number("each_pixel"), planes.number("first_pixels")
     with planes.each() as plane:
-        about, away, squares = _deviations(planes, f.x, plane, ahead=True)
-        by = away * planes.counts.each_pixel
+        about, away, squares = _deviations(planes, f.x, plane, of_first, ahead=True)
+        by = away * each
         k.store(about + by, plane.sums)
         # rounding must not make it negative
         k.store(clamp_min(fma(-away, by, squares), zero), plane.sums + k.vector_bytes)
@@ -62,17 +63,16 @@ def _planes_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
 def _statistics_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
     """Write the statistics of all images."""
     planes = Planes(k, f.walk, lanes)
-    numbers = planes.counts
     with planes.of_first_image() as plane:
-        mean = planes.over_images(plane, 1)[0] * numbers.each_image
+        mean = planes.over_images(plane, 1)[0] * planes.number("each_image")
 
         def add(at: Word, within: Vector, between: Vector) -> list[Vector]:
             away = k.load(at) - mean
             return [within + k.load(at + k.vector_bytes), fma(away, away, between)]
 
         within, between = planes.over_images(plane, 2, add)
-        variance = fma(between, numbers.pixels, within) * numbers.each
-        inverse = k.constant(1.0) / root(variance + numbers.eps)
+        variance = fma(between, planes.number("pixels"), within) * planes.number("each")
+        inverse = k.constant(1.0) / root(variance + planes.number("eps"))
         for value, target in ((mean, f.mean), (variance, f.variance), (inverse, f.inverse)):
             plane.store_numbers(value, target)
 
@@ -92,7 +92,7 @@ def _kernel(k: Kernel, f: ForwardFields, lanes: Lanes, *, relu: bool) -> None:
 
 
 def _deviations(
-    planes: Planes, x: Word, plane: Plane, *, ahead: bool
+    planes: Planes, x: Word, plane: Plane, of_first: Vector, *, ahead: bool
 ) -> tuple[Vector, Vector, Vector]:
     """Return an approximate mean, the sum of deviations from it, and the sum of their squares.
 
@@ -105,7 +105,7 @@ def _deviations(
         return [total + part.load(first + at)]
 
     [total] = planes.summed(plane, 1, add_up, minimum(planes.f.pixels, vectors))
-    about = total * planes.counts.first_pixels
+    about = total * of_first
 
     def add(at: Word, part: Plane, total: Vector, squares: Vector) -> list[Vector]:
         away = part.load(first + at) - about
@@ -160,12 +160,12 @@ class PlaneNormFields(Struct):
 @PlaneNormFields.kernel("plane_norm")
 def _plane_norm_kernel(k: Kernel, f: PlaneNormFields, lanes: Lanes) -> None:
     planes, zero = Planes(k, f.walk, lanes), k.constant(0.0)
-    numbers = planes.counts
+    each, of_first, eps = map(planes.number, ("each_pixel", "first_pixels", "eps"))
     with planes.each() as plane:
-        about, away, squares = _deviations(planes, f.x, plane, ahead=False)
-        by = away * numbers.each_pixel
-        variance = clamp_min(fma(-away, by, squares) * numbers.each_pixel, zero)
-        mean, deviation = about + by, root(variance) + numbers.eps
+        about, away, squares = _deviations(planes, f.x, plane, of_first, ahead=False)
+        by = away * each
+        variance = clamp_min(fma(-away, by, squares) * each, zero)
+        mean, deviation = about + by, root(variance) + eps
         plane.store_numbers(deviation, f.deviations + plane.row)
 
         def write(at: Word, part: Plane) -> None:
@@ -265,7 +265,7 @@ def _gradient_sums_kernel(k: Kernel, f: BackwardFields, lanes: Lanes) -> None:
         channels = _Channels(k, f, plane, relu=False)
         total, products = planes.over_images(plane, 2)
         products = products * channels.inverse
-        by = channels.factor * planes.counts.each
+        by = channels.factor * planes.number("each")
         k.store(-(total * by), plane.all_sums)
         k.store(-(products * by * channels.inverse), plane.all_sums + k.vector_bytes)
         plane.store_numbers(products, f.factor_gradients)

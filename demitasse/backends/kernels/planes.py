@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -54,6 +53,9 @@ The kernel sums deviations from the approximate mean. If that mean is far from t
 pixels deviate as far, and the sum of squares is large: the relative error is bounded by the ratio
 of the pixels' numbers.
 """
+
+NUMBERS = "each_pixel", "each_image", "each", "pixels", "first_pixels", "eps"
+"""Numbers of a normalisation; all but ``pixels`` and ``eps`` are reciprocals of counts."""
 
 PLANE_SUMS = 2
 """Vectors of sums that each plane has."""
@@ -138,7 +140,7 @@ class Lanes(NamedTuple):
             image_stride=images.image_stride,
             block_stride=images.block_stride,
             pixel_stride=self.width if of_pixels else images.column_stride,
-            counts=np.array(numbers, np.float32),
+            numbers=np.array(numbers, np.float32),
             sums=RUNTIME if sums else None,
         )
 
@@ -159,21 +161,10 @@ class PlaneFields(Struct):
     image_stride: Word
     block_stride: Word
     pixel_stride: Word
-    counts: Address
-    """The numbers of :class:`Counts`."""
+    numbers: Address
+    """Those of ``NUMBERS``."""
     sums: OptionalAddress
     """Two vectors for each plane: group by group, image by image."""
-
-
-class Counts(NamedTuple):
-    """Numbers in a kernel, as vectors; all but ``pixels`` and ``eps`` are reciprocals of counts."""
-
-    each_pixel: Vector
-    each_image: Vector
-    each: Vector
-    pixels: Vector
-    first_pixels: Vector
-    eps: Vector
 
 
 @dataclass(frozen=True)
@@ -235,11 +226,9 @@ class Planes:
         self.k, self.f, self.lanes = k, f, lanes
         self._of_pixels, self._stride = lanes.kind == "pixels", f.pixel_stride * FLOAT
 
-    @cached_property
-    def counts(self) -> Counts:
-        """The numbers."""
-        places = range(len(Counts._fields))
-        return Counts(*(self.k.broadcast(self.f.counts + FLOAT * place) for place in places))
+    def number(self, name: str) -> Vector:
+        """Return a number of ``NUMBERS``."""
+        return self.k.broadcast(self.f.numbers + FLOAT * NUMBERS.index(name))
 
     @contextmanager
     def each(self) -> Iterator[Plane]:

@@ -40,28 +40,26 @@ class _PlaneStep(CpuStep[O]):
         self.layout, self.images = first_suitable(layouts.candidates(self.expected(x)), find)
 
 
-class _ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
-    """y = x * gate + other, in the layout of x.
+class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
+    """y = x * gate + other, in the layout of x, (N, C, *spatial), with a gate for each channel.
 
-    Args:
-        x: The images, (N, C, *spatial).
-        gate: A number for each channel of each image.
+    The bottoms of an Axpy are gate, x and other; those of a Scale x and the gate.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        op: ops.Axpy | ops.Scale,
-        at: Operands,
-        *,
-        x: Operand,
-        gate: Operand,
-        other: Operand | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, op: ops.Axpy | ops.Scale, at: Operands) -> None:
         super().__init__(engine, op, at)
+        self._other: Operand | None = None
+        if isinstance(op, ops.Axpy):
+            self._gate, self._x, self._other = at.bottom
+        else:
+            shape = at.bottom[0].shape
+            gated = (1, math.prod(shape[:2]), math.prod(shape[2:]))
+            message = "factors that are no second bottom's, one for each channel of each image"
+            other = len(at.bottom) == 1 or op.bias or (op.outer, op.dim, op.inner) != gated
+            decline_if(other, message)
+            self._x, self._gate = at.bottom
         message = "a gradient is wanted of gates whose images the result overwrites"
-        decline_if(at.backward and at.top[0] is x, message)
-        self._x, self._gate, self._other = x, gate, other
+        decline_if(at.backward and at.top[0] is self._x, message)
 
     def prepare(self) -> None:
         self._take_layout(self._x)
@@ -98,26 +96,6 @@ class _ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
         kernel = gate_gradient(self.images, self.tuning, adds=added is not None)
         dy = InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
         self.backward_calls = [BoundCall(engine, kernel, *self._sources(), dy, *targets, added)]
-
-
-class AxpyStep(_ChannelScaleStep):
-    """The second bottom times the first, and the third."""
-
-    def __init__(self, engine: Engine, op: ops.Axpy, at: Operands) -> None:
-        gate, x, other = at.bottom
-        super().__init__(engine, op, at, x=x, gate=gate, other=other)
-
-
-class ChannelScaleStep(_ChannelScaleStep):
-    """The first bottom times the second, which has the first one's first two axes."""
-
-    def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
-        shape = at.bottom[0].shape
-        gated = (1, math.prod(shape[:2]), math.prod(shape[2:]))
-        message = "factors that are no second bottom's, one for each channel of each image"
-        decline_if(len(at.bottom) == 1 or op.bias or (op.outer, op.dim, op.inner) != gated, message)
-        x, gate = at.bottom
-        super().__init__(engine, op, at, x=x, gate=gate)
 
 
 class PReLUStep(_PlaneStep[ops.PReLU]):
