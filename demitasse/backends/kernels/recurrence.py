@@ -72,12 +72,11 @@ class StepFields(Struct):
 
 
 class Tile(NamedTuple):
-    """Register tile, with its number of sequences ``rows``."""
+    """Register tile: its step, its block of hidden values, and its first sequence."""
 
     step: Word
     block: Word
     row: Word
-    rows: Word
 
 
 class Place(NamedTuple):
@@ -114,25 +113,30 @@ def _lanes_of(k: Kernel, f: StepFields, vector: Word) -> Condition:
 
 
 @contextmanager
-def _each_tile(
-    k: Kernel, f: StepFields, step: Word, most: int, multiply: Callable[[Tile, int], None]
-) -> Iterator[Tile]:
-    """Write a loop over the thread's tiles of a step, of at most ``most`` sequences.
+def _each_row(
+    k: Kernel, f: StepFields, step: Word, vectors: int,
+    products: Callable[[Tile, int], Sequence[Vector]],
+) -> Iterator[tuple[Tile, Word, Word]]:  # fmt: skip
+    """Write a loop over the sequences of the thread's tiles of a step.
 
-    ``multiply`` writes the products of the weights with a number of sequences.
+    ``products`` writes the products of the weights with a number of sequences, some ``vectors`` of
+    each. Yields a tile, a sequence, and the address of its products.
     """
-    groups = (f.rows + f.few - 1) // f.few
+    most, row_bytes = MOST_ROWS[k.width][vectors], vectors * k.vector_bytes
+    sums, groups = k.scratch(most * vectors), (f.rows + f.few - 1) // f.few
     first, end = chunk(f.blocks * groups, *k.thread())
     with k.loop(end, first) as loop:
         # alternate directions: the last weights are still in the first cache
         number = choose(step % 2 > 0, first + end - 1 - loop.i, loop.i)
-        block, row = number // groups, number % groups * f.few
-        tile = Tile(step, block, row, minimum(f.few, f.rows - row))
-        with k.cases(tile.rows) as case:
+        tile = Tile(step, number // groups, number % groups * f.few)
+        count = minimum(f.few, f.rows - tile.row)
+        with k.cases(count) as case:
             for rows in range(1, most + 1):
                 case(rows)
-                multiply(tile, rows)
-        yield tile
+                for place, total in enumerate(products(tile, rows)):
+                    k.store(total, sums + place * k.vector_bytes)
+        with k.loop(count) as one:
+            yield tile, tile.row + one.i, sums + one.i * row_bytes
 
 
 def _products(
@@ -238,15 +242,13 @@ GATES = {"LSTM": 4, "RNN": 1}
 
 @ForwardFields.kernel("recurrence")
 def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
-    gates, most = GATES[cell], MOST_ROWS[k.width][GATES[cell]]
-    row_bytes = gate_bytes = f.size * FLOAT
-    sums = k.scratch(most * gates)
+    gates, row_bytes = GATES[cell], f.size * FLOAT
 
     def before(step: Word) -> Word:
         """Return the address of the hidden states that a step begins with, of the first row."""
         return f.before + step % f.slots * f.rows * row_bytes
 
-    def multiply(tile: Tile, rows: int) -> None:
+    def products(tile: Tile, rows: int) -> list[Vector]:
         """Write the hidden states' contributions to the gates: (rows, gates)."""
         panel_bytes, first = f.size * k.vector_bytes, before(tile.step) + tile.row * row_bytes
         hidden = [first + row_bytes * row for row in range(rows)]
@@ -255,8 +257,7 @@ def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
         def weights(i: Word) -> list[Vector]:
             return [k.load(panel + i * k.vector_bytes) for panel in panels]
 
-        for place, total in enumerate(_products(k, f.size, weights, hidden, gates)):
-            k.store(total, sums + place * k.vector_bytes)
+        return _products(k, f.size, weights, hidden, gates)
 
     with k.when(f.first < 0):
         begin, end = chunk(f.rows, *k.thread())
@@ -269,17 +270,15 @@ def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
                 k.masked_store(c, f.last_c + place.at, place.some)
     with (
         k.loop(f.last, maximum(f.first, 0)) as step,
-        _each_tile(k, f, step.i, most, multiply) as tile,
-        k.loop(tile.rows) as one,
+        _each_row(k, f, step.i, gates, products) as (tile, row, sums),
     ):
-        row = tile.row + one.i
         place = _place_of(k, f, gates, tile.step, row, tile.block)
-        here, at, some = sums + one.i * (gates * k.vector_bytes), place.at, place.some
+        at, some = place.at, place.some
         ends = f.z + place.in_gates, f.static + row * f.static_bytes + tile.block * k.vector_bytes
         inputs = []
         for gate in range(gates):
-            given, more = (k.masked_load(end + gate_bytes * gate, some) for end in ends)
-            inputs.append(given + more + k.load(here + gate * k.vector_bytes))
+            given, more = (k.masked_load(end + row_bytes * gate, some) for end in ends)
+            inputs.append(given + more + k.load(sums + gate * k.vector_bytes))
         h = _lstm(k, f, place, inputs, keeps=keeps) if cell == "LSTM" else tanh(k, inputs[0])
         k.masked_store(h, f.hidden + place.in_all, some)
         with k.when(tile.step >= f.steps - 1):
@@ -440,11 +439,9 @@ def _lstm_gradient(
 
 @BackFields.kernel("retracing")
 def _gradient_kernel(k: Kernel, f: BackFields, cell: str) -> None:
-    gates, most = GATES[cell], MOST_ROWS[k.width][VECTORS]
-    sums = k.scratch(most * VECTORS)
-    row_bytes = gate_bytes = f.size * FLOAT
+    gates, row_bytes = GATES[cell], f.size * FLOAT
 
-    def multiply(tile: Tile, rows: int) -> None:
+    def products(tile: Tile, rows: int) -> list[Vector]:
         """Write the next step's gradients of a block of sequences: (rows, VECTORS)."""
         wide = row_bytes * gates
         behind = f.dz + ((tile.step + 1) * f.rows + tile.row) * wide
@@ -459,23 +456,20 @@ def _gradient_kernel(k: Kernel, f: BackFields, cell: str) -> None:
 
         # the last step has no next step
         count = choose(tile.step < f.steps - 1, f.size * gates, k.word(0))
-        for place, total in enumerate(_products(k, count, weights, gradients, VECTORS)):
-            k.store(total, sums + place * k.vector_bytes)
+        return _products(k, count, weights, gradients, VECTORS)
 
     with k.loop(f.first + 1, f.last) as back:
         step = f.first + f.last - back.i
         with (
-            _each_tile(k, f, step, most, multiply) as tile,
-            k.loop(tile.rows) as one,
+            _each_row(k, f, step, VECTORS, products) as (tile, row, sums),
             k.loop(VECTORS) as vector,
         ):
-            total = k.load(sums + (one.i * VECTORS + vector.i) * k.vector_bytes)
-            row, here = tile.row + one.i, tile.block * VECTORS + vector.i
-            place = _place_of(k, f, gates, step, row, here)
+            total = k.load(sums + vector.i * k.vector_bytes)
+            place = _place_of(k, f, gates, step, row, tile.block * VECTORS + vector.i)
             after = minimum(step + 1, f.steps - 1) * f.rows + row
             carried = total * k.broadcast(f.cont + after * FLOAT)
             dh = carried + k.masked_load(f.dy + place.in_all, place.some)
-            places = [place.in_gates + gate_bytes * gate for gate in range(gates)]
+            places = [place.in_gates + row_bytes * gate for gate in range(gates)]
             known = [k.masked_load(f.known + at, place.some) for at in places]
             if cell == "LSTM":
                 found = _lstm_gradient(k, f, place, known, dh)
