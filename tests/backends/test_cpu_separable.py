@@ -221,26 +221,6 @@ def test_channels_that_fill_no_blocks_lie_side_by_side():
     assert in_blocks(net) == []
 
 
-@WIDE
-@pytest.mark.parametrize("images", [1, 2])
-def test_it_is_written_right_into_what_a_concat_joins(images):
-    text = (
-        FIRST.replace("dim: 2", f"dim: {images}")
-        + pair("a", "first", 64)
-        + pair("b", "first", 32)
-        + layer("c", "Concat", "a_pixels", "c", 'bottom: "b_pixels"')
-        + conv("last", "c", "num_output: 16 kernel_size: 1")
-    )
-    fast, portable = made(text), made(text, "numpy", optimize=False)
-    for net in (fast, portable):
-        net.forward()
-
-    assert runs_as_one(fast)
-    assert runs_as_one(fast, "b")
-    assert codes(fast)["c"] == "joined in place"
-    expect_close(fast, portable, "last")
-
-
 def test_it_is_computed_where_two_layers_read_it():
     text = NET + layer("last", "Pooling", "b_each", "last", "pooling_param { kernel_size: 2 }")
     net = made(text)

@@ -24,6 +24,7 @@ from demitasse.backends.kernels.language.structs import (
     Output,
     Scratch,
 )
+from demitasse.backends.updates import Piece
 
 __all__ = ["SIDES", "GuardedMemory", "call_guarded", "guarded_calls"]
 
@@ -190,10 +191,16 @@ def guarded_calls(monkeypatch, side, *, poisons=True):
             checked_run(self, kernel, threads, each, needs)  # raises
         run_guarded(self, kernel, threads, each, side, poisons=poisons)
 
-    def guarded_update(self, parameters):
-        arrays = [array for parameter in parameters for array in parameter[0]]
-        copies = GuardedCopies(arrays, side)
-        update(self, [(tuple(map(copies.view, arrays)), *rest) for arrays, *rest in parameters])
+    def guarded_update(self, pieces):
+        copies = GuardedCopies([a for p in pieces for a in (p.data, p.diff, *p.history)], side)
+        view = copies.view
+        update(
+            self,
+            [
+                Piece(p.update, view(p.data), view(p.diff), [view(one) for one in p.history])
+                for p in pieces
+            ],
+        )
         copies.write_back()
 
     with monkeypatch.context() as patch:

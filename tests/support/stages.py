@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, status
 
 if not status().ready:
@@ -71,6 +72,12 @@ def of_stage(name, width, arguments, stage):
 
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def images_of(array):
+    """Return the layout of an array (N, C, H, W) whose channels lie side by side."""
+    image, _, row, column = (stride // array.itemsize for stride in array.strides)
+    return Images(array.shape, image, row, column, array.shape[1])
 
 
 def in_memory(x, images):

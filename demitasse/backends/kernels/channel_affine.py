@@ -1,22 +1,15 @@
-"""Factors and offsets of channels: y = x * a + b, and channel scales of each image.
+"""Factors and offsets of channels: y = x * a + b, channel scales of each image, and PReLU.
 
-A normalisation with fixed statistics has this form. The vectors are channels.
+A normalisation with fixed statistics has this form.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    Arguments,
-    OptionalAddress,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Output, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -27,18 +20,8 @@ from demitasse.backends.kernels.language.words import (
     fma,
     rectified,
 )
-from demitasse.backends.kernels.norm import (
-    PLANE_SUMS,
-    ImageLoopFields,
-    Lanes,
-    Plane,
-    each_group,
-    each_plane,
-    each_vector,
-    image_loop_values,
-    summed,
-)
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.planes import Lanes, Plane, PlaneFields, Planes
+from demitasse.backends.kernels.tuning import Tuning
 
 
 class FactorFields(Struct):
@@ -58,28 +41,26 @@ def _kernel(k: Kernel, f: FactorFields) -> None:
     block_bytes = x.block_channels * FLOAT
     begin, end = chunk(x.images * x.blocks * x.rows, *k.thread())
     with k.loop(end, begin) as line:
-        row, block = line.i % x.rows, line.i // x.rows % x.blocks
-        image = line.i // x.rows // x.blocks
-        first = image * x.image_stride + block * x.block_stride + row * x.row_stride
-        y_first = image * y.image_stride + block * y.block_stride + row * y.row_stride
+        image, block, row = x.line(line.i)
+        source, target = x.start(image, block, row), y.start(image, block, row)
         factors, offsets = f.factors + block * block_bytes, f.offsets + block * block_bytes
         with k.loop(x.columns) as column:
-            source = x.at + (first + column.i * x.column_stride) * FLOAT
-            target = y.at + (y_first + column.i * y.column_stride) * FLOAT
+            here, there = (
+                start + column.i * images.column_stride * FLOAT
+                for start, images in ((source, x), (target, y))
+            )
             with k.loop(block_bytes, 0, k.vector_bytes) as place:
                 factor, offset = k.load(factors + place.i), k.load(offsets + place.i)
-                value = fma(k.load(source + place.i), factor, offset)
-                k.store(rectified(value, none), target + place.i)
+                value = fma(k.load(here + place.i), factor, offset)
+                k.store(rectified(value, none), there + place.i)
 
 
-class ChannelFactors(TunedKernel):
+class ChannelFactors(BoundKernel):
     """y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
     The layouts of input and output have the same blocks of channels. Factors and offsets, (C,), are
-    read in each call.
+    read in each call, which takes x and y.
     """
-
-    kernel = "factors"
 
     def __init__(
         self, images: tuple[Images, Images], factors: np.ndarray, offsets: np.ndarray,
@@ -88,228 +69,129 @@ class ChannelFactors(TunedKernel):
         x, y = images
         same = (x.shape, x.block) == (y.shape, y.block)
         need_layout(x.has_whole_vectors(tuning.width) and same, x, y)
-        self.tuning, self._kernel = tuning, _kernel(tuning.width)
-        self._arguments = Arguments(
-            FactorFields.values(
-                x=BlockFields.of(x), y=BlockOutputFields.of(y), factors=factors, offsets=offsets
-            )
+        values = FactorFields.values(
+            x=BlockFields.of(x), y=BlockOutputFields.of(y), factors=factors, offsets=offsets
         )
-
-    def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Write ``target``; both are the memories that ``images`` describes."""
-        self._arguments.run(self._kernel, self.tuning.threads, {"x.at": source, "y.at": target})
+        super().__init__("factors", _kernel(tuning.width), values, tuning)
 
 
-class GateFields(Struct):
-    """Product of images and gates; all images have the layout of ``x``, and may be the same."""
+class NumberFields(Struct):
+    """Images and numbers of their channels; all images have the layout of ``x``."""
 
-    walk: ImageLoopFields
     x: Address
-    gates: Address
+    numbers: Address
     added: OptionalAddress
     """Images that are added to the product."""
     y: Output
+    """The result; may be an image that is read."""
+    walk: PlaneFields
 
 
-class GateGradientFields(Struct):
-    """Gradients of the product; all images have the layout of ``x``."""
+class NumberGradientFields(Struct):
+    """Gradients of the images and of the numbers; all images have the layout of ``x``."""
 
-    walk: ImageLoopFields
     x: Address
-    gates: Address
+    numbers: Address
     dy: Address
     dx: Output
     """Gradient of ``x``; may be the memory of ``dy``."""
+    gradients: Output
+    """Gradients of the numbers."""
     added: OptionalAddress
     """Gradient of the images that were added."""
-    gate_gradients: Output
+    walk: PlaneFields
 
 
-@GateFields.kernel("gates")
-def _gates_kernel(k: Kernel, f: GateFields, lanes: Lanes, *, adds: bool) -> None:
-    def gate(plane: Plane) -> Vector:
-        return plane.numbers(k, f.gates + plane.image * f.walk.channels * FLOAT)
-
+@NumberFields.kernel("gates")
+def _gates_kernel(k: Kernel, f: NumberFields, lanes: Lanes, *, adds: bool) -> None:
     def write(here: Word, plane: Plane, gate: Vector) -> None:
-        value = plane.load(k, f.x + here) * gate
-        if adds:
-            value = value + plane.load(k, f.added + here)
-        plane.store(k, value, f.y + here)
+        value = plane.load(f.x + here) * gate
+        plane.store(value + plane.load(f.added + here) if adds else value, f.y + here)
 
-    each_vector(k, f.walk, lanes, gate, write)
-
-
-@GateGradientFields.kernel("gate_gradient")
-def _gate_gradient_kernel(k: Kernel, f: GateGradientFields, lanes: Lanes, *, adds: bool) -> None:
-    with each_plane(k, f.walk, lanes) as plane:
-        row = plane.image * f.walk.channels * FLOAT
-        gate = plane.numbers(k, f.gates + row)
-
-        def step(
-            at: Word, sums: Sequence[Vector], plane: Plane, gate: Vector = gate
-        ) -> list[Vector]:
-            for array in (f.x, f.dy):
-                k.prefetch(array + plane.following + at, 2)
-            here = plane.first + at
-            x, dy = plane.load(k, f.x + here), plane.load(k, f.dy + here)
-            plane.store(k, dy * gate, f.dx + here)
-            if adds:
-                plane.store(k, dy, f.added + here)
-            return [fma(x, dy, sums[0])]
-
-        [total] = summed(k, f.walk, plane, [k.constant(0.0)], step)
-        plane.store_numbers(k, total, f.gate_gradients + row)
+    planes = Planes(k, f.walk, lanes)
+    planes.each_vector(lambda plane: plane.numbers(f.numbers + plane.row), write)
 
 
-class Gates(TunedKernel):
-    """y = x * gate + other, or without the other; products and sums are rounded by themselves.
-
-    All images have one layout; ``adds`` if there is another image.
-    """
-
-    kernel = "gates"
-
-    def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
-        self.tuning, lanes = tuning, Lanes.of(images, tuning.width)
-        self._kernel = _gates_kernel(lanes.width, lanes, adds=adds)
-        self._arguments = Arguments(GateFields.values(walk=image_loop_values(images, lanes)))
-
-    def __call__(
-        self, x: np.ndarray, gates: np.ndarray, added: np.ndarray | None, y: np.ndarray
-    ) -> None:
-        """Write ``y``. Shape of gates: (N, C)."""
-        each = {"x": x, "gates": gates, "added": added, "y": y, "walk.sums": None}
-        self._arguments.run(self._kernel, self.tuning.threads, each)
-
-
-class GateGradient(TunedKernel):
-    """Gradients of y = x * gate + other: dx = dy * gate, dgate = sum(x * dy), dother = dy.
-
-    The arguments are those of :class:`Gates`.
-    """
-
-    kernel = "gates"
-
-    def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
-        self.tuning, lanes = tuning, Lanes.of(images, tuning.width)
-        self._kernel = _gate_gradient_kernel(lanes.width, lanes, adds=adds)
-        walk = image_loop_values(images, lanes)
-        self._arguments = Arguments(GateGradientFields.values(walk=walk))
-
-    def __call__(
-        self, x: np.ndarray, gates: np.ndarray, dy: np.ndarray,
-        gradients: tuple[np.ndarray, np.ndarray, np.ndarray | None],
-    ) -> None:  # fmt: skip
-        """Write the gradients of ``x``, of the gates, (N, C), and of the images that were added."""
-        dx, gate_gradients, added = gradients
-        each = {
-            "x": x, "gates": gates, "dy": dy, "dx": dx, "added": added,
-            "gate_gradients": gate_gradients, "walk.sums": None,
-        }  # fmt: skip
-        self._arguments.run(self._kernel, self.tuning.threads, each)
-
-
-class SlopeFields(Struct):
-    """Images with a slope for each channel; the output has the layout of ``x``."""
-
-    walk: ImageLoopFields
-    x: Address
-    y: Output
-    """The output; may be the image."""
-    slopes: Address
-
-
-class SlopeGradientFields(Struct):
-    """Gradients of the images and of the slopes; all images have the layout of ``x``."""
-
-    walk: ImageLoopFields
-    x: Address
-    slopes: Address
-    dy: Address
-    dx: Output
-    """Gradient of ``x``; may be the memory of ``dy``."""
-    slope_gradients: Output
-
-
-@SlopeFields.kernel("prelu")
-def _slopes_kernel(k: Kernel, f: SlopeFields, lanes: Lanes) -> None:
+@NumberFields.kernel("prelu")
+def _slopes_kernel(k: Kernel, f: NumberFields, lanes: Lanes) -> None:
     def write(here: Word, plane: Plane, slopes: Vector) -> None:
-        plane.store(k, rectified(plane.load(k, f.x + here), slopes), f.y + here)
+        plane.store(rectified(plane.load(f.x + here), slopes), f.y + here)
 
-    each_vector(k, f.walk, lanes, lambda plane: plane.numbers(k, f.slopes), write)
+    Planes(k, f.walk, lanes).each_vector(lambda plane: plane.numbers(f.numbers), write)
 
 
-@SlopeGradientFields.kernel("prelu_gradient")
-def _slope_gradient_kernel(k: Kernel, f: SlopeGradientFields, lanes: Lanes) -> None:
-    """Write the gradient of the images, and each plane's sum for its slopes."""
-    zero = k.constant(0.0)
-    with each_plane(k, f.walk, lanes) as plane:
-        slopes = plane.numbers(k, f.slopes)
+@NumberGradientFields.kernel("gate_gradient")
+def _gradient_kernel(
+    k: Kernel, f: NumberGradientFields, lanes: Lanes, *, slopes: bool, adds: bool
+) -> None:
+    """Write the gradients of the images, and those of gates or each plane's sum for slopes."""
+    planes, zero, one = Planes(k, f.walk, lanes), k.constant(0.0), k.constant(1.0)
+    with planes.each() as plane:
+        numbers = plane.numbers(f.numbers if slopes else f.numbers + plane.row)
 
-        def step(
-            at: Word, sums: Sequence[Vector], plane: Plane, slopes: Vector = slopes
-        ) -> list[Vector]:
-            for array in (f.x, f.dy):
-                k.prefetch(array + plane.following + at, 2)
+        def step(at: Word, part: Plane, total: Vector) -> list[Vector]:
             here = plane.first + at
-            x, dy = plane.load(k, f.x + here), plane.load(k, f.dy + here)
-            plane.store(k, dy * choose(x > zero, k.constant(1.0), slopes), f.dx + here)
-            return [fma(dy, clamp_max(x, zero), sums[0])]
+            x, dy = part.load(f.x + here), part.load(f.dy + here)
+            part.store(dy * (choose(x > zero, one, numbers) if slopes else numbers), f.dx + here)
+            if adds:
+                part.store(dy, f.added + here)
+            return [fma(dy, clamp_max(x, zero) if slopes else x, total)]
 
-        [total] = summed(k, f.walk, plane, [zero], step)
-        k.store(total, plane.sums)
-
-
-@SlopeGradientFields.kernel("prelu_gradient_sums")
-def _slope_sums_kernel(k: Kernel, f: SlopeGradientFields, lanes: Lanes) -> None:
-    step = PLANE_SUMS * k.vector_bytes
-    with each_group(k, f.walk, lanes) as plane:
-        with k.loop(f.walk.images, vectors=[k.constant(0.0)]) as image:
-            image.vectors = [image.vectors[0] + k.load(plane.all_sums + image.i * step)]
-        plane.store_numbers(k, image.vectors[0], f.slope_gradients)
+        [total] = planes.summed(plane, 1, step, ahead=[f.x, f.dy])
+        if slopes:
+            k.store(total, plane.sums)
+        else:
+            plane.store_numbers(total, f.gradients + plane.row)
 
 
-class Slopes(TunedKernel):
-    """y = max(x, 0) + slope * min(x, 0), with a slope for each channel; NaN stays."""
-
-    kernel = "prelu"
-
-    def __init__(self, images: Images, tuning: Tuning) -> None:
-        self.tuning, lanes = tuning, Lanes.of(images, tuning.width)
-        self._kernel = _slopes_kernel(lanes.width, lanes)
-        self._arguments = Arguments(SlopeFields.values(walk=image_loop_values(images, lanes)))
-
-    def __call__(self, x: np.ndarray, slopes: np.ndarray, y: np.ndarray) -> None:
-        """Write ``y``, which may be ``x``. Shape of slopes: (C,)."""
-        each = {"x": x, "slopes": slopes, "y": y, "walk.sums": None}
-        self._arguments.run(self._kernel, self.tuning.threads, each)
+@NumberGradientFields.kernel("prelu_gradient_sums")
+def _slope_sums_kernel(k: Kernel, f: NumberGradientFields, lanes: Lanes) -> None:
+    planes = Planes(k, f.walk, lanes)
+    with planes.of_first_image() as plane:
+        plane.store_numbers(planes.over_images(plane, 1)[0], f.gradients)
 
 
-class SlopeGradient(TunedKernel):
-    """Gradients of :class:`Slopes`: dx = dy * (1 or slope), dslope = sum(dy * min(x, 0)).
+def gates(images: Images, tuning: Tuning, *, adds: bool) -> BoundKernel:
+    """Return y = x * gate + other, or without the other; both are rounded by themselves.
 
-    Attributes:
-        sums_size: Elements of scratch memory for a call.
+    All images have one layout; ``adds`` if there is another image. A call takes x, the gates,
+    (N, C), the other or None, and y.
     """
+    lanes = Lanes.of(images, tuning.width)
+    values = NumberFields.values(walk=lanes.values(images))
+    return BoundKernel("gates", _gates_kernel(lanes.width, lanes, adds=adds), values, tuning)
 
-    kernel = "prelu gradient"
 
-    def __init__(self, images: Images, tuning: Tuning) -> None:
-        self.tuning, lanes = tuning, Lanes.of(images, tuning.width)
-        self.sums_size = lanes.sums_size(images)
-        self._kernels = (
-            _slope_gradient_kernel(lanes.width, lanes), _slope_sums_kernel(lanes.width, lanes),
-        )  # fmt: skip
-        walk = image_loop_values(images, lanes)
-        self._arguments = Arguments(SlopeGradientFields.values(walk=walk))
+def gate_gradient(images: Images, tuning: Tuning, *, adds: bool) -> BoundKernel:
+    """Return the gradients of gates: dx = dy * gate, dgate = sum(x * dy), dother = dy.
 
-    def __call__(
-        self, x: np.ndarray, slopes: np.ndarray, dy: np.ndarray, dx: np.ndarray,
-        slope_gradients: np.ndarray, sums: np.ndarray,
-    ) -> None:  # fmt: skip
-        """Write the gradients of ``x`` and of the slopes, (C,)."""
-        each = {
-            "x": x, "slopes": slopes, "dy": dy, "dx": dx, "slope_gradients": slope_gradients,
-            "walk.sums": sums,
-        }  # fmt: skip
-        self._arguments.run(self._kernels, self.tuning.threads, each)
+    A call takes x, the gates, dy, dx, dgate, and dother or None.
+    """
+    lanes = Lanes.of(images, tuning.width)
+    kernel = _gradient_kernel(lanes.width, lanes, slopes=False, adds=adds)
+    values = NumberGradientFields.values(walk=lanes.values(images))
+    return BoundKernel("gates", kernel, values, tuning)
+
+
+def slopes(images: Images, tuning: Tuning) -> BoundKernel:
+    """Return y = max(x, 0) + slope * min(x, 0), with a slope for each channel; NaN stays.
+
+    A call takes x, the slopes, (C,), and y, which may be x.
+    """
+    lanes = Lanes.of(images, tuning.width)
+    values = NumberFields.values(added=None, walk=lanes.values(images))
+    return BoundKernel("prelu", _slopes_kernel(lanes.width, lanes), values, tuning)
+
+
+def slope_gradient(images: Images, tuning: Tuning) -> BoundKernel:
+    """Return the gradients of slopes: dx = dy * (1 or slope), dslope = sum(dy * min(x, 0)).
+
+    A call takes x, the slopes, dy, dx, dslope and scratch memory.
+    """
+    lanes = Lanes.of(images, tuning.width)
+    each = _gradient_kernel(lanes.width, lanes, slopes=True, adds=False)
+    return BoundKernel(
+        "prelu gradient", (each, _slope_sums_kernel(lanes.width, lanes)),
+        NumberGradientFields.values(added=None, walk=lanes.values(images, sums=True)), tuning,
+        scratch_size=lanes.sums_size(images),
+    )  # fmt: skip

@@ -7,24 +7,19 @@ portable formulas, in their order, so that NaN, infinities and what lies on a ki
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import pi, sqrt
-from typing import Any
 
 import numpy as np
 
 from demitasse.backends import normal
+from demitasse.backends.kernels.bound import BoundKernel, load, own_vectors, store, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    Arguments,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
+    Condition,
     Vector,
     Word,
     choose,
-    chunk,
     clamp_max,
     clamp_min,
     rectified,
@@ -256,37 +251,22 @@ SUMS: dict[str, tuple[Formula, int]] = {
 """Sums, from first to last, and their number of arrays. The sum of one array is a copy."""
 
 
+KNOWN = FUNCTIONS | SLOPES | SLOPES_OF_BOTH | COMBINATIONS | {n: f for n, (f, _) in SUMS.items()}
+
+
 @ElementFields.kernel("elementwise")
 def _kernel(k: Kernel, f: ElementFields, function: str) -> None:
-    rest = _part(k.module, f"{function}_rest", 1, function)
-    whole = _part(k.module, f"{function}_whole", k.width, function)
-    index, threads = k.thread()
-    vectors = f.count // k.width
-    begin, end = (at * k.vector_bytes for at in chunk(vectors, index, threads))
-    arrays = f.x, f.other, f.third, f.fourth, f.y, f.also, f.numbers
-    k.call(whole, *arrays, begin, end)
-    with k.when(index + 1 >= threads):
-        k.call(rest, *arrays, vectors * k.vector_bytes, f.count * FLOAT)
+    count = _count(function)
+    constants = [k.broadcast(f.numbers + FLOAT * place) for place in range(max(NUMBERS, count))]
+    formulas = [KNOWN[each] for each in PAIRS.get(function, (function,))]
 
+    def body(place: Word, some: Condition | None) -> None:
+        read = [load(k, array + place, some) for array in (f.x, f.other, f.third, f.fourth)[:count]]
+        results = [formula(k, constants, *read) for formula in formulas]
+        for result, target in zip(results, (f.y, f.also), strict=False):
+            store(k, result, target + place, some)
 
-def _part(module: Any, name: str, width: int, function: str) -> Kernel:
-    """Return the kernel of a range of whole vectors of this width."""
-    k = Kernel(module, name, 9, width)
-    x, other, third, fourth, y, also, numbers, begin, end = k.arguments
-    constants = [
-        k.broadcast(numbers + FLOAT * place) for place in range(max(NUMBERS, _count(function)))
-    ]
-    known = FUNCTIONS | SLOPES | SLOPES_OF_BOTH | COMBINATIONS
-    known |= {each: formula for each, (formula, _) in SUMS.items()}
-    formulas = [known[each] for each in PAIRS.get(function, (function,))]
-    read = [x, other, third, fourth][: _count(function)]
-    with k.loop(end, begin, k.vector_bytes) as loop:
-        values = [k.load(array + loop.i) for array in read]
-        results = [formula(k, constants, *values) for formula in formulas]
-        for result, target in zip(results, (y, also), strict=False):
-            k.store(result, target + loop.i)
-    k.done()
-    return k
+    own_vectors(k, f.count, body)
 
 
 def _count(function: str) -> int:
@@ -296,7 +276,7 @@ def _count(function: str) -> int:
     return 1 if function in FUNCTIONS else 3 if function in SLOPES_OF_BOTH else 2
 
 
-class Elementwise:
+class Elementwise(BoundKernel):
     """y = f(x), or of the arrays that a function takes; or two such results.
 
     The function is named in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`SLOPES_OF_BOTH`,
@@ -304,26 +284,18 @@ class Elementwise:
     """
 
     def __init__(self, function: str, numbers: Sequence[float], count: int, tuning: Tuning) -> None:
-        self.function, self.tuning, self._read = function, tuning, _count(function)
-        self._kernel = _kernel(tuning.width, function)
-        self._threads = max(1, min(tuning.threads, count // FEWEST_EACH))
+        self._read = _count(function)
         constants = np.zeros(MOST, np.float32)
         constants[: len(numbers)] = numbers
-        self._arguments = Arguments(ElementFields.values(count=count, numbers=constants))
+        values = ElementFields.values(count=count, numbers=constants)
+        threads = threads_for(tuning, count, FEWEST_EACH)
+        super().__init__(function, _kernel(tuning.width, function), values, tuning, threads)
 
-    def __call__(self, *arrays: np.ndarray) -> None:
+    def __call__(self, *arrays: np.ndarray | int | None) -> None:
         """Write the last array, or the last two of a pair of functions.
 
         Args:
             arrays: Those that are read, then those that are written, which may be among the first.
         """
         read, written = arrays[: self._read], arrays[self._read :]
-        x, other, third, fourth = (*read, *(read[-1],) * (MOST - len(read)))
-        each = {"x": x, "other": other, "third": third, "fourth": fourth}
-        each |= {"y": written[0], "also": written[-1]}
-        self._arguments.run(self._kernel, self._threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"{self.function} llvm:{self.tuning.instructions}"
+        super().__call__(*read, *(read[-1],) * (MOST - len(read)), written[0], written[-1])

@@ -50,6 +50,16 @@ class BlockFields(ImageFields):
             block_stride=images.block_stride,
         )
 
+    def line(self, number: Word) -> tuple[Word, Word, Word]:
+        """Return image, block and row of a row, counted through all blocks and images."""
+        blocks = number // self.rows
+        return blocks // self.blocks, blocks % self.blocks, number % self.rows
+
+    def start(self, image: Word, block: Word, row: Word) -> Word:
+        """Return the address of the first pixel of a row."""
+        first = image * self.image_stride + block * self.block_stride + row * self.row_stride
+        return self.at + first * FLOAT
+
 
 class BlockOutputFields(BlockFields):
     """Images that are written, in blocks of contiguous channels."""

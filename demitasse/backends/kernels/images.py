@@ -52,24 +52,6 @@ class Images:
     plane_stride: int = 0
 
     @classmethod
-    def of(cls, array: np.ndarray) -> Images:
-        """Return the layout of a float32 array (N, C, H, W), a view of one of (N, H, W, C).
-
-        Raises:
-            ValueError: The channels are not contiguous.
-        """
-        if array.ndim != 4 or array.dtype != np.float32 or array.strides[1] != FLOAT_BYTES:
-            message = (
-                f"an array of {array.dtype}, shape {array.shape} and strides {array.strides} bytes "
-                f"was given; give float32 of shape (N, C, H, W) with a stride of {FLOAT_BYTES} "
-                "between channels"
-            )
-            raise ValueError(message)
-        n, c, h, w = array.shape
-        image, _, row, column = (stride // FLOAT_BYTES for stride in array.strides)
-        return cls((n, c, h, w), image, row, column, c)
-
-    @classmethod
     def in_blocks(cls, shape: tuple[int, int, int, int], block: int) -> Images:
         """Return images (N, C, H, W) that lie in C order as (N, C / block, H, W, block)."""
         _, c, h, w = shape

@@ -20,15 +20,11 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
 from demitasse.backends.kernels.images import Images, first_channels, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel, Loop
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    Arguments,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     HALF,
@@ -40,7 +36,7 @@ from demitasse.backends.kernels.language.words import (
     clamp_min,
     integers,
 )
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import decline_if
 from demitasse.backends.windows import Window
 
@@ -266,7 +262,7 @@ def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None
     _each_tile(k, f, shape, f.x.rows, body)
 
 
-class Pooling(TunedKernel):
+class Pooling:
     """MAX or AVE pooling and its gradient.
 
     Args:
@@ -275,9 +271,9 @@ class Pooling(TunedKernel):
 
     Attributes:
         winners: Memory for the numbers of the winning elements.
+        forward: Takes x and y.
+        backward: Takes the gradient of the images that were pooled last, and that of y.
     """
-
-    kernel = "pool"
 
     def __init__(
         self, op: ops.Pool, x: Images, y: Images, tuning: Tuning, *, trains: bool = False
@@ -293,13 +289,13 @@ class Pooling(TunedKernel):
         self._lanes = channels if self._all else width
         count = x.shape[0] * self._groups * math.prod(op.top[2:]) * self._lanes
         self.winners = aligned(math.ceil(count * HALF / FLOAT) if self._winners else 1)
-        self._threads = max(1, min(tuning.threads, math.prod(x.shape) // FEWEST_EACH))
-        self._forward = self._call(x, y)
+        self._threads = threads_for(tuning, math.prod(x.shape), FEWEST_EACH)
+        self.forward = self._bound(x, y)
         if trains:
-            self._backward = self._call(x, y, gradient=True)
+            self.backward = self._bound(x, y, gradient=True)
 
-    def _call(self, x: Images, y: Images, *, gradient: bool = False) -> tuple[int, Arguments]:
-        """Return the kernel of one direction, and its arguments."""
+    def _bound(self, x: Images, y: Images, *, gradient: bool = False) -> BoundKernel:
+        """Return the kernel of one direction."""
         op, width, (images, channels, *_) = self._op, self.tuning.width, x.shape
         axes = list(zip(op.bottom[2:], op.top[2:], op.kernel, op.stride, op.pad, strict=True))
         whole = op.kernel == op.bottom[2:] and math.prod(op.top[2:]) == 1 and not any(op.pad)
@@ -345,21 +341,13 @@ class Pooling(TunedKernel):
             "winners" if self._winners else op.method.lower(), vectors, pixels, taps, stride,
             tuple(kinds),
         )  # fmt: skip
+        values: Values
         if gradient:
             values = PoolGradientFields.values(x=OutputFields.of(x), y=ImageFields.of(y), **fields)
-            return _gradient_kernel(width, shape), Arguments(values)
-        values = PoolForwardFields.values(x=ImageFields.of(x), y=OutputFields.of(y), **fields)
-        return _kernel(width, shape), Arguments(values)
-
-    def forward(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write ``y``."""
-        code, arguments = self._forward
-        arguments.run(code, self._threads, {"x.at": x, "y.at": y})
-
-    def backward(self, dy: np.ndarray, dx: np.ndarray) -> None:
-        """Write ``dx``, the gradient of the images that were pooled last."""
-        code, arguments = self._backward
-        arguments.run(code, self._threads, {"x.at": dx, "y.at": dy})
+        else:
+            values = PoolForwardFields.values(x=ImageFields.of(x), y=OutputFields.of(y), **fields)
+        kernel = (_gradient_kernel if gradient else _kernel)(width, shape)
+        return BoundKernel("pool", kernel, values, self.tuning, self._threads)
 
 
 def _run(channels: int, width: int, most: int) -> int:

@@ -7,10 +7,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from demitasse.backends.arrays import address, aligned
+from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
+from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -23,7 +24,7 @@ from demitasse.backends.kernels.language.words import (
     pair_fma,
 )
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.tuning import Tuning
 
 ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
@@ -357,28 +358,21 @@ def most_vectors(width: int, rows: int) -> int:
     return max(1, (REGISTERS[width] - 1) // (rows + 1))
 
 
-class FewRows(TunedKernel):
+class FewRows(BoundKernel):
     """y = x W^T + b, and an epilogue; NaN stays.
 
     Panels have as many outputs, whole vectors, whose columns lie side by side in the weight, and
-    ``columns``, at least the ``length`` of a row.
+    ``columns``, at least the ``length`` of a row. A call takes x, y, (rows, outputs), the weight,
+    (panels, columns, panel), and b or None.
 
     Raises:
         ValueError: There are too many rows, or the panels are no whole vectors.
     """
 
-    kernel = "few rows"
-
     def __init__(
-        self,
-        rows: int,
-        length: int,
-        outputs: int,
-        panel: int,
-        columns: int,
-        tuning: Tuning,
+        self, rows: int, length: int, outputs: int, panel: int, columns: int, tuning: Tuning,
         then: Then = NOTHING,
-    ) -> None:
+    ) -> None:  # fmt: skip
         most = MOST_ROWS[tuning.width]
         if not 1 <= rows <= most or panel % tuning.width:
             message = (
@@ -386,28 +380,22 @@ class FewRows(TunedKernel):
                 f"vectors of {tuning.width}"
             )
             raise ValueError(message)
-        self.tuning = tuning
-        self.threads = max(1, min(tuning.threads, length * outputs // FEWEST_EACH))
         rectifier = then if isinstance(then, Rectifier) else NOTHING
         kind = then if isinstance(then, str) else "limits" if then.limited else ""
-        self._kernel = _kernel(tuning.width, rows, panel // tuning.width, kind)
         self._none = aligned(outputs)
-        self._arguments = Arguments(
-            RowFields.values(
-                length=length,
-                panel_stride=panel * columns,
-                outputs=outputs,
-                rectifier=rectifier.numbers(),
-            )
+        values = RowFields.values(
+            length=length,
+            panel_stride=panel * columns,
+            outputs=outputs,
+            rectifier=rectifier.numbers(),
         )
+        kernel = _kernel(tuning.width, rows, panel // tuning.width, kind)
+        threads = threads_for(tuning, length * outputs, FEWEST_EACH)
+        super().__init__("few rows", kernel, values, tuning, threads)
 
-    def __call__(
-        self, x: np.ndarray, weight: np.ndarray, offsets: np.ndarray | None, y: np.ndarray
-    ) -> None:
-        """Write ``y``, (rows, outputs); the weight is (panels, columns, panel)."""
-        offsets = self._none if offsets is None else offsets
-        each = {"x": x, "y": y, "weight": weight, "offsets": offsets}
-        self._arguments.run(self._kernel, self.threads, each)
+    def __call__(self, *arrays: np.ndarray | int | None) -> None:
+        *others, offsets = arrays
+        super().__call__(*others, self._none if offsets is None else offsets)
 
 
 WIDEST = 3

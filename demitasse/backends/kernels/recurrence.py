@@ -9,15 +9,21 @@ no bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct, Values
+from demitasse.backends.kernels.language.structs import (
+    RUNTIME,
+    Address,
+    OptionalAddress,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Condition,
@@ -30,7 +36,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.tuning import Tuning
 
 FEWEST_EACH = 1 << 16
 """Multiplications of a step for each thread at least: to meet others takes as long as these."""
@@ -66,12 +72,11 @@ class StepFields(Struct):
 
 
 class Tile(NamedTuple):
-    """Register tile, with its number of sequences ``rows``."""
+    """Register tile: its step, its block of hidden values, and its first sequence."""
 
     step: Word
     block: Word
     row: Word
-    rows: Word
 
 
 class Place(NamedTuple):
@@ -108,25 +113,30 @@ def _lanes_of(k: Kernel, f: StepFields, vector: Word) -> Condition:
 
 
 @contextmanager
-def _each_tile(
-    k: Kernel, f: StepFields, step: Word, most: int, multiply: Callable[[Tile, int], None]
-) -> Iterator[Tile]:
-    """Write a loop over the thread's tiles of a step, of at most ``most`` sequences.
+def _each_row(
+    k: Kernel, f: StepFields, step: Word, vectors: int,
+    products: Callable[[Tile, int], Sequence[Vector]],
+) -> Iterator[tuple[Tile, Word, Word]]:  # fmt: skip
+    """Write a loop over the sequences of the thread's tiles of a step.
 
-    ``multiply`` writes the products of the weights with a number of sequences.
+    ``products`` writes the products of the weights with a number of sequences, some ``vectors`` of
+    each. Yields a tile, a sequence, and the address of its products.
     """
-    groups = (f.rows + f.few - 1) // f.few
+    most, row_bytes = MOST_ROWS[k.width][vectors], vectors * k.vector_bytes
+    sums, groups = k.scratch(most * vectors), (f.rows + f.few - 1) // f.few
     first, end = chunk(f.blocks * groups, *k.thread())
     with k.loop(end, first) as loop:
         # alternate directions: the last weights are still in the first cache
         number = choose(step % 2 > 0, first + end - 1 - loop.i, loop.i)
-        block, row = number // groups, number % groups * f.few
-        tile = Tile(step, block, row, minimum(f.few, f.rows - row))
-        with k.cases(tile.rows) as case:
+        tile = Tile(step, number // groups, number % groups * f.few)
+        count = minimum(f.few, f.rows - tile.row)
+        with k.cases(count) as case:
             for rows in range(1, most + 1):
                 case(rows)
-                multiply(tile, rows)
-        yield tile
+                for place, total in enumerate(products(tile, rows)):
+                    k.store(total, sums + place * k.vector_bytes)
+        with k.loop(count) as one:
+            yield tile, tile.row + one.i, sums + one.i * row_bytes
 
 
 def _products(
@@ -164,49 +174,54 @@ def _products(
     return rest.vectors
 
 
-class _RecurrentKernel(TunedKernel):
-    """Base of the kernels over T steps of N sequences, with G gates for each of H hidden values."""
+class _RecurrentKernel(BoundKernel):
+    """Base of the kernels over T steps of N sequences, with G gates for each of H hidden values.
 
-    _kernel: int
-    _arguments: Arguments
+    Args:
+        shape: (T, N, G * H).
+        vectors, floats: Vectors of a sequence whose sums are in registers; floats of a block.
+    """
 
-    def __init__(self, kind: str, shape: tuple[int, ...], gates: int, tuning: Tuning) -> None:
-        self._kind, self.tuning, (self._steps, self._rows, wide) = kind, tuning, shape
-        self._size = wide // gates
-        products = self._rows * wide * self._size
-        self._threads = max(1, min(tuning.threads, products // FEWEST_EACH))
-
-    def _values(self, fields: type[StepFields], vectors: int, floats: int, **given: Any) -> Values:
-        """Return the values of the fields, for vectors of a sequence and floats of a block."""
-        most, rows = MOST_ROWS[self.width][vectors], self._rows
-        return fields.values(
+    def __init__(
+        self, name: str, kernel: int, fields: type[StepFields], shape: tuple[int, ...],
+        tuning: Tuning, *, gates: int, vectors: int, floats: int, **given: Any,
+    ) -> None:  # fmt: skip
+        self.steps, self.rows, wide = shape
+        self.size = wide // gates
+        most = MOST_ROWS[tuning.width][vectors]
+        values = fields.values(
             first=RUNTIME,
             last=RUNTIME,
-            steps=self._steps,
-            rows=rows,
-            few=-(-rows // -(-rows // most)),
-            size=self._size,
-            blocks=-(-self._size // floats),
+            steps=self.steps,
+            rows=self.rows,
+            few=-(-self.rows // -(-self.rows // most)),
+            size=self.size,
+            blocks=-(-self.size // floats),
             **given,
         )
-
-    def _run(self, first: int, last: int, threads: int, each: Mapping[str, np.ndarray]) -> None:
-        self._arguments.run(self._kernel, threads, {**each, "first": first, "last": last})
-
-    @property
-    def code(self) -> str:
-        return f"{self._kind} llvm:{self.tuning.instructions}"
+        threads = threads_for(tuning, self.rows * wide * self.size, FEWEST_EACH)
+        super().__init__(name, kernel, values, tuning, threads)
 
 
 class ForwardFields(StepFields):
-    """Steps of an RNN, of which the first is -1 to prepare it.
+    """Steps of a cell, of which the first is -1 to prepare it.
 
     ``weight`` has the shape (gates, blocks, size, a vector's floats): a block is a vector of hidden
-    values, filled up with zeros.
+    values, filled up with zeros. Of an RNN there are no cells.
     """
 
+    hidden: Address
+    """Hidden states after each step, (steps, rows, size); written."""
+    first_h: Address
+    """Hidden states at the beginning, (rows, size)."""
+    first_c: OptionalAddress
+    """Cells at the beginning, (rows, size)."""
+    last_h: Address
+    """Hidden states at the end, possibly the same array; written."""
+    last_c: OptionalAddress
+    """Cells after the last step, possibly the same array; written in each step."""
     z: Address
-    """Inputs of the gates, (steps, rows, gates * size)."""
+    """Inputs of the gates, (steps, rows, gates * size); with ``cells`` they become the gates."""
     static: Address
     """Numbers that each sequence adds to the inputs in all steps, (rows, gates * size)."""
     static_bytes: Word
@@ -215,176 +230,80 @@ class ForwardFields(StepFields):
     """Hidden states that steps begin with, (slots, rows, size); written."""
     slots: Word
     """Steps whose hidden states are kept: all, or the current and the next step."""
-    hidden: Address
-    """Hidden states after each step, (steps, rows, size); written."""
-    first_h: Address
-    """Hidden states at the beginning, (rows, size)."""
-    last_h: Address
-    """Hidden states at the end, possibly the same array; written."""
-
-
-class LstmFields(ForwardFields):
-    """Steps of an LSTM."""
-
-    first_c: Address
-    """Cells at the beginning, (rows, size)."""
-    last_c: Address
-    """Cells after the last step, possibly the same array; written in each step."""
-
-
-class LearningLstmFields(LstmFields):
-    """Steps of an LSTM that saves values for gradients."""
-
-    cells: Address
-    """Cells that steps begin with, (steps, rows, size); written."""
-    squashed: Address
+    cells: OptionalAddress
+    """For gradients: cells that steps begin with, (steps, rows, size); written."""
+    squashed: OptionalAddress
     """The tanh of the cells that steps end with, (steps, rows, size); written."""
 
 
-class RnnCell:
-    """h = tanh(z), in a kernel; the base of other cells.
-
-    ``states`` are the fields of the states at the beginning, and of those at the end.
-    """
-
-    gates = 1
-    states: tuple[str, ...] = ("first_h", "last_h")
-    fields: type[ForwardFields] = ForwardFields
-    f: ForwardFields
-
-    def __init__(self, k: Kernel, f: ForwardFields) -> None:
-        self._k, self.f = k, f
-
-    def begin(self, place: Place) -> None:
-        """Write the state of the first step, beside the hidden state."""
-
-    def step(self, place: Place, inputs: Sequence[Vector]) -> Vector:
-        """Write a step; return the hidden state."""
-        [z] = inputs
-        return tanh(self._k, z)
+GATES = {"LSTM": 4, "RNN": 1}
+"""Gates of a cell; those of an LSTM are input, forget, output and new value."""
 
 
-class LstmCell(RnnCell):
-    """Gates input, forget, output and new value."""
+@ForwardFields.kernel("recurrence")
+def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
+    gates, row_bytes = GATES[cell], f.size * FLOAT
 
-    gates = 4
-    states = ("first_h", "first_c", "last_h", "last_c")
-    fields = LstmFields
-    f: LstmFields
+    def before(step: Word) -> Word:
+        """Return the address of the hidden states that a step begins with, of the first row."""
+        return f.before + step % f.slots * f.rows * row_bytes
 
-    def begin(self, place: Place) -> None:
-        k, at, some = self._k, place.at, place.some
-        k.masked_store(k.masked_load(self.f.first_c + at, some), self.f.last_c + at, some)
-
-    def step(self, place: Place, inputs: Sequence[Vector]) -> Vector:
-        k, cell = self._k, self.f.last_c + place.at
-        *opened, new = inputs
-        i, forget, o = (sigmoid(k, value) for value in opened)
-        c = place.cont * forget * k.masked_load(cell, place.some) + i * tanh(k, new)
-        k.masked_store(c, cell, place.some)
-        return o * tanh(k, c)
-
-
-class LearningLstmCell(LstmCell):
-    """LSTM cell that saves values for gradients; ``z`` becomes the values of the gates."""
-
-    fields = LearningLstmFields
-    f: LearningLstmFields
-
-    def step(self, place: Place, inputs: Sequence[Vector]) -> Vector:
-        k, f, some = self._k, self.f, place.some
-        *opened, new = inputs
-        gates = [*(sigmoid(k, value) for value in opened), tanh(k, new)]
-        for gate, value in enumerate(gates):
-            k.masked_store(value, f.z + place.in_gates + f.size * (FLOAT * gate), some)
-        i, forget, o, g = gates
-        before = k.masked_load(f.last_c + place.at, some)
-        c = place.cont * forget * before + i * g
-        squashed = tanh(k, c)
-        k.masked_store(before, f.cells + place.in_all, some)
-        k.masked_store(c, f.last_c + place.at, some)
-        k.masked_store(squashed, f.squashed + place.in_all, some)
-        return o * squashed
-
-
-CELLS: Mapping[str, type[RnnCell]] = {"LSTM": LstmCell, "RNN": RnnCell}
-
-LEARNING: Mapping[str, type[RnnCell]] = {"LSTM": LearningLstmCell, "RNN": RnnCell}
-"""Cells that save values for gradients; an RNN's gradients need only its hidden states."""
-
-
-def _kernel(cell: str, width: int, *, learns: bool) -> int:
-    sort = (LEARNING if learns else CELLS)[cell]
-
-    def write(k: Kernel, f: ForwardFields) -> None:
-        _write(k, sort(k, f))
-
-    name = f"{'learning' if learns else 'recurrence'}_{cell.lower()}"
-    return sort.fields.kernel(name)(write)(width)
-
-
-def _write(k: Kernel, cell: RnnCell) -> None:
-    f, most = cell.f, MOST_ROWS[k.width][cell.gates]
-    with k.when(f.first < 0):
-        _begin(k, cell)
-    sums = k.scratch(most * cell.gates)
-
-    def multiply(tile: Tile, rows: int) -> None:
+    def products(tile: Tile, rows: int) -> list[Vector]:
         """Write the hidden states' contributions to the gates: (rows, gates)."""
-        row_bytes, panel_bytes = f.size * FLOAT, f.size * k.vector_bytes
-        first = _before(f, tile.step) + tile.row * row_bytes
+        panel_bytes, first = f.size * k.vector_bytes, before(tile.step) + tile.row * row_bytes
         hidden = [first + row_bytes * row for row in range(rows)]
-        panels = [
-            f.weight + (f.blocks * gate + tile.block) * panel_bytes for gate in range(cell.gates)
-        ]
+        panels = [f.weight + (f.blocks * gate + tile.block) * panel_bytes for gate in range(gates)]
 
         def weights(i: Word) -> list[Vector]:
             return [k.load(panel + i * k.vector_bytes) for panel in panels]
 
-        for place, total in enumerate(_products(k, f.size, weights, hidden, cell.gates)):
-            k.store(total, sums + place * k.vector_bytes)
+        return _products(k, f.size, weights, hidden, gates)
 
+    with k.when(f.first < 0):
+        begin, end = chunk(f.rows, *k.thread())
+        with k.loop(end, begin) as each, k.loop(f.blocks) as block:
+            place = _place_of(k, f, gates, k.word(0), each.i, block.i)
+            h = k.masked_load(f.first_h + place.at, place.some)
+            k.masked_store(h * place.cont, before(k.word(0)) + place.at, place.some)
+            if cell == "LSTM":
+                c = k.masked_load(f.first_c + place.at, place.some)
+                k.masked_store(c, f.last_c + place.at, place.some)
     with (
         k.loop(f.last, maximum(f.first, 0)) as step,
-        _each_tile(k, f, step.i, most, multiply) as tile,
-        k.loop(tile.rows) as one,
+        _each_row(k, f, step.i, gates, products) as (tile, row, sums),
     ):
-        here = sums + one.i * (cell.gates * k.vector_bytes)
-        totals = [k.load(here + gate * k.vector_bytes) for gate in range(cell.gates)]
-        _step(k, cell, tile, tile.row + one.i, totals)
+        place = _place_of(k, f, gates, tile.step, row, tile.block)
+        at, some = place.at, place.some
+        ends = f.z + place.in_gates, f.static + row * f.static_bytes + tile.block * k.vector_bytes
+        inputs = []
+        for gate in range(gates):
+            given, more = (k.masked_load(end + row_bytes * gate, some) for end in ends)
+            inputs.append(given + more + k.load(sums + gate * k.vector_bytes))
+        h = _lstm(k, f, place, inputs, keeps=keeps) if cell == "LSTM" else tanh(k, inputs[0])
+        k.masked_store(h, f.hidden + place.in_all, some)
+        with k.when(tile.step >= f.steps - 1):
+            k.masked_store(h, f.last_h + at, some)
+        with k.when(tile.step < f.steps - 1):
+            cont = k.broadcast(f.cont + ((tile.step + 1) * f.rows + row) * FLOAT)
+            k.masked_store(h * cont, before(tile.step + 1) + at, some)
 
 
-def _begin(k: Kernel, cell: RnnCell) -> None:
-    f = cell.f
-    with k.loop(f.rows) as row, k.loop(f.blocks) as block:
-        place = _place_of(k, f, cell.gates, k.word(0), row.i, block.i)
-        h = k.masked_load(f.first_h + place.at, place.some)
-        k.masked_store(h * place.cont, _before(f, k.word(0)) + place.at, place.some)
-        cell.begin(place)
-
-
-def _before(f: ForwardFields, step: Word) -> Word:
-    """Return the address of the hidden states that a step begins with, of the first sequence."""
-    return f.before + step % f.slots * f.rows * f.size * FLOAT
-
-
-def _step(k: Kernel, cell: RnnCell, tile: Tile, row: Word, totals: Sequence[Vector]) -> None:
-    """Write the step of a sequence's block, given the hidden state's contribution to each gate."""
-    f = cell.f
-    place = _place_of(k, f, cell.gates, tile.step, row, tile.block)
-    z, gate_bytes = f.z + place.in_gates, f.size * FLOAT
-    static = f.static + row * f.static_bytes + tile.block * k.vector_bytes
-    inputs = []
-    for gate, total in enumerate(totals):
-        given, more = (k.masked_load(at + gate_bytes * gate, place.some) for at in (z, static))
-        inputs.append(given + more + total)
-    h = cell.step(place, inputs)
-    k.masked_store(h, f.hidden + place.in_all, place.some)
-    with k.when(tile.step >= f.steps - 1):
-        k.masked_store(h, f.last_h + place.at, place.some)
-    with k.when(tile.step < f.steps - 1):
-        cont = k.broadcast(f.cont + ((tile.step + 1) * f.rows + row) * FLOAT)
-        k.masked_store(h * cont, _before(f, tile.step + 1) + place.at, place.some)
+def _lstm(
+    k: Kernel, f: ForwardFields, place: Place, inputs: Sequence[Vector], *, keeps: bool
+) -> Vector:
+    """Write the step of an LSTM; return the hidden state."""
+    some, last = place.some, f.last_c + place.at
+    gates = i, forget, o, g = [*(sigmoid(k, value) for value in inputs[:3]), tanh(k, inputs[3])]
+    before = k.masked_load(last, some)
+    c = place.cont * forget * before + i * g
+    squashed = tanh(k, c)
+    k.masked_store(c, last, some)
+    if keeps:
+        for gate, value in enumerate(gates):
+            k.masked_store(value, f.z + place.in_gates + f.size * (FLOAT * gate), some)
+        k.masked_store(before, f.cells + place.in_all, some)
+        k.masked_store(squashed, f.squashed + place.in_all, some)
+    return o * squashed
 
 
 class SavedStates(NamedTuple):
@@ -395,14 +314,20 @@ class SavedStates(NamedTuple):
     """
 
     before: np.ndarray
-    cells: np.ndarray
-    squashed: np.ndarray
+    cells: np.ndarray | None
+    squashed: np.ndarray | None
 
     @classmethod
     def of(cls, cell: str, shape: tuple[int, int, int]) -> SavedStates:
         """Return memory for steps of this shape, (T, N, H)."""
-        sizes = [math.prod(shape), *[math.prod(shape) if cell == "LSTM" else 0] * 2]
-        return cls(*(aligned(size).reshape(shape if size else 0) for size in sizes))
+        count = 3 if cell == "LSTM" else 1
+        arrays = [aligned(math.prod(shape)).reshape(shape) for _ in range(count)]
+        return cls(arrays[0], *(arrays[1:] or (None, None)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+        return sum(array.nbytes for array in self if array is not None)
 
 
 class Recurrence(_RecurrentKernel):
@@ -428,26 +353,21 @@ class Recurrence(_RecurrentKernel):
         static: np.ndarray | None = None,
         kept: SavedStates | None = None,
     ) -> None:
-        self.cell = (LEARNING if kept else CELLS)[cell]
-        super().__init__(cell.lower(), z.shape, self.cell.gates, tuning)
-        self._kernel = _kernel(cell, tuning.width, learns=kept is not None)
-        before = kept.before if kept else aligned(2 * self._rows * self._size)
-        self.state_count, self.nbytes = len(self.cell.states) // 2, before.nbytes
-        more = {"cells": kept.cells, "squashed": kept.squashed} if kept and cell == "LSTM" else {}
-        values = self._values(
-            self.cell.fields,
-            self.cell.gates,
-            tuning.width,
-            z=z,
+        gates, keeps = GATES[cell], kept is not None
+        self.state_count = 2 if cell == "LSTM" else 1
+        if kept is None:
+            kept = SavedStates(aligned(2 * z[0].size // gates), None, None)
+        self.nbytes = kept.nbytes
+        absent: dict[str, None] = {} if cell == "LSTM" else {"first_c": None, "last_c": None}
+        super().__init__(
+            cell.lower(), _kernel(tuning.width, cell, keeps=keeps), ForwardFields, z.shape, tuning,
+            gates=gates, vectors=gates, floats=tuning.width, z=z, **absent,
             static=aligned(z.shape[2]) if static is None else static,
             static_bytes=0 if static is None else static.strides[0],
-            before=before,
-            slots=self._steps if kept else 2,
-            **more,
-        )
-        self._arguments = Arguments(values)
+            slots=z.shape[0] if keeps else 2, **kept._asdict(),
+        )  # fmt: skip
 
-    def __call__(
+    def run(
         self, weight: np.ndarray, cont: np.ndarray, begin: Sequence[np.ndarray],
         hidden: np.ndarray, end: Sequence[np.ndarray],
     ) -> None:  # fmt: skip
@@ -461,49 +381,10 @@ class Recurrence(_RecurrentKernel):
             hidden: Output for the hidden states. Shape: (T, N, H).
             end: Output for the states at the end; may be ``begin``. Shapes: (N, H).
         """
-        states = dict(zip(self.cell.states, [*begin, *end], strict=True))
-        each = {"weight": weight, "cont": cont, "hidden": hidden, **states}
-        if self._threads == 1:
-            self._run(-1, self._steps, 1, each)
-            return
         # threads meet between steps; other threads take a late thread's part
-        self._run(-1, 0, 1, each)
-        for step in range(self._steps):
-            self._run(step, step + 1, self._threads, each)
-
-
-OUTPUT_FEWEST_EACH = 1 << 14
-"""Elements of a thread at least: to meet others takes as long as to compute so many."""
-
-
-class TanhFields(Struct):
-    """Numbers that become their tanh."""
-
-    x: Address
-    count: Word
-
-
-@TanhFields.kernel("squashing")
-def _tanh_kernel(k: Kernel, f: TanhFields) -> None:
-    begin, end = chunk((f.count + k.width - 1) // k.width, *k.thread())
-    with k.loop(end, begin) as vector:
-        at = vector.i * k.vector_bytes
-        some = k.lane_mask(minimum(f.count - vector.i * k.width, k.width))
-        k.masked_store(tanh(k, k.masked_load(f.x + at, some)), f.x + at, some)
-
-
-class Squashing(TunedKernel):
-    """x = tanh(x) of ``count`` numbers."""
-
-    kernel = "tanh"
-
-    def __init__(self, count: int, tuning: Tuning) -> None:
-        self.tuning, self._kernel = tuning, _tanh_kernel(tuning.width)
-        self._threads = max(1, min(tuning.threads, count // OUTPUT_FEWEST_EACH))
-        self._arguments = Arguments(TanhFields.values(count=count))
-
-    def __call__(self, x: np.ndarray) -> None:
-        self._arguments.run(self._kernel, self._threads, {"x": x})
+        ranges = [(-1, 0), *((step, step + 1) for step in range(self.steps))]
+        for first, last in [(-1, self.steps)] if self.threads == 1 else ranges:
+            self(weight, cont, first, last, hidden, *begin, *end)
 
 
 VECTORS = 4
@@ -511,9 +392,9 @@ VECTORS = 4
 
 
 class BackFields(StepFields):
-    """Steps of an RNN, from the last to the first.
+    """Steps of a cell, from the last to the first.
 
-    ``weight`` has the shape (gates * size, size).
+    ``weight`` has the shape (gates * size, size). Of an RNN there are no cells.
     """
 
     dy: Address
@@ -522,61 +403,13 @@ class BackFields(StepFields):
     """Gradients of the gates' inputs, (steps, rows, gates * size); written."""
     known: Address
     """Values of the gates, (steps, rows, gates * size); of an RNN the hidden states."""
-
-
-class LstmBackFields(BackFields):
-    """Steps of an LSTM."""
-
-    cells: Address
+    cells: OptionalAddress
     """Cells that steps began with, (steps, rows, size)."""
-    squashed: Address
+    squashed: OptionalAddress
     """The tanh of the cells that steps ended with, (steps, rows, size)."""
-    dc: Address
+    dc: OptionalAddress
     """Gradients of the cells that a step ends with, (rows, size); they become the gradients of the
     cells that it begins with."""
-
-
-class RnnGradient:
-    """Gradient of h = tanh(z), in a kernel; the base of other cells' gradients."""
-
-    gates = 1
-    fields: type[BackFields] = BackFields
-    f: BackFields
-
-    def __init__(self, k: Kernel, f: BackFields) -> None:
-        self._k, self.f = k, f
-
-    def step(self, place: Place, dh: Vector) -> None:
-        """Write the gradients of the inputs, given that of the hidden state."""
-        k, at, some = self._k, place.in_gates, place.some
-        k.masked_store(
-            _past_tanh(k, k.masked_load(self.f.known + at, some), dh), self.f.dz + at, some
-        )
-
-
-class LstmGradient(RnnGradient):
-    """Gates input, forget, output and new value."""
-
-    gates = 4
-    fields = LstmBackFields
-    f: LstmBackFields
-
-    def step(self, place: Place, dh: Vector) -> None:
-        k, f, some = self._k, self.f, place.some
-        known, dz, gate_bytes = f.known + place.in_gates, f.dz + place.in_gates, f.size * FLOAT
-        i, forget, o, g = (k.masked_load(known + gate_bytes * gate, some) for gate in range(4))
-        squashed = k.masked_load(f.squashed + place.in_all, some)
-        dc = k.masked_load(f.dc + place.at, some) + _past_tanh(k, squashed, dh) * o
-        before = dc * place.cont
-        gradients = (
-            _past_sigmoid(k, i, dc * g),
-            _past_sigmoid(k, forget, before * k.masked_load(f.cells + place.in_all, some)),
-            _past_sigmoid(k, o, dh * squashed),
-            _past_tanh(k, g, dc * i),
-        )
-        for gate, gradient in enumerate(gradients):
-            k.masked_store(gradient, dz + gate_bytes * gate, some)
-        k.masked_store(before * forget, f.dc + place.at, some)
 
 
 def _past_tanh(k: Kernel, squashed: Vector, gradient: Vector) -> Vector:
@@ -587,26 +420,30 @@ def _past_sigmoid(k: Kernel, gate: Vector, gradient: Vector) -> Vector:
     return gradient * gate * (k.constant(1.0) - gate)
 
 
-GRADIENTS: Mapping[str, type[RnnGradient]] = {"LSTM": LstmGradient, "RNN": RnnGradient}
+def _lstm_gradient(
+    k: Kernel, f: BackFields, place: Place, gates: Sequence[Vector], dh: Vector
+) -> list[Vector]:
+    """Write the gradient of the cell; return those of the gates' inputs."""
+    some, (i, forget, o, g) = place.some, gates
+    squashed = k.masked_load(f.squashed + place.in_all, some)
+    dc = k.masked_load(f.dc + place.at, some) + _past_tanh(k, squashed, dh) * o
+    before = dc * place.cont
+    k.masked_store(before * forget, f.dc + place.at, some)
+    return [
+        _past_sigmoid(k, i, dc * g),
+        _past_sigmoid(k, forget, before * k.masked_load(f.cells + place.in_all, some)),
+        _past_sigmoid(k, o, dh * squashed),
+        _past_tanh(k, g, dc * i),
+    ]
 
 
-def _gradient_kernel(cell: str, width: int) -> int:
-    sort = GRADIENTS[cell]
+@BackFields.kernel("retracing")
+def _gradient_kernel(k: Kernel, f: BackFields, cell: str) -> None:
+    gates, row_bytes = GATES[cell], f.size * FLOAT
 
-    def write(k: Kernel, f: BackFields) -> None:
-        _write_gradient(k, sort(k, f))
-
-    return sort.fields.kernel(f"retracing_{cell.lower()}")(write)(width)
-
-
-def _write_gradient(k: Kernel, cell: RnnGradient) -> None:
-    f, most = cell.f, MOST_ROWS[k.width][VECTORS]
-    sums = k.scratch(most * VECTORS)
-
-    def multiply(tile: Tile, rows: int) -> None:
+    def products(tile: Tile, rows: int) -> list[Vector]:
         """Write the next step's gradients of a block of sequences: (rows, VECTORS)."""
-        row_bytes = f.size * FLOAT
-        wide = row_bytes * cell.gates
+        wide = row_bytes * gates
         behind = f.dz + ((tile.step + 1) * f.rows + tile.row) * wide
         gradients = [behind + wide * place for place in range(rows)]
         first = tile.block * VECTORS
@@ -618,23 +455,28 @@ def _write_gradient(k: Kernel, cell: RnnGradient) -> None:
             return [k.masked_load(line + k.vector_bytes * n, part) for n, part in enumerate(some)]
 
         # the last step has no next step
-        count = choose(tile.step < f.steps - 1, f.size * cell.gates, k.word(0))
-        for place, total in enumerate(_products(k, count, weights, gradients, VECTORS)):
-            k.store(total, sums + place * k.vector_bytes)
+        count = choose(tile.step < f.steps - 1, f.size * gates, k.word(0))
+        return _products(k, count, weights, gradients, VECTORS)
 
     with k.loop(f.first + 1, f.last) as back:
         step = f.first + f.last - back.i
         with (
-            _each_tile(k, f, step, most, multiply) as tile,
-            k.loop(tile.rows) as one,
+            _each_row(k, f, step, VECTORS, products) as (tile, row, sums),
             k.loop(VECTORS) as vector,
         ):
-            total = k.load(sums + (one.i * VECTORS + vector.i) * k.vector_bytes)
-            row, here = tile.row + one.i, tile.block * VECTORS + vector.i
-            place = _place_of(k, f, cell.gates, step, row, here)
+            total = k.load(sums + vector.i * k.vector_bytes)
+            place = _place_of(k, f, gates, step, row, tile.block * VECTORS + vector.i)
             after = minimum(step + 1, f.steps - 1) * f.rows + row
             carried = total * k.broadcast(f.cont + after * FLOAT)
-            cell.step(place, carried + k.masked_load(f.dy + place.in_all, place.some))
+            dh = carried + k.masked_load(f.dy + place.in_all, place.some)
+            places = [place.in_gates + row_bytes * gate for gate in range(gates)]
+            known = [k.masked_load(f.known + at, place.some) for at in places]
+            if cell == "LSTM":
+                found = _lstm_gradient(k, f, place, known, dh)
+            else:
+                found = [_past_tanh(k, known[0], dh)]
+            for at, gradient in zip(places, found, strict=True):
+                k.masked_store(gradient, f.dz + at, place.some)
 
 
 class RecurrentBackward(_RecurrentKernel):
@@ -650,32 +492,22 @@ class RecurrentBackward(_RecurrentKernel):
     def __init__(
         self, cell: str, dz: np.ndarray, known: np.ndarray, kept: SavedStates, tuning: Tuning
     ) -> None:
-        sort = GRADIENTS[cell]
-        super().__init__(f"{cell.lower()} gradient", dz.shape, sort.gates, tuning)
-        self._kernel = _gradient_kernel(cell, tuning.width)
-        self._dc = np.zeros((self._rows, self._size), np.float32)
-        more = {"cells": kept.cells, "squashed": kept.squashed, "dc": self._dc}
-        values = self._values(
-            sort.fields,
-            VECTORS,
-            VECTORS * tuning.width,
-            dz=dz,
-            known=known,
-            **(more if cell == "LSTM" else {}),
-        )
-        self._arguments = Arguments(values)
+        gates = GATES[cell]
+        self._dc = np.zeros((dz.shape[1], dz.shape[2] // gates), np.float32)
+        super().__init__(
+            f"{cell.lower()} gradient", _gradient_kernel(tuning.width, cell), BackFields, dz.shape,
+            tuning, gates=gates, vectors=VECTORS, floats=VECTORS * tuning.width, dz=dz, known=known,
+            cells=kept.cells, squashed=kept.squashed, dc=self._dc,
+        )  # fmt: skip
 
-    def __call__(self, weight: np.ndarray, cont: np.ndarray, dy: np.ndarray) -> None:
+    def run(self, weight: np.ndarray, cont: np.ndarray, dy: np.ndarray) -> None:
         """Compute all steps.
 
         Shapes: weight of the hidden state (G * H, H), factors of the states before each step
         (T, N), gradients of the hidden states from above (T, N, H).
         """
         self._dc[...] = 0
-        each = {"weight": weight, "cont": cont, "dy": dy}
-        if self._threads == 1:
-            self._run(self._steps - 1, 0, 1, each)
-            return
         # threads meet between steps; other threads take a late thread's part
-        for step in reversed(range(self._steps)):
-            self._run(step, step, self._threads, each)
+        ranges = [(step, step) for step in reversed(range(self.steps))]
+        for first, last in [(self.steps - 1, 0)] if self.threads == 1 else ranges:
+            self(weight, cont, first, last, dy)

@@ -6,14 +6,16 @@ made of two of those. ``demitasse/io/data/images/resize.py`` has the same in num
 
 import numpy as np
 
+from demitasse.backends.kernels.bound import BoundKernel, each_vector, load, store, threads_for
 from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
+from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     HALF,
     INT,
+    Condition,
     IntVector,
     Vector,
     Word,
@@ -22,7 +24,7 @@ from demitasse.backends.kernels.language.words import (
     high_product,
     pair_sums,
 )
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.tuning import Tuning
 
 BITS = 11
 """Bits of an interpolation weight; the weights of two neighbours add up to 1 << BITS."""
@@ -178,18 +180,12 @@ class InterpolationFields(Struct):
 
 
 @InterpolationFields.kernel("interpolation")
-def _kernel(k: Kernel, f: InterpolationFields, *, rest: bool) -> None:
-    """Write the kernel; with ``rest``, a block's last channels fill no vector."""
+def _kernel(k: Kernel, f: InterpolationFields) -> None:
     x, y = f.x, f.y
-    whole_bytes = y.block_channels // k.width * k.vector_bytes
-    some = k.lane_mask(y.block_channels % k.width)
     begin, end = chunk(y.images * y.blocks * y.rows, *k.thread())
     with k.loop(end, begin) as line:
-        row, block = line.i % y.rows, line.i // y.rows % y.blocks
-        image = line.i // y.rows // y.blocks
-        plane = x.at + (image * x.image_stride + block * x.block_stride) * FLOAT
-        first = image * y.image_stride + block * y.block_stride + row * y.row_stride
-        target = y.at + first * FLOAT
+        image, block, row = y.line(line.i)
+        plane, target = x.start(image, block, k.word(0)), y.start(image, block, row)
         above, below = (plane + n for n in k.load_words(f.row_places + row * 2 * INT, 2))
         vertical = _shares(k, f.row_shares, row)
         with k.loop(y.columns) as column:
@@ -197,14 +193,12 @@ def _kernel(k: Kernel, f: InterpolationFields, *, rest: bool) -> None:
             horizontal = _shares(k, f.column_shares, column.i)
             at = target + column.i * y.column_stride * FLOAT
             pixels = [[above + left, below + left], [above + right, below + right]]
-            with k.loop(whole_bytes, 0, k.vector_bytes) as place:
-                corners = [[k.load(pixel + place.i) for pixel in side] for side in pixels]
-                k.store(_mixed(corners, vertical, horizontal), at + place.i)
-            if rest:
-                corners = [
-                    [k.masked_load(pixel + whole_bytes, some) for pixel in side] for side in pixels
-                ]
-                k.masked_store(_mixed(corners, vertical, horizontal), at + whole_bytes, some)
+
+            def mix(place: Word, some: Condition | None) -> None:
+                corners = [[load(k, pixel + place, some) for pixel in side] for side in pixels]
+                store(k, _mixed(corners, vertical, horizontal), at + place, some)
+
+            each_vector(k, y.block_channels, mix)
 
 
 def _shares(k: Kernel, table: Word, place: Word) -> list[Vector]:
@@ -216,14 +210,12 @@ def _mixed(corners: list[list[Vector]], vertical: list[Vector], horizontal: list
     return left * horizontal[0] + right * horizontal[1]
 
 
-class Interpolation(TunedKernel):
+class Interpolation(BoundKernel):
     """Each pixel of the result from four of the source, the corners from the corners.
 
     Source ``x`` and result ``y`` have the same blocks of channels. A part of the source is resized,
-    behind some rows and columns, the ``cut``.
+    behind some rows and columns, the ``cut``. A call takes x and y.
     """
-
-    kernel = "interpolation"
 
     def __init__(
         self, x: Images, y: Images, cut: tuple[int, int], part: tuple[int, int], tuning: Tuning
@@ -231,29 +223,18 @@ class Interpolation(TunedKernel):
         n, c, *out = y.shape
         same = (x.shape[:2], x.block) == (y.shape[:2], y.block)
         need_layout(x.has_runs(tuning.width) and same, x, y)
-        self.tuning = tuning
-        self._threads = max(1, min(tuning.threads, n * c * out[0] * out[1] // FEWEST_EACH))
-        self._kernel = _kernel(tuning.width, rest=bool(x.block % tuning.width))
-        rows, columns = (
-            _neighbours(size, count, before, stride)
-            for size, count, before, stride in zip(
-                part, out, cut, (x.row_stride, x.column_stride), strict=True
-            )
+        ends = zip(part, out, cut, (x.row_stride, x.column_stride), strict=True)
+        rows, columns = (_neighbours(*axis) for axis in ends)
+        values = InterpolationFields.values(
+            x=BlockFields.of(x),
+            y=BlockOutputFields.of(y),
+            row_places=rows[0],
+            row_shares=rows[1],
+            column_places=columns[0],
+            column_shares=columns[1],
         )
-        self._arguments = Arguments(
-            InterpolationFields.values(
-                x=BlockFields.of(x),
-                y=BlockOutputFields.of(y),
-                row_places=rows[0],
-                row_shares=rows[1],
-                column_places=columns[0],
-                column_shares=columns[1],
-            )
-        )
-
-    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write ``y``; both are the memories that the images describe."""
-        self._arguments.run(self._kernel, self._threads, {"x.at": x, "y.at": y})
+        threads = threads_for(tuning, n * c * out[0] * out[1], FEWEST_EACH)
+        super().__init__("interpolation", _kernel(tuning.width), values, tuning, threads)
 
 
 def _neighbours(size: int, count: int, before: int, stride: int) -> tuple[np.ndarray, np.ndarray]:

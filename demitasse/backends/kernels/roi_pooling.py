@@ -8,10 +8,11 @@ import math
 
 import numpy as np
 
+from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.image_fields import BlockFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct, Values
+from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -24,7 +25,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     transposed,
 )
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
 
 FEWEST_EACH = 1 << 12
@@ -51,17 +52,16 @@ class BinFields(Struct):
         return cls.values(regions=regions, bin_rows=pooled[0], bin_columns=pooled[1])
 
 
-def _tables(bins: Bins) -> dict[str, np.ndarray]:
-    tables = bins._asdict().items()
-    return {f"bins.{name}": np.ascontiguousarray(table, np.int64) for name, table in tables}
+def _tables(bins: Bins) -> list[np.ndarray]:
+    return [np.ascontiguousarray(table, np.int64) for table in bins]
 
 
 class RegionFields(Struct):
     """Images of contiguous channels, all or blocks of whole vectors, and results of bins."""
 
     x: BlockFields
-    y: Output
     bins: BinFields
+    y: Output
     channels: Word
     """Channels of an image."""
 
@@ -123,28 +123,22 @@ def _write_maxima(
         k.store(row.vectors[0], target)
 
 
-class RegionMaxima(TunedKernel):
+class RegionMaxima(BoundKernel):
     """The largest value of each channel in each bin, and 0 in an empty one. NaN stays.
 
     Each of a number of regions has ``pooled`` rows and columns of bins.
     """
 
-    kernel = "region maxima"
-
     def __init__(self, x: Images, regions: int, pooled: tuple[int, int], tuning: Tuning) -> None:
         need_layout(x.has_runs(tuning.width), x)
-        channels = x.shape[1]
-        self.tuning, self._kernel = tuning, _kernel(tuning.width)
-        results = regions * channels * math.prod(pooled)
-        self._threads = max(1, min(tuning.threads, results // FEWEST_EACH))
-        bins = BinFields.of(regions, pooled)
-        self._arguments = Arguments(
-            RegionFields.values(x=BlockFields.of(x), bins=bins, channels=channels)
-        )
+        bins, channels = BinFields.of(regions, pooled), x.shape[1]
+        values = RegionFields.values(x=BlockFields.of(x), bins=bins, channels=channels)
+        threads = threads_for(tuning, regions * channels * math.prod(pooled), FEWEST_EACH)
+        super().__init__("region maxima", _kernel(tuning.width), values, tuning, threads)
 
-    def __call__(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
+    def run(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
         """Write ``y``, (regions, C, rows, columns) in C order, from bins within the images."""
-        self._arguments.run(self._kernel, self._threads, {"x.at": x, "y": y, **_tables(bins)})
+        self(x, *_tables(bins), y)
 
 
 FEWEST_MEANS_EACH = 1 << 10
@@ -155,10 +149,10 @@ class MeanFields(Struct):
     """Images in C order, and bins."""
 
     x: Address
-    y: Output
     bins: BinFields
     counts: Address
     """Number of pixels of each bin, a float; 1 for an empty one."""
+    y: Output
     outputs: Word
     """Results of each bin."""
     height: Word
@@ -193,13 +187,11 @@ def _means_kernel(k: Kernel, f: MeanFields) -> None:
             output.words = [here + bins * plane * FLOAT, result + bins * FLOAT]
 
 
-class RegionMeans(TunedKernel):
+class RegionMeans(BoundKernel):
     """Bin (i, j) of output d from channel (d G + i) G + j of an image; 0 in an empty one.
 
     The images have the shape (N, D G G, H, W); ``pooled`` is (G, G).
     """
-
-    kernel = "region means"
 
     def __init__(
         self, shape: tuple[int, ...], regions: int, pooled: tuple[int, int], tuning: Tuning
@@ -208,16 +200,13 @@ class RegionMeans(TunedKernel):
         if rest:
             message = f"{shape[1]} channels for {pooled} bins; give a multiple of as many"
             raise ValueError(message)
-        self.tuning, self._kernel = tuning, _means_kernel(tuning.width)
-        self._threads = max(1, min(tuning.threads, regions * shape[1] // FEWEST_MEANS_EACH))
         bins = BinFields.of(regions, pooled)
-        self._arguments = Arguments(
-            MeanFields.values(bins=bins, outputs=outputs, height=shape[2], width=shape[3])
-        )
+        values = MeanFields.values(bins=bins, outputs=outputs, height=shape[2], width=shape[3])
+        threads = threads_for(tuning, regions * shape[1], FEWEST_MEANS_EACH)
+        super().__init__("region means", _means_kernel(tuning.width), values, tuning, threads)
 
-    def __call__(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
+    def run(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
         """Write ``y``, (regions, D, G, G), from bins within the images; all are in C order."""
         tall, wide = (np.diff(spans, axis=2)[:, :, 0] for spans in (bins.rows, bins.columns))
         counts = np.maximum(1, tall[:, :, None] * wide[:, None, :]).astype(np.float32)
-        each = {"x": x, "y": y, "counts": counts, **_tables(bins)}
-        self._arguments.run(self._kernel, self._threads, each)
+        self(x, *_tables(bins), counts, y)

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
-
+from demitasse.backends.kernels.bound import BoundKernel, load, store, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
+from demitasse.backends.kernels.language.structs import (
+    Address,
+    OptionalAddress,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Condition,
@@ -28,7 +32,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.math_functions import exp
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.tuning import Tuning
 
 MOST_CLASSES = 32
 """Greatest number of classes of many rows; with more classes, a vector can hold a row's classes."""
@@ -46,8 +50,8 @@ class SoftmaxFields(Struct):
 
     x: Address
     """The input, or the result whose gradient is computed."""
-    dy: Address
-    """The gradient of the result; ``x`` if there is none."""
+    dy: OptionalAddress
+    """The gradient of the result."""
     y: Output
     outer: Word
     """Number of images of planes, or of rows."""
@@ -56,6 +60,9 @@ class SoftmaxFields(Struct):
     inner: Word
     """Elements of a plane."""
 
+
+Kind = Literal["rows", "planes", "few"]
+"""Rows of elements; planes; or short rows, of which a vector holds one class of as many rows."""
 
 Join = Callable[[Vector, Vector], Vector]
 
@@ -77,16 +84,12 @@ class _Rows(NamedTuple):
 
     def load(self, array: Word, place: Word, otherwise: Vector) -> Vector:
         """Return a vector of an array, with another number in place of what does not exist."""
-        if self.some is None:
-            return self.k.load(array + place)
-        return choose(self.some, self.k.masked_load(array + place, self.some), otherwise)
+        vector = load(self.k, array + place, self.some)
+        return vector if self.some is None else choose(self.some, vector, otherwise)
 
     def store(self, vector: Vector, place: Word) -> None:
         """Write a vector of the result."""
-        if self.some is None:
-            self.k.store(vector, self.f.y + place)
-        else:
-            self.k.masked_store(vector, self.f.y + place, self.some)
+        store(self.k, vector, self.f.y + place, self.some)
 
     def each(
         self, join: Join, begin: Vector, body: Callable[[_Rows, int, Vector, Word], Vector]
@@ -120,54 +123,74 @@ class _Rows(NamedTuple):
         return [horizontal_sum(element.vectors[0], join)]
 
 
-def _each_row(k: Kernel, f: SoftmaxFields, body: Callable[[_Rows], None], *, planes: bool) -> None:
+def _each_row(k: Kernel, f: SoftmaxFields, kind: Kind, body: Callable[[_Rows], None]) -> None:
     """Write a loop over this thread's rows, or vectors of rows."""
-    most = VECTORS * k.width
-    groups = (f.inner + (most - 1)) // most if planes else k.word(1)
-    begin, end = chunk(f.outer * groups, *k.thread())
-    with k.loop(end, begin) as row:
-        if not planes:
+    most, width = VECTORS * k.width, k.width
+    if kind == "rows":
+        begin, end = chunk(f.outer, *k.thread())
+        with k.loop(end, begin) as row:
             body(_Rows(k, f, row.i * f.length * FLOAT, 0, None))
-        else:
+    elif kind == "planes":
+        groups = (f.inner + (most - 1)) // most
+        begin, end = chunk(f.outer * groups, *k.thread())
+        with k.loop(end, begin) as row:
             first = row.i % groups * most
             start = row.i // groups * f.inner * f.length * FLOAT
             with k.cases(choose(f.inner - first >= most, 1, 0)) as case:
                 case(1)
                 body(_Rows(k, f, start + first * FLOAT, VECTORS, None))
                 case(0)
-                with k.loop(f.inner, first, k.width) as few:
+                with k.loop(f.inner, first, width) as few:
                     some = k.lane_mask(f.inner - few.i)
                     body(_Rows(k, f, start + few.i * FLOAT, 1, some))
+    else:
+        columns, row_bytes, turned = k.scratch(MOST_CLASSES), f.length * FLOAT, SoftmaxFields()
+        vars(turned).update(x=columns, y=columns, length=f.length, inner=k.word(width))
+        begin, end = chunk((f.outer + (width - 1)) // width, *k.thread())
+        with k.loop(end, begin) as group:
+            # the last group begins early; what is then computed twice is the same
+            first = minimum(group.i * width, f.outer - width) * row_bytes
+            with k.loop(f.length) as each:
+                at = f.x + first + each.i * FLOAT
+                rows = k.gather([at + row_bytes * lane for lane in range(width)])
+                k.store(rows, columns + each.i * k.vector_bytes)
+            body(_Rows(k, turned, k.word(0), 1, None))
+            with k.loop(f.length) as each:
+                place, at = columns + each.i * k.vector_bytes, f.y + first + each.i * FLOAT
+                for lane in range(width):
+                    k.store(k.load_float(place + lane * FLOAT), at + row_bytes * lane)
 
 
 @SoftmaxFields.kernel("softmax")
-def _kernel(k: Kernel, f: SoftmaxFields, *, planes: bool) -> None:
+def _kernel(k: Kernel, f: SoftmaxFields, kind: Kind) -> None:
     none, lowest, one = k.constant(0.0), k.constant(-inf), k.constant(1.0)
 
     def write(rows: _Rows) -> None:
+        x, y = rows.f.x, rows.f.y
+
         def larger(some: _Rows, _: int, found: Vector, at: Word) -> Vector:
-            return clamp_min(found, some.load(f.x, at, lowest))
+            return clamp_min(found, some.load(x, at, lowest))
 
         largest = rows.each(clamp_min, lowest, larger)
 
         def add(some: _Rows, row: int, total: Vector, at: Word) -> Vector:
-            value = exp(k, some.load(f.x, at, lowest) - largest[row])  # NaN of NaN and infinity
+            value = exp(k, some.load(x, at, lowest) - largest[row])  # NaN of NaN and infinity
             some.store(value, at)
             return total + value
 
         shares = [one / total for total in rows.each(Vector.__add__, none, add)]
 
         def scale(some: _Rows, row: int, carried: Vector, at: Word) -> Vector:
-            some.store(some.load(f.y, at, none) * shares[row], at)
+            some.store(some.load(y, at, none) * shares[row], at)
             return carried
 
         rows.each(Vector.__add__, none, scale)
 
-    _each_row(k, f, write, planes=planes)
+    _each_row(k, f, kind, write)
 
 
 @SoftmaxFields.kernel("softmax_gradient")
-def _gradient_kernel(k: Kernel, f: SoftmaxFields, *, planes: bool) -> None:
+def _gradient_kernel(k: Kernel, f: SoftmaxFields, kind: Kind) -> None:
     none = k.constant(0.0)
 
     def write(rows: _Rows) -> None:
@@ -183,60 +206,29 @@ def _gradient_kernel(k: Kernel, f: SoftmaxFields, *, planes: bool) -> None:
 
         rows.each(Vector.__add__, none, multiply)
 
-    _each_row(k, f, write, planes=planes)
+    _each_row(k, f, kind, write)
 
 
-@SoftmaxFields.kernel("few_classes")
-def _few_kernel(k: Kernel, f: SoftmaxFields) -> None:
-    """Write the kernel for short rows: a vector holds one class of as many rows."""
-    width, columns = k.width, k.scratch(MOST_CLASSES)
-    none, lowest, one = k.constant(0.0), k.constant(-inf), k.constant(1.0)
-    begin, end = chunk((f.outer + (width - 1)) // width, *k.thread())
-    row_bytes = f.length * FLOAT
-    with k.loop(end, begin) as group:
-        # the last group begins early; what is then computed twice is the same
-        first = minimum(group.i * width, f.outer - width) * row_bytes
-        with k.loop(f.length, vectors=[lowest]) as each:
-            at = f.x + first + each.i * FLOAT
-            value = k.gather([at + row_bytes * lane for lane in range(width)])
-            k.store(value, columns + each.i * k.vector_bytes)
-            each.vectors = [clamp_min(each.vectors[0], value)]
-        [largest] = each.vectors
-        with k.loop(f.length, vectors=[none]) as each:
-            place = columns + each.i * k.vector_bytes
-            value = exp(k, k.load(place) - largest)  # NaN of NaN, and of infinities
-            k.store(value, place)
-            each.vectors = [each.vectors[0] + value]
-        by = one / each.vectors[0]
-        with k.loop(f.length) as each:
-            place, at = columns + each.i * k.vector_bytes, f.y + first + each.i * FLOAT
-            k.store(k.load(place) * by, place)
-            for lane in range(width):
-                k.store(k.load_float(place + lane * FLOAT), at + row_bytes * lane)
-
-
-class Softmax(TunedKernel):
+class Softmax:
     """Softmax of rows; a row that holds NaN or infinity is NaN.
 
     Shapes: (outer, length, inner), of which ``length`` are the elements of a row.
-    """
 
-    kernel = "softmax"
+    Attributes:
+        forward: Takes x and y, another array than x.
+        backward: Takes y, dy and dx, the gradient of the input.
+    """
 
     def __init__(self, outer: int, length: int, inner: int, tuning: Tuning) -> None:
         width, planes = tuning.width, inner > 1
         few = "few_classes" not in tuning.without and outer >= width and length <= MOST_CLASSES
-        self.tuning = tuning
-        self._kernel = _few_kernel(width) if few and not planes else _kernel(width, planes=planes)
-        self._threads = max(1, min(tuning.threads, outer * length * inner // FEWEST_EACH))
-        fields = SoftmaxFields.values(outer=outer, length=length, inner=inner)
-        self._arguments, self._planes = Arguments(fields), planes
-
-    def forward(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write ``y``, another array than ``x``."""
-        self._arguments.run(self._kernel, self._threads, {"x": x, "dy": x, "y": y})
-
-    def backward(self, y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
-        """Write ``dx``, the gradient of the input, from the result and its gradient."""
-        gradient = _gradient_kernel(self.width, planes=self._planes)
-        self._arguments.run(gradient, self._threads, {"x": y, "dy": dy, "y": dx})
+        kind: Kind = "planes" if planes else "rows"
+        kernel = _kernel(width, "few" if few and not planes else kind)
+        sizes = {"outer": outer, "length": length, "inner": inner}
+        threads = threads_for(tuning, outer * length * inner, FEWEST_EACH)
+        values = SoftmaxFields.values(dy=None, **sizes)
+        self.forward = BoundKernel("softmax", kernel, values, tuning, threads)
+        self.backward = BoundKernel(
+            "softmax", _gradient_kernel(width, kind), SoftmaxFields.values(**sizes),
+            tuning, threads,
+        )  # fmt: skip

@@ -2,14 +2,23 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from demitasse.backends.kernels.bound import BoundKernel, each_vector, load, store, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
-from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, transposed
-from demitasse.backends.kernels.tuning import TunedKernel, Tuning
+from demitasse.backends.kernels.language.structs import Address, Output, Struct
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    INT,
+    Condition,
+    Word,
+    choose,
+    chunk,
+    transposed,
+)
+from demitasse.backends.kernels.tuning import Tuning
 
 MOST_LOOPS = 6
 
@@ -20,25 +29,25 @@ CopyLoop = tuple[int, int, int]
 """Count, and elements from one iteration to the next in the source and in the target."""
 
 
-class LoopFields(Struct):
-    """Number of iterations of a loop, and bytes from one iteration to the next."""
-
-    count: Word
-    source_bytes: Word
-    target_bytes: Word
-
-
 class CopyFields(Struct):
     """Nested loops, the outermost first, which threads divide."""
 
     source: Address
     target: Output
-    first: LoopFields
-    second: LoopFields
-    third: LoopFields
-    fourth: LoopFields
-    fifth: LoopFields
-    sixth: LoopFields
+    loops: Address
+    """Number of iterations, and bytes from one to the next in source and target, of each loop."""
+
+
+class LoopWords(NamedTuple):
+    """A loop in a kernel."""
+
+    turns: Word
+    source_bytes: Word
+    target_bytes: Word
+
+    def places(self, index: Word, source: Word, target: Word) -> tuple[Word, Word]:
+        """Return the addresses of an iteration's first elements."""
+        return source + index * self.source_bytes, target + index * self.target_bytes
 
 
 Kind = Literal["runs", "squares", "singles"]
@@ -48,7 +57,7 @@ Kind = Literal["runs", "squares", "singles"]
 @CopyFields.kernel("strided_copy")
 def _kernel(k: Kernel, f: CopyFields, kind: Kind, count: int) -> None:
     """Write the kernel of ``count`` loops."""
-    loops = (f.first, f.second, f.third, f.fourth, f.fifth, f.sixth)[:count]
+    loops = [LoopWords(*k.load_words(f.loops + 3 * INT * place, 3)) for place in range(count)]
     inner = 2 if kind == "squares" else 1
 
     def nest(depth: int, source: Word, target: Word, begin: Word, end: Word) -> None:
@@ -56,83 +65,67 @@ def _kernel(k: Kernel, f: CopyFields, kind: Kind, count: int) -> None:
             _INNER[kind](k, loops[depth:], source, target, begin, end)
             return
         with k.loop(end, begin) as loop:
-            one, other = _places(loops[depth], loop.i, source, target)
-            nest(depth + 1, one, other, k.word(0), loops[depth + 1].count)
+            ends = loops[depth].places(loop.i, source, target)
+            nest(depth + 1, *ends, k.word(0), loops[depth + 1].turns)
 
     index, threads = k.thread()
-    nest(0, f.source, f.target, *chunk(f.first.count, index, threads))
-
-
-def _places(axis: LoopFields, index: Word, source: Word, target: Word) -> tuple[Word, Word]:
-    """Return the addresses of an iteration's first elements."""
-    return source + index * axis.source_bytes, target + index * axis.target_bytes
+    nest(0, f.source, f.target, *chunk(loops[0].turns, index, threads))
 
 
 def _runs(
-    k: Kernel, loops: Sequence[LoopFields], source: Word, target: Word, begin: Word, end: Word
+    k: Kernel, loops: Sequence[LoopWords], source: Word, target: Word, begin: Word, end: Word
 ) -> None:
-    whole = begin + (end - begin) // k.width * k.width
-    with k.loop(whole, begin, k.width) as loop:
-        one, other = _places(loops[0], loop.i, source, target)
-        k.store(k.load(one), other)
-    with k.when(whole < end):
-        one, other = _places(loops[0], whole, source, target)
-        some = k.lane_mask(end - whole)
-        k.masked_store(k.masked_load(one, some), other, some)
+    one, other = loops[0].places(begin, source, target)
+
+    def body(place: Word, some: Condition | None) -> None:
+        store(k, load(k, one + place, some), other + place, some)
+
+    each_vector(k, end - begin, body)
 
 
 def _singles(
-    k: Kernel, loops: Sequence[LoopFields], source: Word, target: Word, begin: Word, end: Word
+    k: Kernel, loops: Sequence[LoopWords], source: Word, target: Word, begin: Word, end: Word
 ) -> None:
     with k.loop(end, begin) as loop:
-        one, other = _places(loops[0], loop.i, source, target)
+        one, other = loops[0].places(loop.i, source, target)
         k.store(k.load_float(one), other)
 
 
 def _squares(
-    k: Kernel, loops: Sequence[LoopFields], source: Word, target: Word, begin: Word, end: Word
+    k: Kernel, loops: Sequence[LoopWords], source: Word, target: Word, begin: Word, end: Word
 ) -> None:
     """Transpose squares of vectors; copy the last rows and columns one by one."""
     rows, columns = loops
     whole = begin + (end - begin) // k.width * k.width
-    full = columns.count // k.width * k.width
+    full = columns.turns // k.width * k.width
     with k.loop(whole, begin, k.width) as row:
-        one, other = _places(rows, row.i, source, target)
+        ends = rows.places(row.i, source, target)
         with k.loop(full, 0, k.width) as column:
-            read, written = _places(columns, column.i, one, other)
+            read, written = columns.places(column.i, *ends)
             square = [k.load(read + columns.source_bytes * place) for place in range(k.width)]
             for place, vector in enumerate(transposed(square)):
                 k.store(vector, written + rows.target_bytes * place)
     with k.loop(end, begin) as row:
-        one, other = _places(rows, row.i, source, target)
-        _singles(k, [columns], one, other, choose(row.i < whole, full, 0), columns.count)
+        ends = rows.places(row.i, source, target)
+        _singles(k, [columns], *ends, choose(row.i < whole, full, 0), columns.turns)
 
 
 _INNER = {"runs": _runs, "squares": _squares, "singles": _singles}
 
 
-class StridedCopy(TunedKernel):
-    """Copy of elements to other places, by loops over the elements in any order."""
+class StridedCopy(BoundKernel):
+    """Copy of elements to other places, by loops over the elements in any order.
 
-    kernel: ClassVar = "copy"
+    A call takes source and target, memory that begins with the first element.
+    """
 
     def __init__(self, loops: Sequence[CopyLoop], tuning: Tuning) -> None:
         kind, ordered = _ordered(join_loops(loops), tuning.width)
-        self.tuning, self._kernel = tuning, _kernel(tuning.width, kind, len(ordered))
-        total = math.prod(count for count, _, _ in ordered)
-        self._threads = max(1, min(tuning.threads, total // FEWEST_EACH))
-        rows = [*ordered, *[(1, 0, 0)] * (MOST_LOOPS - len(ordered))]
-        names = ("first", "second", "third", "fourth", "fifth", "sixth")
-        fields = {
-            name: LoopFields.values(count=n, source_bytes=FLOAT * one, target_bytes=FLOAT * other)
-            for name, (n, one, other) in zip(names, rows, strict=True)
-        }
-        self._arguments = Arguments(CopyFields.values(**fields))
-
-    def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Copy from and to memory that begins with the first element."""
-        each = {"source": source, "target": target}
-        self._arguments.run(self._kernel, self._threads, each)
+        threads = threads_for(tuning, math.prod(count for count, _, _ in ordered), FEWEST_EACH)
+        rows = [(count, FLOAT * one, FLOAT * other) for count, one, other in ordered]
+        values = CopyFields.values(loops=np.array(rows, np.int64))
+        kernel = _kernel(tuning.width, kind, len(ordered))
+        super().__init__("copy", kernel, values, tuning, threads)
 
 
 def _ordered(loops: list[CopyLoop], width: int) -> tuple[Kind, list[CopyLoop]]:

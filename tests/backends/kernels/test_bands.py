@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from bandings import banding
-from stages import WIDTH, exported, normal
+from stages import WIDTH, exported, images_of, normal
 
 from demitasse.backends.kernels.few_inputs import BandFields, band_values, each_band
-from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import Arguments
 from demitasse.backends.kernels.language.words import FLOAT
 from demitasse.backends.kernels.products import Product
@@ -28,7 +27,7 @@ def run(width, **options):
     scratch = np.full((of.chunks, of.copy_size), np.nan, np.float32)
     none = Product(0, np.zeros(1, np.int64))
     values = band_values(
-        of, Images.of(out.transpose(0, 3, 1, 2)), lambda vectors, counts: none, 1, of.tap_table,
+        of, images_of(out.transpose(0, 3, 1, 2)), lambda vectors, counts: none, 1, of.tap_table,
         of.taps, [0], filters=out, filter_chunk_stride=0, chunk_scratch=of.copy_size,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH, in_memory, normal, out_of_memory
 
-from demitasse.backends.kernels.channel_affine import GateGradient, Gates
+from demitasse.backends.kernels.channel_affine import gate_gradient, gates
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -22,13 +22,13 @@ def batch(size, width, rest):
 @pytest.mark.parametrize("rest", [0, 3])
 def test_products_and_sums_are_numpys_to_the_bit(rest, size, adds, threads, width):
     n, c, images = batch(size, width, rest)
-    x, other, gates = normal(n, c, *size), normal(n, c, *size, seed=1), normal(n, c, seed=2)
+    x, other, by = normal(n, c, *size), normal(n, c, *size, seed=1), normal(n, c, seed=2)
     y = np.full(x.size, np.nan, np.float32)
 
-    run = Gates(images, Tuning(width=width, threads=threads), adds=adds)
-    run(in_memory(x, images), gates, in_memory(other, images) if adds else None, y)
+    run = gates(images, Tuning(width=width, threads=threads), adds=adds)
+    run(in_memory(x, images), by, in_memory(other, images) if adds else None, y)
 
-    product = x * gates[..., None, None]
+    product = x * by[..., None, None]
     np.testing.assert_array_equal(out_of_memory(y, images), product + other if adds else product)
 
 
@@ -39,14 +39,14 @@ def test_products_and_sums_are_numpys_to_the_bit(rest, size, adds, threads, widt
 @pytest.mark.parametrize("rest", [0, 3])
 def test_gradients_are_those_of_the_definition(rest, size, adds, threads, width):
     n, c, images = batch(size, width, rest)
-    x, dy, gates = normal(n, c, *size), normal(n, c, *size, seed=1), normal(n, c, seed=2)
+    x, dy, by = normal(n, c, *size), normal(n, c, *size, seed=1), normal(n, c, seed=2)
     dx, of_gates = np.full(x.size, np.nan, np.float32), np.full((n, c), np.nan, np.float32)
     added = np.full(x.size, np.nan, np.float32) if adds else None
 
-    run = GateGradient(images, Tuning(width=width, threads=threads), adds=adds)
-    run(in_memory(x, images), gates, in_memory(dy, images), (dx, of_gates, added))
+    run = gate_gradient(images, Tuning(width=width, threads=threads), adds=adds)
+    run(in_memory(x, images), by, in_memory(dy, images), dx, of_gates, added)
 
-    np.testing.assert_array_equal(out_of_memory(dx, images), dy * gates[..., None, None])
+    np.testing.assert_array_equal(out_of_memory(dx, images), dy * by[..., None, None])
     want = (x.astype(float) * dy).sum((2, 3))
     np.testing.assert_allclose(of_gates, want, rtol=1e-5, atol=1e-5)
     if adds:
@@ -57,6 +57,6 @@ def test_gradients_are_those_of_the_definition(rest, size, adds, threads, width)
 def test_channels_that_have_no_vectors_are_refused(width):
     images = Images.in_blocks((1, width - 1, 2, 2), width - 1)
 
-    for kernel in (Gates, GateGradient):
+    for kernel in (gates, gate_gradient):
         with pytest.raises(ValueError, match="whole vectors"):
             kernel(images, Tuning(width=width), adds=True)

@@ -19,16 +19,16 @@ from tilings import tiling
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.cpu.updates import _parameter
 from demitasse.backends.kernels import elementwise
-from demitasse.backends.kernels.channel_affine import ChannelFactors, GateGradient, Gates
+from demitasse.backends.kernels.channel_affine import ChannelFactors, gates
+from demitasse.backends.kernels.channel_affine import gate_gradient as gradient_of_gates
 from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
-from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer, Parameter
+from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer
 from demitasse.backends.kernels.grouped import (
     GroupedConvolution,
     GroupedGradient,
@@ -42,8 +42,7 @@ from demitasse.backends.kernels.igemm_convolution import (
     igemm_input_gradient,
 )
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.l2_normalize import L2Normalize
-from demitasse.backends.kernels.lrn import LocalResponse, WithinResponse
+from demitasse.backends.kernels.lrn import L2Normalize, LocalResponse, WithinResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.products import FewRows, matrix_products
@@ -230,7 +229,7 @@ def products(width):
 def few_rows(width):
     x, weight, y = numbers(4, 1000), numbers(M * 1000, seed=1), aligned(4 * M).reshape(4, M)
     panels = np.ascontiguousarray(weight.reshape(M // 16, 16, 1000).transpose(0, 2, 1))
-    FewRows(4, 1000, M, 16, 1000, Tuning(width), RELU)(x, panels, numbers(M, seed=2), y)
+    FewRows(4, 1000, M, 16, 1000, Tuning(width), RELU)(x, y, panels, numbers(M, seed=2))
     return y
 
 
@@ -242,10 +241,10 @@ def recurrent(cell, gates):
         cont, hidden = np.ones((t, n), np.float32), np.zeros((t, n, h), np.float32)
         states = [numbers(n, h, seed=3 + state) for state in range(2 if cell == "LSTM" else 1)]
         packed = weight.reshape(gates, h // width, width, h).transpose(0, 1, 3, 2).copy()
-        Recurrence(cell, z, tuning, kept=kept)(packed, cont, states, hidden, states)
+        Recurrence(cell, z, tuning, kept=kept).run(packed, cont, states, hidden, states)
         dz = np.zeros_like(z)
         back = RecurrentBackward(cell, dz, z if cell == "LSTM" else hidden, kept, tuning)
-        back(weight.reshape(-1, h), cont, numbers(t, n, h, seed=5))
+        back.run(weight.reshape(-1, h), cont, numbers(t, n, h, seed=5))
         return hidden, *states, dz
 
     return run
@@ -256,9 +255,9 @@ def norm(width):
     x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
     factors, offsets = numbers(C, seed=2), numbers(C, seed=3)
     run = Normalization(images, 1e-5, Tuning(width), relu=True)
-    y, gradients, sums = np.zeros_like(x), np.zeros((2, C), np.float32), aligned(run.sums_size)
+    y, gradients, sums = np.zeros_like(x), np.zeros((2, C), np.float32), aligned(run.scratch_size)
     run(x, y, factors, offsets, sums)
-    NormalizationGradient(run)((x, dy, dy), (factors, offsets), (*gradients,), sums)
+    NormalizationGradient(run)(x, dy, dy, factors, offsets, *gradients, sums)
     return y, gradients, dy
 
 
@@ -274,7 +273,7 @@ def lrn(kind):
         images = last((2, C, *SIZE))
         of = kind(images, 5, 0.7, 1.0, Tuning(width))
         x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
-        y, dx, scratch = np.zeros_like(x), np.zeros_like(x), aligned(of.scratch_size)
+        y, dx, scratch = np.zeros_like(x), np.zeros_like(x), aligned(of.forward.scratch_size)
         of.forward(x, y, scratch)
         of.backward(x, dy, dx, scratch)
         return y, dx
@@ -305,7 +304,7 @@ def pooling(method):
             kernel = Pooling(op, images, y, Tuning(width), trains=True)
             out, dx = aligned(math.prod(y.shape)), aligned(math.prod(shape))
             kernel.forward(in_memory(numbers(*shape), images), out)
-            kernel.backward(in_memory(numbers(*y.shape, seed=1), y), dx)
+            kernel.backward(dx, in_memory(numbers(*y.shape, seed=1), y))
             found += [out, dx]
         return found
 
@@ -339,7 +338,7 @@ def channel_affine(width):
     factors, offsets = numbers(C, seed=1), numbers(C, seed=2)
     ChannelFactors((images, images), factors, offsets, Tuning(width))(x, y)
     gated = np.zeros_like(y)
-    Gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
+    gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
     return y, gated
 
 
@@ -347,8 +346,8 @@ def gate_gradient(width):
     images = blocks()
     x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
     dx, of_gates = np.zeros_like(x), np.zeros((2, C), np.float32)
-    run = GateGradient(images, Tuning(width), adds=False)
-    run(x, numbers(2, C, seed=2), dy, (dx, of_gates, None))
+    run = gradient_of_gates(images, Tuning(width), adds=False)
+    run(x, numbers(2, C, seed=2), dy, dx, of_gates, None)
     return dx, of_gates
 
 
@@ -362,9 +361,9 @@ def resized(width):
 def regions(width):
     shape = (2, 48, *SIZE)
     images, bins, y = last(shape), some_bins(shape, 12, (4, 4)), aligned(12 * 48 * 16)
-    RegionMaxima(images, 12, (4, 4), Tuning(width))(in_memory(numbers(*shape), images), bins, y)
+    RegionMaxima(images, 12, (4, 4), Tuning(width)).run(in_memory(numbers(*shape), images), bins, y)
     means = aligned(12 * 3 * 16)
-    RegionMeans(shape, 12, (4, 4), Tuning(width))(numbers(*shape), bins, means)
+    RegionMeans(shape, 12, (4, 4), Tuning(width)).run(numbers(*shape), bins, means)
     return y, means
 
 
@@ -383,7 +382,7 @@ def updates(width):
     for name, rule in RULES.items():
         w, g, *history = (np.abs(numbers(201, seed=seed)) for seed in range(2 + rule.histories))
         piece = Piece(Update(name, **fields), w, g, history)
-        FusedOptimizer(Tuning(width))([_parameter(piece, Parameter)])
+        FusedOptimizer(Tuning(width))([piece])
         found += [w, *history]
     return found
 

@@ -7,7 +7,7 @@ import pytest
 from bandings import banding, max_pool
 from correlate import correlated, correlated_slopes, from_memory, images, pooled
 from rectifiers import NOT_NUMBERS, THEN, rectified
-from stages import WIDTH, normal
+from stages import WIDTH, images_of, normal
 
 from demitasse.backends.kernels.epilogue import NOTHING
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
@@ -58,7 +58,7 @@ def test_the_output_is_that_of_the_definition(then, window, threads, width):
     x, weights, offsets = normal(*SHAPE), normal(m, 3, *of.op.kernel), normal(m, seed=1)
     out = np.zeros((3, *of.y[2:], m), np.float32)
 
-    target = Images.of(out.transpose(0, 3, 1, 2))
+    target = images_of(out.transpose(0, 3, 1, 2))
     convolved(of, x, weights, offsets, target, out, then)
 
     want = definition(of, x, weights) + offsets[:, None, None]
@@ -72,7 +72,7 @@ def test_what_is_no_number_is_rectified_as_layers_do(then, width):
     out, offsets = np.zeros((3, *of.y[2:], width), np.float32), np.zeros(width, np.float32)
     offsets[:3] = NOT_NUMBERS
 
-    target = Images.of(out.transpose(0, 3, 1, 2))
+    target = images_of(out.transpose(0, 3, 1, 2))
     convolved(of, normal(*SHAPE), normal(width, 3, 3, 3), offsets, target, out, then)
 
     want = rectified(then, offsets[:3])

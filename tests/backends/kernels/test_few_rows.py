@@ -24,7 +24,7 @@ def product(x, weight, offsets, panel, tuning, then=NOTHING):
     got = np.full((rows + 1, m), 77.0, np.float32)
     run = FewRows(rows, k, m, panel, k + 3, tuning, then)
 
-    run(x, in_panels(weight, panel, k + 3), offsets, got)
+    run(x, got, in_panels(weight, panel, k + 3), offsets)
 
     assert (got[rows:] == 77).all()
     return got[:rows]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH
 
-from demitasse.backends.cpu import updates
-from demitasse.backends.kernels.fused_optimizer import ALONE, RULES, FusedOptimizer, Parameter
+from demitasse.backends.kernels.fused_optimizer import ALONE, RULES, FusedOptimizer
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.updates import Piece, Update
@@ -35,7 +34,7 @@ def copies(given):
 
 
 def parameter(u, given):
-    return updates._parameter(Piece(u, *given[:2], given[2:]), Parameter)
+    return Piece(u, *given[:2], given[2:])
 
 
 def ours(u, given, tuning):

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.l2_normalize import L2Normalize, takes
+from demitasse.backends.kernels.lrn import L2Normalize, takes_lengths
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])
@@ -75,6 +75,6 @@ def test_what_it_does_not_take_is_refused():
     shape = (1, 24, 3, 3)
     images = Images.in_blocks(shape, 12)
 
-    assert not takes(images, 8)
+    assert not takes_lengths(images, 8)
     with pytest.raises(ValueError, match="side by side"):
         L2Normalize(images, 0.0, Tuning(8))

@@ -9,7 +9,8 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, takes
+from demitasse.backends.kernels.norm import Normalization, NormalizationGradient
+from demitasse.backends.kernels.planes import takes
 from demitasse.backends.kernels.tuning import Tuning
 
 EPS = 1e-5
@@ -29,15 +30,15 @@ class Case:
         if stored:
             run.mean[...], run.variance[...] = self.x.mean((0, 2, 3)), self.x.var((0, 2, 3))
             run.inverse[...] = 1 / np.sqrt(run.variance + EPS)
-        sums = aligned(run.sums_size)
+        sums = aligned(run.scratch_size)
         source, target = in_memory(self.x, self.images), np.full(self.x.size, np.nan, np.float32)
         run(source, target, self.factors, self.offsets, sums)
         self.y = out_of_memory(target, self.images)
         gradient = in_memory(self.dy, self.images)
         self.gradients = np.empty((2, shape[1]), np.float32)
         back = NormalizationGradient(run)
-        in_place = (source, gradient, gradient)
-        back(in_place, (self.factors, self.offsets), (*self.gradients,), sums)
+        parameters = self.factors, self.offsets, *self.gradients
+        back(source, gradient, gradient, *parameters, sums)
         self.dx = out_of_memory(gradient, self.images)
 
     def check(self):
@@ -113,7 +114,8 @@ def test_a_gradient_of_the_images_alone_reads_no_sums(block, width):
     nothing = np.zeros((2, shape[1]), np.float32)
     gradient = NormalizationGradient(case.run, learns=False)
 
-    gradient((x, dx, dx), (case.factors, case.offsets), (*nothing,), aligned(case.run.sums_size))
+    parameters = case.factors, case.offsets, *nothing
+    gradient(x, dx, dx, *parameters, aligned(case.run.scratch_size))
 
     np.testing.assert_array_equal(out_of_memory(dx, case.images), case.dx)
     assert not nothing.any()

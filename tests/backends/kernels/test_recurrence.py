@@ -10,14 +10,13 @@ from stages import WIDTH, normal, where
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import recurrence
 from demitasse.backends.kernels.recurrence import (
+    GATES,
     Recurrence,
     RecurrentBackward,
     SavedStates,
-    Squashing,
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-GATES = {"LSTM": 4, "RNN": 1}
 CELL = pytest.mark.parametrize("cell", GATES)
 THREADS = pytest.mark.parametrize("threads", [1, 2, 3])
 SIZES = pytest.mark.parametrize(
@@ -31,7 +30,6 @@ MARK = 7.5
 def few_each(monkeypatch):
     """Let threads divide small steps too."""
     monkeypatch.setattr(recurrence, "FEWEST_EACH", 1)
-    monkeypatch.setattr(recurrence, "OUTPUT_FEWEST_EACH", 1)
 
 
 class Case:
@@ -51,7 +49,7 @@ class Case:
         tuning = Tuning(width=width, threads=threads)
         static = None if self.static is None else guarded(self.static)
         run = Recurrence(self.cell, guarded(self.z), tuning, static=static)
-        run(self.packed(width), guarded(self.cont), states, hidden, states)
+        run.run(self.packed(width), guarded(self.cont), states, hidden, states)
         for array in (hidden, *states):
             expect_guarded(array)
         return hidden, states
@@ -176,13 +174,13 @@ class Learning(Case):
         z, cont, hidden = guarded(self.z), guarded(self.cont), guarded(shape=self.sizes)
         states, dz = [guarded(state) for state in self.states], guarded(shape=(t, n, self.wide))
         kept, tuning = SavedStates.of(self.cell, self.sizes), Tuning(width=width, threads=threads)
-        Recurrence(self.cell, z, tuning, kept=kept)(
+        Recurrence(self.cell, z, tuning, kept=kept).run(
             self.packed(width), cont, states, hidden, states
         )
         known = z if self.cell == "LSTM" else hidden
         back = RecurrentBackward(self.cell, dz, known, kept, tuning)
         for _ in range(2):  # nothing is left of what was computed before
-            back(guarded(self.weight), cont, self.dy)
+            back.run(guarded(self.weight), cont, self.dy)
         for array in (z, hidden, dz, *states):
             expect_guarded(array)
         return hidden, kept.before, dz
@@ -247,16 +245,3 @@ def test_a_gradient_that_is_nan_reaches_earlier_steps_of_its_sequence_alone(widt
     assert np.isnan(dz[2, 1]).any()
     assert not np.isnan(dz[3]).any()
     assert not np.isnan(dz[:, [0, 2]]).any()
-
-
-@WIDTH
-@THREADS
-@pytest.mark.parametrize("count", [1, 7, 16, 100])
-def test_the_output_is_squashed(count, threads, width):
-    numbers = normal(count) * 3
-    x = guarded(numbers)
-
-    Squashing(count, Tuning(width=width, threads=threads))(x)
-
-    expect_close(x, np.tanh(numbers.astype(float)))
-    expect_guarded(x)

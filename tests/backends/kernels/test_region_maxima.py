@@ -30,7 +30,7 @@ def check(x, bins, block, tuning):
     got = np.full(want.size + 1, 77.0, np.float32)
     kernel = RegionMaxima(images, want.shape[0], want.shape[2:], tuning)
 
-    kernel(in_memory(x, images), bins, got)
+    kernel.run(in_memory(x, images), bins, got)
 
     np.testing.assert_array_equal(got[:-1].reshape(want.shape), want)
     assert got[-1] == 77

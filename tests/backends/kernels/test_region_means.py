@@ -27,7 +27,7 @@ def run(x, bins, tuning):
     want = means(x, bins)
     got = np.full(want.size + 1, 77.0, np.float32)
 
-    RegionMeans(x.shape, len(want), want.shape[2:], tuning)(x, bins, got)
+    RegionMeans(x.shape, len(want), want.shape[2:], tuning).run(x, bins, got)
 
     assert got[-1] == 77
     return got[:-1].reshape(want.shape), want

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from correlate import correlated, correlated_slopes, from_memory, images, pooled
 from rectifiers import NOT_NUMBERS, THEN, rectified
-from stages import WIDTH, normal
+from stages import WIDTH, images_of, normal
 from tilings import KERNELS, tiling
 
 from demitasse.backends.kernels.epilogue import RELU
@@ -55,7 +55,7 @@ def test_the_output_is_that_of_the_definition(kernel, c, m, group, threads, tuni
     filters.update(weights, positions)
 
     convolve = WinogradConvolution(
-        of, Images.in_blocks(shape, c), Images.of(y.transpose(0, 3, 1, 2))
+        of, Images.in_blocks(shape, c), images_of(y.transpose(0, 3, 1, 2))
     )
     convolve.take_offsets(offsets)
     convolve(memory, y, positions, *zeros(convolve.scratch_size))
@@ -77,7 +77,7 @@ def test_a_rectifier_follows(kernel, then, width):
     positions = np.full(of.filter_size, np.nan, np.float32)
     filters.update(weights, positions)
 
-    target = Images.of(y.transpose(0, 3, 1, 2))
+    target = images_of(y.transpose(0, 3, 1, 2))
     convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, then)
     convolve.take_offsets(offsets)
     convolve(memory, y, positions, *zeros(convolve.scratch_size))
@@ -122,7 +122,7 @@ def test_the_gradient_of_the_input_is_a_convolution(kernel, c, m, group, threads
     positions = np.full(turned.filter_size, np.nan, np.float32)
     filters.update(weights, positions)
 
-    x = Images.of(out.transpose(0, 3, 1, 2))
+    x = images_of(out.transpose(0, 3, 1, 2))
     convolve = WinogradConvolution(turned, Images.in_blocks((2, m, *of.output), m), x)
     convolve(memory, out, positions, *zeros(convolve.scratch_size))
 
@@ -162,7 +162,7 @@ def test_threads_change_no_bits_whether_they_share_tiles_or_not(kernel, width):
         )
         Filters(of).update(weights, positions)
         convolve = WinogradConvolution(
-            of, Images.in_blocks(shape, 96), Images.of(y.transpose(0, 3, 1, 2))
+            of, Images.in_blocks(shape, 96), images_of(y.transpose(0, 3, 1, 2))
         )
         convolve(memory, y, positions, *zeros(convolve.scratch_size))
         found.append(y)

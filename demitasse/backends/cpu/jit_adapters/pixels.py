@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,8 +11,6 @@ from demitasse.backends import ops
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import (
-    ConvCall,
-    ConvOperands,
     Folded,
     KernelCall,
     images_in_vectors,
@@ -22,15 +18,12 @@ from demitasse.backends.cpu.jit_adapters.calls import (
     kernel_tuning,
 )
 from demitasse.backends.kernels.epilogue import Rectifier
-from demitasse.backends.kernels.igemm import dense_schedule, plan_igemm, row_images
+from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import igemm_forward
 from demitasse.backends.kernels.images import FLOAT_BYTES
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import Stored
-
-if TYPE_CHECKING:
-    pass
 
 
 def pointwise_call(
@@ -107,18 +100,3 @@ def separable_call(
     arguments = (source, target) if other is None else (source, other, target)
     sizes = {"scratch": kernel.scratch_size, "held": kernel.filters_nbytes}
     return KernelCall(engine, arguments, blocks.code, run, **sizes)
-
-
-def bf16_rows_call(engine: Engine, operands: ConvOperands, storage: Stored) -> ConvCall | None:
-    """Return the product of rows with a weight in bfloat16; None where that is not asked for.
-
-    Shapes: source (rows, K), weight (M, K), bias (M,), target (rows, M), in C order.
-    """
-    tuning = kernel_tuning(engine, storage=storage)
-    (rows, length), outputs = operands.source.layout.shape, operands.target.layout.shape[1]
-    if not tuning.bf16 or not length >= tuning.width < outputs:
-        return None
-    schedule = dense_schedule(rows, length, outputs, tuning)
-    ends = row_images(rows, length), row_images(rows, outputs)
-    make = partial(igemm_forward, schedule, *ends, None, operands.then)
-    return ConvCall(engine, operands, schedule.code, make)

@@ -1,117 +1,128 @@
-"""Channels of each image times a number of its own: gates, as nets have that weigh their channels.
+"""Channels times numbers of their own: gates of each image, and PReLU.
 
-A Scale by a second bottom (N, C), or an Axpy, which adds other images too.
+Gates are a Scale by a second bottom (N, C), or an Axpy, which adds other images too.
 """
-
-from __future__ import annotations
 
 import math
 from functools import partial
 
-import numpy as np
-
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, Argument, InputArg, OutputArg, scratch_argument
+from demitasse.backends.cpu.arguments import (
+    Arg,
+    Argument,
+    GradArg,
+    InputArg,
+    OutputArg,
+    scratch_argument,
+)
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import KernelCall, kernel_tuning
-from demitasse.backends.cpu.jit_adapters.norms import plane_images
-from demitasse.backends.cpu.jit_adapters.unary import first_suitable
-from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
+from demitasse.backends.cpu.kernel_calls import (
+    BoundCall,
+    first_suitable,
+    gradient_argument,
+    plane_images,
+)
+from demitasse.backends.cpu.step import CpuStep, O
+from demitasse.backends.cpu.steps.elementwise import SaveInput
+from demitasse.backends.kernels.channel_affine import gate_gradient, gates, slope_gradient, slopes
 from demitasse.backends.step import Operand, Operands, decline_if
 
 
-class _ChannelScaleStep(CpuStep[ops.Axpy | ops.Scale]):
-    """y = x * gate + other, in the layout of x.
+class _PlaneStep(CpuStep[O]):
+    """In whatever layout the images are."""
 
-    Args:
-        x: The images, (N, C, *spatial).
-        gate: A number for each channel of each image.
+    def _take_layout(self, x: Operand) -> None:
+        """Set the layout of all images, and the kernels' images."""
+        self.tuning = kernel_tuning(self.engine)
+        find = partial(plane_images, width=self.tuning.width)
+        self.layout, self.images = first_suitable(layouts.candidates(self.expected(x)), find)
+
+
+class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
+    """y = x * gate + other, in the layout of x, (N, C, *spatial), with a gate for each channel.
+
+    The bottoms of an Axpy are gate, x and other; those of a Scale x and the gate.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        op: ops.Axpy | ops.Scale,
-        at: Operands,
-        *,
-        x: Operand,
-        gate: Operand,
-        other: Operand | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, op: ops.Axpy | ops.Scale, at: Operands) -> None:
         super().__init__(engine, op, at)
+        self._other: Operand | None = None
+        if isinstance(op, ops.Axpy):
+            self._gate, self._x, self._other = at.bottom
+        else:
+            shape = at.bottom[0].shape
+            gated = (1, math.prod(shape[:2]), math.prod(shape[2:]))
+            message = "factors that are no second bottom's, one for each channel of each image"
+            other = len(at.bottom) == 1 or op.bias or (op.outer, op.dim, op.inner) != gated
+            decline_if(other, message)
+            self._x, self._gate = at.bottom
         message = "a gradient is wanted of gates whose images the result overwrites"
-        decline_if(at.backward and at.top[0] is x, message)
-        self._x, self._gate, self._other = x, gate, other
+        decline_if(at.backward and at.top[0] is self._x, message)
 
     def prepare(self) -> None:
-        from demitasse.backends.kernels.channel_affine import Gates
+        self._take_layout(self._x)
+        other, layout = self._other, self.layout
+        self.forward_calls = [
+            BoundCall(
+                self.engine, gates(self.images, self.tuning, adds=other is not None),
+                *self._sources(),
+                None if other is None else InputArg(Arg.ADDED, other, layout),
+                OutputArg(Arg.DST, self.at.top[0], layout),
+            )
+        ]  # fmt: skip
 
-        engine, other, tuning = self.engine, self._other, kernel_tuning(self.engine)
-        find = partial(plane_images, width=tuning.width)
-        known = layouts.candidates(self.expected(self._x))
-        self._layout, self._images = first_suitable(known, find)
-        gates = Gates(self._images, tuning, adds=other is not None)
-        arguments: list[Argument] = [InputArg(Arg.SRC, self._x, self._layout), self._gates()]
-        if other is not None:
-            arguments.append(InputArg(Arg.ADDED, other, self._layout))
-        arguments.append(OutputArg(Arg.DST, self.at.top[0], self._layout))
-
-        def run(x: np.ndarray, gate: np.ndarray, *arrays: np.ndarray) -> None:
-            gates(x, gate, None if other is None else arrays[0], arrays[-1])
-
-        self.forward_calls = [KernelCall(engine, arguments, gates.code, run)]
-
-    def _gates(self) -> InputArg:
-        return InputArg(Arg.SECOND_SRC, self._gate, layouts.plain(self._gate.shape))
+    def _sources(self) -> tuple[InputArg, InputArg]:
+        numbers = layouts.plain(self._gate.shape)
+        gate = InputArg(Arg.SECOND_SRC, self._gate, numbers)
+        return InputArg(Arg.SRC, self._x, self.layout), gate
 
     def prepare_backward(self) -> None:
-        from demitasse.backends.kernels.channel_affine import GateGradient
-
-        at, layout, engine = self.at, self._layout, self.engine
+        at, layout, engine = self.at, self.layout, self.engine
         wanted = [blob for blob, asked in zip(at.bottom, at.propagate_down, strict=True) if asked]
         if not wanted:
             return
-        adds = self._other in wanted and self._other is not at.top[0]
-
-        def gradient_of(role: Arg, blob: Operand, layout: Layout) -> Argument:
-            if blob in wanted:
-                return OutputArg(role, blob, layout, diff=True)
-            return scratch_argument(engine, role, layout)
-
-        gradient = GateGradient(self._images, kernel_tuning(engine), adds=adds)
-        arguments = [
-            InputArg(Arg.SRC, self._x, layout),
-            self._gates(),
-            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            gradient_of(Arg.DIFF_SRC, self._x, layout),
-            gradient_of(Arg.DST, self._gate, layouts.plain(self._gate.shape)),
-        ]
-        if adds and self._other is not None:
-            arguments.append(OutputArg(Arg.DST, self._other, layout, diff=True))
-
-        def run(x: np.ndarray, gate: np.ndarray, dy: np.ndarray, *to: np.ndarray) -> None:
-            gradient(x, gate, dy, (to[0], to[1], to[2] if len(to) > 2 else None))
-
-        self.backward_calls = [KernelCall(engine, arguments, gradient.code, run)]
+        added: OutputArg | None = None
+        if self._other is not None and self._other in wanted and self._other is not at.top[0]:
+            added = OutputArg(Arg.DST, self._other, layout, diff=True)
+        targets = (
+            gradient_argument(engine, role, blob, one, wanted=blob in wanted)
+            for role, blob, one in (
+                (Arg.DIFF_SRC, self._x, layout),
+                (Arg.DST, self._gate, layouts.plain(self._gate.shape)),
+            )
+        )
+        kernel = gate_gradient(self.images, self.tuning, adds=added is not None)
+        dy = InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
+        self.backward_calls = [BoundCall(engine, kernel, *self._sources(), dy, *targets, added)]
 
 
-class AxpyStep(_ChannelScaleStep):
-    """The second bottom times the first, and the third."""
+class PReLUStep(_PlaneStep[ops.PReLU]):
+    """In place or not. In place, the gradient takes a copy."""
 
-    def __init__(self, engine: Engine, op: ops.Axpy, at: Operands) -> None:
-        gate, x, other = at.bottom
-        super().__init__(engine, op, at, x=x, gate=gate, other=other)
+    def __init__(self, engine: Engine, op: ops.PReLU, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_if(op.shared, "one slope for all channels; our kernels take one for each")
+        self.keeps_input = at.in_place and at.backward
+        self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
 
+    def prepare(self) -> None:
+        self._take_layout(self.at.bottom[0])
+        source, target = self.in_and_out(self.layout, self.layout)
+        self.slopes = InputArg(Arg.WEIGHTS, self.at.params[0], layouts.plain((self.op.bottom[1],)))
+        kernel = slopes(self.images, self.tuning)
+        keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
+        self.forward_calls = [*keep, BoundCall(self.engine, kernel, source, self.slopes, target)]
 
-class ChannelScaleStep(_ChannelScaleStep):
-    """The first bottom times the second, which has the first one's first two axes."""
-
-    def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
-        shape = at.bottom[0].shape
-        gated = (1, math.prod(shape[:2]), math.prod(shape[2:]))
-        message = "factors that are no second bottom's, one for each channel of each image"
-        decline_if(len(at.bottom) == 1 or op.bias or (op.outer, op.dim, op.inner) != gated, message)
-        x, gate = at.bottom
-        super().__init__(engine, op, at, x=x, gate=gate)
+    def prepare_backward(self) -> None:
+        at, engine, layout, channels = self.at, self.engine, self.layout, self.slopes.layout
+        wanted = at.propagate_down[0]
+        dx = gradient_argument(engine, Arg.DIFF_SRC, at.bottom[0], layout, wanted=wanted)
+        gradient: Argument = scratch_argument(engine, Arg.DIFF_WEIGHTS, channels)
+        if at.param_propagate_down[0]:
+            gradient = GradArg(Arg.DIFF_WEIGHTS, at.params[0], channels)
+        source = InputArg(Arg.SRC, self.known, layout)
+        dy = InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
+        kernel = slope_gradient(self.images, self.tuning)
+        self.backward_calls = [BoundCall(engine, kernel, source, self.slopes, dy, dx, gradient)]

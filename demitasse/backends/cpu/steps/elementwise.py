@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -12,14 +11,36 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import Arg, BufferArg, InputArg, OutputArg, written_layout
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.unary import elementwise_call
+from demitasse.backends.cpu.kernel_calls import elementwise_call
 from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.cpu.step import CpuStep, Runnable
-from demitasse.backends.cpu.steps.activation import SaveInput, decline_other_than_relu
-from demitasse.backends.step import Declined, Operand, Operands, decline_if
+from demitasse.backends.cpu.step import CpuStep, Runnable, op_title
+from demitasse.backends.kernels.elementwise import MOST, SLOPES_OF_BOTH
+from demitasse.backends.step import LayoutUse, Operand, Operands, decline_if
 
 ONES = (1.0, 1.0)
 """Factors of a plain sum of two."""
+
+
+def decline_other_than_relu(then: ops.Activation) -> None:
+    """Decline an activation behind sums and factors, whose kernels have ReLU without a slope."""
+    message = f"{op_title(then)} runs by itself; kernels append ReLU without a slope"
+    decline_if(then.function != "relu" or any(then.parameters), message)
+
+
+class SaveInput:
+    """Saved copy of an input that is overwritten next, in the same layout."""
+
+    workspace = 0
+    implementations: ClassVar[list[str]] = []
+    layout_uses: ClassVar[list[LayoutUse]] = []
+
+    def __init__(self, engine: Engine, source: InputArg, target: Operand) -> None:
+        self.engine, self.source = engine, source
+        self.target = OutputArg(source.role, target, source.layout)
+
+    def __call__(self) -> None:
+        layout = self.source.layout
+        self.engine.reorder(self.source.array(), layout, self.target.array(), layout)
 
 
 def summed(
@@ -36,8 +57,6 @@ def summed(
 
     A kernel adds up to four; each further kernel adds up to three to the target.
     """
-    from demitasse.backends.kernels.elementwise import MOST
-
     plain = all(factor == 1 for factor in factors)
     message = f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
     decline_if(rectify and not plain, message)
@@ -48,90 +67,75 @@ def summed(
     reads = [
         InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
     ]
+    so_far = InputArg(Arg.SRC, target, layout, diff=diff)
     calls: list[Runnable] = []
     while reads:
-        number = MOST - len(calls[:1])
-        now, numbers, reads, factors = (
-            reads[:number], factors[:number], reads[number:], factors[number:]
-        )  # fmt: skip
+        now, numbers = reads[: MOST - bool(calls)], factors[: MOST - bool(calls)]
+        reads, factors = reads[len(now) :], factors[len(now) :]
         if calls:
-            so_far = InputArg(Arg.SRC, target, layout, diff=diff)
             now, numbers = [so_far, *now], [1.0, *numbers]
-        numbers = () if plain else numbers
         kernel = f"{name if plain else 'weighted_sum'}{len(now)}"
-        calls.append(elementwise_call(engine, kernel, numbers, now, written))
+        calls.append(elementwise_call(engine, kernel, () if plain else numbers, now, written))
     return calls
 
 
-@dataclass(frozen=True)
-class Function:
-    """Kernel functions of the activations.
+class Function(NamedTuple):
+    """Kernel functions of an activation.
 
     Attributes:
         name: The kernel's name of it.
         numbers: Its constants.
-        slope: The kernel's name of its gradient.
         known: What the gradient is of: the input, the result, a copy of the input, where who comes
             later may overwrite that, or what the bottom holds then.
-        of_both: Whether it is of what the top holds then, too.
         keeps_zero: Whether 0 gives 0, as padding needs it.
+        inside: Whether the gradient at the limits is 0.
     """
 
     name: str
-    numbers: tuple[float, ...]
-    slope: str
+    numbers: tuple[float, ...] = ()
     known: Literal["input", "result", "copy", "bottom"] = "input"
-    of_both: bool = False
     keeps_zero: bool = True
+    inside: bool = False
 
-
-def _function(function: str, *numbers: float) -> Function:
-    return Function(function, numbers, f"{function}_slope")
+    @property
+    def slope(self) -> str:
+        """The kernel's name of the gradient."""
+        return "inside_slope" if self.inside else f"{self.name}_slope"
 
 
 def _clip(least: float, most: float) -> Function:
     inside = min(least, most) <= 0 <= most and least <= 0
-    return Function("clip", (least, most), "clip_slope", keeps_zero=inside)
+    return Function("clip", (least, most), keeps_zero=inside)
 
 
 def _relu6(slope: float) -> Function:
     decline_if(slope, f"slope {slope:g}; our kernels have ReLU6 without one")
-    return Function("clip", (0.0, 6.0), "inside_slope")
-
-
-def _relu(slope: float = 0.0) -> Function:
-    return Function("relu", (slope,), "relu_slope", "bottom" if slope >= 0 else "input")
-
-
-def _elu(alpha: float) -> Function:
-    # of a negative alpha, the result does not have the sign of the input
-    known: Literal["input", "bottom"] = "input" if alpha < 0 else "bottom"
-    return Function("elu", (alpha,), "elu_slope", known, of_both=True)
+    return Function("clip", (0.0, 6.0), inside=True)
 
 
 def _power(power: float, scale: float, shift: float) -> Function:
-    name = {1.0: "linear", 2.0: "square"}.get(power)
-    if name is None or not scale:
-        message = f"power {power:g} of scale {scale:g}; our kernels take 1 and 2 of others than 0"
-        raise Declined(message)
-    known: Literal["input", "result"] = "result" if power == 1 else "input"  # any will do for 1
-    return Function(name, (power, scale, shift), f"{name}_slope", known, keeps_zero=not shift)
+    message = f"power {power:g} of scale {scale:g}; our kernels take 1 and 2 of others than 0"
+    decline_if(power not in (1, 2) or not scale, message)
+    if power == 1:  # any will do for the gradient
+        return Function("linear", (power, scale, shift), "result", not shift)
+    return Function("square", (power, scale, shift), keeps_zero=not shift)
 
 
 FUNCTIONS: dict[str, Callable[..., Function]] = {
-    "abs": lambda: _function("abs"),
-    "bnll": lambda: Function("bnll", (), "bnll_slope", keeps_zero=False),
+    "abs": lambda: Function("abs"),
+    "bnll": lambda: Function("bnll", keeps_zero=False),
     "clip": _clip,
-    "elu": _elu,
-    "exp": lambda *numbers: Function("exp", numbers, "exp_slope", "result", keeps_zero=False),
-    "gelu": lambda: _function("gelu"),
-    "hard_swish": lambda: _function("hard_swish"),
+    # of a negative alpha, the result does not have the sign of the input
+    "elu": lambda alpha: Function("elu", (alpha,), "input" if alpha < 0 else "bottom"),
+    "exp": lambda *numbers: Function("exp", numbers, "result", keeps_zero=False),
+    "gelu": lambda: Function("gelu"),
+    "hard_swish": lambda: Function("hard_swish"),
     "power": _power,
-    "relu": _relu,
+    "relu": lambda n=0.0: Function("relu", (n,), "bottom" if n >= 0 else "input"),
     "relu6": _relu6,
-    "sigmoid": lambda: Function("sigmoid", (), "sigmoid_slope", "result", keeps_zero=False),
-    "swish": lambda beta: Function("swish", (beta,), "swish_slope", "copy", of_both=True),
-    "tanh": lambda: Function("tanh", (), "tanh_slope", "result"),
+    "sigmoid": lambda: Function("sigmoid", (), "result", keeps_zero=False),
+    "swish": lambda beta: Function("swish", (beta,), "copy"),
+    "tanh": lambda: Function("tanh", (), "result"),
 }
 """Return how a function with these constants is computed, or decline them."""
 
@@ -151,8 +155,8 @@ class ElementwiseStep(CpuStep[ops.Activation]):
             self.known = at.saved("input", at.bottom[0].shape).blob
 
     def prepare(self) -> None:
-        at, engine, function = self.at, self.engine, self.function
-        self.layout = layout = _row(at, padded=function.keeps_zero)
+        engine, function = self.engine, self.function
+        self.layout = layout = _row(self.at, padded=function.keeps_zero)
         source, target = self.in_and_out(layout, layout)
         call = elementwise_call(engine, function.name, function.numbers, [source], target)
         keep = [SaveInput(engine, source, self.known)] if self.copies else []
@@ -161,15 +165,12 @@ class ElementwiseStep(CpuStep[ops.Activation]):
     def prepare_backward(self) -> None:
         if not self.at.propagate_down[0]:
             return
-        top = self.at.top[0]
-        sources = [
-            InputArg(Arg.SRC, self.known, self.layout),
-            *([InputArg(Arg.DST, top, self.layout)] if self.function.of_both else []),
-            InputArg(Arg.DIFF_DST, top, self.layout, diff=True),
-        ]
-        target = OutputArg(Arg.DIFF_SRC, self.at.bottom[0], self.layout, diff=True)
-        slope, numbers = self.function.slope, self.function.numbers
-        self.backward_calls = [elementwise_call(self.engine, slope, numbers, sources, target)]
+        slope, numbers, layout = self.function.slope, self.function.numbers, self.layout
+        sources = [InputArg(Arg.SRC, self.known, layout)]
+        if slope in SLOPES_OF_BOTH:
+            sources.append(InputArg(Arg.DST, self.at.top[0], layout))
+        dy, dx = self.gradients(layout, layout)
+        self.backward_calls = [elementwise_call(self.engine, slope, numbers, [*sources, dy], dx)]
 
 
 class CombinationStep(CpuStep[ops.Eltwise]):
@@ -200,17 +201,13 @@ class CombinationStep(CpuStep[ops.Eltwise]):
         at, engine = self.at, self.engine
         self.layout = layout = _row(at, padded=True)
         sources = [InputArg(Arg.SRC + i, blob, layout) for i, blob in enumerate(at.bottom)]
-        target = OutputArg(Arg.DST, at.top[0], layout)
-        if self.op.operation == "PROD":
-            keep = [SaveInput(engine, sources[0], self.factors[0])] if self.copies else []
-            product = elementwise_call(engine, "product", (), sources, target)
-            self.forward_calls = [*keep, product]
-        elif self.marks is None:
-            self.forward_calls = [elementwise_call(engine, "larger", (), sources, target)]
-        else:
-            marks = OutputArg(Arg.DST, self.marks, layout)
-            call = elementwise_call(engine, "larger_of_which", (), sources, target, marks)
-            self.forward_calls = [call]
+        targets = [OutputArg(Arg.DST, at.top[0], layout)]
+        name = "product" if self.op.operation == "PROD" else "larger"
+        if self.marks is not None:
+            name = "larger_of_which"
+            targets.append(OutputArg(Arg.DST, self.marks, layout))
+        keep = [SaveInput(engine, sources[0], self.factors[0])] if self.copies else []
+        self.forward_calls = [*keep, elementwise_call(engine, name, (), sources, *targets)]
 
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,14 +12,15 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import Folded, rectifier_of
-from demitasse.backends.cpu.jit_adapters.norms import decline_other_scales, stored_statistics
-from demitasse.backends.cpu.jit_adapters.unary import factors_call
+from demitasse.backends.cpu.jit_adapters.calls import Folded, kernel_tuning, rectifier_of
+from demitasse.backends.cpu.kernel_calls import BoundCall, suitable_images
 from demitasse.backends.cpu.step import CpuStep, Derived, FusedStep, Runnable, op_title
-from demitasse.backends.cpu.steps.activation import decline_other_than_relu
 from demitasse.backends.cpu.steps.convolution import ConvStep
-from demitasse.backends.cpu.steps.elementwise import ONES
+from demitasse.backends.cpu.steps.elementwise import ONES, decline_other_than_relu
+from demitasse.backends.cpu.steps.norm import decline_other_scales, stored_statistics
 from demitasse.backends.cpu.steps.pooling import PoolStep
+from demitasse.backends.kernels.channel_affine import ChannelFactors
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_if
 
 PARTS = {
@@ -58,7 +60,7 @@ class Epilogue:
         """Return the operations after a convolution as an epilogue."""
         left, result, other = list(rest), conv.at.top[0], None
         links: list[Link] = []
-        while left and (link := _link(conv.op, *left[0][:2])):
+        while left and conv.op.axis == 1 and (link := _link(*left[0][:2], conv.op.top)):
             left.pop(0)
             links.append(link)
             result = link[1].top[0]
@@ -98,18 +100,14 @@ class Epilogue:
         decline_if(others, f"{' and '.join(others)} behind the convolution; the kernel has none")
 
 
-def _link(conv: ops.Conv, op: ops.Op, at: Operands) -> Link | None:
-    """Return an operation that factors and offsets of the convolution's channels express."""
-    if conv.axis != 1:
-        return None
+def _link(op: ops.Op, at: Operands, shape: ops.Shape) -> Link | None:
+    """Return an operation that factors and offsets of channels express; None for another one."""
     if isinstance(op, ops.BatchNorm) and op.use_global_stats:
         return op, at
     if isinstance(op, ops.Scale):
-        try:
-            decline_other_scales(op, at, conv.top)
-        except Declined:
-            return None
-        return op, at
+        with suppress(Declined):
+            decline_other_scales(op, at, shape)
+            return op, at
     return None
 
 
@@ -160,23 +158,17 @@ class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
     """BatchNorm and Scale, either or both, and ReLU, where no gradient is wanted."""
 
     def __init__(self, engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands]) -> None:
-        shape = at[0].bottom[0].shape
-        links = links_of(chain, at, shape)
+        source, target = at[0].bottom[0], at[-1].top[0]
+        links = links_of(chain, at, source.shape)
         super().__init__(engine, links[0][0], at[0])
-        self.shape, self.followers = shape, [op_title(op) for op in chain[1:]]
-        self.factors = FixedFactors(shape[1], links)
-        self.derived, self.kept_bytes = [self.factors], self.factors.nbytes
-        self.forward_calls = [self._call(at[-1].top[0])]
-
-    def _call(self, target: Operand) -> Runnable:
-        source = self.at.bottom[0]
-        expected = self.expected(source, self.shape)
-        return factors_call(
-            self.engine,
-            InputArg(Arg.SRC, source, expected),
-            OutputArg(Arg.DST, target, expected),
-            (self.factors.factor, self.factors.offset),
-        )
+        self.followers, tuning = [op_title(op) for op in chain[1:]], kernel_tuning(engine)
+        factors = FixedFactors(source.shape[1], links)
+        self.derived, self.kept_bytes = [factors], factors.nbytes
+        layout = self.expected(source)
+        images = suitable_images(layout, Images.has_whole_vectors, tuning.width)
+        kernel = ChannelFactors((images, images), factors.factor, factors.offset, tuning)
+        ends = InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)
+        self.forward_calls = [BoundCall(engine, kernel, *ends)]
 
 
 class FixedFactors(Derived):
@@ -213,12 +205,10 @@ def links_of(chain: Sequence[ops.Op], at: Sequence[Operands], shape: ops.Shape) 
     decline_other_than_relu(chain[-1])
     links: list[Link] = []
     for op, own in zip(chain[:-1], at[:-1], strict=True):
-        if isinstance(op, ops.Scale):
-            decline_other_scales(op, own, shape)
-        elif not isinstance(op, ops.BatchNorm) or not op.use_global_stats:
+        if not (link := _link(op, own, shape)):
             message = f"{op_title(op)} there; fixed factors and offsets go before ReLU"
             raise Declined(message)
-        links.append((op, own))
+        links.append(link)
     return links
 
 

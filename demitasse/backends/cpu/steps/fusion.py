@@ -6,14 +6,12 @@ from dataclasses import replace
 
 from demitasse.backends import ops
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.norms import NormParts, decline_other_scales
 from demitasse.backends.cpu.step import FusedStep, op_title
-from demitasse.backends.cpu.steps.activation import decline_other_than_relu
 from demitasse.backends.cpu.steps.convolution import ConvStep
-from demitasse.backends.cpu.steps.elementwise import SumStep
+from demitasse.backends.cpu.steps.elementwise import SumStep, decline_other_than_relu
 from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep, FoldedStep
 from demitasse.backends.cpu.steps.fused_convolutions import NormedConvStep, SeparableStep
-from demitasse.backends.cpu.steps.norm import NormStep
+from demitasse.backends.cpu.steps.norm import NormParts, NormStep, decline_other_scales
 from demitasse.backends.cpu.steps.products import InnerProductStep
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -16,29 +16,70 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, GradArg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import Arg, Argument, BufferArg, GradArg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.norms import (
-    NormCall,
-    NormGradientCall,
-    NormParts,
-    decline_other_scales,
-    norm_kernel,
-    plane_norm_kernel,
-    stored_statistics,
+from demitasse.backends.cpu.jit_adapters.calls import IMAGE_AXES, folded_images, kernel_tuning
+from demitasse.backends.cpu.kernel_calls import (
+    BoundCall,
+    first_suitable,
+    plane_images,
+    suitable_images,
 )
-from demitasse.backends.cpu.jit_adapters.unary import first_suitable, map_call
+from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.step import Operands, decline_if
+from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
+from demitasse.backends.kernels.planes import takes
+from demitasse.backends.step import Operand, Operands, decline_if
 
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
 PARAMETER_GRADIENTS = (Arg.DIFF_SCALE, Arg.DIFF_SHIFT)
 
-
 MATRIX = 2
 """Axes from which on there are channels."""
+
+
+@dataclass(frozen=True)
+class NormParts:
+    """The operations of one kernel: a BatchNorm, a Scale, or both, and a ReLU.
+
+    Shape of the data: (N, C, *spatial). The blobs ``at`` are those of the first operation.
+    """
+
+    shape: ops.Shape
+    at: Operands
+    norm: tuple[ops.BatchNorm, Operands] | None = None
+    scale: tuple[ops.Scale, Operands] | None = None
+    relu: bool = False
+
+    @property
+    def uses_batch_stats(self) -> bool:
+        """True if mean and variance are the batch's, not given."""
+        return self.norm is not None and not self.norm[0].use_global_stats
+
+
+def stored_statistics(blobs: Sequence[Operand]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance from a BatchNorm's three blobs. Shapes: (C,), (C,)."""
+    mean, variance, weight = (blob.data_memory.cpu_data()[: blob.count] for blob in blobs)
+    factor = np.float32(0.0 if weight[0] == 0 else 1.0 / weight[0])
+    return mean * factor, variance * factor
+
+
+def decline_other_scales(op: ops.Scale, at: Operands, shape: ops.Shape) -> None:
+    """Leave to others a Scale that has not one learned factor for each channel of ``shape``."""
+    decline_if(len(at.bottom) > 1, "factors from a second bottom; kernels take learned ones")
+    channels = (*shape[:2], math.prod(shape[2:]))
+    message = "factors over other axes; kernels take one for each channel"
+    decline_if(len(shape) < MATRIX or (op.outer, op.dim, op.inner) != channels, message)
+
+
+def _fixed(count: int, number: float = 0.0) -> BufferArg:
+    """Return an argument of ``count`` equal numbers, in place of an absent parameter."""
+    array = aligned(count)
+    array[...] = number
+    return BufferArg(0, layouts.plain((count,)), array)
 
 
 class NormStep(CpuStep[O]):
@@ -55,7 +96,6 @@ class NormStep(CpuStep[O]):
         message = "one value of each channel, whose gradient is 0; rounded products would be left"
         decline_if(alone and parts.uses_batch_stats, message)
         self.parts, self.followers = parts, followers
-        self.channels = layouts.plain((parts.shape[1],))
         self.in_place = self.at.top[0] is self.at.bottom[0]
         self.spare: np.ndarray | None = None
         self.input: np.ndarray | None = None
@@ -63,21 +103,30 @@ class NormStep(CpuStep[O]):
 
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.parts.shape)
-        known = layouts.candidates(expected)
-        self.layout, kernel = first_suitable(known, partial(norm_kernel, self.engine, self.parts))
-        self.kernel, (self.source, self.target) = kernel, self.in_and_out(self.layout, self.layout)
-        self.call = NormCall(self.engine, kernel, self.source, self.target, self._factors())
+        self.layout, self.kernel = first_suitable(layouts.candidates(expected), self._kernel)
+        self.source, self.target = self.in_and_out(self.layout, self.layout)
+        channels = layouts.plain((self.parts.shape[1],))
+        self.factors: list[Argument] = [_fixed(channels.size, 1.0), _fixed(channels.size)]
+        if self.parts.scale is not None:
+            op, at = self.parts.scale
+            for place, role in enumerate((Arg.SCALE, Arg.SHIFT)[: 1 + op.bias]):
+                self.factors[place] = InputArg(role, at.params[place], channels)
+        ends = self.source, self.target, *self.factors
+        self.call = BoundCall(self.engine, self.kernel, *ends, held=3 * self.kernel.mean.nbytes)
         self.forward_calls = [self.call]
 
-    def _factors(self) -> list[InputArg]:
-        """Return the arguments of scale and shift."""
-        if self.parts.scale is None:
-            return []
-        op, at = self.parts.scale
-        arguments = [InputArg(Arg.SCALE, at.params[0], self.channels)]
-        if op.bias:
-            arguments.append(InputArg(Arg.SHIFT, at.params[1], self.channels))
-        return arguments
+    def _kernel(self, layout: Layout) -> Normalization:
+        """Return the kernel, with the numbers of a Scale alone."""
+        parts, tuning = self.parts, kernel_tuning(self.engine, "norm")
+        images = plane_images(layout, tuning.width)
+        n, c, *size = images.shape
+        if size == [1, 1] and images.block == c:  # all images as pixels of one
+            images = Images((1, c, 1, n), n * c, n * c, images.image_stride, c)
+        stored, eps = not parts.uses_batch_stats, parts.norm[0].eps if parts.norm else 0.0
+        kernel = Normalization(images, eps, tuning, relu=parts.relu, stored=stored)
+        if parts.norm is None:
+            kernel.mean[...], kernel.inverse[...] = 0.0, 1.0
+        return kernel
 
     @property
     def workspace(self) -> int:
@@ -111,7 +160,7 @@ class NormStep(CpuStep[O]):
             kept = self.spare = spare
             call_recorder.call(np.copyto, (kept, source[: self.layout.size]), source)
             target = self.target.array()
-        self.call.run_on(kept, target)
+        self.kernel(kept, target, *(one.array() for one in self.factors), *self.call.scratch())
         call_recorder.call(self._keep, (kept,), None)
 
     def _keep(self, source: np.ndarray) -> None:
@@ -144,33 +193,40 @@ class NormStep(CpuStep[O]):
     # -- backward ------------------------------------------------------------------------------
 
     def prepare_backward(self) -> None:
-        at, layout = self.at, self.layout
-        gradients: list[GradArg | None] = []
+        """Prepare the gradients, and that behind the norm.
+
+        Layers in place after the Step leave their gradient: the one behind the norm takes the place
+        of ``dy``, or in place that of ``dx``. It is written where somebody may look at it.
+        """
+        at, layout, [dy, dx] = self.at, self.layout, self.gradients(self.layout, self.layout)
+        channels = layouts.plain((self.parts.shape[1],))
+        rows: list[Argument] = [_fixed(channels.size), _fixed(channels.size)]
+        learns = False
         if self.parts.scale is not None:
             own = self.parts.scale[1]
             wanted = zip(PARAMETER_GRADIENTS, own.params, own.param_propagate_down, strict=False)
-            gradients = [
-                GradArg(role, blob, self.channels) if asked else None
-                for role, blob, asked in wanted
-            ]
-        bottom, behind = at.bottom[0], None
-        if self.followers and not self.in_place:  # layers in place after it leave their gradient
-            behind = OutputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
-        self.back = NormGradientCall(
-            self.call,
-            None if self.in_place else InputArg(Arg.SRC, bottom, layout),
-            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True) if at.propagate_down[0] else None,
-            gradients,
-            behind,
-        )
+            for place, (role, blob, asked) in enumerate(wanted):
+                if asked:
+                    rows[place], learns = GradArg(role, blob, channels), True
+        self.kept = BufferArg(Arg.SRC, layout)
+        source = self.kept if self.in_place else InputArg(Arg.SRC, at.bottom[0], layout)
+        size = 0 if at.propagate_down[0] else layout.size
+        arguments = source, dy, dx if not size else _fixed(size), *self.factors, *rows
+        kernel = NormalizationGradient(self.kernel, learns=learns)
+        self.back = BoundCall(self.engine, kernel, *arguments, held=4 * size)
         self.backward_calls = [self.back]
+        self.behind: OutputArg | None = None
+        if self.followers and not self.in_place:
+            self.behind = OutputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
+            kernel = NormalizationGradient(self.kernel, behind=True, learns=learns)
+            self.both = BoundCall(self.engine, kernel, *arguments, self.behind)
+            self.back.arguments = self.both.arguments
 
     def backward(self) -> None:
-        if self.backward_calls and self.in_place and self.input is not None:
-            self.back.run_on(self.input)
-        else:
-            super().backward()
+        if not self.backward_calls or (self.in_place and self.input is None):
+            return
+        self.kept.buffer = self.input
+        (self.both if self.behind and self.behind.memory.persistent else self.back)()
 
 
 class BatchNormStep(NormStep[ops.BatchNorm]):
@@ -200,18 +256,21 @@ class MVNStep(CpuStep[ops.MVN]):
         decline_if(op.across or not (op.divides and op.eps > 0), message)
 
     def prepare(self) -> None:
-        [bottom], engine = self.at.bottom, self.engine
+        [bottom] = self.at.bottom
         decline_if(bottom.shape != self.op.shape, f"{len(bottom.shape)} axes; our kernel takes 4")
-        found = self.expected(bottom)
-        last, blocks = (
-            layouts.innermost(bottom.shape, 1),
-            layouts.channel_blocks(bottom.shape, layouts.BLOCK),
-        )
-        layout, kernel = first_suitable(
-            (found, last, blocks), partial(plane_norm_kernel, engine, self.op.eps)
-        )
-        self.forward_calls = [map_call(engine, *self.in_and_out(layout, layout), kernel)]
+        blocks = layouts.channel_blocks(bottom.shape, layouts.BLOCK)
+        known = self.expected(bottom), layouts.innermost(bottom.shape, 1), blocks
+        layout, kernel = first_suitable(known, self._kernel)
+        self.forward_calls = [BoundCall(self.engine, kernel, *self.in_and_out(layout, layout))]
         self._deviations = kernel.deviations
+
+    def _kernel(self, layout: Layout) -> PlaneNorm:
+        tuning = kernel_tuning(self.engine)
+        images = folded_images(layout)  # blocks may be filled up
+        fits = images is not None and len(layout.shape) == IMAGE_AXES
+        if images is None or not fits or not takes(images, tuning.width):
+            images = suitable_images(layout, takes, tuning.width)
+        return PlaneNorm(images, self.op.eps, tuning)
 
     @property
     def backward_code(self) -> str:

@@ -1,13 +1,8 @@
 """Pooling, spatial pyramid pooling, ROI pooling and interpolation of planes."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
-
-import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
@@ -19,15 +14,15 @@ from demitasse.backends.cpu.jit_adapters.calls import (
     folded_images,
     kernel_tuning,
 )
-from demitasse.backends.cpu.jit_adapters.unary import first_suitable, map_call, suitable_images
+from demitasse.backends.cpu.kernel_calls import BoundCall, first_suitable, suitable_images
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.pooling import Pooling
+from demitasse.backends.kernels.resize import Interpolation
+from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
 from demitasse.backends.regions import Bins, bins, bins_between, widened
-from demitasse.backends.step import Operand, Operands, decline_gradients, decline_if
-
-if TYPE_CHECKING:
-    from demitasse.backends.kernels.pooling import Pooling
+from demitasse.backends.step import Operands, decline_gradients, decline_if
 
 
 class PoolStep(CpuStep[ops.Pool]):
@@ -45,7 +40,7 @@ class PoolStep(CpuStep[ops.Pool]):
         self.x, (self.y, kernel) = first_suitable(self._layouts(expected), self._in)
         self._kernel, self.kept_bytes = kernel, kernel.winners.nbytes
         ends = self.in_and_out(self.x, self.y)
-        self.forward_calls = [KernelCall(self.engine, ends, kernel.code, kernel.forward)]
+        self.forward_calls = [BoundCall(self.engine, kernel.forward, *ends)]
 
     def _layouts(self, expected: Layout) -> Iterator[Layout]:
         """Yield the bottom's layout; blocks of channels, for gradients; the channels last.
@@ -61,8 +56,6 @@ class PoolStep(CpuStep[ops.Pool]):
 
     def _in(self, layout: Layout) -> tuple[Layout, Pooling]:
         """Return the layout of the top, and the kernel, for a layout of the bottom."""
-        from demitasse.backends.kernels.pooling import Pooling
-
         shape, tuning = self.op.top, kernel_tuning(self.engine)
         x = suitable_images(layout, Images.fits, tuning.width, find=folded_images)
         if x.block == shape[1]:  # not a block that is filled up
@@ -74,25 +67,8 @@ class PoolStep(CpuStep[ops.Pool]):
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
-            gradients, kernel = self.gradients(self.x, self.y), self._kernel
-            self.backward_calls = [KernelCall(self.engine, gradients, kernel.code, kernel.backward)]
-
-
-class _LevelWriter(OutputArg):
-    """The part of the top that a level is written to.
-
-    Args:
-        first: Elements of an image before the level's.
-    """
-
-    __slots__ = ("_first",)
-
-    def __init__(self, top: Operand, layout: Layout, first: int) -> None:
-        super().__init__(Arg.DST, top, layout)
-        self._first = first
-
-    def array(self) -> np.ndarray:
-        return super().array()[self._first :]
+            dy, dx = self.gradients(self.x, self.y)
+            self.backward_calls = [BoundCall(self.engine, self._kernel.backward, dx, dy)]
 
 
 class SpatialPyramidPoolStep(CpuStep[ops.SpatialPyramidPool]):
@@ -117,81 +93,54 @@ class SpatialPyramidPoolStep(CpuStep[ops.SpatialPyramidPool]):
 
     def _copy(self, level: PoolStep, first: int) -> KernelCall:
         """Return what copies a level to where it begins in each image's part of the top."""
-        engine, top, shape = self.engine, self.at.top[0], level.op.top
-        _, _, rows, columns = shape
-        each = math.prod(top.shape[1:])
-        there = layouts.strided(shape, (each, rows * columns, columns, 1))
-        target = _LevelWriter(top, layouts.plain(top.shape), first)
+        top, shape = self.at.top[0], level.op.top
+        strides = (math.prod(top.shape[1:]), math.prod(shape[2:]), shape[3], 1)
+        there = Layout(shape, strides, first=first)
         source = InputArg(Arg.SRC, level.at.top[0], level.y)
-        return copy_call(engine, source, target, there=there)
+        target = OutputArg(Arg.DST, top, layouts.plain(top.shape))
+        return copy_call(self.engine, source, target, there=there)
 
 
 VALUES = 5
 """Fields of a region."""
 
 
-O = TypeVar("O", bound=ops.ROIPool | ops.PSROIPool)  # noqa: E741 - the type of the operation
-
-
-class _RegionStep(CpuStep[O]):
-    """From a map to C order."""
+class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
+    """To C order; from C order to means, to maxima from a layout of channels or channels last."""
 
     replayable = False
 
-    cut: ClassVar[Callable[..., Bins]]
-    """Cuts regions into bins."""
-
-    def __init__(self, engine: Engine, op: O, at: Operands) -> None:
+    def __init__(self, engine: Engine, op: ops.ROIPool | ops.PSROIPool, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(at.backward, "a gradient is wanted; our kernels of regions run forward")
+
+    def prepare(self) -> None:
+        op, known = self.op, [layouts.plain(self.op.bottom)]
+        if isinstance(op, ops.ROIPool):
+            expected = self.expected(self.at.bottom[0], op.bottom)
+            known = [expected, layouts.innermost(op.bottom, 1)]
+        layout, kernel = first_suitable(known, self._kernel)
+        ends = self.in_and_out(layout, layouts.plain(op.top))
+        self.forward_calls = [
+            KernelCall(self.engine, ends, kernel.code, lambda x, y: kernel.run(x, self._bins(), y))
+        ]
+
+    def _kernel(self, layout: Layout) -> RegionMaxima | RegionMeans:
+        tuning, (regions, _, *pooled) = kernel_tuning(self.engine), self.op.top
+        bins = regions, (pooled[0], pooled[1]), tuning
+        if isinstance(self.op, ops.PSROIPool):
+            return RegionMeans(self.op.bottom, *bins)
+        return RegionMaxima(suitable_images(layout, Images.has_runs, tuning.width), *bins)
 
     def _bins(self) -> Bins:
         """Return the bins of the present regions."""
         op, regions = self.op, self.at.bottom[1]
         corners = regions.data_memory.cpu_data()[: op.top[0] * VALUES].reshape(-1, VALUES)
+        cut = bins_between
         if isinstance(op, ops.ROIPool):
-            corners = widened(corners, op.pad_ratio)
+            corners, cut = widened(corners, op.pad_ratio), bins
         images, size = op.bottom[0], (op.bottom[2], op.bottom[3])
-        return self.cut(corners, op.scale, (op.top[2], op.top[3]), images, size)
-
-    def _call(self, kernel: Any, layout: Layout) -> KernelCall:
-        """Return a call of a kernel of the map, in this layout, and the present bins."""
-        ends = self.in_and_out(layout, layouts.plain(self.op.top))
-        return KernelCall(self.engine, ends, kernel.code, lambda x, y: kernel(x, self._bins(), y))
-
-
-class PSROIPoolStep(_RegionStep[ops.PSROIPool]):
-    """From C order."""
-
-    cut = staticmethod(bins_between)
-
-    def prepare(self) -> None:
-        from demitasse.backends.kernels.roi_pooling import RegionMeans
-
-        op = self.op
-        regions, _, rows, columns = op.top
-        kernel = RegionMeans(op.bottom, regions, (rows, columns), kernel_tuning(self.engine))
-        self.forward_calls = [self._call(kernel, layouts.plain(op.bottom))]
-
-
-class ROIPoolStep(_RegionStep[ops.ROIPool]):
-    """From the layout of the channels that is found, or with the channels last."""
-
-    cut = staticmethod(bins)
-
-    def prepare(self) -> None:
-        shape = self.op.bottom
-        expected = self.expected(self.at.bottom[0], shape)
-        _, call = first_suitable((expected, layouts.innermost(shape, 1)), self._in)
-        self.forward_calls = [call]
-
-    def _in(self, layout: Layout) -> KernelCall:
-        from demitasse.backends.kernels.roi_pooling import RegionMaxima
-
-        tuning = kernel_tuning(self.engine)
-        images = suitable_images(layout, Images.has_runs, tuning.width)
-        regions, _, rows, columns = self.op.top
-        return self._call(RegionMaxima(images, regions, (rows, columns), tuning), layout)
+        return cut(corners, op.scale, (op.top[2], op.top[3]), images, size)
 
 
 class InterpolationStep(CpuStep[ops.Interpolation]):
@@ -203,11 +152,9 @@ class InterpolationStep(CpuStep[ops.Interpolation]):
     portable_gradient = True
 
     def prepare(self) -> None:
-        from demitasse.backends.kernels.resize import Interpolation
-
-        engine, op = self.engine, self.op
+        op, tuning = self.op, kernel_tuning(self.engine)
         n, c, *bottom = op.bottom
         before, after = (Images.in_blocks((n, c, h, w), c) for h, w in (bottom, op.top[2:]))
-        kernel = Interpolation(before, after, op.cut, op.size, kernel_tuning(engine))
-        x, y = (layouts.innermost(shape, 1) for shape in (op.bottom, op.top))
-        self.forward_calls = [map_call(engine, *self.in_and_out(x, y), kernel)]
+        ends = self.in_and_out(*(layouts.innermost(shape, 1) for shape in (op.bottom, op.top)))
+        kernel = Interpolation(before, after, op.cut, op.size, tuning)
+        self.forward_calls = [BoundCall(self.engine, kernel, *ends)]

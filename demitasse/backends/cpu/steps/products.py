@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -20,20 +20,21 @@ from demitasse.backends.cpu.arguments import (
 )
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import (
+    ConvCall,
     ConvOperands,
     KernelCall,
     kernel_tuning,
     rectifier_of,
 )
-from demitasse.backends.cpu.jit_adapters.pixels import bf16_rows_call
+from demitasse.backends.cpu.kernel_calls import BoundCall
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import ImplicitGemm, Order, dense_schedule, row_images
-from demitasse.backends.kernels.igemm_convolution import FilterGradient
+from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.products import MOST_ROWS, FewRows, Then, most_vectors
-from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Operand, Operands
 
 Matrix = Operand | np.ndarray | BufferArg
@@ -76,140 +77,75 @@ class Product:
         Raises:
             Declined: The kernel lacks the activation.
         """
-        rows, m, k = self.rows, self.m, self.k
-        few = "few_rows" not in self._tuning.without and rows <= MOST_ROWS[self._tuning.width]
-        if self._alone and few:
-            panel = _panel(rows, m, self._tuning.width)
-            kernel = FewRows(rows, k, m, panel, k, self._tuning, _epilogue(then))
-            return self._call(x, y, kernel.code, kernel, panel)
-        gemm = _gemm(
-            rows, k, m, self._tuning, "" if self._alone else self._order(self._transpose),
-            self._stride, rectifier_of(then),
-        )  # fmt: skip
-        schedule = gemm.schedule
-
-        def run(
-            x: np.ndarray, w: np.ndarray, b: np.ndarray | None, y: np.ndarray, scratch: np.ndarray
-        ) -> None:
-            gemm(x, y, w, b, scratch)
-
-        panel = schedule.panel if self._alone else 0
-        return self._call(x, y, schedule.code, run, panel, scratch=gemm.scratch_size)
-
-    def _call(
-        self,
-        x: Matrix,
-        y: Matrix,
-        code: str,
-        run: Callable[..., None],
-        panel: int,
-        *,
-        scratch: int = 0,
-    ) -> KernelCall:
-        """Return a call that runs ``run`` with x, W, b or None, y, and scratch memory."""
-        if panel:
-            layout = layouts.blocked(self._w.shape, 0, panel)
-            weight: InputArg = ParamArg(Arg.WEIGHTS, self._weight, layout)
+        rows, m, k, tuning = self.rows, self.m, self.k, self._tuning
+        kernel: FewRows | ImplicitGemm
+        if self._alone and "few_rows" not in tuning.without and rows <= MOST_ROWS[tuning.width]:
+            panel = _panel(rows, m, tuning.width)
+            kernel = FewRows(rows, k, m, panel, k, tuning, _epilogue(then))
+            code = kernel.code
         else:
-            weight = InputArg(Arg.WEIGHTS, self._weight, self._w)
-        source = _argument(InputArg, Arg.SRC, x, self.x)
-        target = _argument(OutputArg, Arg.DST, y, self.y)
-        if self._bias is not None:
-            bias = InputArg(Arg.BIAS, self._bias, self.row)
-            arguments = (source, weight, bias, target)
-            return KernelCall(self._engine, arguments, code, run, scratch=scratch)
-
-        def without_bias(x: np.ndarray, w: np.ndarray, *rest: np.ndarray) -> None:
-            run(x, w, None, *rest)
-
-        return KernelCall(
-            self._engine, (source, weight, target), code, without_bias, scratch=scratch
-        )
+            order = "" if self._alone else self._order(self._transpose)
+            kernel = self._gemm(k, m, order, rectifier_of(then))
+            panel, code = kernel.schedule.panel, kernel.schedule.code
+        weight = InputArg(Arg.WEIGHTS, self._weight, self._w)
+        if self._alone:
+            weight = ParamArg(Arg.WEIGHTS, self._weight, layouts.blocked(self._w.shape, 0, panel))
+        bias = None if self._bias is None else InputArg(Arg.BIAS, self._bias, self.row)
+        ends = _argument(InputArg, Arg.SRC, x, self.x), _argument(OutputArg, Arg.DST, y, self.y)
+        return BoundCall(self._engine, kernel, *ends, weight, bias, code=code)
 
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
         """Return a call that computes the gradient of x."""
-        order = self._order(not self._transpose)
-        gemm = _gemm(self.rows, self.m, self.k, self._tuning, order, self._stride)
-
-        def run(dy: np.ndarray, w: np.ndarray, dx: np.ndarray, scratch: np.ndarray) -> None:
-            gemm(dy, dx, w, None, scratch)
-
-        arguments = (
+        gemm = self._gemm(self.m, self.k, self._order(not self._transpose))
+        ends = (
             _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True),
-            InputArg(Arg.WEIGHTS, self._weight, self._w),
             _argument(OutputArg, Arg.DIFF_SRC, dx, self.x, diff=True),
         )
-        size = gemm.scratch_size
-        return KernelCall(self._engine, arguments, gemm.schedule.code, run, scratch=size)
+        weight = InputArg(Arg.WEIGHTS, self._weight, self._w)
+        return BoundCall(self._engine, gemm, *ends, weight, None, code=gemm.schedule.code)
 
-    def gradients(self, x: Matrix, dy: Matrix, *, weight: bool = True, bias: bool) -> KernelCall:
-        """Return a call that adds to the gradients of W and b, or one of them."""
+    def gradients(
+        self, x: Matrix, dy: Matrix, *, weight: bool = True, bias: bool
+    ) -> list[KernelCall]:
+        """Return calls that add to the gradients of W and b, or one of them."""
         source = _argument(InputArg, Arg.SRC, x, self.x)
         gradient = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
-        return GradientsCall(
-            self._engine, self.rows, source, gradient,
-            GradArg(Arg.DIFF_WEIGHTS, self._weight, self._w) if weight else None,
-            GradArg(Arg.DIFF_BIAS, self._bias, self.row)
-            if bias and self._bias is not None else None,
-            transpose=self._transpose,
-        )  # fmt: skip
+        left, right = (source, gradient) if self._transpose else (gradient, source)
+        channels, filters = left.layout.shape[-1], right.layout.shape[-1]
+        schedule = dense_schedule(self.rows, channels, filters, self._tuning)
+        calls: list[KernelCall] = []
+        if weight:
+            kernel = FilterGradient(schedule, *_ends(self.rows, channels, filters))
+            target = GradArg(Arg.DIFF_WEIGHTS, self._weight, self._w)
+            arguments = left, right, target, None
+            calls.append(BoundCall(self._engine, kernel, *arguments, code=schedule.code))
+        if bias and self._bias is not None:
+            target = GradArg(Arg.DIFF_BIAS, self._bias, self.row)
+            calls.append(BoundCall(self._engine, self._sum, gradient, target, code=schedule.code))
+        return calls
+
+    def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
+        def add_up() -> None:
+            rows = dy.reshape(-1)[: self.rows * self.m].reshape(self.rows, self.m)
+            np.add.reduce(rows, axis=0, out=bias[: self.m])
+
+        call_recorder.call(add_up, (), (dy, bias))
+
+    def _gemm(
+        self, length: int, outputs: int, order: Order, then: Rectifier = NOTHING
+    ) -> ImplicitGemm:
+        """Return the product of rows with filters."""
+        schedule = dense_schedule(self.rows, length, outputs, self._tuning, order)
+        ends = _ends(self.rows, length, outputs)
+        return ImplicitGemm(schedule, *ends, None, then, self._stride)
 
     @staticmethod
     def _order(by_term: bool) -> Order:
         return "by_term" if by_term else "by_filter"
 
 
-class GradientsCall(KernelCall):
-    """The gradients of a weight and a bias, or one of them."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        rows: int,
-        x: Argument,
-        dy: Argument,
-        weight: GradArg | None,
-        bias: GradArg | None,
-        *,
-        transpose: bool,
-    ) -> None:
-        k, m = x.layout.shape[-1], dy.layout.shape[-1]
-        tuning = kernel_tuning(engine)
-        self._x, self._dy, self._weight, self._bias = x, dy, weight, bias
-        self._turned, self._shape = not transpose, (rows, m)
-        channels, filters = (m, k) if self._turned else (k, m)
-        schedule = dense_schedule(rows, channels, filters, tuning)
-        ends = row_images(rows, channels), row_images(rows, filters)
-        self._kernel = FilterGradient(schedule, *ends) if weight else None
-        scratch = self._kernel.scratch_size if self._kernel else 0
-        arguments = [one for one in (x, dy, weight, bias) if one is not None]
-        super().__init__(engine, arguments, schedule.code, scratch=scratch)
-
-    def __call__(self) -> None:
-        dy = self._dy.array()
-        if self._weight and self._kernel:
-            x, weight = self._x.array(), self._weight.array()
-            left, right = (dy, x) if self._turned else (x, dy)
-            self._kernel(left, right, weight, None, *self.scratch())
-            self._weight.done()
-        if self._bias:
-            bias = self._bias.array()
-            call_recorder.call(self._sum, (dy, bias), (dy, bias))
-            self._bias.done()
-
-    def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
-        rows, m = self._shape
-        np.add.reduce(dy.reshape(-1)[: rows * m].reshape(rows, m), axis=0, out=bias[:m])
-
-
-def _gemm(
-    rows: int, length: int, outputs: int, tuning: Tuning, order: Order, stride: int,
-    then: Rectifier = NOTHING,
-) -> ImplicitGemm:  # fmt: skip
-    """Return the product of rows with filters; filters in C order lie ``stride`` elements apart."""
-    schedule = dense_schedule(rows, length, outputs, tuning, order)
-    ends = row_images(rows, length), row_images(rows, outputs)
-    return ImplicitGemm(schedule, *ends, None, then, stride)
+def _ends(rows: int, length: int, outputs: int) -> tuple[Images, Images]:
+    return row_images(rows, length), row_images(rows, outputs)
 
 
 def _epilogue(then: ops.Activation | None) -> Then:
@@ -269,7 +205,9 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
 
     def _forward(self, target: Operand, then: ops.Activation | None = None) -> KernelCall:
         at, product = self.at, self._product
-        if at.storage == "bfloat16" and not self.op.transpose:
+        tuning = kernel_tuning(self.engine, storage=at.storage)
+        if tuning.bf16 and not self.op.transpose and product.k >= tuning.width < product.m:
+            schedule = dense_schedule(product.rows, product.k, product.m, tuning)
             operands = ConvOperands(
                 InputArg(Arg.SRC, at.bottom[0], product.x),
                 OutputArg(Arg.DST, target, product.y),
@@ -278,16 +216,16 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
                 InputArg(Arg.BIAS, at.params[1], product.row) if self.op.bias else None,
                 rectifier_of(then),
             )
-            if (call := bf16_rows_call(self.engine, operands, at.storage)) is not None:
-                return call
+            ends = _ends(product.rows, product.k, product.m)
+            make = partial(igemm_forward, schedule, *ends, None, operands.then)
+            return ConvCall(self.engine, operands, schedule.code, make)
         return product.forward(at.bottom[0], target, then)
 
     def prepare_backward(self) -> None:
         at = self.at
         weight, bias = at.param_propagate_down[0], self.op.bias and at.param_propagate_down[1]
         if weight or bias:
-            self.backward_calls.append(
-                self._product.gradients(at.bottom[0], at.top[0], weight=weight, bias=bias)
-            )
+            ends = at.bottom[0], at.top[0]
+            self.backward_calls += self._product.gradients(*ends, weight=weight, bias=bias)
         if at.propagate_down[0]:
             self.backward_calls.append(self._product.gradient(at.top[0], at.bottom[0]))

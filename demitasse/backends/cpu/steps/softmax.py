@@ -1,9 +1,6 @@
 """Softmax and its loss."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,19 +8,16 @@ from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import KernelCall, kernel_tuning
+from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
+from demitasse.backends.cpu.kernel_calls import BoundCall
 from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.kernels.softmax import Softmax
 from demitasse.backends.ops import loss_divisor
 from demitasse.backends.step import Operands, decline_if
-
-if TYPE_CHECKING:
-    from demitasse.backends.kernels.softmax import Softmax
 
 
 def softmax_kernel(engine: Engine, shape: tuple[int, ...], axis: int) -> Softmax:
     """Return the kernel for arrays in C order."""
-    from demitasse.backends.kernels.softmax import Softmax
-
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     return Softmax(outer, shape[axis], inner, kernel_tuning(engine))
 
@@ -34,18 +28,16 @@ class SoftmaxStep(CpuStep[ops.Softmax]):
     needs_bottom = True
 
     def prepare(self) -> None:
-        op, engine = self.op, self.engine
-        self.layout = layouts.plain(op.bottom)
-        self.kernel = softmax_kernel(engine, op.bottom, op.axis)
+        self.layout = layouts.plain(self.op.bottom)
+        self.kernel = softmax_kernel(self.engine, self.op.bottom, self.op.axis)
         ends = self.in_and_out(self.layout, self.layout)
-        self.forward_calls = [KernelCall(engine, ends, self.kernel.code, self.kernel.forward)]
+        self.forward_calls = [BoundCall(self.engine, self.kernel.forward, *ends)]
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
             y = InputArg(Arg.DST, self.at.top[0], self.layout)
             ends = y, *self.gradients(self.layout, self.layout)
-            code, backward = self.kernel.code, self.kernel.backward
-            self.backward_calls = [KernelCall(self.engine, ends, code, backward)]
+            self.backward_calls = [BoundCall(self.engine, self.kernel.backward, *ends)]
 
 
 SMALLEST_PROBABILITY = np.finfo(np.float32).tiny
@@ -80,8 +72,7 @@ class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
         kernel = softmax_kernel(self.engine, op.bottom, op.axis)
         source = InputArg(Arg.SRC, self.at.bottom[0], layout)
         target = OutputArg(Arg.DST, self.prob.blob, layout)
-        call = KernelCall(self.engine, (source, target), kernel.code, kernel.forward)
-        self.forward_calls = [call]
+        self.forward_calls = [BoundCall(self.engine, kernel.forward, source, target)]
 
     def forward(self) -> None:
         self.prob.buffer()  # says that this pass has computed it

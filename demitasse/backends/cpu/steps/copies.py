@@ -1,0 +1,228 @@
+"""Slice, Concat, Crop, Split, Permute and ShuffleChannel."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from demitasse.backends import ops
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.jit_adapters.calls import KernelCall, copy_call, folded_images
+from demitasse.backends.cpu.kernel_calls import first_suitable
+from demitasse.backends.cpu.layout import Layout, c_order
+from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.cpu.steps.elementwise import IMAGES, summed
+from demitasse.backends.step import Operand, Operands, decline_if, share
+
+
+def part_copies(
+    engine: Engine,
+    whole: Operand,
+    layout: Layout,
+    parts: Sequence[tuple[Operand, Layout]],
+    axis: int,
+    *,
+    joins: bool,
+    diff: bool = False,
+    wanted: Sequence[bool] = (),
+) -> list[KernelCall]:
+    """Return the copies from a blob to its parts along an axis; ``joins`` for those to the blob.
+
+    The parts have layouts of their own, the whole has ``layout``. Those that are ``wanted`` are
+    copied, or all.
+
+    Raises:
+        Declined: Blocks of channels do not end where a part begins.
+    """
+    calls, first = [], 0
+    for (blob, own), copies in zip(parts, wanted or [True] * len(parts), strict=True):
+        begin = tuple(first if place == axis else 0 for place in range(len(own.shape)))
+        first += own.shape[axis]
+        if not copies:
+            continue
+        part, ends = layout.part(own.shape, begin), [(whole, layout), (blob, own)]
+        (one, here), (other, there) = reversed(ends) if joins else ends
+        source = InputArg(Arg.SRC, one, here, diff=diff)
+        target = OutputArg(Arg.DST, other, there, diff=diff)
+        places = (None, part) if joins else (part, None)
+        calls.append(copy_call(engine, source, target, *places))
+    return calls
+
+
+def like(whole: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return the layout of a part: in C order if the whole is, else with its channels last."""
+    return layouts.plain(shape) if whole.plain else layouts.innermost(shape, 1)
+
+
+class SliceStep(CpuStep[ops.Slice]):
+    """Channels last where the bottom is not in C order."""
+
+    needs_bottom = True
+
+    def __init__(self, engine: Engine, op: ops.Slice, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_if(len(at.top) == 1, "one top, which shares the bottom's memory")
+
+    def prepare(self) -> None:
+        op, axis, [bottom] = self.op, self.op.axis, self.at.bottom
+        whole = self.expected(bottom, op.bottom)
+        if not whole.plain and len(op.bottom) >= IMAGES:
+            whole = layouts.innermost(op.bottom, 1)
+        lengths = [last - first for first, last in pairwise(op.ends)]
+        shapes = [(*op.bottom[:axis], length, *op.bottom[axis + 1 :]) for length in lengths]
+        parts = [(top, like(whole, one)) for top, one in zip(self.at.top, shapes, strict=True)]
+        self._copies = self.engine, bottom, whole, parts, axis
+        self.forward_calls = [*part_copies(*self._copies, joins=False)]
+
+    def prepare_backward(self) -> None:
+        if self.at.propagate_down[0]:
+            self.backward_calls = [*part_copies(*self._copies, joins=True, diff=True)]
+
+
+class ConcatStep(CpuStep[ops.Concat]):
+    """Every bottom in the layout it is in; the top in one that suits them."""
+
+    needs_bottom = True
+
+    def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_if(len(at.bottom) == 1, "one bottom; the Step joins two or more")
+        decline_if(() in op.bottoms, "0 axes; copies have 1 to 12")
+
+    def prepare(self) -> None:
+        at, op, engine = self.at, self.op, self.engine
+        pairs = zip(at.bottom, op.bottoms, strict=True)
+        self.parts = parts = [(blob, self.expected(blob, shape)) for blob, shape in pairs]
+
+        def copies(y: Layout) -> list[KernelCall]:
+            return part_copies(engine, at.top[0], y, parts, op.axis, joins=True)
+
+        self.y, calls = first_suitable(self._joined_layouts(), copies)
+        self.forward_calls = [*calls]
+
+    def _joined_layouts(self) -> Iterator[Layout]:
+        """Yield layouts of the top.
+
+        Blocks of channels, where the first bottom has them and no convolution without gradients
+        reads the top, because those prefer channels last; channels last; C order.
+        """
+        found, shape = [layout for _, layout in self.parts], self.at.top[0].shape
+        if len(shape) >= IMAGES and not all(layout.plain for layout in found):
+            last = any(one is layouts.innermost(one.shape, 1) for one in found)
+            images = folded_images(found[0]) if self.at.backward or not last else None
+            if images is not None and shape[1] % images.block == 0 < images.block_stride:
+                yield layouts.channel_blocks(shape, images.block)
+            yield layouts.innermost(shape, 1)
+        yield layouts.plain(shape)
+
+    def prepare_backward(self) -> None:
+        at, op, parts, shape = self.at, self.op, self.parts, self.y.shape
+
+        def copies(dy: Layout) -> list[KernelCall]:
+            return part_copies(
+                self.engine, at.top[0], dy, parts, op.axis, joins=False, diff=True,
+                wanted=at.propagate_down,
+            )  # fmt: skip
+
+        dy = self.expected(at.top[0], shape, diff=True)
+        _, calls = first_suitable((dy, self.y, layouts.plain(shape)), copies)
+        self.backward_calls = [*calls]
+
+
+class CropStep(CpuStep[ops.Crop]):
+    """The top has its channels last, unless the bottom is in C order."""
+
+    needs_bottom = True
+    portable_gradient = True
+
+    def prepare(self) -> None:
+        expected = self.expected(self.at.bottom[0], self.op.bottom)
+        known = layouts.candidates(expected)
+        if len(self.op.bottom) < IMAGES:
+            known = iter([layouts.plain(self.op.bottom)])
+        self.forward_calls = [first_suitable(known, self._copy)[1]]
+
+    def _copy(self, layout: Layout) -> KernelCall:
+        shape = self.op.top
+        here = layout.part(shape, tuple(self.op.first))
+        return copy_call(self.engine, *self.in_and_out(layout, like(layout, shape)), here)
+
+
+class SplitStep(CpuStep[ops.Split]):
+    """The gradient is a sum in the first of the readers' layouts that is not C order."""
+
+    replayable = True  # no elements are looked at
+
+    def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_if(not op.shape, "0 axes; kernels take 1 to 12")
+
+    @property
+    def code(self) -> str:
+        return "shared memory"
+
+    def forward(self) -> None:
+        share(self.at)
+
+    def prepare_backward(self) -> None:
+        at, shape = self.at, self.op.shape
+        if not at.propagate_down[0]:
+            return
+        layouts = [self.expected(blob, shape, diff=True) for blob in at.top]
+        layout = next((one for one in layouts if not one.plain), layouts[0])
+        ones = [1.0] * len(at.top)
+        self.backward_calls = summed(self.engine, at.top, ones, at.bottom[0], layout, diff=True)
+
+
+class PermuteStep(CpuStep[ops.Permute]):
+    """The bottom in the layout it is in; the top in C order."""
+
+    needs_bottom = True
+
+    def prepare(self) -> None:
+        op = self.op
+        self.layout, self.plain = self.expected(self.at.bottom[0], op.bottom), layouts.plain(op.top)
+        ends = self.in_and_out(self.layout, self.plain)
+        self.forward_calls = [copy_call(self.engine, *ends, there=self._transposed())]
+
+    def prepare_backward(self) -> None:
+        if self.at.propagate_down[0]:
+            ends = self.gradients(self.layout, self.plain)
+            self.backward_calls = [copy_call(self.engine, *ends, self._transposed())]
+
+    def _transposed(self) -> Layout:
+        """Return the layout of the top's memory as one of the bottom's shape."""
+        op = self.op
+        strides = c_order(op.top)
+        turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
+        return layouts.strided(op.bottom, turned)
+
+
+class ShuffleStep(CpuStep[ops.Shuffle]):
+    """The top in the layout of the bottom: in C order, or with the channels last."""
+
+    needs_bottom = True
+
+    def prepare(self) -> None:
+        [bottom], shape = self.at.bottom, self.op.shape
+        expected = self.expected(bottom, shape)
+        self.layout = expected if expected.plain else layouts.innermost(shape, 1)
+        ends = self.in_and_out(self.layout, self.layout)
+        self.forward_calls = [copy_call(self.engine, *ends, *self._places(self.op.group))]
+
+    def prepare_backward(self) -> None:
+        if self.at.propagate_down[0]:
+            ends = self.gradients(self.layout, self.layout)
+            places = self._places(self.op.shape[1] // self.op.group)
+            self.backward_calls = [copy_call(self.engine, *ends, *places)]
+
+    def _places(self, rows: int) -> Iterator[Layout]:
+        """Return layouts that read channels by columns, as if they were written in rows."""
+        images, channels, *spatial = self.op.shape
+        columns, pixels = channels // rows, math.prod(spatial)
+        channel, pixel = (pixels, 1) if self.layout.plain else (1, channels)
+        table, image = (images, columns, rows, pixels), channels * pixels
+        read = (image, channel, columns * channel, pixel)
+        written = (image, rows * channel, channel, pixel)
+        return (layouts.strided(table, steps) for steps in (read, written))

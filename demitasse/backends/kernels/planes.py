@@ -1,0 +1,369 @@
+"""Loops over planes: all pixels of one image, of a vector of channels, or in C order of a channel.
+
+Sums over planes are combined in a fixed order, so results do not depend on the number of threads.
+No kernel has a barrier: the kernel that combines sums runs after the one that writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from demitasse.backends.kernels.bound import load, store
+from demitasse.backends.kernels.images import Images, need_layout
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import (
+    RUNTIME,
+    Address,
+    OptionalAddress,
+    Struct,
+    Values,
+)
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Condition,
+    Vector,
+    Word,
+    choose,
+    chunk,
+    horizontal_sum,
+    minimum,
+)
+
+WIDEST = 4
+"""Vectors of contiguous channels up to which each is gone through by itself.
+
+More channels are gone through in groups of as many vectors, because the pixels of one vector lie
+far apart in memory.
+"""
+
+UNROLLED = 4
+"""Independent sums over pixels, because an addition has a latency of some cycles."""
+
+FIRST_PIXELS, FIRST_OF_WIDE = 128, 32
+"""First pixels of a plane, whose mean approximates the plane's mean.
+
+Wide pixels are read from a second cache twice.
+
+The kernel sums deviations from the approximate mean. If that mean is far from the plane's, these
+pixels deviate as far, and the sum of squares is large: the relative error is bounded by the ratio
+of the pixels' numbers.
+"""
+
+NUMBERS = "each_pixel", "each_image", "each", "pixels", "first_pixels", "eps"
+"""Numbers of a normalisation; all but ``pixels`` and ``eps`` are reciprocals of counts."""
+
+PLANE_SUMS = 2
+"""Vectors of sums that each plane has."""
+
+
+def takes(images: Images, width: int) -> bool:
+    """Return whether images have vectors of channels or pixels, at equal distances.
+
+    The channels lie in blocks of whole vectors; side by side, from a vector on; or in C order.
+    """
+    block, channels = images.block, images.shape[1]
+    fits = bool(width) and (block % width == 0 or block == channels > width or block == 1)
+    return fits and images.row_stride == images.shape[3] * images.column_stride
+
+
+class Lanes(NamedTuple):
+    """Meaning of the lanes of a plane's vectors.
+
+    Attributes:
+        width: Lanes of a vector of a plane: one or several vectors of the processor.
+        vectors: Number of vectors of the processor in one of a plane.
+        wide: True if a pixel has too many contiguous channels to go through pixels first.
+        kind: Empty if whole vectors are channels; "rest" if the last vector of channels is partial;
+            "pixels" in C order, where the lanes are pixels of one channel.
+    """
+
+    width: int
+    vectors: int = 1
+    wide: bool = False
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return f"{'wide' * self.wide}{self.kind}{self.vectors}"
+
+    @classmethod
+    def of(cls, images: Images, width: int) -> Lanes:
+        """Return the lanes for images of this layout, and vectors of ``width`` floats.
+
+        Raises:
+            ValueError: The layout has no vectors.
+        """
+        need_layout(takes(images, width), images)
+        if images.block == 1:
+            return cls(width, kind="pixels")
+        wide = images.block > WIDEST * width and images.block == images.shape[1]
+        if images.block % width:
+            vectors = 2 if wide else 1
+            return cls(vectors * width, vectors, wide, "rest")
+        vectors = next(n for n in (4, 2, 1) if images.block % (n * width) == 0) if wide else 1
+        return cls(vectors * width, vectors, wide)
+
+    def sums_size(self, images: Images) -> int:
+        """Return the number of elements of the sums of all planes."""
+        return PLANE_SUMS * images.shape[0] * self.groups(images) * self.width
+
+    @property
+    def first_pixels(self) -> int:
+        """Pixels whose mean approximates a plane's mean."""
+        return FIRST_OF_WIDE if self.wide else FIRST_PIXELS
+
+    def groups(self, images: Images) -> int:
+        """Return the number of planes of an image."""
+        channels = images.shape[1]
+        return channels if self.kind == "pixels" else -(-channels // self.width)
+
+    def values(self, images: Images, eps: float = 0.0, *, sums: bool = False) -> Values:
+        """Return the values of the fields for images of this layout, and whether there are sums."""
+        n, c, h, w = images.shape
+        pixels, of_pixels = h * w, self.kind == "pixels"
+        vectors = pixels // self.width if of_pixels else pixels
+        first = min(pixels, self.first_pixels)
+        if of_pixels and vectors:
+            first -= first % self.width
+        numbers = [1 / pixels, 1 / n, 1 / (n * pixels), pixels, 1 / first, eps]
+        return PlaneFields.values(
+            images=n,
+            channels=c,
+            groups=self.groups(images),
+            block_groups=1 if of_pixels else -(-images.block // self.width),
+            pixels=vectors,
+            rest=pixels % self.width if of_pixels else 0,
+            image_stride=images.image_stride,
+            block_stride=images.block_stride,
+            pixel_stride=self.width if of_pixels else images.column_stride,
+            numbers=np.array(numbers, np.float32),
+            sums=RUNTIME if sums else None,
+        )
+
+
+class PlaneFields(Struct):
+    """Planes of images."""
+
+    images: Word
+    channels: Word
+    groups: Word
+    """Planes of an image."""
+    block_groups: Word
+    """Vectors of a block of contiguous channels."""
+    pixels: Word
+    """Vectors of a plane."""
+    rest: Word
+    """In C order: elements of a plane after its vectors."""
+    image_stride: Word
+    block_stride: Word
+    pixel_stride: Word
+    numbers: Address
+    """Those of ``NUMBERS``."""
+    sums: OptionalAddress
+    """Two vectors for each plane: group by group, image by image."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A plane in a kernel.
+
+    Attributes:
+        first: Bytes from the beginning of the images to the plane's first pixel.
+        row: Bytes from the beginning of rows of all images' channels to those of the image.
+        channels: Bytes from the beginning of a row of all channels to the plane's channels.
+        sums: Address of the plane's sums.
+        all_sums: Address of the sums of the first image's plane of the same channels.
+        following: ``first`` of the next plane, whose pixels are prefetched: the processor does not
+            predict where the next plane begins.
+        some: Mask of the lanes of a vector; None for all.
+        of_pixels: Whether the lanes are pixels of one channel.
+    """
+
+    k: Kernel
+    first: Word
+    row: Word
+    channels: Word
+    sums: Word
+    all_sums: Word
+    following: Word
+    some: Condition | None
+    of_pixels: bool
+
+    def load(self, address: Word) -> Vector:
+        """Return a vector of the images, with zeros for missing lanes."""
+        return load(self.k, address, self.some)
+
+    def store(self, value: Vector, address: Word) -> None:
+        """Write a vector of the images."""
+        store(self.k, value, address, self.some)
+
+    def numbers(self, row: Word) -> Vector:
+        """Return the numbers of the plane's channels from a row of all channels."""
+        at = row + self.channels
+        return self.k.broadcast(at) if self.of_pixels else self.load(at)
+
+    def store_numbers(self, value: Vector, row: Word) -> None:
+        """Write the numbers of the plane's channels to a row of all channels."""
+        some = self.k.lane_mask(self.k.word(1)) if self.of_pixels else self.some
+        store(self.k, value, row + self.channels, some)
+
+
+Step = Callable[..., list[Vector]]
+"""Takes the bytes to a vector from a plane's first, the plane, whose mask may be that of a partial
+vector, and sums; adds the addends to these."""
+
+N = TypeVar("N")
+
+
+class Planes:
+    """The planes of a kernel."""
+
+    def __init__(self, k: Kernel, f: PlaneFields, lanes: Lanes) -> None:
+        self.k, self.f, self.lanes = k, f, lanes
+        self._of_pixels, self._stride = lanes.kind == "pixels", f.pixel_stride * FLOAT
+
+    def number(self, name: str) -> Vector:
+        """Return a number of ``NUMBERS``."""
+        return self.k.broadcast(self.f.numbers + FLOAT * NUMBERS.index(name))
+
+    @contextmanager
+    def each(self) -> Iterator[Plane]:
+        """Write a loop over the thread's planes, image after image."""
+        k, f = self.k, self.f
+        begin, end = chunk(f.groups * f.images, *k.thread())
+        image, group = begin // f.groups, begin % f.groups
+        with k.loop(end, begin, words=[image, group, self._first(image, group)]) as loop:
+            image, group, first = loop.words
+            last = group + 1 >= f.groups
+            next_image, next_group = choose(last, image + 1, image), choose(last, 0, group + 1)
+            following = self._first(next_image, next_group)
+            yield self._plane(image, group, first, following)
+            loop.words = [next_image, next_group, following]
+
+    @contextmanager
+    def of_first_image(self) -> Iterator[Plane]:
+        """Write a loop over the first image's planes, which threads divide."""
+        begin, end = chunk(self.f.groups, *self.k.thread())
+        with self.k.loop(end, begin) as loop:
+            nothing = self.k.word(0)
+            yield self._plane(nothing, loop.i, nothing, nothing)
+
+    def _plane(self, image: Word, group: Word, first: Word, following: Word) -> Plane:
+        k, f, sums_bytes = self.k, self.f, PLANE_SUMS * self.k.vector_bytes
+        all_sums = f.sums + group * f.images * sums_bytes
+        some = k.lane_mask(f.channels - group * k.width) if self.lanes.kind == "rest" else None
+        return Plane(
+            k, first, image * f.channels * FLOAT,
+            group * (FLOAT if self._of_pixels else k.vector_bytes),
+            all_sums + image * sums_bytes, all_sums, following, some, self._of_pixels,
+        )  # fmt: skip
+
+    def _first(self, image: Word, group: Word) -> Word:
+        """Return bytes from the beginning of the images to the first pixel of a plane."""
+        f, block, inner = self.f, group // self.f.block_groups, group % self.f.block_groups
+        return (image * f.image_stride + block * f.block_stride + inner * self.k.width) * FLOAT
+
+    def each_pixel(self, plane: Plane, write: Callable[[Word, Plane], None]) -> None:
+        """Write a loop over a plane's vectors.
+
+        ``write`` takes the bytes from the first vector to the present one, and the plane.
+        """
+        k, f = self.k, self.f
+        with k.loop(f.pixels) as pixel:
+            write(pixel.i * self._stride, plane)
+        if self._of_pixels:
+            with k.when(f.rest > 0):
+                write(f.pixels * self._stride, replace(plane, some=k.lane_mask(f.rest)))
+
+    def each_vector(
+        self, numbers: Callable[[Plane], N], write: Callable[[Word, Plane, N], None],
+        ahead: Sequence[Word] = (),
+    ) -> None:  # fmt: skip
+        """Write a loop over all vectors of the images.
+
+        ``write`` takes the bytes from the beginning of the images to a vector, its plane and the
+        numbers of the plane's channels. Of the images ``ahead``, the next plane is prefetched.
+        """
+        k, f = self.k, self.f
+        if not self.lanes.wide:
+            with self.each() as plane:
+                known = numbers(plane)
+
+                def at(place: Word, part: Plane) -> None:
+                    for array in ahead:
+                        k.prefetch(array + plane.following + place, 2)
+                    write(plane.first + place, part, known)
+
+                self.each_pixel(plane, at)
+            return
+        begin, end = chunk(f.images * f.pixels, *k.thread())
+        with k.loop(end, begin) as pixel:
+            image, place = pixel.i // f.pixels, pixel.i % f.pixels
+            first = image * f.image_stride * FLOAT + place * self._stride
+            with k.loop(f.groups) as group:
+                here = first + group.i * k.vector_bytes
+                plane = self._plane(image, group.i, here, k.word(0))
+                write(here, plane, numbers(plane))
+
+    def summed(
+        self, plane: Plane, count: int, step: Step, only: Word | None = None,
+        ahead: Sequence[Word] = (),
+    ) -> list[Vector]:  # fmt: skip
+        """Write ``count`` sums over a plane's vectors, or its first ``only``; return the sums.
+
+        Of the images ``ahead``, the next plane is prefetched.
+        """
+        k, f, start = self.k, self.f, [self.k.constant(0.0)] * count
+        rest = f.rest if only is None else choose(f.pixels < 1, f.rest, 0)
+        pixels = f.pixels if only is None else only
+        unrolled = UNROLLED // self.lanes.vectors
+
+        def add(pixel: Word, part: Plane, sums: Sequence[Vector]) -> list[Vector]:
+            place = pixel * self._stride
+            for array in ahead:
+                k.prefetch(array + plane.following + place, 2)
+            return step(place, part, *sums)
+
+        several = pixels // unrolled * unrolled
+        with k.loop(several, 0, unrolled, vectors=start * unrolled) as loop:
+            groups = [loop.vectors[i * count : (i + 1) * count] for i in range(unrolled)]
+            parts = [add(loop.i + i, plane, group) for i, group in enumerate(groups)]
+            loop.vectors = [total for part in parts for total in part]
+        sums = []
+        for place in range(count):
+            addends = loop.vectors[place::count]
+            while len(addends) > 1:
+                pairs = zip(addends[::2], addends[1::2], strict=True)
+                addends = [one + other for one, other in pairs]
+            sums += addends
+        if unrolled > 1:
+            with k.loop(pixels, several, vectors=sums) as after:
+                after.vectors = add(after.i, plane, after.vectors)
+            sums = after.vectors
+        if self._of_pixels:
+            with k.loop(minimum(rest, 1), vectors=sums) as last:
+                partial = replace(plane, some=k.lane_mask(rest))
+                last.vectors = add(f.pixels, partial, last.vectors)
+            sums = [horizontal_sum(each) for each in last.vectors]
+        return sums
+
+    def over_images(
+        self, plane: Plane, count: int, step: Callable[..., list[Vector]] | None = None
+    ) -> list[Vector]:
+        """Write ``count`` sums over the images, by default of the planes' sums; return the sums.
+
+        ``step`` takes the address of an image's sums, and the sums before.
+        """
+        k, step_bytes = self.k, PLANE_SUMS * self.k.vector_bytes
+        with k.loop(self.f.images, vectors=[k.constant(0.0)] * count) as image:
+            at = plane.all_sums + image.i * step_bytes
+            if step is None:
+                pairs = enumerate(image.vectors)
+                image.vectors = [total + k.load(at + n * k.vector_bytes) for n, total in pairs]
+            else:
+                image.vectors = step(at, *image.vectors)
+        return image.vectors
