@@ -1,12 +1,11 @@
 """Engine of the Steps: tuning of the kernels, copies between layouts, shared memory."""
 
 import math
-import threading
 from functools import cache
 
 import numpy as np
 
-from demitasse.backends.arrays import aligned, give_back
+from demitasse.backends.arrays import give_back
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.layout import Layout
@@ -22,26 +21,18 @@ SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
 
 
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.scratch: dict[int, np.ndarray] = {}
-
-
 class Engine(HostEngine):
     """Kernels of this processor.
 
     Attributes:
         wide: Whether vectors are those of AVX-512.
         tuning: Of the kernels.
-        grown: Number of reallocations of working memory, in any thread.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.tuning = Tuning(vector_width())
-        self._own = _OfThread()
         self._copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
-        self.grown = 0
 
     @property
     def wide(self) -> bool:
@@ -89,26 +80,16 @@ class Engine(HostEngine):
             self._copies[here, there] = copy
         return copy
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of this thread's working memory."""
-        return super().nbytes + sum(array.nbytes for array in self._own.scratch.values())
-
     def workspaces(self, *sizes: int) -> list[np.ndarray]:
         """Return scratch arrays of these sizes, shared by all Steps of a thread."""
-        return [self.scratch_for(-place, size) for place, size in enumerate(sizes)]
+        return [self.scratch(-place, (size,)) for place, size in enumerate(sizes)]
 
     def scratch_for(self, role: int, size: int) -> np.ndarray:
         """Return a scratch array for an argument of this role, shared by all Steps of a thread.
 
         Shape: (size,).
         """
-        arrays = self._own.scratch
-        found = arrays.get(role)
-        if found is None or found.shape[0] < size:
-            self.grown += found is not None
-            found = arrays[role] = aligned(size)
-        return found[:size]
+        return self.scratch(role, (size,))
 
 
 def _filled(values: np.ndarray, layout: Layout) -> np.ndarray:

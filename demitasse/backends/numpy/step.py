@@ -7,27 +7,35 @@ from typing import TypeVar
 
 import numpy as np
 
+from demitasse.backends.arrays import aligned
 from demitasse.backends.ops import Op
 from demitasse.backends.step import Operand, Step
 
 
 class _Arrays(threading.local):
     def __init__(self) -> None:
-        self.by_name: dict[tuple[str, str], np.ndarray] = {}
+        self.by_name: dict[tuple[str | int, str], np.ndarray] = {}
 
 
 class Engine:
-    """Engine of the Steps on the host."""
+    """Engine of the Steps on the host.
+
+    Attributes:
+        grown: Number of reallocations of scratch memory, in any thread.
+    """
 
     def __init__(self) -> None:
         self._arrays = _Arrays()
+        self.grown = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of this thread's working memory."""
         return sum(array.nbytes for array in self._arrays.by_name.values())
 
-    def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    def scratch(
+        self, name: str | int, shape: tuple[int, ...], dtype: str = "float32"
+    ) -> np.ndarray:
         """Return an array with arbitrary contents, good until this thread asks for ``name`` again.
 
         Shapes: ``shape``, C order.
@@ -35,7 +43,9 @@ class Engine:
         count, arrays = math.prod(shape), self._arrays.by_name
         found = arrays.get((name, dtype))
         if found is None or found.size < count:
-            found = arrays[name, dtype] = np.empty(count, dtype)
+            self.grown += found is not None
+            found = aligned(count) if dtype == "float32" else np.empty(count, dtype)
+            arrays[name, dtype] = found
         return found[:count].reshape(shape)
 
 

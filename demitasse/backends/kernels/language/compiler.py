@@ -192,7 +192,7 @@ def _key(name: str, write: Callable[[Any], None]) -> str:
     A module's name is unique in a process, so the name and the sources of the kernels identify its
     contents, unless a function from elsewhere writes them or the source files are missing.
     """
-    sources = _sources_digest() if write.__module__.startswith(PACKAGE) else ""
+    sources = _sources_digest() if str(write.__module__).startswith(PACKAGE) else ""
     return f"{name} {sources} numpy {np.__version__}" if sources else ""  # numpy's constants
 
 
