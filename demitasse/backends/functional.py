@@ -28,7 +28,7 @@ class FunctionalBackend(Backend):
     lowerings: ClassVar[Lowerings] = {}
     updates = recorder = connector = None
     joins_in_place = False
-    view, storages = Backend.view, Backend.storages
+    view, storages, stored = Backend.view, Backend.storages, Backend.stored
 
     def guard(self, array: Array) -> Array:
         return array
