@@ -119,6 +119,20 @@ def test_a_smaller_batch_follows_a_larger_one():
         close(one, found[0][:count])
 
 
+def test_constants_of_layers_within_a_layer_do_not_outlive_a_trace():
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }
+    layer { name: "y" type: "SPP" bottom: "x" top: "y" spp_param {
+      pyramid_height: 2 pool: STOCHASTIC } }
+    """
+    function = Net(text, "TRAIN", device="jax:cpu").as_function()
+    x = jnp.asarray(RNG.random((1, 2, 4, 4)), jnp.float32)
+
+    found = [jax.jit(lambda x: function({}, x, key=1)["y"])(x) for _ in range(2)]
+
+    close(*found)
+
+
 def test_running_averages_are_results():
     net, function, state, batch = small()
 
