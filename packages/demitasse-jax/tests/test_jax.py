@@ -12,6 +12,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends import random
+from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.examples.data import digits as read_digits
@@ -74,8 +75,9 @@ def test_gradients_are_those_of_backward():
         function.params, batch
     )
     net.passes = 6
-    net(batch)
-    net.backward()
+    with settings.override(cuda_graphs="off"):  # XLA rounds a program in another way
+        net(batch)
+        net.backward()
 
     for name, arrays in gradients.items():
         for array, blob in zip(arrays, net.params[name], strict=True):
