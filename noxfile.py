@@ -133,7 +133,8 @@ def _package(session: nox.Session, name: str, device: str, *, extra: str = "", *
     session.install("-e", f"{folder}[{extra}]" if extra else folder)
     conformance = ("python", "-m", "demitasse.testing.conformance")
     session.run(*conformance, f"--device={device}", _record(device), env=env)
-    for file in ("layers/test_recorded_cases", "net/test_recorded_nets",
+    for file in ("core/test_deferred_contents", "layers/test_recorded_cases",
+                 "net/test_recorded_nets", "net/test_several_nets",
                  "training/test_solver_goldens", "training/test_update_rules"):  # fmt: skip
         pytest(session, f"tests/{file}.py", "-m", "backend and not slow", f"--backends={device}",
                "-n0", **env)  # fmt: skip

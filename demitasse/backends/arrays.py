@@ -90,7 +90,7 @@ class ArrayRef:
         values = backend.xp.reshape(backend.broadcast(values, self.shape, flat.dtype), (count,))
         if count != flat.shape[0]:
             values = backend.set_at(flat, slice(self._first, self._first + count), values)
-        self._side.array = values
+        self._side.array = backend.stored(values)
 
     def __iadd__(self, other: Any) -> ArrayRef:
         self[...] = self[...] + other

@@ -27,7 +27,7 @@ class FunctionalBackend(Backend):
     records_arrays = False
     lowerings: ClassVar[Lowerings] = {}
     updates = recorder = connector = None
-    view, storages = Backend.view, Backend.storages
+    view, storages, stored = Backend.view, Backend.storages, Backend.stored
 
     def guard(self, array: Array) -> Array:
         return array

@@ -84,13 +84,13 @@ class TracingRecorder:
     """Recorder of a library that traces functions of immutable arrays and compiles them.
 
     Args:
-        compile: Compiles a function for some arguments; returns it.
+        trace: Traces a function for some arguments; ``lower().compile()`` of the result returns it.
     """
 
     computes: ClassVar = False
 
-    def __init__(self, compile: Callable[..., Callable[..., Any]]) -> None:
-        self._compile = compile
+    def __init__(self, trace: Callable[..., Any]) -> None:
+        self._trace = trace
 
     def key(self) -> Hashable:
         return None
@@ -100,6 +100,8 @@ class TracingRecorder:
         work: Callable[..., object],
         sides: Sequence[ArrayHolder] = (),
         numbers: Sequence[Any] = (),
+        *,
+        rehearsal: bool = False,
     ) -> Program:
         """Trace and compile ``work``, which computes nothing yet.
 
@@ -107,26 +109,29 @@ class TracingRecorder:
             work: Called with numbers that are traced; returns an array or None.
             sides: The sides of all memories that the work uses; their arrays stay as they are.
             numbers: Example of the numbers.
+            rehearsal: True for a trace that is not compiled.
 
         Raises:
             NotRecorded: The work reads values on the host, or the library does not compile it.
         """
         before = [side.array for side in sides]
+        used = [side for side in sides if side.array is not None]
         changed: list[ArrayHolder] = []
 
         def traced(arrays: Sequence[Any], numbers: Sequence[Any]) -> tuple[object, list[Any]]:
-            for side, array in zip(sides, arrays, strict=True):
+            for side, array in zip(used, arrays, strict=True):
                 side.array = array
+            pairs = [(side, side.array) for side in sides]
             result = work(*numbers)
-            pairs = zip(sides, arrays, strict=True)
             changed[:] = [side for side, array in pairs if side.array is not array]
             return result, [side.array for side in changed]
 
         try:
-            run = self._compile(traced, before, tuple(numbers))
+            run = self._trace(traced, [side.array for side in used], tuple(numbers))
+            run = run if rehearsal else run.lower().compile()
         except (DemitasseError, RuntimeError, TypeError, ValueError) as error:
             raise NotRecorded(str(error).partition("\n")[0]) from error
         finally:
             for side, array in zip(sides, before, strict=True):
                 side.array = array
-        return Program(sides, changed, run)
+        return Program(used, changed, run)

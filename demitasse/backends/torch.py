@@ -5,7 +5,7 @@ those of other packages are. Devices are ``torch:cpu``, ``torch:cuda:0``, ``torc
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -52,8 +52,10 @@ class TorchBackend(Backend):
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        # inference_mode would make arrays that may not be written to outside of a pass
-        with self._torch.no_grad(), self._failures():
+        # inference_mode would make arrays that may not be written to outside of a pass; a backend
+        # of functions computes within the derivatives that PyTorch takes of them
+        mode = self._torch.no_grad() if self.mutable else nullcontext()
+        with mode, self._failures():
             yield
 
     @contextmanager
@@ -128,31 +130,66 @@ class TorchBackend(Backend):
         forward: Callable[..., tuple[Sequence[Array], Sequence[Array], Sequence[Array]]],
         backward: Callable[..., Sequence[Array | None]],
     ) -> Callable[..., Sequence[Array]]:
-        results = others = 0
-        base: Any = self._torch.autograd.Function
+        many = results = others = 0
+        used: list[int] = []
+        torch: Any = self._torch
+        base: Any = torch.autograd.Function
 
         class Function(base):  # type: ignore[misc]
             generate_vmap_rule = True
 
             @staticmethod
             def forward(*arrays: Array) -> tuple[Array, ...]:
-                nonlocal results, others
+                nonlocal many, results, others
                 found, more, saved = forward(*arrays)
-                results, others = len(found), len(found) + len(more)
+                many, results, others = len(arrays), len(found), len(found) + len(more)
                 # views: PyTorch treats a result that is an argument or another result differently
                 return tuple(array.view_as(array) for array in (*found, *more, *saved))
 
             @staticmethod
             def setup_context(ctx: Any, inputs: Sequence[Array], output: Sequence[Array]) -> None:
-                ctx.many = len(inputs)
                 ctx.mark_non_differentiable(*output[results:])
                 ctx.save_for_backward(*inputs, *output[others:])
 
             @staticmethod
             def backward(ctx: Any, *gradients: Array) -> tuple[Array | None, ...]:
-                tensors = ctx.saved_tensors
-                arrays, saved = tensors[: ctx.many], tensors[ctx.many :]
-                return tuple(backward(arrays, saved, gradients[:results]))
+                found = Gradient.apply(*ctx.saved_tensors, *gradients[:results])
+                by_argument = dict(zip(used, found, strict=True))
+                return tuple(by_argument.get(index) for index in range(many))
+
+        class Gradient(base):  # type: ignore[misc]
+            """The gradient, whose own derivative is PyTorch's of the code of both passes."""
+
+            generate_vmap_rule = True
+
+            @staticmethod
+            def forward(*tensors: Array) -> tuple[Array, ...]:
+                end = len(tensors) - results
+                found = backward(tensors[:many], tensors[many:end], tensors[end:])
+                used[:] = [index for index, array in enumerate(found) if array is not None]
+                return tuple(array.view_as(array) for array in found if array is not None)
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: Sequence[Array], output: Sequence[Array]) -> None:
+                ctx.save_for_backward(*inputs)
+
+            @staticmethod
+            def backward(ctx: Any, *gradients: Array) -> tuple[Array | None, ...]:
+                tensors, places = ctx.saved_tensors, [*used, *range(-results, 0)]
+
+                def run(*given: Array) -> tuple[Array, ...]:
+                    arrays = list(tensors)
+                    for place, array in zip(places, given, strict=True):
+                        arrays[place] = array
+                    saved = forward(*arrays[:many])[2]
+                    found = backward(arrays[:many], saved, arrays[len(arrays) - results :])
+                    return tuple(found[index] for index in used)
+
+                found = [None] * len(tensors)
+                pull = torch.func.vjp(run, *(tensors[place] for place in places))[1]
+                for place, array in zip(places, pull(gradients), strict=True):
+                    found[place] = array
+                return tuple(found)
 
         return lambda *arrays: Function.apply(*arrays)[:others]
 

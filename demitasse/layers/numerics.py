@@ -28,8 +28,7 @@ def softmax(layer: Layer, x: Array, axis: int) -> Array:
     if 0 in x.shape:
         return x
     y = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
-    y /= xp.sum(y, axis=axis, keepdims=True)
-    return y
+    return y / xp.sum(y, axis=axis, keepdims=True)
 
 
 def normalization_backward(xp: Any, dy: Array, y: Array, axes: tuple[int, ...]) -> Array:

@@ -75,6 +75,11 @@ class SPP(Layer):
         for pool in self.pools:
             pool.to(device)
 
+    def clear_constants(self) -> None:
+        super().clear_constants()
+        for pool in self.pools:
+            pool.clear_constants()
+
     def _build(self, bottom: Blob) -> None:
         """Make the pooling layer of each level, again after a change of the image size."""
         if bottom.num_axes != 4 or 0 in bottom.shape[2:]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
@@ -84,6 +85,7 @@ class GraphCapture:
         self._logged: set[str] = set()
         self._captured: tuple[Recorded, BlobCopies] | None = None
         self._loss: Array | None = None
+        self._new = True
         self._restart()
 
     def ready(self, *more: Hashable) -> bool:
@@ -111,8 +113,14 @@ class GraphCapture:
             execution.passes.plan.entries, recorder, self._memories,
             volatile=execution.volatile, key=key,
         )  # fmt: skip
-        self._restart(replay)
-        return False
+        # single operations take long to compile, so the first work is traced at once; layers of
+        # users run before their trace, since they may prepare something in their first pass
+        layers = [e.layer for e in execution.passes.plan.entries[execution.passes.sources :]]
+        traceable = all(vars(type(layer)).get("traceable") for layer in layers)
+        new, self._new = self._new and not backend.mutable, False
+        at_once = new and traceable and not execution.passes.capture_blocker()
+        self._restart(replay, 0 if at_once else 1)
+        return at_once
 
     @property
     def repeats(self) -> bool:
@@ -134,11 +142,13 @@ class GraphCapture:
             self._restart()
             work.clear()
             return work.queue()
-        if not replay.warm_up.done:
+        if 0 < replay.warm_up.runs < replay.warm_up.needed:
             loss = work.queue()
             replay.warm_up.count()
             return loss
         try:
+            if not replay.warm_up.done:
+                self._rehearse(work, replay)
             self._captured = self._captured or self._capture(work, replay)
         except (NotRecorded, DeviceError) as why:
             self._failed = True
@@ -147,28 +157,42 @@ class GraphCapture:
             return work.queue()
         return self._launch(work, replay, *self._captured)
 
-    def _restart(self, replay: Replay | None = None) -> None:
-        """Discard what was captured; the caller queues a first run for another replay."""
+    def _restart(self, replay: Replay | None = None, runs: int = 0) -> None:
+        """Discard what was captured; the caller queues the first ``runs`` for another replay."""
         self._replay, self._changes, self._failed = replay, self._execution.passes.changes, False
         self._captured = None
         if replay is not None:
-            replay.warm_up.count()
+            replay.warm_up.runs = runs
+
+    def _rehearse(self, work: CapturableWork, replay: Replay) -> None:
+        """Trace the first work in place of its runs for warm-up."""
+        passes = self._execution.passes
+        diffs = [b.diff_memory for entry in passes.plan.entries for b in entry.layer.blobs]
+        cleared = [memory for memory in diffs if memory.cleared]
+        passes.stateful_blobs.before_pass(0, passes.last)
+        replay.rehearse(partial(self._trace, work), self._numbers(work))
+        for memory in cleared:
+            memory.clear()
+
+    def _trace(self, work: CapturableWork, *numbers: Any) -> Array | None:
+        """Queue the work for a trace, with the number of the pass and the numbers of the work."""
+        counter = self._execution.pass_counter
+        passes, counter.passes = counter.passes, numbers[0]
+        try:
+            return work.record(*numbers[1:])
+        finally:
+            counter.passes = passes
 
     def _capture(self, work: CapturableWork, replay: Replay) -> tuple[Recorded, BlobCopies]:
         execution = self._execution
         roll_back, copies = execution.savepoint(), execution.passes.stateful_blobs.reserve()
 
         def record(*numbers: Any) -> Array | None:
-            if not numbers:
-                copies.make()
-                self._loss = work.record()
-                return self._loss
-            counter = execution.pass_counter
-            passes, counter.passes = counter.passes, numbers[0]
-            try:
-                return work.record(*numbers[1:])
-            finally:
-                counter.passes = passes
+            if numbers:
+                return self._trace(work, *numbers)
+            copies.make()
+            self._loss = work.record()
+            return self._loss
 
         try:
             recorded = replay.record(record, self._numbers(work))

@@ -155,9 +155,7 @@ class Replay:
         """
         memories, recorder = self._memories(), self._recorder
         if isinstance(recorder, TracingRecorder):
-            for memory in memories:  # a trace reads the device side alone
-                if memory.head is Head.HEAD_AT_CPU:
-                    memory.gpu_data()
+            _upload(memories)
         guard = MemoryGuard(
             memories,
             self._versions if recorder.computes else None,
@@ -177,12 +175,32 @@ class Replay:
         self.recorded = [*self.recorded, recorded][-MOST_RECORDED:]
         return recorded
 
+    def rehearse(self, work: Callable[..., object], numbers: Sequence[Any]) -> None:
+        """Trace the work in place of its runs for warm-up, which would compile each operation.
+
+        Contents stay as they are. Memories without contents are zero where the work writes them.
+        """
+        memories, recorder = self._memories(), self._recorder
+        known = {memory.serial for memory in memories if not memory.cleared}
+        _upload(memories)
+        try:
+            if isinstance(recorder, TracingRecorder):
+                self._trace(recorder, work, memories, numbers, rehearsal=True)
+        finally:
+            for memory in self._memories():
+                if memory.serial not in known and not memory.cleared:
+                    memory.clear()
+                    memory.gpu_data()
+        self.warm_up.runs = self.warm_up.needed
+
     def _trace(
         self,
         recorder: TracingRecorder,
         work: Callable[..., object],
         memories: Sequence[SyncedMemory],
         numbers: Sequence[Any],
+        *,
+        rehearsal: bool = False,
     ) -> Recording:
         """Record the work by a trace, in which all values are on the device alone."""
         synced = [(memory, memory.version) for memory in memories if memory.state is Head.SYNCED]
@@ -191,7 +209,8 @@ class Replay:
         guard = TransferGuard()
         try:
             with guard.for_pass("raise"):
-                return recorder.record(work, [memory.device_side for memory in memories], numbers)
+                sides = [memory.device_side for memory in memories]
+                return recorder.record(work, sides, numbers, rehearsal=rehearsal)
         except NotRecorded as why:
             message = f"{guard.place} is not traced ({why})"
             raise NotRecorded(message) from why
@@ -216,6 +235,13 @@ class Replay:
             return result
         recording.play()
         return None
+
+
+def _upload(memories: Sequence[SyncedMemory]) -> None:
+    """Copy what is newest on the host to the device, whose side alone a trace reads."""
+    for memory in memories:
+        if memory.head is Head.HEAD_AT_CPU:
+            memory.gpu_data()
 
 
 def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:

@@ -277,6 +277,29 @@ def test_functions_are_differentiated_vectorized_and_compiled(torch, trained):
     torch.testing.assert_close(compiled, loss(params, x, label))
 
 
+def test_gradients_of_gradients_are_those_of_finite_differences(torch):
+    function = Net(STATEFUL_NET, "TRAIN", seed=2, dtype="float64").as_function("torch:cpu")
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn((2, 1, 9, 9), generator=generator, dtype=torch.float64)
+    label, key = torch.arange(2.0), torch.tensor(3)
+    arrays = [a.requires_grad_() for layer in function.params.values() for a in layer]
+
+    def loss(x, *arrays):
+        rest = iter(arrays)
+        params = {n: tuple(next(rest) for _ in layer) for n, layer in function.params.items()}
+        inputs = {"data": x, "label": label}
+        return function.loss(function(params, inputs, function.state, key)[0])
+
+    def penalty(x):
+        return (torch.func.grad(loss)(x, *arrays) ** 2).sum()
+
+    torch.autograd.gradgradcheck(loss, (x.requires_grad_(), *arrays), fast_mode=True)
+    [first] = torch.autograd.grad(loss(x, *arrays), x, create_graph=True)
+    [second] = torch.autograd.grad((first**2).sum(), x)
+    torch.testing.assert_close(torch.func.grad(penalty)(x), second)
+    assert float(second.abs().max()) > 1e-6
+
+
 def test_a_result_without_gradient_does_not_end_the_gradient_of_the_loss(torch):
     smooth = STATEFUL_NET.replace('type: "Dropout"', 'type: "TanH"')
     more = 'layer { name: "best" type: "ArgMax" bottom: "ip" top: "best" }'

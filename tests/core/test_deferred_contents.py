@@ -44,7 +44,7 @@ READS = {
     "host": lambda m: m.cpu_data(),
     "host, to write": lambda m: m.mutable_cpu_data(),
     "device": lambda m: m.device.backend.to_host(m.gpu_data()),
-    "device, to write": lambda m: m.device.backend.to_host(m.mutable_gpu_data()),
+    "device, to write": lambda m: m.device.backend.to_host(m.mutable_gpu_data()[...]),
     "live view": lambda m: m.live_view(),
 }
 

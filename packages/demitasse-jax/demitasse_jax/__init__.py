@@ -38,6 +38,7 @@ class JaxBackend(Backend):
     without_float64 = "set JAX_ENABLE_X64=1, or call jax.config.update('jax_enable_x64', True)"
     xp = jnp
     lowerings = LOWERINGS
+    recorder = TracingRecorder(lambda work, *given: jax.jit(work).trace(*given))
 
     def __init__(self, index: str = "") -> None:
         super().__init__(index or self.default_index)
@@ -115,10 +116,6 @@ class JaxBackend(Backend):
         return jax.ops.segment_sum(rows, indices, size)
 
     # -- work ----------------------------------------------------------------------------------
-
-    @property
-    def recorder(self) -> TracingRecorder:
-        return TracingRecorder(lambda work, *given: jax.jit(work).lower(*given).compile())
 
     def synchronize(self) -> None:
         (jax.device_put(0.0, self.array_device) + 0).block_until_ready()

@@ -94,15 +94,80 @@ def test_a_program_computes_what_single_operations_compute(fields):
 
 
 @pytest.mark.parametrize("fields", ['type: "Adam" momentum: 0.9', "momentum: 0.9 iter_size: 2"])
-def test_twenty_steps_compile_nothing_after_the_third(fields, compiled):
+def test_twenty_steps_compile_nothing_after_the_first(fields, compiled):
     solver = solver_of(f"{fields} clip_gradients: 1 display: 4")
 
-    solver.step(4)
+    solver.step(1)
     known = len(compiled)
-    solver.step(16)
+    solver.step(19)
 
     assert known
     assert len(compiled) == known
+
+
+def test_the_first_step_compiles_one_program_for_all_layers(compiled):
+    many = "".join(
+        f'layer {{ name: "c{n}" type: "Convolution" bottom: "data" top: "c{n}" convolution_param {{'
+        f' num_output: {n} kernel_size: 3 weight_filler {{ type: "xavier" }} }} }} '
+        f'layer {{ name: "e{n}" type: "Reduction" bottom: "c{n}" top: "e{n}" loss_weight: 1 }} '
+        for n in range(10, 30)
+    )
+    counts = []
+    for layers in (LAYERS, LAYERS + many):
+        before = len(compiled)
+        solver_of(layers=layers).step(1)
+        counts.append(len(compiled) - before)
+
+    assert counts[1] - counts[0] < 5 * 20  # a fill for each new shape, nothing for operations
+
+
+def test_a_first_step_that_is_not_traced_leaves_the_numbers():
+    register_layer("HostSum")(type("HostSum", (HostMean,), {}))
+    layer = 'layer { name: "own" type: "HostSum" bottom: "drop" top: "drop" }'
+    solver, other = solver_of(layers=LAYERS + layer), solver_of(layers=LAYERS + layer)
+
+    solver.step(1)
+    with settings.override(cuda_graphs="off"):
+        other.step(1)
+
+    for got, wanted in zip(arrays_of(solver), arrays_of(other), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(tmp_path):
+    fields = f'type: "Adam" momentum: 0.9 snapshot_prefix: "{(tmp_path / "run").as_posix()}"'
+    whole, first, second = (solver_of(fields) for _ in range(3))
+
+    whole.step(6)
+    first.step(3)
+    first.snapshot()
+    second.restore(tmp_path / "run_iter_3.solverstate")
+    second.step(3)
+
+    for got, wanted in zip(arrays_of(second), arrays_of(whole), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_passes_compute_what_single_operations_compute(clear):
+    one, queued = solver_of().net, solver_of().net
+
+    def train(net):
+        losses = []
+        for _ in range(3):
+            losses.append(net.forward_backward())
+            if clear:
+                net.clear_param_diffs()
+        return [*losses, net.forward()]
+
+    found = train(one)
+    with settings.override(cuda_graphs="off"):
+        wanted = train(queued)
+
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    for got, blob in zip(one.learnable_params, queued.learnable_params, strict=True):
+        np.testing.assert_allclose(got.cpu_data(), blob.cpu_data(), rtol=1e-5)
+        np.testing.assert_allclose(got.cpu_diff(), blob.cpu_diff(), rtol=1e-3, atol=2e-5)
 
 
 def test_a_rate_is_an_argument_and_momentum_a_constant(compiled):

@@ -20,7 +20,6 @@ from demitasse.errors import OutOfMemoryError
 
 __all__ = ["MlxBackend"]
 
-
 INDICES = {"argmax", "argsort", "searchsorted"}
 """Functions whose results are indices; those of MLX have no sign, and -1 is far outside."""
 
@@ -70,8 +69,6 @@ class MlxBackend(Backend):
         self.has_float64 = self.index == "cpu"
         self.array_device = mx.Device(getattr(mx, self.index))
 
-    # -- where ---------------------------------------------------------------------------------
-
     @classmethod
     def devices(cls) -> list[str]:
         return ["mlx:gpu", "mlx:cpu"] if mx.metal.is_available() else ["mlx:cpu"]
@@ -99,7 +96,11 @@ class MlxBackend(Backend):
     # -- arrays --------------------------------------------------------------------------------
 
     def zeros(self, size: int, dtype: str) -> Array:
-        return mx.zeros(size, self.dtype(dtype))
+        return self.stored(mx.zeros(size, self.dtype(dtype)))
+
+    def stored(self, array: Array) -> Array:
+        mx.async_eval(array)  # MLX begins it in no other thread than the present one
+        return array
 
     def asarray(self, host: np.ndarray) -> Array:
         return mx.array(np.ascontiguousarray(host).reshape(host.shape), self.dtype(host.dtype.name))
