@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -48,44 +49,39 @@ class Epilogue:
     """
 
     links: Sequence[Link]
-    other: Operand | None
-    then: ops.Activation | None
-    slopes: Operand | None
-    pool: PoolStep | None
     target: Operand
+    other: Operand | None = None
+    then: ops.Activation | None = None
+    slopes: Operand | None = None
+    pool: PoolStep | None = None
 
     @classmethod
     def match(
         cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands, AnyStep | None]]
     ) -> Epilogue:
         """Return the operations after a convolution as an epilogue."""
-        left, result, other = list(rest), conv.at.top[0], None
         links: list[Link] = []
-        while left and conv.op.axis == 1 and (link := _link(*left[0][:2], conv.op.top)):
-            left.pop(0)
-            links.append(link)
-            result = link[1].top[0]
-        op = left[0][0] if left else None
-        if isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == ONES:
-            at = left.pop(0)[1]
-            other, result = at.bottom[at.bottom[0] is result], at.top[0]
-        then: ops.Activation | None = None
-        slopes: Operand | None = None
-        pool: PoolStep | None = None
-        for op, at, step in left:
-            alone, first = then is None and slopes is None, pool is None and slopes is None
-            if isinstance(op, ops.Activation) and alone:
+        parts: dict[str, Any] = {}
+        target = conv.at.top[0]
+        for op, at, step in rest:
+            sums = isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES)
+            maxima = isinstance(step, PoolStep) and step.op.method == "MAX"
+            if not parts and conv.op.axis == 1 and (link := _link(op, at, conv.op.top)):
+                links.append(link)
+            elif not parts and sums:
+                parts["other"] = at.bottom[at.bottom[0] is target]
+            elif isinstance(op, ops.Activation) and parts.keys() <= {"other", "pool"}:
                 rectifier_of(op)
-                then = op
-            elif isinstance(op, ops.PReLU) and not op.shared and alone and pool is None:
-                slopes = at.params[0]
-            elif isinstance(step, PoolStep) and step.op.method == "MAX" and first:
-                pool = step
+                parts["then"] = op
+            elif isinstance(op, ops.PReLU) and not op.shared and parts.keys() <= {"other"}:
+                parts["slopes"] = at.params[0]
+            elif maxima and parts.keys() <= {"other", "then"}:
+                parts["pool"] = step
             else:
                 message = f"{op_title(op)} does not run inside this convolution"
                 raise Declined(message)
-            result = at.top[0]
-        return cls(links, other, then, slopes, pool, result)
+            target = at.top[0]
+        return cls(links, target, **parts)
 
     def call(self, conv: ConvStep, folded: Folded | None = None) -> Runnable:
         """Return one call for the convolution and the epilogue."""
