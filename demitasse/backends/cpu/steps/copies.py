@@ -11,7 +11,7 @@ from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import KernelCall, copy_call, folded_images
 from demitasse.backends.cpu.kernel_calls import first_suitable
 from demitasse.backends.cpu.layout import Layout, c_order
-from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.cpu.step import CpuStep, O
 from demitasse.backends.cpu.steps.elementwise import IMAGES, summed
 from demitasse.backends.step import Operand, Operands, decline_if, share
 
@@ -175,54 +175,54 @@ class SplitStep(CpuStep[ops.Split]):
         self.backward_calls = summed(self.engine, at.top, ones, at.bottom[0], layout, diff=True)
 
 
-class PermuteStep(CpuStep[ops.Permute]):
+class _RearrangementStep(CpuStep[O]):
+    """A copy between two arrangements, whose gradient is the copy back."""
+
+    needs_bottom = True
+
+    layouts: tuple[Layout, Layout]
+    """Of bottom and top."""
+
+    places: tuple[Layout, Layout]
+    """Where elements are read and written."""
+
+    def prepare(self) -> None:
+        ends = self.in_and_out(*self.layouts)
+        self.forward_calls = [copy_call(self.engine, *ends, *self.places)]
+
+    def prepare_backward(self) -> None:
+        if self.at.propagate_down[0]:
+            ends = self.gradients(*self.layouts)
+            self.backward_calls = [copy_call(self.engine, *ends, *reversed(self.places))]
+
+
+class PermuteStep(_RearrangementStep[ops.Permute]):
     """The bottom in the layout it is in; the top in C order."""
 
-    needs_bottom = True
-
     def prepare(self) -> None:
-        op = self.op
-        self.layout, self.plain = self.expected(self.at.bottom[0], op.bottom), layouts.plain(op.top)
-        ends = self.in_and_out(self.layout, self.plain)
-        self.forward_calls = [copy_call(self.engine, *ends, there=self._transposed())]
-
-    def prepare_backward(self) -> None:
-        if self.at.propagate_down[0]:
-            ends = self.gradients(self.layout, self.plain)
-            self.backward_calls = [copy_call(self.engine, *ends, self._transposed())]
-
-    def _transposed(self) -> Layout:
-        """Return the layout of the top's memory as one of the bottom's shape."""
-        op = self.op
-        strides = c_order(op.top)
+        op, strides = self.op, c_order(self.op.top)
+        x = self.expected(self.at.bottom[0], op.bottom)
         turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
-        return layouts.strided(op.bottom, turned)
+        self.layouts = x, layouts.plain(op.top)
+        self.places = x, layouts.strided(op.bottom, turned)
+        super().prepare()
 
 
-class ShuffleStep(CpuStep[ops.Shuffle]):
-    """The top in the layout of the bottom: in C order, or with the channels last."""
+class ShuffleStep(_RearrangementStep[ops.Shuffle]):
+    """The top in the layout of the bottom: in C order, or with the channels last.
 
-    needs_bottom = True
+    Channels are read by columns, as if they were written in rows.
+    """
 
     def prepare(self) -> None:
-        [bottom], shape = self.at.bottom, self.op.shape
-        expected = self.expected(bottom, shape)
-        self.layout = expected if expected.plain else layouts.innermost(shape, 1)
-        ends = self.in_and_out(self.layout, self.layout)
-        self.forward_calls = [copy_call(self.engine, *ends, *self._places(self.op.group))]
-
-    def prepare_backward(self) -> None:
-        if self.at.propagate_down[0]:
-            ends = self.gradients(self.layout, self.layout)
-            places = self._places(self.op.shape[1] // self.op.group)
-            self.backward_calls = [copy_call(self.engine, *ends, *places)]
-
-    def _places(self, rows: int) -> Iterator[Layout]:
-        """Return layouts that read channels by columns, as if they were written in rows."""
-        images, channels, *spatial = self.op.shape
-        columns, pixels = channels // rows, math.prod(spatial)
-        channel, pixel = (pixels, 1) if self.layout.plain else (1, channels)
+        [bottom], (images, channels, *spatial) = self.at.bottom, self.op.shape
+        x = self.expected(bottom, self.op.shape)
+        x = x if x.plain else layouts.innermost(x.shape, 1)
+        rows, pixels = self.op.group, math.prod(spatial)
+        columns = channels // rows
+        channel, pixel = (pixels, 1) if x.plain else (1, channels)
         table, image = (images, columns, rows, pixels), channels * pixels
-        read = (image, channel, columns * channel, pixel)
-        written = (image, rows * channel, channel, pixel)
-        return (layouts.strided(table, steps) for steps in (read, written))
+        read = layouts.strided(table, (image, channel, columns * channel, pixel))
+        written = layouts.strided(table, (image, rows * channel, channel, pixel))
+        self.layouts, self.places = (x, x), (read, written)
+        super().prepare()

@@ -1,10 +1,15 @@
-"""Epilogues of convolutions: fused normalisations, factors, activations and sums."""
+"""Epilogues of convolutions: fused normalisations, factors, activations and sums.
+
+Calls of convolutions that run as one with a normalisation or a convolution before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +17,14 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import Folded, kernel_tuning, rectifier_of
+from demitasse.backends.cpu.jit_adapters.calls import (
+    Folded,
+    KernelCall,
+    images_in_vectors,
+    images_of,
+    kernel_tuning,
+    rectifier_of,
+)
 from demitasse.backends.cpu.kernel_calls import BoundCall, suitable_images
 from demitasse.backends.cpu.step import CpuStep, Derived, FusedStep, Runnable, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
@@ -20,8 +32,13 @@ from demitasse.backends.cpu.steps.elementwise import ONES, decline_other_than_re
 from demitasse.backends.cpu.steps.norm import decline_other_scales, stored_statistics
 from demitasse.backends.cpu.steps.pooling import PoolStep
 from demitasse.backends.kernels.channel_affine import ChannelFactors
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.epilogue import Rectifier
+from demitasse.backends.kernels.igemm import plan_igemm
+from demitasse.backends.kernels.igemm_convolution import igemm_forward
+from demitasse.backends.kernels.images import FLOAT_BYTES, Images
+from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_if
+from demitasse.backends.storage import Stored
 
 PARTS = {
     "links": "factors and offsets",
@@ -47,44 +64,39 @@ class Epilogue:
     """
 
     links: Sequence[Link]
-    other: Operand | None
-    then: ops.Activation | None
-    slopes: Operand | None
-    pool: PoolStep | None
     target: Operand
+    other: Operand | None = None
+    then: ops.Activation | None = None
+    slopes: Operand | None = None
+    pool: PoolStep | None = None
 
     @classmethod
     def match(
         cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands, AnyStep | None]]
     ) -> Epilogue:
         """Return the operations after a convolution as an epilogue."""
-        left, result, other = list(rest), conv.at.top[0], None
         links: list[Link] = []
-        while left and conv.op.axis == 1 and (link := _link(*left[0][:2], conv.op.top)):
-            left.pop(0)
-            links.append(link)
-            result = link[1].top[0]
-        op = left[0][0] if left else None
-        if isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == ONES:
-            at = left.pop(0)[1]
-            other, result = at.bottom[at.bottom[0] is result], at.top[0]
-        then: ops.Activation | None = None
-        slopes: Operand | None = None
-        pool: PoolStep | None = None
-        for op, at, step in left:
-            alone, first = then is None and slopes is None, pool is None and slopes is None
-            if isinstance(op, ops.Activation) and alone:
+        parts: dict[str, Any] = {}
+        target = conv.at.top[0]
+        for op, at, step in rest:
+            sums = isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES)
+            maxima = isinstance(step, PoolStep) and step.op.method == "MAX"
+            if not parts and conv.op.axis == 1 and (link := _link(op, at, conv.op.top)):
+                links.append(link)
+            elif not parts and sums:
+                parts["other"] = at.bottom[at.bottom[0] is target]
+            elif isinstance(op, ops.Activation) and parts.keys() <= {"other", "pool"}:
                 rectifier_of(op)
-                then = op
-            elif isinstance(op, ops.PReLU) and not op.shared and alone and pool is None:
-                slopes = at.params[0]
-            elif isinstance(step, PoolStep) and step.op.method == "MAX" and first:
-                pool = step
+                parts["then"] = op
+            elif isinstance(op, ops.PReLU) and not op.shared and parts.keys() <= {"other"}:
+                parts["slopes"] = at.params[0]
+            elif maxima and parts.keys() <= {"other", "then"}:
+                parts["pool"] = step
             else:
                 message = f"{op_title(op)} does not run inside this convolution"
                 raise Declined(message)
-            result = at.top[0]
-        return cls(links, other, then, slopes, pool, result)
+            target = at.top[0]
+        return cls(links, target, **parts)
 
     def call(self, conv: ConvStep, folded: Folded | None = None) -> Runnable:
         """Return one call for the convolution and the epilogue."""
@@ -231,3 +243,79 @@ def fold(links: Sequence[Link], factor: np.ndarray, offset: np.ndarray) -> None:
 def values(blob: Operand) -> np.ndarray:
     """Return a parameter. Shape: (count,)."""
     return blob.data_memory.cpu_data()[: blob.count]
+
+
+def pointwise_call(
+    engine: Engine,
+    op: ops.Conv,
+    source: InputArg,
+    target: OutputArg,
+    factors: tuple[np.ndarray, np.ndarray],
+    offsets: np.ndarray,
+    then: Rectifier,
+    storage: Stored,
+) -> tuple[KernelCall, Callable[[np.ndarray], None]]:
+    """Return a call that normalises, rectifies and convolves pixels; and what takes its weights.
+
+    ``factors`` are those of the input's channels, and their offsets; ``offsets`` are those of the
+    output's channels. All may change between calls.
+    """
+    tuning, shape = kernel_tuning(engine, storage=storage), source.layout.shape
+    schedule = plan_igemm(op, shape, target.layout.shape, tuning, normed=True)
+    always = "igemm" in tuning.always
+    filter_bytes = schedule.channels * schedule.filters * FLOAT_BYTES
+    pixel_bytes = math.prod(shape) * FLOAT_BYTES
+    # few rows are computed at a time on AVX2, so that filters are read more often; that costs more
+    # than a pass over pixels in a cache
+    cached = tuning.instructions == "avx2" and pixel_bytes <= tuning.cached_bytes
+    decline_if(
+        not always and (cached or filter_bytes > tuning.pixel_filter_bytes),
+        f"filters of {filter_bytes >> 10} KiB, pixels of {pixel_bytes >> 10} KiB; a pass for their "
+        "normalisation is faster",
+    )
+    x, y = (images_of(argument.layout) for argument in (source, target))
+    if x is None or y is None or not (x.is_rows and y.is_rows):
+        message = "images whose channels do not lie side by side; kernels of pixels need that"
+        raise Declined(message)
+    kernel = igemm_forward(schedule, x, y, factors, then)
+
+    def run(x: np.ndarray, y: np.ndarray, scratch: np.ndarray) -> None:
+        kernel(x, y, offsets, scratch)
+
+    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters.nbytes}
+    return KernelCall(engine, (source, target), schedule.code, run, **sizes), kernel.update
+
+
+def separable_call(
+    engine: Engine,
+    convolutions: tuple[ops.Conv, ops.Conv],
+    source: InputArg,
+    target: OutputArg,
+    folded: tuple[Folded, Folded],
+    then: tuple[Rectifier, Rectifier],
+    other: InputArg | None,
+    storage: Stored,
+) -> KernelCall:
+    """Return a call of a depthwise convolution fused with a pointwise convolution.
+
+    ``update`` of both ``folded`` is set. ``other`` has the target's layout, and is added to the
+    second's sums before ``then``.
+    """
+    blocks = plan_separable(*convolutions, kernel_tuning(engine, storage=storage))
+    x, y = images_in_vectors(source.layout, blocks.strips.width), images_of(target.layout)
+    from demitasse.backends.kernels.separable.convolution import SeparableConvolution
+
+    if x is None or y is None or not blocks.writes(y):
+        message = "images whose channels do not lie side by side; separable convolution needs that"
+        raise Declined(message)
+    kernel = SeparableConvolution(blocks, x, y, then, adds=other is not None)
+    folded[0].update, folded[1].update = kernel.depthwise.update, kernel.update
+    offsets = folded[0].bias, folded[1].bias
+
+    def run(x: np.ndarray, *arrays: np.ndarray) -> None:
+        *added, y, scratch = arrays
+        kernel(x, y, (*offsets, *added), scratch)
+
+    arguments = (source, target) if other is None else (source, other, target)
+    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters_nbytes}
+    return KernelCall(engine, arguments, blocks.code, run, **sizes)

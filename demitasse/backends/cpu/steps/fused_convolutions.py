@@ -11,11 +11,17 @@ from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import rectifier_of
-from demitasse.backends.cpu.jit_adapters.pixels import pointwise_call, separable_call
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
-from demitasse.backends.cpu.steps.epilogue import Epilogue, FixedFactors, FoldedWeights, links_of
+from demitasse.backends.cpu.steps.epilogue import (
+    Epilogue,
+    FixedFactors,
+    FoldedWeights,
+    links_of,
+    pointwise_call,
+    separable_call,
+)
 from demitasse.backends.step import (
     AnyStep,
     Declined,
