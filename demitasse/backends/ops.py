@@ -23,7 +23,7 @@ class Op(FrozenStruct):
     """Base of all operations: the dtype they compute in."""
 
     joins: ClassVar[bool] = False
-    """True if an output depends only on inputs of its own channel near its own position, so that it
+    """True if an output depends only on inputs of its own channel at its own position, so that it
     can be fused into the operation before."""
 
     dtype: str
@@ -107,8 +107,6 @@ class Pool(Op):
         after: Elements added after each axis where they differ from ``pad``, or None.
         counts_pads: Whether a mean (AVE) counts the pads.
     """
-
-    joins = True
 
     method: Literal["MAX", "AVE", "STOCHASTIC"]
     bottom: Shape

@@ -45,8 +45,6 @@ class Tuning:
         shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
         copy_bytes: Rows of an image that direct convolution copies at a time, in a core's first
             cache.
-        pooled_bytes: Outputs of direct convolution that are pooled at a time; they stay in the
-            second.
         group_filter_bytes: Filters of small groups that go over rows at a time; they stay in a
             core's second cache.
         pixel_filter_bytes: Filters up to which pixels are normalised on the way; they stay in a
@@ -67,7 +65,6 @@ class Tuning:
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
     copy_bytes: int = 32 << 10
-    pooled_bytes: int = 160 << 10
     group_filter_bytes: int = 160 << 10
     pixel_filter_bytes: int = 384 << 10
     noted_bytes: int = 128 << 10

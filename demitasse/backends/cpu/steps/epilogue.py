@@ -20,15 +20,13 @@ from demitasse.backends.cpu.step import CpuStep, Derived, FusedStep, Runnable, o
 from demitasse.backends.cpu.steps.activation import decline_other_than_relu
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.elementwise import ONES
-from demitasse.backends.cpu.steps.pooling import PoolStep
-from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_if
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
 PARTS = {
     "links": "factors and offsets",
     "other": "a sum",
     "then": "an activation",
     "slopes": "PReLU",
-    "pool": "pooling",
 }
 """Parts of an epilogue: attributes and their meaning."""
 
@@ -41,8 +39,6 @@ class Epilogue:
         links: Factors and offsets of its channels.
         other: A blob that is added.
         slopes: The slopes of a PReLU in place of the activation ``then``.
-        pool: MAX pooling after the activation. Before a rectifier, which is monotone, it
-            gives the same; only kernels for which that is so run both.
         target: The blob that is written.
     """
 
@@ -50,17 +46,14 @@ class Epilogue:
     other: Operand | None
     then: ops.Activation | None
     slopes: Operand | None
-    pool: PoolStep | None
     target: Operand
 
     @classmethod
-    def match(
-        cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands, AnyStep | None]]
-    ) -> Epilogue:
+    def match(cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands]]) -> Epilogue:
         """Return the operations after a convolution as an epilogue."""
         left, result, other = list(rest), conv.at.top[0], None
         links: list[Link] = []
-        while left and (link := _link(conv.op, *left[0][:2])):
+        while left and (link := _link(conv.op, *left[0])):
             left.pop(0)
             links.append(link)
             result = link[1].top[0]
@@ -70,28 +63,23 @@ class Epilogue:
             other, result = at.bottom[at.bottom[0] is result], at.top[0]
         then: ops.Activation | None = None
         slopes: Operand | None = None
-        pool: PoolStep | None = None
-        for op, at, step in left:
-            alone, first = then is None and slopes is None, pool is None and slopes is None
+        for op, at in left:
+            alone = then is None and slopes is None
             if isinstance(op, ops.Activation) and alone:
                 rectifier_of(op)
                 then = op
-            elif isinstance(op, ops.PReLU) and not op.shared and alone and pool is None:
+            elif isinstance(op, ops.PReLU) and not op.shared and alone:
                 slopes = at.params[0]
-            elif isinstance(step, PoolStep) and step.op.method == "MAX" and first:
-                pool = step
             else:
                 message = f"{op_title(op)} does not run inside this convolution"
                 raise Declined(message)
             result = at.top[0]
-        return cls(links, other, then, slopes, pool, result)
+        return cls(links, other, then, slopes, result)
 
     def call(self, conv: ConvStep, folded: Folded | None = None) -> Runnable:
         """Return one call for the convolution and the epilogue."""
-        other, slopes, pool = self.other, self.slopes, self.pool
-        return conv.fused(
-            self.target, self.then, other=other, slopes=slopes, folded=folded, pool=pool
-        )
+        other, slopes = self.other, self.slopes
+        return conv.fused(self.target, self.then, other=other, slopes=slopes, folded=folded)
 
     def decline_all_but(self, *parts: str) -> None:
         """Decline parts that a kernel does not compute."""

@@ -50,7 +50,7 @@ def fuse(
         message = f"{', '.join(names)} after {op_title(chain[0])}; one ReLU is"
         raise Declined(message)
     decline_gradients(at)
-    epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
+    epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], strict=True)))
     if epilogue.links:
         return FoldedStep(first, epilogue, names)
     return FusedStep(first, epilogue.call(first), names)
