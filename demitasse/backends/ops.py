@@ -75,9 +75,7 @@ class Conv(Op):
         return self.axis == 1 and channels == (self.group,) * 2 != (1, 1)
 
     def fuses_after(self, first: Op) -> bool:
-        # a normalisation of its pixels can run on the way, and a convolution of each channel
-        each = isinstance(first, Conv) and first.is_depthwise
-        return self.is_pointwise and (each or isinstance(first, (BatchNorm, Scale)))
+        return self.is_pointwise and isinstance(first, Conv) and first.is_depthwise
 
     @property
     def multiply_adds(self) -> int:

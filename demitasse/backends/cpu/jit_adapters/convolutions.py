@@ -205,7 +205,7 @@ class IgemmKernels(ConvKernels):
     def forward(self, operands: ConvOperands) -> ConvCall:
         operands, images = self._images(operands, "source", "target")
         make = partial(
-            igemm_forward, self.schedule, *images, None, operands.then,
+            igemm_forward, self.schedule, *images, operands.then,
             adds=operands.other is not None, by_tap=self.by_rows,
         )  # fmt: skip
         source = operands.source

@@ -1,11 +1,8 @@
-"""Products of pixels and of few rows with filters, and their calls."""
+"""Separable convolutions and products of rows in bfloat16, and their calls."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,56 +19,11 @@ from demitasse.backends.cpu.jit_adapters.calls import (
     kernel_tuning,
 )
 from demitasse.backends.kernels.epilogue import Rectifier
-from demitasse.backends.kernels.igemm import dense_schedule, plan_igemm, row_images
+from demitasse.backends.kernels.igemm import dense_schedule, row_images
 from demitasse.backends.kernels.igemm_convolution import igemm_forward
-from demitasse.backends.kernels.images import FLOAT_BYTES
 from demitasse.backends.kernels.separable import plan_separable
-from demitasse.backends.step import Declined, decline_if
+from demitasse.backends.step import Declined
 from demitasse.backends.storage import Stored
-
-if TYPE_CHECKING:
-    pass
-
-
-def pointwise_call(
-    engine: Engine,
-    op: ops.Conv,
-    source: InputArg,
-    target: OutputArg,
-    factors: tuple[np.ndarray, np.ndarray],
-    offsets: np.ndarray,
-    then: Rectifier,
-    storage: Stored,
-) -> tuple[KernelCall, Callable[[np.ndarray], None]]:
-    """Return a call that normalises, rectifies and convolves pixels; and what takes its weights.
-
-    ``factors`` are those of the input's channels, and their offsets; ``offsets`` are those of the
-    output's channels. All may change between calls.
-    """
-    tuning, shape = kernel_tuning(engine, storage=storage), source.layout.shape
-    schedule = plan_igemm(op, shape, target.layout.shape, tuning, normed=True)
-    always = "igemm" in tuning.always
-    filter_bytes = schedule.channels * schedule.filters * FLOAT_BYTES
-    pixel_bytes = math.prod(shape) * FLOAT_BYTES
-    # few rows are computed at a time on AVX2, so that filters are read more often; that costs more
-    # than a pass over pixels in a cache
-    cached = tuning.instructions == "avx2" and pixel_bytes <= tuning.cached_bytes
-    decline_if(
-        not always and (cached or filter_bytes > tuning.pixel_filter_bytes),
-        f"filters of {filter_bytes >> 10} KiB, pixels of {pixel_bytes >> 10} KiB; a pass for their "
-        "normalisation is faster",
-    )
-    x, y = (images_of(argument.layout) for argument in (source, target))
-    if x is None or y is None or not (x.is_rows and y.is_rows):
-        message = "images whose channels do not lie side by side; kernels of pixels need that"
-        raise Declined(message)
-    kernel = igemm_forward(schedule, x, y, factors, then)
-
-    def run(x: np.ndarray, y: np.ndarray, scratch: np.ndarray) -> None:
-        kernel(x, y, offsets, scratch)
-
-    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters.nbytes}
-    return KernelCall(engine, (source, target), schedule.code, run, **sizes), kernel.update
 
 
 def separable_call(
@@ -120,5 +72,5 @@ def bf16_rows_call(engine: Engine, operands: ConvOperands, storage: Stored) -> C
         return None
     schedule = dense_schedule(rows, length, outputs, tuning)
     ends = row_images(rows, length), row_images(rows, outputs)
-    make = partial(igemm_forward, schedule, *ends, None, operands.then)
+    make = partial(igemm_forward, schedule, *ends, operands.then)
     return ConvCall(engine, operands, schedule.code, make)

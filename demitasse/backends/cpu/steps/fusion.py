@@ -12,7 +12,7 @@ from demitasse.backends.cpu.steps.activation import decline_other_than_relu
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.elementwise import SumStep
 from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep, FoldedStep
-from demitasse.backends.cpu.steps.fused_convolutions import NormedConvStep, SeparableStep
+from demitasse.backends.cpu.steps.fused_convolutions import SeparableStep
 from demitasse.backends.cpu.steps.norm import NormStep
 from demitasse.backends.cpu.steps.products import InnerProductStep
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
@@ -30,9 +30,6 @@ def fuse(
         if None in steps:
             message = f"{op_title(chain[steps.index(None)])} runs portable code"
             raise Declined(message)
-        convolution = next((i for i, step in enumerate(steps) if isinstance(step, ConvStep)), 0)
-        if convolution:
-            return NormedConvStep(engine, chain, at, steps, convolution)
         return _norm(engine, chain, at, names)
     if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
         message = f"nothing is fused with this {op_title(chain[0])}"

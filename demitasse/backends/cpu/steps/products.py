@@ -209,7 +209,7 @@ def _gemm(
     """Return the product of rows with filters; filters in C order lie ``stride`` elements apart."""
     schedule = dense_schedule(rows, length, outputs, tuning, order)
     ends = row_images(rows, length), row_images(rows, outputs)
-    return ImplicitGemm(schedule, *ends, None, then, stride)
+    return ImplicitGemm(schedule, *ends, then, stride)
 
 
 def _epilogue(then: ops.Activation | None) -> Then:
