@@ -23,7 +23,7 @@ class Op(FrozenStruct):
     """Base of all operations: the dtype they compute in."""
 
     joins: ClassVar[bool] = False
-    """True if an output depends only on inputs of its own channel near its own position, so that it
+    """True if an output depends only on inputs of its own channel at its own position, so that it
     can be fused into the operation before."""
 
     dtype: str
@@ -75,9 +75,7 @@ class Conv(Op):
         return self.axis == 1 and channels == (self.group,) * 2 != (1, 1)
 
     def fuses_after(self, first: Op) -> bool:
-        # a normalisation of its pixels can run on the way, and a convolution of each channel
-        each = isinstance(first, Conv) and first.is_depthwise
-        return self.is_pointwise and (each or isinstance(first, (BatchNorm, Scale)))
+        return self.is_pointwise and isinstance(first, Conv) and first.is_depthwise
 
     @property
     def multiply_adds(self) -> int:
@@ -107,8 +105,6 @@ class Pool(Op):
         after: Elements added after each axis where they differ from ``pad``, or None.
         counts_pads: Whether a mean (AVE) counts the pads.
     """
-
-    joins = True
 
     method: Literal["MAX", "AVE", "STOCHASTIC"]
     bottom: Shape

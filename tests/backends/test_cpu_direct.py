@@ -1,4 +1,4 @@
-"""Direct convolution, and pooling along with a convolution, against the portable code."""
+"""Direct convolution against the portable code."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,6 @@ if jit.status().ready:
         TransposedCall,
         TransposedGradientCall,
     )
-    from demitasse.backends.cpu.jit_adapters.winograd import WinogradCall
 
 ROUNDING = 5e-6
 """Of the largest value."""
@@ -49,10 +48,6 @@ def always(request, layout):
     """Take our kernels for small images, too."""
     with our_kernels(request.param, layout):
         yield
-
-
-def pool(rest="kernel_size: 2 stride: 2", bottom="c", name="p"):
-    return layer(name, "Pooling", bottom, name, f"pooling_param {{ pool: MAX {rest} }}")
 
 
 def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
@@ -217,78 +212,29 @@ def test_any_number_of_threads_computes_the_same(threads):
 @pytest.mark.parametrize("size", [1, 600, 1 << 20])
 def test_a_few_rows_are_worked_on_at_a_time(size):
     text = net(conv(20, "kernel_size: 3 stride: 2 pad: 1 dilation: 2"), shape=(3, 2, 30, 21))
-    inference = text.replace("force_backward: true", "") + pool("kernel_size: 3 stride: 2")
 
-    with tuned(copy_bytes=size, pooled_bytes=30 * size):
+    with tuned(copy_bytes=size):
         expect_same(text, ["c"], rtol=ROUNDING)
-        expect_same_outputs(inference)
 
 
-@pytest.mark.parametrize("kernel", ["kernel_size: 2", "kernel_size: 3", "kernel_h: 2 kernel_w: 3"])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("pad", [0, 1])
-def test_pooling_of_any_windows_comes_along_with_direct_convolution(kernel, stride, pad):
-    rest = f"{kernel} stride: {stride} pad: {pad}"
-    text = net(
-        conv(32, "kernel_size: 5 pad: 2"), layer("r", "ReLU", "c", "c"), pool(rest),
-        shape=(3, 3, 22, 17),
-    )  # fmt: skip
-
-    fast = expect_same_outputs(text.replace("force_backward: true", ""), passes=2)
-
-    assert calls(fast) == [PackedConvCall]
-    assert fast.plan.entries[1].group.count == 3
-
-
-def test_a_rectifier_may_come_before_pooling_or_behind():
-    rectifier = layer("r", "ReLU", "p", "p")
-    text = net(conv(32, "kernel_size: 5 pad: 2"), pool(), rectifier, shape=(3, 3, 16, 16))
-
-    fast = expect_same_outputs(text.replace("force_backward: true", ""))
-
-    assert fast.plan.entries[1].group.count == 3
-
-
-def test_stored_statistics_and_pooling_come_along():
+def test_stored_statistics_come_along():
     text = net(
         conv(64, "kernel_size: 7 stride: 2 pad: 3 bias_term: false"),
         layer("n", "BatchNorm", "c", "c"),
         layer("s", "Scale", "c", "c", "scale_param { bias_term: true }"),
         layer("r", "ReLU", "c", "c"),
-        pool("kernel_size: 3 stride: 2"),
         shape=(2, 3, 40, 37),
     )
 
     fast = expect_same_outputs(text.replace("force_backward: true", ""), rtol=2e-5)
 
-    assert fast.plan.entries[1].group.count == 5
-
-
-@pytest.mark.parametrize("size", [(8, 8), (9, 11), (6, 13), (12, 7)])
-@pytest.mark.parametrize("taps", [3, 5])
-def test_pooling_of_pairs_comes_along_with_tiles(size, taps):
-    text = net(
-        conv(24, f"kernel_size: {taps} pad: {taps // 2}"), layer("r", "ReLU", "c", "c"), pool(),
-        shape=(3, 16, *size),
-    )  # fmt: skip
-
-    fast = expect_same_outputs(text.replace("force_backward: true", ""), rtol=5e-5)
-
-    assert calls(fast) == [WinogradCall]
-    assert fast.plan.entries[1].group.count == 3
-
-
-@pytest.mark.parametrize("rest", ["kernel_size: 3 stride: 2", "kernel_size: 2 stride: 2 pad: 1"])
-def test_other_pooling_does_not_come_along_with_tiles(rest):
-    text = net(conv(24, "kernel_size: 3 pad: 1"), pool(rest), shape=(3, 16, 9, 9))
-
-    fast = expect_same_outputs(text.replace("force_backward: true", ""), rtol=5e-5)
-
-    assert fast.plan.entries[1].group is None
+    assert fast.plan.entries[1].group.count == 4
 
 
 def test_a_blob_that_is_kept_is_computed():
-    text = net(conv(32, "kernel_size: 5 pad: 2"), pool(), shape=(1, 3, 16, 16))
+    text = net(
+        conv(32, "kernel_size: 5 pad: 2"), layer("r", "ReLU", "c", "y"), shape=(1, 3, 16, 16)
+    )
     text = text.replace("force_backward: true", "")
 
     kept = build(text, "TEST", keep_blobs=["c"])
@@ -299,19 +245,6 @@ def test_a_blob_that_is_kept_is_computed():
     assert kept.plan.entries[1].group is None
     want = plain.blobs["c"].data
     assert np.abs(kept.blobs["c"].data - want).max() <= ROUNDING * np.abs(want).max()
-
-
-def test_what_is_not_a_number_is_passed_over_by_pooling_as_in_caffe():
-    text = net(conv(32, "kernel_size: 1 kernel_size: 3 pad: 0 pad: 1"), pool(), shape=(1, 3, 8, 8))
-    text = text.replace("force_backward: true", "")
-    fast, plain = build(text, "TEST", keep_blobs="outputs"), build(text, "TEST", optimize=False)
-
-    for each in (fast, plain):
-        each.blobs["x"].data[...] = 1.0
-        each.blobs["x"].data[0, 0, 0, 0] = np.nan
-        each.forward()
-
-    np.testing.assert_allclose(fast.blobs["p"].data, plain.blobs["p"].data, rtol=1e-5)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])

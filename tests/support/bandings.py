@@ -16,18 +16,3 @@ def banding(x, m, width, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(
     y = (x[0], m, *size)
     op = ops.Conv("float32", x, y, 1, kernel, stride, pad, dilation, group=1, bias=True)
     return DirectSchedule(op, x, y, replace(Tuning(width), **tuning))
-
-
-def max_pool(y, kernel, stride, pad):
-    """MAX pooling of outputs of shape ``y``, as Caffe sizes it."""
-    size = [
-        -(-(side + 2 * p - k) // s) + 1
-        for side, k, s, p in zip(y[2:], kernel, stride, pad, strict=True)
-    ]
-    # no window begins after the last row or column
-    size = [
-        min(n, (side + p - 1) // s + 1)
-        for n, side, s, p in zip(size, y[2:], stride, pad, strict=True)
-    ]
-    top = *y[:2], *size
-    return ops.Pool("float32", "MAX", y, top, kernel, stride, pad, tops=1, train=False)

@@ -39,19 +39,6 @@ def windows(x, kernel, pad, stride=(1, 1), dilation=(1, 1)):
     return found[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
 
 
-def pooled(y, kernel, stride, pad, shape):
-    """MAX pooling of y (N, M, H, W), whose windows may reach over its edges."""
-    n, m, high, wide = y.shape
-    out = np.empty((n, m, *shape))
-    for i in range(shape[0]):
-        for j in range(shape[1]):
-            top, left = i * stride[0] - pad[0], j * stride[1] - pad[1]
-            rows = slice(max(top, 0), min(top + kernel[0], high))
-            columns = slice(max(left, 0), min(left + kernel[1], wide))
-            out[:, :, i, j] = y[:, :, rows, columns].max(axis=(2, 3))
-    return out
-
-
 def images(shape, block=None, seed=0):
     """Random images whose channels lie side by side, and the memory that they are in.
 

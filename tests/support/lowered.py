@@ -168,7 +168,7 @@ def calls(planned, name="c"):
 RELU = layer("r", "ReLU", "c", "c")
 POOL = layer("p", "Pooling", "c", "p", "pooling_param { kernel_size: 2 stride: 2 }")
 ENDS = {"nothing": [], "ReLU": [RELU], "ReLU, MAX": [RELU, POOL], "MAX": [POOL]}
-"""What may follow the convolution 'c' and run as one with it."""
+"""What may follow the convolution 'c'."""
 
 
 def outputs_with(value, place, text):

@@ -1,12 +1,12 @@
-"""Direct convolution of few input channels, perhaps with MAX pooling, and its filters' gradient.
+"""Direct convolution of few input channels, and the gradient of its filters.
 
 Rows of an image are copied in bands, with zeros around them; windows are multiplied with filters.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import ClassVar, NamedTuple
 
@@ -25,10 +25,7 @@ from demitasse.backends.kernels.language.words import (
     INT,
     Vector,
     Word,
-    choose,
     chunk,
-    clamp_min,
-    maximum,
     minimum,
 )
 from demitasse.backends.kernels.products import (
@@ -49,27 +46,18 @@ LINE = 16
 
 @dataclass(frozen=True)
 class DirectSchedule(ConvSchedule):
-    """A convolution of images with few channels, and perhaps the MAX pooling after it.
+    """A convolution of images with few channels.
 
     A band is some output rows of one image. Threads divide the bands: each has its chunk of them. A
     thread copies the rows of the image that a band takes, with zeros around them, and reads windows
     from there.
-
-    Attributes:
-        pool: Pooling of the outputs.
     """
 
     kernel: ClassVar[str] = "direct"
-    pool: ops.Pool | None = None
 
     @cached_property
     def chunks(self) -> int:
-        return min(self.tuning.threads, self.y[0] * self.rows)
-
-    @cached_property
-    def rows(self) -> int:
-        """Output rows of an image."""
-        return self.pool.top[2] if self.pool else self.y[2]
+        return min(self.tuning.threads, self.y[0] * self.y[2])
 
     @cached_property
     def taps(self) -> int:
@@ -90,30 +78,19 @@ class DirectSchedule(ConvSchedule):
     @cached_property
     def rows_per_band(self) -> int:
         """Rows that are worked on at a time, the same number in all but an image's last band."""
-        if self.pool:
-            lines = self.tuning.pooled_bytes // (self.y[3] * self.pixel_stride * FLOAT)
-            rows = (lines - self.pool.kernel[0]) // self.pool.stride[0] + 1
-        else:
-            lines = self.tuning.copy_bytes // (self.x[1] * self.copied_columns * FLOAT)
-            rows = (lines - self._reach[0]) // self.op.stride[0] + 1
+        lines = self.tuning.copy_bytes // (self.x[1] * self.copied_columns * FLOAT)
+        rows = (lines - self._reach[0]) // self.op.stride[0] + 1
         # at least as many bands as chunks
-        rows = min(max(1, rows), -(-self.y[0] * self.rows // self.chunks), self.rows)
-        return -(-self.rows // -(-self.rows // rows))
+        rows = min(max(1, rows), -(-self.y[0] * self.y[2] // self.chunks), self.y[2])
+        return -(-self.y[2] // -(-self.y[2] // rows))
 
     @cached_property
     def bands_per_image(self) -> int:
-        return -(-self.rows // self.rows_per_band)
-
-    @cached_property
-    def output_rows(self) -> int:
-        """Rows of the convolution's outputs of a band."""
-        if not self.pool:
-            return self.rows_per_band
-        return (self.rows_per_band - 1) * self.pool.stride[0] + self.pool.kernel[0]
+        return -(-self.y[2] // self.rows_per_band)
 
     @cached_property
     def copied_rows(self) -> int:
-        return (self.output_rows - 1) * self.op.stride[0] + self._reach[0]
+        return (self.rows_per_band - 1) * self.op.stride[0] + self._reach[0]
 
     @cached_property
     def copied_columns(self) -> int:
@@ -124,12 +101,6 @@ class DirectSchedule(ConvSchedule):
         """Elements of what a thread copies, with a plane of ones, and what lies between threads."""
         elements = (self.x[1] + 1) * self.copied_rows * self.copied_columns
         return -(-elements // LINE) * LINE + LINE
-
-    @cached_property
-    def chunk_scratch(self) -> int:
-        """Elements of a chunk's scratch, with outputs that are pooled."""
-        outputs = self.output_rows * self.y[3] * self.pixel_stride + LINE
-        return self.copy_size + (outputs if self.pool else 0)
 
     # -- filters -------------------------------------------------------------------------------
 
@@ -254,31 +225,21 @@ class BandFields(Struct):
 class Band(NamedTuple):
     """Rows of outputs of one image, in the kernel.
 
-    These are addresses of the copied rows and of the first output; the first output row and row of
-    the convolution; the chunk's filters; ``again`` is 1 after the chunk's first band, else 0.
+    These are addresses of the copied rows and of the first output; the number of rows; the address
+    of the chunk's filters.
     """
 
     copy: Word
     output: Word
-    row: Word
-    line: Word
     rows: Word
     filters: Word
-    again: Word
 
 
 @contextmanager
-def each_band(
-    k: Kernel,
-    f: BandFields,
-    *,
-    ones: bool = False,
-    line: Callable[[Word], Word] = lambda row: row,
-) -> Iterator[Band]:
+def each_band(k: Kernel, f: BandFields, *, ones: bool = False) -> Iterator[Band]:
     """Write a loop over the bands, chunk by chunk.
 
-    With ``ones``, a plane of ones follows those of the image. ``line`` returns the convolution's
-    first row that an output row needs.
+    With ``ones``, a plane of ones follows those of the image.
     """
     thread, threads = k.thread()
     with k.loop(f.chunks, thread, threads) as mine:
@@ -294,11 +255,9 @@ def each_band(
             image = band.i // f.bands_per_image
             row = band.i % f.bands_per_image * f.rows_per_band
             rows = minimum(f.rows_per_band, f.y.rows - row)
-            first = line(row)
-            _copy(k, f, image, first * f.step_down - f.x.top, copy)
+            _copy(k, f, image, row * f.step_down - f.x.top, copy)
             output = image * f.y.image_stride + row * f.y.row_stride
-            again = minimum(band.i - begin, 1)
-            yield Band(copy, f.y.at + output * FLOAT, row, first, rows, filters, again)
+            yield Band(copy, f.y.at + output * FLOAT, rows, filters)
 
 
 def _copy(k: Kernel, f: BandFields, image: Word, first: Word, copy: Word) -> None:
@@ -341,15 +300,14 @@ def each_panel(k: Kernel, f: BandFields, filters: Word) -> Iterator[Panel]:
 
 def band_values(
     banding: DirectSchedule, y: Images, products: Panels, count: int, tap_table: np.ndarray,
-    taps: int, places: Sequence[int], *, filters: np.ndarray, filter_chunk_stride: int,
-    chunk_scratch: int,
+    taps: int, *, filters: np.ndarray, filter_chunk_stride: int,
 ) -> Values:  # fmt: skip
     """Return the values of the fields.
 
     The products run for ``count`` rows. Of a window, ``taps`` numbers are multiplied with filters.
-    ``places`` are the elements from the beginning of a pixel of the products to each vector.
     """
-    (_, c, h, w), (n, m, _, columns), op = banding.x, banding.y, banding.op
+    (n, c, h, w), op = banding.x, banding.op
+    places = [place for _, place in y.vectors(banding.width)]
     table = np.zeros((len(banding.panels), COLUMNS), np.int64)
     for row, (vectors, first) in zip(table, banding.panels, strict=True):
         row[:4] = *products(vectors, {count}).entry, first * banding.width * taps, first
@@ -365,7 +323,7 @@ def band_values(
             top=op.pad[0],
             left=op.pad[1],
         ),
-        y=ImageFields.of(replace(y, shape=(n, m, banding.rows, columns))),
+        y=ImageFields.of(y),
         step_down=op.stride[0],
         step_right=op.stride[1],
         rows_per_band=banding.rows_per_band,
@@ -374,7 +332,7 @@ def band_values(
         chunks=banding.chunks,
         copied_rows=banding.copied_rows,
         copied_columns=banding.copied_columns,
-        scratch_bytes=FLOAT * chunk_scratch,
+        scratch_bytes=FLOAT * banding.copy_size,
         tap_table=tap_table,
         taps=len(tap_table),
         filters=filters,
@@ -505,79 +463,25 @@ class DirectFields(Struct):
     """One offset for each element of all vectors of filters."""
 
 
-class PoolFields(Struct):
-    """MAX pooling of a convolution's outputs; rows, columns and pixels are those of the outputs."""
-
-    lines: Word
-    """Rows of the convolution's outputs."""
-    step_down: Word
-    """Rows from one window to the window below."""
-    step_right: Word
-    """Columns from one window to the next."""
-    top: Word
-    """Rows that the first window begins above the outputs."""
-    left: Word
-    """Columns that the first window begins before the outputs."""
-    columns: Word
-    """Columns of the pooled output."""
-    pixel_bytes: Word
-    outputs_bytes: Word
-    """Bytes from the beginning of a chunk's scratch to the outputs."""
-    vectors: Word
-    """Vectors of a pixel."""
-    vector_table: Address
-    """Bytes from the beginning of a pixel of the pooled output to each vector."""
-
-
-class PooledFields(DirectFields):
-    """A direct convolution with MAX pooling."""
-
-    pool: PoolFields
-
-
 @DirectFields.kernel("direct")
 def _kernel(k: Kernel, f: DirectFields) -> None:
-    y = f.bands.y
-    with each_band(k, f.bands) as band:
-        row_bytes, column_bytes = y.row_stride * FLOAT, y.column_stride * FLOAT
-        _multiply(k, f, band, (k.word(0), band.rows), (band.output, row_bytes, column_bytes))
-
-
-@PooledFields.kernel("direct_pooled")
-def _pooled_kernel(k: Kernel, f: PooledFields, high: int, wide: int) -> None:
-    """Write the kernel that pools windows of ``high`` rows and ``wide`` columns."""
-    bands, pool = f.bands, f.pool
-    with each_band(k, bands, line=lambda row: row * pool.step_down - pool.top) as band:
-        outputs = band.copy + pool.outputs_bytes
-        begin, end = _carry(k, bands, pool, band, outputs, high)
-        row_bytes = bands.y.columns * pool.pixel_bytes
-        _multiply(k, f, band, (begin, end), (outputs, row_bytes, pool.pixel_bytes))
-        _pool(k, bands, pool, band, outputs, end, (high, wide))
-
-
-def _multiply(
-    k: Kernel,
-    f: DirectFields,
-    band: Band,
-    lines: tuple[Word, Word],
-    target: tuple[Word, Word, Word],
-) -> None:
-    """Write the products of a range of rows of a band.
-
-    ``target`` has the address of the first output, and the bytes to the next row and column.
-    """
-    bands, (begin, end), (output, row_bytes, column_bytes) = f.bands, lines, target
-    with each_panel(k, bands, band.filters) as panel, k.loop(end, begin) as row:
+    bands, y = f.bands, f.bands.y
+    row_bytes, column_bytes = y.row_stride * FLOAT, y.column_stride * FLOAT
+    with (
+        each_band(k, bands) as band,
+        each_panel(k, bands, band.filters) as panel,
+        k.loop(band.rows) as row,
+    ):
         k.call_at(
             panel.product, band.copy + row.i * bands.step_down * bands.copied_columns * FLOAT,
-            bands.tap_table, bands.taps * INT, panel.filters, output + row.i * row_bytes,
-            column_bytes, panel.places, f.offsets + panel.first * k.vector_bytes, bands.y.columns,
+            bands.tap_table, bands.taps * INT, panel.filters, band.output + row.i * row_bytes,
+            column_bytes, panel.places, f.offsets + panel.first * k.vector_bytes, y.columns,
             f.rectifier + panel.first * k.vector_bytes, panel.remainders,
         )  # fmt: skip
 
 
 class DirectConvolution:
-    """A convolution of few channels, with an offset and perhaps an epilogue and MAX pooling.
+    """A convolution of few channels, with an offset and perhaps an epilogue.
 
     Attributes:
         scratch_size: Elements of scratch memory for a call.
@@ -585,32 +489,26 @@ class DirectConvolution:
     """
 
     def __init__(self, banding: DirectSchedule, y: Images, then: Rectifier = NOTHING) -> None:
-        self.banding, width, op, pool = banding, banding.width, banding.op, banding.pool
-        self._kernel = _pooled_kernel(width, *pool.kernel) if pool else _kernel(width)
-        self.scratch_size = banding.chunks * banding.chunk_scratch
+        self.banding, width, op = banding, banding.width, banding.op
+        self._kernel = _kernel(width)
+        self.scratch_size = banding.chunks * banding.copy_size
         self.filters = aligned(banding.taps * banding.pixel_stride)
         self._offsets, self._rectifier = (aligned(banding.pixel_stride) for _ in range(2))
         numbers = then.numbers(width)
         self._rectifier.reshape(-1, width)[:, : numbers.size] = numbers
-        places = [place for _, place in y.vectors(width)]
-        if pool:
-            places = list(range(0, banding.pixel_stride, width))
         products = window_products(
             width, op.kernel[1], op.dilation[1], op.stride[1], limited=then.limited
         )
-        fields: dict[str, np.ndarray | Values] = {
-            "bands": band_values(
-                banding, y, products, banding.y[3], banding.row_table, banding.taps, places,
-                filters=self.filters, filter_chunk_stride=0, chunk_scratch=banding.chunk_scratch,
-            ),
-            "rectifier": self._rectifier,
-            "offsets": self._offsets,
-        }  # fmt: skip
         self._arguments = Arguments(
-            PooledFields.values(**fields, pool=_pool_values(banding, pool, y))
-            if pool
-            else DirectFields.values(**fields)
-        )
+            DirectFields.values(
+                bands=band_values(
+                    banding, y, products, banding.y[3], banding.row_table, banding.taps,
+                    filters=self.filters, filter_chunk_stride=0,
+                ),
+                rectifier=self._rectifier,
+                offsets=self._offsets,
+            )
+        )  # fmt: skip
 
     def update(self, weights: np.ndarray) -> None:
         banding = self.banding
@@ -634,84 +532,6 @@ class DirectConvolution:
         """Convolve images in C order; ``scratch`` has :attr:`scratch_size` elements or more."""
         each = {"bands.x.at": source, "bands.y.at": target, "bands.scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
-
-
-LEAST = -float(np.finfo(np.float32).max)
-"""Initial value of MAX pooling, as in Caffe."""
-
-
-def _pool_values(banding: DirectSchedule, pool: ops.Pool, y: Images) -> Values:
-    table = np.array([FLOAT * place for _, place in y.vectors(banding.width)], np.int64)
-    return PoolFields.values(
-        lines=banding.y[2],
-        step_down=pool.stride[0],
-        step_right=pool.stride[1],
-        top=pool.pad[0],
-        left=pool.pad[1],
-        columns=pool.top[3],
-        pixel_bytes=FLOAT * banding.pixel_stride,
-        outputs_bytes=FLOAT * banding.copy_size,
-        vectors=len(table),
-        vector_table=table,
-    )
-
-
-def _carry(
-    k: Kernel, f: BandFields, p: PoolFields, band: Band, outputs: Word, high: int
-) -> tuple[Word, Word]:
-    """Copy rows of outputs that the previous band has computed; return the range of missing rows.
-
-    Rows are counted from the band's first row.
-    """
-    above = maximum(-band.line, 0)
-    lines = (band.rows - 1) * p.step_down + high
-    end = minimum(lines, p.lines - band.line)
-    common = high - p.step_down
-    carried = (band.again > 0) & (band.row > 0) & (common > 0)
-    row_bytes = f.y.columns * p.pixel_bytes
-    with k.when(carried):
-        source = outputs + f.rows_per_band * p.step_down * row_bytes
-        with k.loop(common * row_bytes, 0, k.vector_bytes) as place:
-            k.store(k.load(source + place.i), outputs + place.i)
-    return choose(carried, common, above), end
-
-
-def _pool(
-    k: Kernel, f: BandFields, p: PoolFields, band: Band, outputs: Word, end: Word,
-    shape: tuple[int, int],
-) -> None:  # fmt: skip
-    """Write the largest outputs of each window of a band, whose rows end before ``end``."""
-    high, wide = shape
-    begin = maximum(-band.line, 0)
-    row_bytes = f.y.columns * p.pixel_bytes
-    with k.loop(band.rows) as row, k.loop(p.columns) as column:
-        top, left = row.i * p.step_down, column.i * p.step_right - p.left
-        bottom, right = top + high, left + wide
-        corner = outputs + top * row_bytes + left * p.pixel_bytes
-        inside = (top >= begin) & (bottom <= end) & ((left >= 0) & (right <= f.y.columns))
-        target = band.output + (row.i * f.y.row_stride + column.i * f.y.column_stride) * FLOAT
-        with k.loop(p.vectors) as vector:
-            here = corner + vector.i * k.vector_bytes
-            there = target + k.load_word(p.vector_table + vector.i * INT)
-            with k.cases(choose(inside, 1, 0)) as case:
-                case(1)
-                largest = k.constant(LEAST)
-                for i in range(high):
-                    line = here + row_bytes * i
-                    for j in range(wide):
-                        largest = clamp_min(largest, k.load(line + p.pixel_bytes * j))
-                k.store(largest, there)
-                case(0)
-                first_row, first_column = maximum(begin - top, 0), maximum(-left, 0)
-                last_row = minimum(high, end - top)
-                last_column = minimum(wide, f.y.columns - left)
-                with k.loop(last_row, first_row, vectors=[k.constant(LEAST)]) as down:
-                    line = here + row_bytes * down.i
-                    with k.loop(last_column, first_column, vectors=down.vectors) as across:
-                        value = k.load(line + p.pixel_bytes * across.i)
-                        across.vectors = [clamp_min(across.vectors[0], value)]
-                    down.vectors = across.vectors
-                k.store(down.vectors[0], there)
 
 
 @BandFields.kernel("direct_gradient")
@@ -744,8 +564,7 @@ class DirectGradient:
         self._arguments = Arguments(
             band_values(
                 banding, y, window_sums(width), self._taps, banding.tap_table[: self._taps],
-                self._taps, [place for _, place in y.vectors(width)],
-                filters=self.sums, filter_chunk_stride=chunk, chunk_scratch=banding.copy_size,
+                self._taps, filters=self.sums, filter_chunk_stride=chunk,
             )
         )  # fmt: skip
 

@@ -34,9 +34,7 @@ from demitasse.backends.kernels.language.words import (
     Word,
     choose,
     chunk,
-    fma,
     minimum,
-    rectified,
     transposed,
 )
 from demitasse.backends.kernels.products import ROWS, multiply
@@ -175,10 +173,6 @@ class IgemmFields(ProductFields):
     """A convolution."""
 
     y: OutputFields
-    factors: structs.OptionalAddress
-    """One factor for each channel of the input."""
-    shifts: structs.OptionalAddress
-    """One offset for each, added to the product."""
     filters: structs.Address
     """Filters: panel after panel, term after term; or in C order."""
     terms: Word
@@ -195,7 +189,7 @@ class IgemmFields(ProductFields):
 @IgemmFields.kernel("igemm")
 def _kernel(
     k: Kernel, f: IgemmFields, rows: int, vectors: int, *, order: Order, in_place: bool,
-    summed: bool, normed: bool, adds: bool, limited: bool, deep: bool, bf16: bool,
+    summed: bool, adds: bool, limited: bool, deep: bool, bf16: bool,
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``."""
     panel_bytes = vectors * k.vector_bytes
@@ -206,7 +200,6 @@ def _kernel(
     padded = entries + f.most_rows * ENTRY_BYTES + rows * panel_bytes  # sums of the padded panel
     nowhere = padded + f.most_rows * panel_bytes
     packed = nowhere + f.panels * panel_bytes
-    norm = (f.factors, f.shifts) if normed else None
     x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * FLOAT
     added = f.added - f.y.at if adds else None
     with k.loop(end, begin) as part:
@@ -228,9 +221,7 @@ def _kernel(
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
                 length = copied[1] * ((copied[3] + 1) // 2 if bf16 else copied[3])
                 if not in_place:
-                    copy_windows(
-                        k, f, copied, entries, buffer, tiles * rows, norm, deep=deep, bf16=bf16
-                    )
+                    copy_windows(k, f, copied, entries, buffer, tiles * rows, deep=deep, bf16=bf16)
                 final = block.i > f.block_count - 2
                 with k.loop(behind, panel) as one:
                     whole, place = one.i < f.whole, one.i * panel_bytes
@@ -324,23 +315,18 @@ def list_windows(
 
 
 def copy_windows(
-    k: Kernel, f: ProductFields, copied: Sequence[Word], entries: Word, buffer: Word, rows: Word,
-    normed: tuple[Word, Word] | None = None, *, deep: bool, bf16: bool = False,
+    k: Kernel, f: ProductFields, copied: Sequence[Word], entries: Word, buffer: Word, rows: Word, *,
+    deep: bool, bf16: bool = False,
 ) -> None:  # fmt: skip
     """Copy some channels of some taps, ``copied``, of the windows in the list."""
     tap, taps, channel, channels = copied
     row_bytes, column_bytes = f.x.row_stride * FLOAT, f.x.column_stride * FLOAT
-    begin, end, several = channel * FLOAT, channels * FLOAT, k.vector_bytes * COPIED
+    end, several = channels * FLOAT, k.vector_bytes * COPIED
     middle = end // several * several
     vectors = choose(end < k.vector_bytes, 0, end)
-    zero = k.constant(0.0)
 
     def copy(source: Word, target: Word, at: Word) -> None:
-        value = k.load(source + at)
-        if normed is not None:
-            factor, shift = (k.load(one + begin + at) for one in normed)
-            value = rectified(fma(value, factor, shift), zero)
-        store(value, target + by_size(at))
+        store(k.load(source + at), target + by_size(at))
 
     def by_size(at: Word) -> Word:
         """Return the bytes of copied floats."""
@@ -361,7 +347,7 @@ def copy_windows(
                 inside = inside & (plane > -1) & (plane < f.x_planes)
                 pixel = pixel + plane * f.x_plane_stride * FLOAT
             pixel = choose(inside, pixel, f.zeros)
-            source = pixel + begin
+            source = pixel + channel * FLOAT
             with k.loop(middle, 0, several) as vector:
                 for place in range(0, several, k.vector_bytes):
                     copy(source, target, vector.i + place)
@@ -573,7 +559,6 @@ class IgemmSchedule(TunedKernel):
         channels: Channels of the input, in a group.
         filters: Channels of the output, in a group.
         pixels: Pixels of all outputs.
-        normed: Whether pixels are normalised and rectified on the way.
         order: Order of filters that are packed on the way; "" if they come in panels.
     """
 
@@ -585,7 +570,6 @@ class IgemmSchedule(TunedKernel):
     filters: int
     pixels: int
     tuning: Tuning
-    normed: bool = False
     order: Order = ""
 
     @property
@@ -675,7 +659,6 @@ class IgemmSchedule(TunedKernel):
             and not self.tuning.bf16
             and self.taps == ((0, 0, 0),)
             and self.step == (1, 1, 1)
-            and not self.normed
             and self.channels <= WIDEST_IN_PLACE
             and self.pixels // self.divided[0] >= self.rows
             and x.is_rows
@@ -702,19 +685,14 @@ class IgemmSchedule(TunedKernel):
         ]
 
 
-def plan_igemm(
-    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, normed: bool = False
-) -> IgemmSchedule:
+def plan_igemm(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> IgemmSchedule:
     """Return the schedule of a convolution over up to three axes; shapes are (N, C, *spatial).
 
     Raises:
-        Declined: It has more axes, or windows and groups of pixels that are normalised.
+        Declined: It has more axes.
     """
     tuning.require("igemm")
     decline_if(len(op.kernel) > MOST_AXES, f"implicit GEMM takes up to {MOST_AXES} axes")
-    decline_if(normed and not op.is_pointwise, "normalised pixels are taken by themselves")
-    few = normed and x[1] < tuning.width
-    decline_if(few, f"{x[1]} normalised channels; whole vectors of {tuning.width} are normalised")
     axes = [
         [tap * gap - pad for tap in range(taps)]
         for taps, gap, pad in zip(op.kernel, op.dilation, op.pad, strict=True)
@@ -724,7 +702,7 @@ def plan_igemm(
     deep, down, right = [1] * (MOST_AXES - len(axes)) + [*op.stride]
     pixels = y[0] * math.prod(y[2:])
     channels, filters = x[1] // op.group, y[1] // op.group
-    return IgemmSchedule(taps, (down, right, deep), channels, filters, pixels, tuning, normed)
+    return IgemmSchedule(taps, (down, right, deep), channels, filters, pixels, tuning)
 
 
 def dense_schedule(
@@ -755,9 +733,6 @@ def _pairs(filters: np.ndarray) -> np.ndarray:
 class ImplicitGemm:
     """y = filters * windows of x + offset, perhaps plus other images, then a rectifier.
 
-    Pixels may be normalised on the way: ``normed`` are one factor and one offset for each channel,
-    before a ReLU, read in each call. NaN stays.
-
     Attributes:
         size: Elements of the packed filters: panel after panel, of each the terms.
         scratch_size: Elements of scratch memory for a call.
@@ -769,7 +744,6 @@ class ImplicitGemm:
         schedule: IgemmSchedule,
         x: Images,
         y: Images,
-        normed: tuple[np.ndarray, np.ndarray] | None = None,
         then: Rectifier = NOTHING,
         filter_stride: int = 0,
         *,
@@ -780,8 +754,8 @@ class ImplicitGemm:
         self._blocks = schedule.blocks(in_place=in_place)
         self._kernel = _kernel(
             schedule.width, rows, schedule.vectors, order=schedule.order, in_place=in_place,
-            summed=len(self._blocks) > 1, normed=normed is not None, adds=adds,
-            limited=then.limited, deep=schedule.is_deep(x, y), bf16=schedule.tuning.bf16,
+            summed=len(self._blocks) > 1, adds=adds, limited=then.limited,
+            deep=schedule.is_deep(x, y), bf16=schedule.tuning.bf16,
         )  # fmt: skip
         terms = schedule.terms(len(schedule.taps), schedule.channels)
         self.size, most = schedule.panels * terms * schedule.panel, MOST_ROWS // rows * rows
@@ -790,7 +764,6 @@ class ImplicitGemm:
         )
         self._none = aligned(schedule.filters)
         self._packings: dict[tuple[Order, int, bool], FilterPacking] = {}
-        factors, shifts = normed or (None, None)
         numbers = then.numbers(schedule.panels * schedule.panel)  # whole vectors are read
         self.slopes = numbers[: schedule.filters]
         parts, filter_parts = schedule.divided
@@ -799,8 +772,6 @@ class ImplicitGemm:
                 **values,
                 x=ImageFields.of(x),
                 y=OutputFields.of(y),
-                factors=factors,
-                shifts=shifts,
                 terms=terms,
                 filter_bytes=filter_stride * FLOAT,
                 rectifier=numbers,

@@ -131,7 +131,6 @@ def igemm_forward(
     schedule: IgemmSchedule,
     x: Images,
     y: Images,
-    normed: tuple[np.ndarray, np.ndarray] | None = None,
     then: Rectifier = NOTHING,
     *,
     adds: bool = False,
@@ -144,7 +143,7 @@ def igemm_forward(
     taps, m = range(len(schedule.taps)), schedule.filters
     parts = [
         _Part(
-            ImplicitGemm(schedule, *images, normed, then, adds=adds),
+            ImplicitGemm(schedule, *images, then, adds=adds),
             group, group * m, taps, group * schedule.channels, group * m,
         )
         for group, images in enumerate(_groups(schedule, x, y))

@@ -21,7 +21,6 @@ LOWERINGS = {
     "grouped": "convolution of small groups",
     "igemm": "convolutions without a kernel of their own; without it, numpy's",
     "norm": "BatchNorm by the batch's statistics",
-    "normed_pointwise": "a 1x1 convolution together with the BatchNorm before it",
     "overlap_add": "deconvolution of overlapping windows",
     "separable": "a depthwise convolution together with the 1x1 convolution after it",
     "transposed": "gradients of convolutions to few output channels",
@@ -44,16 +43,12 @@ class Tuning:
         shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
         copy_bytes: Rows of an image that direct convolution copies at a time, in a core's first
             cache.
-        pooled_bytes: Outputs of direct convolution that are pooled at a time; they stay in the
-            second.
         group_filter_bytes: Filters of small groups that go over rows at a time; they stay in a
-            core's second cache.
-        pixel_filter_bytes: Filters up to which pixels are normalised on the way; they stay in a
             core's second cache.
         noted_bytes: Outputs of a depthwise convolution that are stored for the following pointwise
             convolution; they stay in a core's second cache.
-        cached_bytes: Images and outputs of a depthwise convolution, or the pixels of a pointwise
-            convolution, up to which most of what it reads is still in a cache.
+        cached_bytes: Images and outputs of a depthwise convolution up to which most of what it
+            reads is still in a cache.
         bf16: Whether convolutions and inner products multiply in bfloat16.
         without: Names of lowerings that are switched off; see ``LOWERINGS``.
         always: Names of lowerings that run wherever they are supported, whatever they cost.
@@ -66,9 +61,7 @@ class Tuning:
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
     copy_bytes: int = 32 << 10
-    pooled_bytes: int = 160 << 10
     group_filter_bytes: int = 160 << 10
-    pixel_filter_bytes: int = 384 << 10
     noted_bytes: int = 128 << 10
     cached_bytes: int = 4 << 20
     bf16: bool = False

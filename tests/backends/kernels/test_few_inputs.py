@@ -1,11 +1,9 @@
-"""Direct convolution of few channels, pooling and gradients, on arrays, against the definition."""
-
-from dataclasses import replace
+"""Direct convolution of few channels and its gradients, on arrays, against the definition."""
 
 import numpy as np
 import pytest
-from bandings import banding, max_pool
-from correlate import correlated, correlated_slopes, from_memory, images, pooled
+from bandings import banding
+from correlate import correlated, correlated_slopes, images
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, images_of, normal
 
@@ -24,7 +22,7 @@ WINDOWS = pytest.mark.parametrize(
         {"kernel": (5, 5), "pad": (2, 2)},
         {"kernel": (3, 4), "stride": (2, 3), "pad": (0, 1)},
         {"kernel": (1, 3), "dilation": (1, 2)},
-        {"kernel": (3, 3), "copy_bytes": 1, "pooled_bytes": 1},
+        {"kernel": (3, 3), "copy_bytes": 1},
     ],
     ids=["square", "strides", "dilation", "short bands"],
 )
@@ -78,26 +76,6 @@ def test_what_is_no_number_is_rectified_as_layers_do(then, width):
     want = rectified(then, offsets[:3])
     np.testing.assert_array_equal(out[..., :3], np.broadcast_to(want, (*out.shape[:3], 3)))
     assert np.isfinite(out[..., 3:]).all()
-
-
-@WIDTH
-@WINDOWS
-@THREADS
-@pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (2, 3)])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("pad", [0, 1])
-def test_pooling_follows(pad, stride, kernel, window, threads, width):
-    m = 2 * width
-    plain = banding(SHAPE, m, width, threads=threads, **window)
-    pool = max_pool(plain.y, kernel, (stride, stride), (pad, pad))
-    of = replace(plain, pool=pool)
-    x, weights = normal(*SHAPE), normal(m, 3, *of.op.kernel)
-    out = np.zeros((3, 2, *pool.top[2:], width), np.float32)
-
-    convolved(of, x, weights, np.zeros(m, np.float32), Images.in_blocks(pool.top, width), out)
-
-    want = pooled(definition(of, x, weights), kernel, pool.stride, pool.pad, pool.top[2:])
-    expect_close(from_memory(out, want.shape), want)
 
 
 @WIDTH

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from guarded_memory import SIDES, guarded_calls
-from stages import exported, normal
-from tilings import tiling
+from stages import exported
 
-from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
@@ -23,8 +21,6 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
 )
 from demitasse.backends.kernels.language.words import INT, Word
-from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
-from demitasse.backends.kernels.winograd.filters import Filters
 
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
 
@@ -81,21 +77,6 @@ def run(kernel, shift=0, bias=None):
     return arrays["y"]
 
 
-def pool_rounding_down(written=None):
-    """Run a Winograd convolution of an odd size, and MAX pooling that leaves out a row."""
-    shape, filters = (1, 16, 9, 9), 16
-    of = tiling(shape, filters, (3, 3), WIDTH)
-    positions = np.zeros(of.filter_size, np.float32)
-    Filters(of).update(normal(filters, 16, 3, 3), positions)
-    if written is not None:
-        WinogradConvolution._written = written
-    target = Images.in_blocks((1, filters, 4, 4), WIDTH)
-    convolve = WinogradConvolution(of, Images.in_blocks(shape, WIDTH), target, pool=True)
-    out = np.zeros(filters * 16, np.float32)
-    convolve(normal(16 * 81), out, positions, np.zeros(convolve.scratch_size, np.float32))
-    return out
-
-
 def status_in_child(code, side):
     """Run code with guarded kernels in a process of its own; return its exit status."""
     lines = [
@@ -116,10 +97,7 @@ FAULTS = {
     "a vector before the array": ("tests.run(tests.copy, shift=-1)", "before"),
     "an absent array": ("tests.run(tests.add_bias)", "behind"),
     "a field behind the struct": ("tests.run(tests.read_behind_struct)", "behind"),
-    "a pooled row behind the output": (
-        "tests.pool_rounding_down(lambda self, y, pool: self.tiling.output)", "behind",
-    ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("code", "side"), FAULTS.values(), ids=FAULTS)
@@ -144,13 +122,3 @@ def test_scratch_that_is_read_before_it_is_written_shows(monkeypatch):
         found = run(add_scratch)
 
     assert np.isnan(found[:WIDTH]).all()
-
-
-@pytest.mark.parametrize("side", SIDES)
-def test_pooling_that_rounds_down_stays_inside_the_output(monkeypatch, side):
-    expected = pool_rounding_down()
-
-    with guarded_calls(monkeypatch, side):
-        found = pool_rounding_down()
-
-    np.testing.assert_array_equal(found, expected)

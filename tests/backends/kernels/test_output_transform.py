@@ -1,4 +1,4 @@
-"""The way back of one tile: outputs, offsets, a rectifier, pooling."""
+"""The way back of one tile: outputs, offsets, a rectifier."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,11 @@ SIZE = 6
 """Rows and columns of the memory that a tile's outputs go to."""
 
 
-def outputs(kernel, width, rows, columns, slope, *, pool):
+def outputs(kernel, width, rows, columns, slope):
     """What the kernel writes of random sums and offsets, and what it should."""
     of = filtering(kernel)
     down, across = of
-    name = f"back {'pooled ' if pool else ''}{of}x{width}"
-    code = of_stage(name, width, 9, lambda module: back(module, of, width, pool=pool))
+    code = of_stage(f"back {of}x{width}", width, 9, lambda module: back(module, of, width))
     positions, offsets = normal(of.positions, width), normal(width, seed=1)
     slope = np.linspace(slope, slope / 2, width, dtype=np.float32)  # one for each filter
     target = np.full((SIZE, SIZE, width), np.nan, np.float32)
@@ -42,26 +41,8 @@ def test_outputs_that_are_there_are_written(kernel, width, rows, columns, slope)
     of = filtering(kernel)
     rows, columns = min(rows, of.down.outputs), min(columns, of.across.outputs)
 
-    got, want = outputs(kernel, width, rows, columns, slope, pool=False)
+    got, want = outputs(kernel, width, rows, columns, slope)
 
     np.testing.assert_allclose(got[:rows, :columns], want, rtol=1e-4, atol=5e-4)
     assert np.isnan(got[rows:]).all()
     assert np.isnan(got[:, columns:]).all()
-
-
-@WIDTH
-@pytest.mark.parametrize("kernel", [(3, 3), (5, 5), (7, 7), (5, 3)], ids=str)
-@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (3, 4), (4, 1), (1, 3)])
-def test_pooled_outputs_are_the_largest_of_those_that_are_there(kernel, width, rows, columns):
-    of = filtering(kernel)
-    rows, columns = min(rows, of.down.outputs), min(columns, of.across.outputs)
-
-    got, want = outputs(kernel, width, rows, columns, 0.0, pool=True)
-
-    high, wide = -(-rows // 2), -(-columns // 2)
-    for i in range(high):
-        for j in range(wide):
-            largest = want[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].max(axis=(0, 1))
-            np.testing.assert_allclose(got[i, j], largest, rtol=1e-4, atol=5e-4)
-    assert np.isnan(got[high:]).all()
-    assert np.isnan(got[:, wide:]).all()

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from correlate import correlated, correlated_slopes, from_memory, images, pooled
+from correlate import correlated, correlated_slopes, images
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, images_of, normal
 from tilings import KERNELS, tiling
 
-from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
@@ -87,27 +86,6 @@ def test_a_rectifier_follows(kernel, then, width):
     np.testing.assert_array_equal(got[:, :3], want[:, :3])
     off = np.abs(got[:, 3:] - want[:, 3:])
     assert off.max() <= ROUNDING * np.abs(sums[:, 3:]).max()
-
-
-@WIDTH
-@pytest.mark.parametrize("kernel", [(3, 3), (5, 5), (7, 7), (5, 3)], ids=str)
-@pytest.mark.parametrize("size", [(8, 8), (9, 11), (6, 13)])
-def test_pooling_and_a_rectifier_follow(size, kernel, width):
-    shape, pad = (2, 16, *size), tuple(taps // 2 for taps in kernel)
-    of = tiling(shape, 2 * width, kernel, width, pad, threads=2)
-    (x, memory), weights = images(shape), normal(2 * width, 16, *kernel)
-    high, wide = (-(-side // 2) for side in size)
-    filters, out = Filters(of), np.zeros((2, 2, high, wide, width), np.float32)
-    positions = np.full(of.filter_size, np.nan, np.float32)
-    filters.update(weights, positions)
-
-    target = Images.in_blocks((2, 2 * width, high, wide), width)
-    convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, RELU, pool=True)
-    convolve(memory, out, positions, *zeros(convolve.scratch_size))
-
-    y = np.maximum(correlated(x, weights, pad), 0)
-    want = pooled(y, (2, 2), (2, 2), (0, 0), (high, wide))
-    expect_close(from_memory(out, want.shape), want)
 
 
 @WIDTH

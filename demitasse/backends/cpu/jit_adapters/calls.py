@@ -428,9 +428,9 @@ class ConvKernels:
         del x, y
         return self
 
-    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
-        """Return the forward pass, and perhaps MAX pooling after it."""
-        del operands, pool
+    def forward(self, operands: ConvOperands) -> ConvCall | None:
+        """Return the forward pass."""
+        del operands
         return None
 
     def weights(self, operands: GradientOperands) -> KernelCall | None:

@@ -202,11 +202,10 @@ class IgemmKernels(ConvKernels):
             op = ops.Conv(**{**vars(op), "kernel": (op.kernel[0], 1), "bottom": x})
         self.op, self.schedule = op, plan_igemm(op, x, y, tuning)
 
-    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall:
-        decline_if(pool, "pooling after a convolution whose kernel has none")
+    def forward(self, operands: ConvOperands) -> ConvCall:
         operands, images = self._images(operands, "source", "target")
         make = partial(
-            igemm_forward, self.schedule, *images, None, operands.then,
+            igemm_forward, self.schedule, *images, operands.then,
             adds=operands.other is not None, by_tap=self.by_rows,
         )  # fmt: skip
         source = operands.source
@@ -267,12 +266,12 @@ class DepthwiseKernels(ConvKernels):
     strips: DepthwiseSchedule
     joined: bool = field(kw_only=True)
 
-    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+    def forward(self, operands: ConvOperands) -> ConvCall | None:
         strips = self.strips
         source = self._as_it_comes(operands, strips.width)
         target = operands.target
         x, y = (images_in_vectors(argument.layout, strips.width) for argument in (source, target))
-        if x is None or y is None or pool:
+        if x is None or y is None:
             return None
 
         uses = []
@@ -307,7 +306,7 @@ class NarrowKernels(ConvKernels):
 
     lines: FewOutputsSchedule
 
-    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+    def forward(self, operands: ConvOperands) -> ConvCall | None:
         lines = self.lines
         fills = lines.x[1] != self.x[1]
         if fills:
@@ -316,7 +315,7 @@ class NarrowKernels(ConvKernels):
         else:
             source = self._as_it_comes(operands, lines.width)
             x = images_in_vectors(source.layout, lines.width)
-        if x is None or pool:
+        if x is None:
             return None
 
         target = OutputArg(Arg.DST, operands.target.blob, layouts.plain(lines.y))
@@ -348,7 +347,7 @@ class DirectKernels(ConvKernels):
         super().__init__(engine, x)
         self.banding, self._training = banding, training
 
-    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+    def forward(self, operands: ConvOperands) -> ConvCall | None:
         width, target = self.banding.width, operands.target
         here = target.layout
         last: Any = here
@@ -363,9 +362,8 @@ class DirectKernels(ConvKernels):
             return None
 
         operands = replace(operands, source=self._plain(operands.source), target=target)
-        banding = replace(self.banding, pool=pool)
-        make = partial(DirectConvolution, banding, y, operands.then)
-        return PackedConvCall(self.engine, operands, banding.code, make)
+        make = partial(DirectConvolution, self.banding, y, operands.then)
+        return PackedConvCall(self.engine, operands, self.banding.code, make)
 
     def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
         banding = self.banding
@@ -493,9 +491,7 @@ class GroupedKernels(ConvKernels):
 
     groups: GroupedSchedule
 
-    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
-        if pool:
-            return None
+    def forward(self, operands: ConvOperands) -> ConvCall | None:
         groups = self.groups
         return self._grouped(partial(group_convolution, groups, then=operands.then), operands)
 

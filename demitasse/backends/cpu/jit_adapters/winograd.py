@@ -14,7 +14,7 @@ from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters import calls
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.winograd import WinogradSchedule, can_pool_tiles
+from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.step import Memory
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -45,18 +45,16 @@ class WinogradKernels(calls.ConvKernels):
     def _transformed(self) -> TransformedFilters:
         return TransformedFilters(self.engine, self.tiling, kept=not self._training)
 
-    def forward(self, operands: calls.ConvOperands, pool: ops.Pool | None) -> WinogradCall | None:
+    def forward(self, operands: calls.ConvOperands) -> WinogradCall | None:
         tiling = self.tiling
         ends = operands.source.layout, operands.target.layout
         x, y = (calls.images_in_vectors(layout, tiling.width) for layout in ends)
-        if x is None or y is None or (pool and not can_pool_tiles(tiling, pool)):
-            return None
-        if pool and operands.then.limited:  # minus infinity would not become the least number
+        if x is None or y is None:
             return None
 
         filters = None if operands.external_weights else self._filters
         filters = filters or self._transformed()
-        return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
+        return WinogradCall(self.engine, tiling, operands, (x, y), filters)
 
     def weights(self, operands: calls.GradientOperands) -> calls.FilterGradientCall | None:
         engine, tiling, arguments = self.engine, self.tiling, (operands.source, operands.dy)
@@ -144,15 +142,13 @@ class WinogradCall(calls.PackedConvCall):
         operands: calls.ConvOperands,
         images: tuple[Images, Images],
         filters: TransformedFilters,
-        *,
-        pool: bool = False,
     ) -> None:
         self.tiling, self.filters = tiling, filters
 
         def make() -> WinogradConvolution:
             from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 
-            return WinogradConvolution(tiling, *images, operands.then, pool=pool)
+            return WinogradConvolution(tiling, *images, operands.then)
 
         super().__init__(engine, operands, tiling.code, make)
 

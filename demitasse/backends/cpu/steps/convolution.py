@@ -22,7 +22,6 @@ from demitasse.backends.cpu.jit_adapters.convolutions import (
     transposed_kernels,
 )
 from demitasse.backends.cpu.step import CpuStep, Runnable
-from demitasse.backends.cpu.steps.pooling import PoolStep
 from demitasse.backends.step import Operand, Operands, decline_if
 from demitasse.backends.windows import ConvGeometry
 
@@ -101,19 +100,17 @@ class ConvStep(WindowStep[ops.Conv]):
         other: Operand | None = None,
         slopes: Operand | None = None,
         folded: Folded | None = None,
-        pool: PoolStep | None = None,
     ) -> Runnable:
         """Return the forward pass and what follows.
 
         ``other`` is added before the activation. ``slopes`` are those of a PReLU in place of an
-        activation. ``folded`` replaces the parameters. The top of ``pool`` is written in place of
-        the convolution's.
+        activation. ``folded`` replaces the parameters.
 
         Raises:
             Declined: No kernel computes what follows.
         """
         at = self.at
-        y = pool.y if pool else self.map_layout
+        y = self.map_layout
         bias: InputArg | np.ndarray | None = folded.bias if folded else None
         if self.bias and not folded:
             bias = InputArg(Arg.BIAS, at.params[1], self.bias)
@@ -131,12 +128,12 @@ class ConvStep(WindowStep[ops.Conv]):
             other=InputArg(Arg.ADDED, other, y) if other else None,
             external_weights=folded is not None,
         )
-        made = None if other else self.kernels.forward(operands, pool.op if pool else None)
+        made = None if other else self.kernels.forward(operands)
         message = "PReLU behind kernels of few channels, which know ReLU"
         decline_if(made and slopes and not self.kernels.takes_slopes, message)
         message = "a sum after kernels that gain more than fusing the sum would"
         decline_if(other is not None and type(self.kernels) is not ConvKernels, message)
-        made = made or self.general.forward(operands, pool.op if pool else None)
+        made = made or self.general.forward(operands)
         if folded is not None:
             folded.update = made.update
         return made

@@ -78,8 +78,8 @@ class DeconvStep(WindowStep[ops.Deconv]):
         source = InputArg(Arg.SRC, at.top[0], self.image_layout, diff=True)
         target = OutputArg(Arg.DST, at.bottom[0], self.map_layout, diff=True)
         operands = calls.ConvOperands(source, target, at.params[0], at.layouts)
-        own = self.kernels.forward(operands, None) if self.kernels else None
-        return own or self.general.forward(operands, None)
+        own = self.kernels.forward(operands) if self.kernels else None
+        return own or self.general.forward(operands)
 
     def backward(self) -> None:
         super().backward()

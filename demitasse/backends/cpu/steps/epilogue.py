@@ -5,8 +5,7 @@ Calls of convolutions that run as one with a normalisation or a convolution befo
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,14 +29,11 @@ from demitasse.backends.cpu.step import CpuStep, Derived, FusedStep, Runnable, o
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.elementwise import ONES, decline_other_than_relu
 from demitasse.backends.cpu.steps.norm import decline_other_scales, stored_statistics
-from demitasse.backends.cpu.steps.pooling import PoolStep
 from demitasse.backends.kernels.channel_affine import ChannelFactors
 from demitasse.backends.kernels.epilogue import Rectifier
-from demitasse.backends.kernels.igemm import plan_igemm
-from demitasse.backends.kernels.igemm_convolution import igemm_forward
-from demitasse.backends.kernels.images import FLOAT_BYTES, Images
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.separable import plan_separable
-from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_if
+from demitasse.backends.step import Declined, Operand, Operands, decline_if
 from demitasse.backends.storage import Stored
 
 PARTS = {
@@ -45,7 +41,6 @@ PARTS = {
     "other": "a sum",
     "then": "an activation",
     "slopes": "PReLU",
-    "pool": "pooling",
 }
 """Parts of an epilogue: attributes and their meaning."""
 
@@ -58,8 +53,6 @@ class Epilogue:
         links: Factors and offsets of its channels.
         other: A blob that is added.
         slopes: The slopes of a PReLU in place of the activation ``then``.
-        pool: MAX pooling after the activation. Before a rectifier, which is monotone, it
-            gives the same; only kernels for which that is so run both.
         target: The blob that is written.
     """
 
@@ -68,30 +61,24 @@ class Epilogue:
     other: Operand | None = None
     then: ops.Activation | None = None
     slopes: Operand | None = None
-    pool: PoolStep | None = None
 
     @classmethod
-    def match(
-        cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands, AnyStep | None]]
-    ) -> Epilogue:
+    def match(cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands]]) -> Epilogue:
         """Return the operations after a convolution as an epilogue."""
         links: list[Link] = []
         parts: dict[str, Any] = {}
         target = conv.at.top[0]
-        for op, at, step in rest:
+        for op, at in rest:
             sums = isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES)
-            maxima = isinstance(step, PoolStep) and step.op.method == "MAX"
             if not parts and conv.op.axis == 1 and (link := _link(op, at, conv.op.top)):
                 links.append(link)
             elif not parts and sums:
                 parts["other"] = at.bottom[at.bottom[0] is target]
-            elif isinstance(op, ops.Activation) and parts.keys() <= {"other", "pool"}:
+            elif isinstance(op, ops.Activation) and parts.keys() <= {"other"}:
                 rectifier_of(op)
                 parts["then"] = op
             elif isinstance(op, ops.PReLU) and not op.shared and parts.keys() <= {"other"}:
                 parts["slopes"] = at.params[0]
-            elif maxima and parts.keys() <= {"other", "then"}:
-                parts["pool"] = step
             else:
                 message = f"{op_title(op)} does not run inside this convolution"
                 raise Declined(message)
@@ -100,10 +87,8 @@ class Epilogue:
 
     def call(self, conv: ConvStep, folded: Folded | None = None) -> Runnable:
         """Return one call for the convolution and the epilogue."""
-        other, slopes, pool = self.other, self.slopes, self.pool
-        return conv.fused(
-            self.target, self.then, other=other, slopes=slopes, folded=folded, pool=pool
-        )
+        other, slopes = self.other, self.slopes
+        return conv.fused(self.target, self.then, other=other, slopes=slopes, folded=folded)
 
     def decline_all_but(self, *parts: str) -> None:
         """Decline parts that a kernel does not compute."""
@@ -243,47 +228,6 @@ def fold(links: Sequence[Link], factor: np.ndarray, offset: np.ndarray) -> None:
 def values(blob: Operand) -> np.ndarray:
     """Return a parameter. Shape: (count,)."""
     return blob.data_memory.cpu_data()[: blob.count]
-
-
-def pointwise_call(
-    engine: Engine,
-    op: ops.Conv,
-    source: InputArg,
-    target: OutputArg,
-    factors: tuple[np.ndarray, np.ndarray],
-    offsets: np.ndarray,
-    then: Rectifier,
-    storage: Stored,
-) -> tuple[KernelCall, Callable[[np.ndarray], None]]:
-    """Return a call that normalises, rectifies and convolves pixels; and what takes its weights.
-
-    ``factors`` are those of the input's channels, and their offsets; ``offsets`` are those of the
-    output's channels. All may change between calls.
-    """
-    tuning, shape = kernel_tuning(engine, storage=storage), source.layout.shape
-    schedule = plan_igemm(op, shape, target.layout.shape, tuning, normed=True)
-    always = "igemm" in tuning.always
-    filter_bytes = schedule.channels * schedule.filters * FLOAT_BYTES
-    pixel_bytes = math.prod(shape) * FLOAT_BYTES
-    # few rows are computed at a time on AVX2, so that filters are read more often; that costs more
-    # than a pass over pixels in a cache
-    cached = tuning.instructions == "avx2" and pixel_bytes <= tuning.cached_bytes
-    decline_if(
-        not always and (cached or filter_bytes > tuning.pixel_filter_bytes),
-        f"filters of {filter_bytes >> 10} KiB, pixels of {pixel_bytes >> 10} KiB; a pass for their "
-        "normalisation is faster",
-    )
-    x, y = (images_of(argument.layout) for argument in (source, target))
-    if x is None or y is None or not (x.is_rows and y.is_rows):
-        message = "images whose channels do not lie side by side; kernels of pixels need that"
-        raise Declined(message)
-    kernel = igemm_forward(schedule, x, y, factors, then)
-
-    def run(x: np.ndarray, y: np.ndarray, scratch: np.ndarray) -> None:
-        kernel(x, y, offsets, scratch)
-
-    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters.nbytes}
-    return KernelCall(engine, (source, target), schedule.code, run, **sizes), kernel.update
 
 
 def separable_call(

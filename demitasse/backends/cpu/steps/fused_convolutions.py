@@ -1,6 +1,6 @@
-"""Convolutions that run as one with a normalisation before, or with a depthwise convolution.
+"""Depthwise and pointwise convolutions that run as one.
 
-What lies between the two is never written to memory; each few rows of it stay in a core's cache.
+Their intermediate values are never written to memory; a few rows at a time stay in a core's cache.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,7 @@ from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.epilogue import (
     Epilogue,
-    FixedFactors,
     FoldedWeights,
-    links_of,
-    pointwise_call,
     separable_call,
 )
 from demitasse.backends.step import (
@@ -49,7 +46,7 @@ class SeparableStep(CpuStep[ops.Conv]):
             raise Declined(message)
         decline_gradients(at)
         super().__init__(engine, each.op, at[0])
-        rest = list(zip(chain, at, steps, strict=True))
+        rest = list(zip(chain, at, strict=True))
         epilogues = Epilogue.match(each, rest[1:place]), Epilogue.match(pixels, rest[place + 1 :])
         epilogues[0].decline_all_but("links", "then")
         epilogues[1].decline_all_but("links", "other", "then")
@@ -84,44 +81,3 @@ class SeparableStep(CpuStep[ops.Conv]):
                 if {*self.at.layouts.preferred(target.data_memory)} == {blocks}:
                     return blocks
         return usual
-
-
-class NormedConvStep(CpuStep[ops.BatchNorm | ops.Scale]):
-    """BatchNorm and Scale, either or both, ReLU, a convolution and what may follow it."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        chain: Sequence[ops.Op],
-        at: Sequence[Operands],
-        steps: Sequence[AnyStep | None],
-        place: int,
-    ) -> None:
-        engine.tuning.require("normed_pointwise")
-        conv, source = steps[place], at[0].bottom[0]
-        if not isinstance(conv, ConvStep):
-            message = f"{op_title(chain[place])} there; a convolution in kernels is normalised for"
-            raise Declined(message)
-        decline_gradients(at)
-        links = links_of(chain[:place], at[:place], source.shape)
-        rest = zip(chain[place + 1 :], at[place + 1 :], steps[place + 1 :], strict=True)
-        epilogue = Epilogue.match(conv, list(rest))
-        epilogue.decline_all_but("links", "then")
-        super().__init__(engine, links[0][0], at[0])
-        self.followers = [op_title(op) for op in chain[1:]]
-        factors = FixedFactors(source.shape[1], links)
-        weights = FoldedWeights(conv, epilogue.links)
-        self.derived = [factors, weights]
-        folded, expected = weights.folded, self.expected(source)
-        call, folded.update = pointwise_call(
-            engine,
-            conv.op,
-            InputArg(Arg.SRC, source, expected),
-            OutputArg(Arg.DST, epilogue.target, conv.map_layout),
-            (factors.factor, factors.offset),
-            folded.bias,
-            rectifier_of(epilogue.then),
-            at[0].storage,
-        )
-        self.forward_calls = [call]
-        self.kept_bytes = factors.nbytes + folded.bias.nbytes

@@ -10,7 +10,7 @@ from demitasse.backends.cpu.step import FusedStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.elementwise import SumStep, decline_other_than_relu
 from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep, FoldedStep
-from demitasse.backends.cpu.steps.fused_convolutions import NormedConvStep, SeparableStep
+from demitasse.backends.cpu.steps.fused_convolutions import SeparableStep
 from demitasse.backends.cpu.steps.norm import NormParts, NormStep, decline_other_scales
 from demitasse.backends.cpu.steps.products import InnerProductStep
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
@@ -28,9 +28,6 @@ def fuse(
         if None in steps:
             message = f"{op_title(chain[steps.index(None)])} runs portable code"
             raise Declined(message)
-        convolution = next((i for i, step in enumerate(steps) if isinstance(step, ConvStep)), 0)
-        if convolution:
-            return NormedConvStep(engine, chain, at, steps, convolution)
         return _norm(engine, chain, at, names)
     if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
         message = f"nothing is fused with this {op_title(chain[0])}"
@@ -48,7 +45,7 @@ def fuse(
         message = f"{', '.join(names)} after {op_title(chain[0])}; one ReLU is"
         raise Declined(message)
     decline_gradients(at)
-    epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
+    epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], strict=True)))
     if epilogue.links:
         return FoldedStep(first, epilogue, names)
     return FusedStep(first, epilogue.call(first), names)

@@ -137,7 +137,7 @@ class Product:
         """Return the product of rows with filters."""
         schedule = dense_schedule(self.rows, length, outputs, self._tuning, order)
         ends = _ends(self.rows, length, outputs)
-        return ImplicitGemm(schedule, *ends, None, then, self._stride)
+        return ImplicitGemm(schedule, *ends, then, self._stride)
 
     @staticmethod
     def _order(by_term: bool) -> Order:

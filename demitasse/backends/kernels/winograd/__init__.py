@@ -261,10 +261,6 @@ def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
     return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * each * area * weights
 
 
-POOLED = (2, 2)
-"""Windows that can be pooled along, where a tile has whole ones of them."""
-
-
 def plan_winograd(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, training: bool
 ) -> WinogradSchedule:
@@ -305,9 +301,3 @@ def _is_plain(op: ops.Conv) -> bool:
     """Return whether windows are one pixel apart, and of rows and columns that tiles take."""
     pads = all(pad < taps for pad, taps in zip(op.pad, op.kernel, strict=True))
     return has_filtering(op.kernel) and pads and {*op.stride, *op.dilation} == {1}
-
-
-def can_pool_tiles(tiling: WinogradSchedule, pool: ops.Pool) -> bool:
-    """Return whether MAX pooling can follow a convolution in the same kernel."""
-    whole = not any(each.outputs % 2 for each in tiling.filtering)
-    return whole and pool.kernel == pool.stride == POOLED and not any(pool.pad)

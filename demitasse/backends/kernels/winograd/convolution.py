@@ -4,8 +4,6 @@ The same is the gradient of a convolution's input, which is a convolution of the
 with flipped filters.
 """
 
-import math
-
 import numpy as np
 
 from demitasse.backends.arrays import aligned
@@ -13,7 +11,7 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, Vector, choose, clamp_min, minimum
+from demitasse.backends.kernels.language.words import FLOAT, minimum
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd import WinogradSchedule, transforms
 from demitasse.backends.kernels.winograd.blocks import (
@@ -24,7 +22,6 @@ from demitasse.backends.kernels.winograd.blocks import (
 )
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
-from demitasse.backends.ops import LOWEST
 
 
 class ConvolutionFields(Struct):
@@ -34,7 +31,6 @@ class ConvolutionFields(Struct):
     products: ProductFields
     x: transforms.ImageFields
     y: transforms.OutputFields
-    """The output; height and width are those before pooling."""
     rectifier: Address
     """Numbers of the epilogue: one slope for each output channel, or the limits."""
     offsets: Address
@@ -42,10 +38,10 @@ class ConvolutionFields(Struct):
 
 
 @ConvolutionFields.kernel("convolve")
-def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, pooled: bool, limited: bool) -> None:
+def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, limited: bool) -> None:
     forth = transforms.transform(k.module, "forth", (of.down.input, of.across.input), k.width)
-    way_back = back(k.module, of, k.width, pool=pooled, limited=limited)
-    p, y, by = f.products, f.y, POOLED if pooled else 1
+    way_back = back(k.module, of, k.width, limited=limited)
+    p, y = f.products, f.y
     tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
     with each_block(k, f.strips) as block:
         tiles = transforms.Positions(block.stack, tile_bytes, tile_position_bytes)
@@ -63,7 +59,7 @@ def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, pooled: bool, lim
             transforms.each_vector(k, y) as tiled,
         ):
             down, across = of.outputs
-            row = strip.image * y.image_stride + strip.row * (down // by) * y.row_stride
+            row = strip.image * y.image_stride + strip.row * down * y.row_stride
             target = y.at + row * FLOAT + tiled.pixel_bytes
             with k.loop(f.strips.tile_columns) as number:
                 tile = (strip.tile + number.i) * p.sum_stride * FLOAT
@@ -71,7 +67,7 @@ def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, pooled: bool, lim
                     way_back,
                     sums + tiled.channel_bytes + tile,
                     p.sum_position_stride * FLOAT,
-                    target + number.i * (across // by) * y.column_stride * FLOAT,
+                    target + number.i * across * y.column_stride * FLOAT,
                     y.row_stride * FLOAT,
                     y.column_stride * FLOAT,
                     minimum(down, tiled.height - strip.row * down),
@@ -84,29 +80,23 @@ def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, pooled: bool, lim
 STAGES = 3
 """Stages of a block: input transform, products, output transform."""
 
-POOLED = 2
-"""Rows and columns of the windows that are pooled; tiles have whole ones of them."""
-
 
 class WinogradConvolution:
     """A convolution of float32 images, with an offset and perhaps an epilogue.
-
-    MAX pooling of 2 x 2 outputs with a stride of 2 may follow.
 
     Attributes:
         scratch_size: Elements of scratch memory for a call.
     """
 
     def __init__(
-        self, tiling: WinogradSchedule, x: Images, y: Images, then: Rectifier = NOTHING, *,
-        pool: bool = False,
-    ) -> None:  # fmt: skip
+        self, tiling: WinogradSchedule, x: Images, y: Images, then: Rectifier = NOTHING
+    ) -> None:
         self.tiling, width = tiling, tiling.width
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
         self._offsets = aligned(tiling.sum_stride)
         self._rectifier = then.numbers(tiling.sum_stride)
-        self._kernel = _kernel(width, tiling.filtering, pooled=pool, limited=then.limited)
+        self._kernel = _kernel(width, tiling.filtering, limited=then.limited)
         fields: dict[str, Values | np.ndarray] = {
             "products": product_values(
                 tiling,
@@ -115,9 +105,7 @@ class WinogradConvolution:
                 self._scratch.sums_bytes,
             ),
             "x": transforms.image_values(x, tiling.size, width, tiling.pad),
-            "y": transforms.image_values(
-                y, self._written(y, pool=pool), width, of=transforms.OutputFields
-            ),
+            "y": transforms.image_values(y, tiling.output, width, of=transforms.OutputFields),
             "rectifier": self._rectifier,
             "offsets": self._offsets,
         }
@@ -125,17 +113,6 @@ class WinogradConvolution:
             Arguments(ConvolutionFields.values(strips=strips, **fields))
             for strips in self._scratch.calls(STAGES)
         ]
-
-    def _written(self, y: Images, *, pool: bool) -> tuple[int, int]:
-        """Return the rows and columns of sums that reach the output.
-
-        Pooling that rounds down leaves out the last row or column of an odd number.
-        """
-        rows, columns = self.tiling.output
-        if not pool:
-            return rows, columns
-        _, _, pooled_rows, pooled_columns = y.shape
-        return min(rows, POOLED * pooled_rows), min(columns, POOLED * pooled_columns)
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets, one for each output channel; the initial offsets are zeros."""
@@ -162,55 +139,30 @@ class WinogradConvolution:
             call.run(self._kernel, self.tiling.threads, each)
 
 
-def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool = False) -> Kernel:
+def back(module: object, of: Filtering, width: int, *, limited: bool = False) -> Kernel:
     """Return the kernel that transforms one tile's sums to outputs.
 
     The kernel's arguments are the address of the first position and the bytes to the next; the
     address of the first output and the bytes to the next row and column; the rows and columns of
-    outputs; the addresses of the offsets and of the numbers of the epilogue. MAX pooling of 2 x 2
-    existing outputs gives the lowest float32 for NaN alone, as for minus infinity.
+    outputs; the addresses of the offsets and of the numbers of the epilogue.
     """
     k = Kernel(module, "back", 9, width)
     positions, position_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
     offsets, rectifier = k.arguments[7:]
     down, across = of
-    side, step = across.side, POOLED if pool else 1
+    side = across.side
     offset, then = k.load(offsets), rectifying(k, rectifier, 0, limited=limited)
-    none, lowest = k.constant(-math.inf), k.constant(LOWEST)
-
-    def write(row: int, found: list[list[Vector]]) -> None:
-        """Write a row of outputs, or the pooled row of two rows."""
-        values = transforms.times_vectors(k, across.output, found[0])
-        if pool:
-            # a row or column that is not there is replaced by the one beside it
-            following = zip(found[0], found[1], strict=True)
-            under = [choose(rows > row + 1, other, one) for one, other in following]
-            under = transforms.times_vectors(k, across.output, under)
-            # NaN is never the largest, as in Caffe, nor is what a rectifier makes NaN of
-            values = [
-                clamp_min(clamp_min(none, value), other)
-                for value, other in zip(values, under, strict=True)
-            ]
-        first = target + row_bytes * (row // step)
-        for place in range(0, across.outputs, step):
-            with k.when(columns > place):
-                value = values[place]
-                if pool:
-                    value = clamp_min(value, choose(columns > place + 1, values[place + 1], value))
-                output = value + offset
-                result = then(output)
-                if pool:
-                    result = choose(output > none, result, lowest)
-                k.store(result, first + column_bytes * (place // step))
-
     product = transforms.rows_of_product(
         k, down.output, side, positions, position_bytes * side, position_bytes
     )
-    for some in transforms.some_rows(down.outputs, side, width, step):
+    for some in transforms.some_rows(down.outputs, side, width):
         with k.when(rows > some.start):
-            found = product(some)
-            for row in some[::step]:
+            for row, found in zip(some, product(some), strict=True):
                 with k.when(rows > row):
-                    write(row, found[row - some.start :][:step])
+                    values = transforms.times_vectors(k, across.output, found)
+                    first = target + row_bytes * row
+                    for place, value in enumerate(values):
+                        with k.when(columns > place):
+                            k.store(then(value + offset), first + column_bytes * place)
     k.done()
     return k

@@ -114,12 +114,9 @@ Rows = Callable[[range], list[list[Vector]]]
 """Writes some rows of a product."""
 
 
-def some_rows(high: int, wide: int, width: int, step: int = 1) -> Iterator[range]:
-    """Yield ranges of a product's rows, ``wide`` vectors each, that stay in registers together.
-
-    A range has a multiple of ``step`` rows.
-    """
-    count = max(1, IN_REGISTERS[width] // (wide * step)) * step
+def some_rows(high: int, wide: int, width: int) -> Iterator[range]:
+    """Yield ranges of a product's rows, ``wide`` vectors each, that stay in registers together."""
+    count = max(1, IN_REGISTERS[width] // wide)
     for first in range(0, high, count):
         yield range(first, min(first + count, high))
 
