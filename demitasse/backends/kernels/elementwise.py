@@ -273,16 +273,20 @@ def _part(module: Any, name: str, width: int, function: str) -> Kernel:
     """Return the kernel of a range of whole vectors of this width."""
     k = Kernel(module, name, 9, width)
     x, other, third, fourth, y, also, numbers, begin, end = k.arguments
-    constants = [
-        k.broadcast(numbers + FLOAT * place) for place in range(max(NUMBERS, _count(function)))
-    ]
+    first, *chain = function.split("-")
+    count = max(NUMBERS * (1 + len(chain)), _count(function))
+    constants = [k.broadcast(numbers + FLOAT * place) for place in range(count)]
     known = FUNCTIONS | SLOPES | SLOPES_OF_BOTH | COMBINATIONS
     known |= {each: formula for each, (formula, _) in SUMS.items()}
-    formulas = [known[each] for each in PAIRS.get(function, (function,))]
+    formulas = [known[each] for each in PAIRS.get(first, (first,))]
     read = [x, other, third, fourth][: _count(function)]
     with k.loop(end, begin, k.vector_bytes) as loop:
         values = [k.load(array + loop.i) for array in read]
-        results = [formula(k, constants, *values) for formula in formulas]
+        own = (constants[:NUMBERS], *values[:1]) if chain else (constants, *values)
+        results = [formula(k, *own) for formula in formulas]
+        for place, each in enumerate(chain, 1):
+            more = values[1:] if each in COMBINATIONS else ()
+            results = [known[each](k, constants[NUMBERS * place :][:NUMBERS], *results, *more)]
         for result, target in zip(results, (y, also), strict=False):
             k.store(result, target + loop.i)
     k.done()
@@ -291,6 +295,8 @@ def _part(module: Any, name: str, width: int, function: str) -> Kernel:
 
 def _count(function: str) -> int:
     """Return how many arrays a function takes."""
+    if "-" in function:
+        return 2 if function.rpartition("-")[2] in COMBINATIONS else 1
     if function in SUMS:
         return SUMS[function][1]
     return 1 if function in FUNCTIONS else 3 if function in SLOPES_OF_BOTH else 2
@@ -300,14 +306,16 @@ class Elementwise:
     """y = f(x), or of the arrays that a function takes; or two such results.
 
     The function is named in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`SLOPES_OF_BOTH`,
-    :data:`COMBINATIONS`, :data:`PAIRS` or :data:`SUMS`; ``numbers`` are its constants.
+    :data:`COMBINATIONS`, :data:`PAIRS` or :data:`SUMS`; ``numbers`` are its constants. A name like
+    "linear-clip-product" is a chain of functions, ``NUMBERS`` constants of each; the last may be a
+    combination of the result with the second array.
     """
 
     def __init__(self, function: str, numbers: Sequence[float], count: int, tuning: Tuning) -> None:
         self.function, self.tuning, self._read = function, tuning, _count(function)
         self._kernel = _kernel(tuning.width, function)
         self._threads = max(1, min(tuning.threads, count // FEWEST_EACH))
-        constants = np.zeros(MOST, np.float32)
+        constants = np.zeros(max(MOST, NUMBERS * (1 + function.count("-"))), np.float32)
         constants[: len(numbers)] = numbers
         self._arguments = Arguments(ElementFields.values(count=count, numbers=constants))
 

@@ -10,7 +10,7 @@ from demitasse.backends.cpu.jit_adapters.norms import NormParts, decline_other_s
 from demitasse.backends.cpu.step import FusedStep, op_title
 from demitasse.backends.cpu.steps.activation import decline_other_than_relu
 from demitasse.backends.cpu.steps.convolution import ConvStep
-from demitasse.backends.cpu.steps.elementwise import SumStep
+from demitasse.backends.cpu.steps.elementwise import ChainStep, ElementwiseStep, SumStep
 from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep, FoldedStep
 from demitasse.backends.cpu.steps.fused_convolutions import NormedConvStep, SeparableStep
 from demitasse.backends.cpu.steps.norm import NormStep
@@ -34,6 +34,8 @@ def fuse(
         if convolution:
             return NormedConvStep(engine, chain, at, steps, convolution)
         return _norm(engine, chain, at, names)
+    if isinstance(first, ElementwiseStep):
+        return ChainStep(first, chain, at, steps)
     if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
         message = f"nothing is fused with this {op_title(chain[0])}"
         raise Declined(message)
