@@ -314,6 +314,30 @@ def test_results_are_those_of_portable_code(text):
     assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
 
 
+GATED = f"""
+{INPUT}
+{convolution("c", "x", 20, 3)}
+layer {{ name: "shift" type: "Power" bottom: "c" top: "g" power_param {{ shift: 3 }} }}
+layer {{ name: "limit" type: "ReLU6" bottom: "g" top: "g" }}
+layer {{ name: "scale" type: "Power" bottom: "g" top: "h" power_param {{ scale: 0.1666667 }} }}
+layer {{ name: "gate" type: "Eltwise" bottom: "c" bottom: "h" top: "y"
+  eltwise_param {{ operation: PROD }} }}
+"""
+
+
+@pytest.mark.parametrize("last", ["PROD", "SUM"])
+def test_activations_and_a_product_after_each_other_run_as_one(last):
+    net, portable = (made(GATED.replace("PROD", last), device=name) for name in ("cpu", "numpy"))
+    for one in (net, portable):
+        one.forward()
+
+    layers = {layer.name: layer for layer in report(net.plan)}
+    assert layers["scale"].part_of == "shift"
+    assert (layers["gate"].part_of == "shift") == (last == "PROD")
+    found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_fixed_statistics_run_in_a_kernel_of_our_own():
     net = made(
         DENSE.replace("num_output: 16 kernel_size: 1", "num_output: 16 kernel_size: 3"),

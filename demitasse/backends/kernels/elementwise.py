@@ -256,13 +256,19 @@ KNOWN = FUNCTIONS | SLOPES | SLOPES_OF_BOTH | COMBINATIONS | {n: f for n, (f, _)
 
 @ElementFields.kernel("elementwise")
 def _kernel(k: Kernel, f: ElementFields, function: str) -> None:
+    first, *chain = function.split("-")
     count = _count(function)
-    constants = [k.broadcast(f.numbers + FLOAT * place) for place in range(max(NUMBERS, count))]
-    formulas = [KNOWN[each] for each in PAIRS.get(function, (function,))]
+    numbers = range(max(NUMBERS * (1 + len(chain)), count))
+    constants = [k.broadcast(f.numbers + FLOAT * place) for place in numbers]
+    formulas = [KNOWN[each] for each in PAIRS.get(first, (first,))]
 
     def body(place: Word, some: Condition | None) -> None:
         read = [load(k, array + place, some) for array in (f.x, f.other, f.third, f.fourth)[:count]]
-        results = [formula(k, constants, *read) for formula in formulas]
+        own = (constants[:NUMBERS], *read[:1]) if chain else (constants, *read)
+        results = [formula(k, *own) for formula in formulas]
+        for number, each in enumerate(chain, 1):
+            more = read[1:] if each in COMBINATIONS else ()
+            results = [KNOWN[each](k, constants[NUMBERS * number :][:NUMBERS], *results, *more)]
         for result, target in zip(results, (f.y, f.also), strict=False):
             store(k, result, target + place, some)
 
@@ -271,6 +277,8 @@ def _kernel(k: Kernel, f: ElementFields, function: str) -> None:
 
 def _count(function: str) -> int:
     """Return how many arrays a function takes."""
+    if "-" in function:
+        return 2 if function.rpartition("-")[2] in COMBINATIONS else 1
     if function in SUMS:
         return SUMS[function][1]
     return 1 if function in FUNCTIONS else 3 if function in SLOPES_OF_BOTH else 2
@@ -280,12 +288,14 @@ class Elementwise(BoundKernel):
     """y = f(x), or of the arrays that a function takes; or two such results.
 
     The function is named in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`SLOPES_OF_BOTH`,
-    :data:`COMBINATIONS`, :data:`PAIRS` or :data:`SUMS`; ``numbers`` are its constants.
+    :data:`COMBINATIONS`, :data:`PAIRS` or :data:`SUMS`; ``numbers`` are its constants. A name like
+    "linear-clip-product" is a chain of functions, ``NUMBERS`` constants of each; the last may be a
+    combination of the result with the second array.
     """
 
     def __init__(self, function: str, numbers: Sequence[float], count: int, tuning: Tuning) -> None:
         self._read = _count(function)
-        constants = np.zeros(MOST, np.float32)
+        constants = np.zeros(max(MOST, NUMBERS * (1 + function.count("-"))), np.float32)
         constants[: len(numbers)] = numbers
         values = ElementFields.values(count=count, numbers=constants)
         threads = threads_for(tuning, count, FEWEST_EACH)

@@ -42,8 +42,9 @@ from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import decline_if
 from demitasse.backends.storage import narrowed
 
-ONE_VECTOR_COST = {4: 1.1, 8: 1.25, 16: 1.04}
-"""Floats of a vector -> cost of a panel of one vector, as a multiple of half a panel of two."""
+VECTOR_COSTS = {4: {2: 1.0, 1: 1.1}, 8: {2: 1.0, 3: 1.0, 1: 1.25}, 16: {2: 1.0, 1: 1.04}}
+"""Floats of a vector -> vectors of a panel -> cost of each, as a multiple of one of two. Of equal
+panels, the first is best."""
 
 LENGTH = 512
 """Elements of a window that are copied at a time, at most; as many rows of a panel stay in the
@@ -587,13 +588,13 @@ class IgemmSchedule(TunedKernel):
 
     @cached_property
     def vectors(self) -> int:
-        """Vectors of a panel: two, or one where that computes less in vain."""
+        """Vectors of a panel: two, or others where these compute less in vain."""
+        costs = VECTOR_COSTS[self.width]
 
         def cost(vectors: int) -> float:
-            each = ONE_VECTOR_COST[self.width] if vectors == 1 else 1.0
-            return -(-self.filters // (vectors * self.width)) * vectors * each
+            return -(-self.filters // (vectors * self.width)) * vectors * costs[vectors]
 
-        return min((2, 1), key=cost)
+        return min(costs, key=cost)
 
     @property
     def panel(self) -> int:

@@ -6,10 +6,14 @@ in units of the image's width and height.
 Source: SSD (weiliu89/caffe), ``src/caffe/util/bbox_util.cpp``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
+from demitasse.backends.kernels.language import status
 from demitasse.errors import ErrorCode, NetError
 
 
@@ -99,92 +103,63 @@ def overlaps(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     return checked
 
 
-AT_ONCE = 64
-"""Boxes of one block of suppression."""
-
 ETA_ABOVE = 0.5
 """``eta`` applies to limits above this value only."""
 
-PAIRS = 1 << 16
-"""Most overlaps that are computed at once, so that they fit a cache."""
+
+@cache
+def _has_kernels() -> bool:
+    """Return True if JIT kernels are available; cached, as each image asks."""
+    return status().ready
 
 
 def suppress(
-    boxes: np.ndarray, threshold: float, eta: float = 1.0, most: int | None = None
+    boxes: np.ndarray,
+    threshold: float,
+    eta: float = 1.0,
+    most: int | None = None,
+    counts: Sequence[int] | None = None,
 ) -> list[int]:
     """Return the indices of the boxes that stay after non-maximum suppression, in order.
 
     A box is dropped when it overlaps a box that stays by more than ``threshold``. With ``eta``
     below 1, a threshold above a half is multiplied by ``eta`` after every box that stays. The
-    result is the first ``most`` of them, at least.
+    result is the first ``most`` of them. Groups of ``counts`` boxes are independent of each other.
 
-    Shapes: boxes (K, 4), the best first.
+    Shapes: boxes (K, 4), the best of each group first.
     """
-    limit = boxes.dtype.type(threshold)
-    if eta < 1 and limit > ETA_ABOVE:
-        return _suppress_by_falling_limit(boxes, limit, eta)
+    limits = [boxes.dtype.type(threshold)]
+    while eta < 1 and limits[-1] > ETA_ABOVE and len(limits) <= len(boxes):
+        limits.append(boxes.dtype.type(limits[-1] * eta))
+    most = len(boxes) if most is None else most
+    counts = [len(boxes)] if counts is None else counts
+    if len(boxes) and boxes.dtype == np.float32 and _has_kernels():
+        from demitasse.backends.kernels.suppression import suppressed
+
+        return suppressed(np.ascontiguousarray(boxes), np.array(limits), most, counts)
+    firsts = np.cumsum([0, *counts])
+    return [i for span in pairwise(firsts.tolist()) for i in portable(boxes, limits, most, *span)]
+
+
+def portable(
+    boxes: np.ndarray, limits: Sequence[np.floating], most: int, first: int, end: int
+) -> list[int]:
+    """Return the indices of the boxes of a group that stay, in numpy, as the kernel does."""
     kept: list[int] = []
-    rest = np.arange(len(boxes))
-    while rest.size:
-        best, rest = rest[:AT_ONCE], rest[AT_ONCE:]
-        best = best[_greedy(~(overlaps(boxes[best, np.newaxis], boxes[best]) <= limit))]
-        kept += best.tolist()
-        if most is not None and len(kept) >= most:
-            break
-        rest = rest[_far(boxes[rest], boxes[best], limit)]
+    rest = np.arange(first, end)
+    worst = np.zeros(len(rest), boxes.dtype)  # the largest overlap with those that stay
+    while rest.size and len(kept) < most:
+        best, rest = int(rest[0]), rest[1:]
+        kept.append(best)
+        worst = np.maximum(worst[1:], overlaps(boxes[best], boxes[rest]))
+        stays = worst <= limits[min(len(kept), len(limits) - 1)]
+        rest, worst = rest[stays], worst[stays]
     return kept
 
 
 def just_below(value: float) -> float:
     """Return the largest float32 below a value, to compare by > where >= is meant."""
     return float(np.nextafter(np.float32(value), np.float32(-np.inf)))
-
-
-def _greedy(near: np.ndarray) -> list[int]:
-    """Return the boxes that stay, where each box that stays drops the later boxes near it.
-
-    A row is a Python integer, whose bits are read faster than numpy's elements.
-
-    Shapes: near (K, K), bool; NaN counts as near.
-    """
-    packed = np.packbits(near, axis=1, bitorder="little")
-    size, rows = packed.shape[1], packed.tobytes()
-    stay: list[int] = []
-    alive = (1 << len(near)) - 1
-    while alive:
-        place = (alive & -alive).bit_length() - 1
-        stay.append(place)
-        alive &= alive - 1  # without the box itself
-        alive &= ~int.from_bytes(rows[place * size : (place + 1) * size], "little")
-    return stay
-
-
-def _far(boxes: np.ndarray, others: np.ndarray, limit: np.floating) -> np.ndarray:
-    """Return a mask of the boxes that overlap no other by more than the limit.
-
-    Shapes: (K, 4) -> (K,).
-    """
-    far, step = np.ones(len(boxes), bool), max(1, PAIRS // len(others))
-    for begin in range(0, len(boxes), step):
-        part = boxes[begin : begin + step]
-        far[begin : begin + step] = (overlaps(others[:, np.newaxis], part) <= limit).all(axis=0)
-    return far
-
-
-def _suppress_by_falling_limit(boxes: np.ndarray, limit: np.floating, eta: float) -> list[int]:
-    """Return the indices of the boxes that stay, with a limit that falls after each of them."""
-    kept: list[int] = []
-    rest = np.arange(len(boxes))
-    worst = np.zeros(len(boxes), boxes.dtype)  # the largest overlap with those that stay
-    while rest.size:
-        best, rest = int(rest[0]), rest[1:]
-        kept.append(best)
-        worst = np.maximum(worst[1:], overlaps(boxes[best], boxes[rest]))
-        if limit > ETA_ABOVE:
-            limit = boxes.dtype.type(limit * eta)
-        stays = worst <= limit
-        rest, worst = rest[stays], worst[stays]
-    return kept
 
 
 def _columns(boxes: np.ndarray) -> list[np.ndarray]:

@@ -1,8 +1,7 @@
 """DetectionOutput: boxes that a single-shot detector has found."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from demitasse.layers.checks import check_predictions, out_of_range, positive, u
 from demitasse.layers.detection.boxes import BoxCoder, suppress
 from demitasse.layers.registry import register_layer
 
-Decoded = Callable[[int, int, np.ndarray], np.ndarray]
-"""Function of image, class and priors that returns the predicted boxes."""
+Decoded = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
+"""Function of an image, and of classes and priors, that returns the predicted boxes."""
 
 
 @dataclass(frozen=True)
@@ -51,55 +50,45 @@ class Detector:
         code = BoxCoder(self.code, self.variance_in_target)
         code.check(prior[0])
 
-        def decoded(image: int, label: int, index: np.ndarray) -> np.ndarray:
-            """Return the boxes of some priors. Shapes: (K,) -> (K, 4)."""
+        def decoded(image: int, label: np.ndarray, index: np.ndarray) -> np.ndarray:
+            """Return the boxes of some classes and priors. Shapes: (K,), (K,) -> (K, 4)."""
             place = label if location.shape[2] > 1 else 0
             with np.errstate(all="ignore"):
                 return code.decode(location[image, index, place], prior[0][index], prior[1][index])
 
-        rows = [row for image in range(len(score)) for row in self._image(image, decoded, score)]
-        if rows:
-            return np.concatenate(rows)
+        rows = np.concatenate([self._image(i, decoded, score) for i in range(len(score))])
+        if len(rows):
+            return rows
         nothing = np.full((len(score), 7), -1, score.dtype)
         nothing[:, 0] = np.arange(len(score))
         return nothing
 
-    def _image(self, image: int, decoded: Decoded, score: np.ndarray) -> Iterator[np.ndarray]:
+    def _image(self, image: int, decoded: Decoded, score: np.ndarray) -> np.ndarray:
         scores = np.ascontiguousarray(score[image].T)
-        found = [
-            (c, *self._suppressed(partial(decoded, image, c), scores[c]))
-            for c in np.flatnonzero((scores > self.confidence).any(axis=1)).tolist()
-            if c != self.background
-        ]
-        if 0 <= self.keep < sum(len(index) for _, index, _ in found):
-            label = np.concatenate([np.full(len(index), c) for c, index, _ in found])
-            index = np.concatenate([index for _, index, _ in found])
-            boxes = np.concatenate([boxes for _, _, boxes in found])
-            best = np.argsort(-score[image, index, label], kind="stable")[: self.keep]
-            label, index, boxes = label[best], index[best], boxes[best]
-            found = [(c, index[label == c], boxes[label == c]) for c, _, _ in found]
-        for c, index, boxes in found:
-            rows = np.empty((len(index), 7), score.dtype)
-            rows[:, 0], rows[:, 1] = image, c
-            rows[:, 2] = score[image, index, c]
-            rows[:, 3:] = boxes
-            if len(index):
-                yield rows
+        above = np.flatnonzero((scores > self.confidence).any(axis=1)).tolist()
+        classes = [c for c in above if c != self.background]
+        orders = [self._candidates(scores[c]) for c in classes]
+        counts = [len(order) for order in orders]
+        label, index = np.repeat(classes, counts).astype(np.intp), np.concatenate([[], *orders])
+        index = index.astype(np.intp)
+        boxes, most = decoded(image, label, index), self.keep if self.keep >= 0 else None
+        kept = np.array(suppress(boxes, self.overlap, self.eta, most, counts), np.intp)
+        score = scores[label[kept], index[kept]]
+        if 0 <= self.keep < len(kept):
+            best = np.sort(np.argsort(-score, kind="stable")[: self.keep])
+            kept, score = kept[best], score[best]
+        rows = np.empty((len(kept), 7), scores.dtype)
+        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3:] = image, label[kept], score, boxes[kept]
+        return rows
 
-    def _suppressed(
-        self, decoded: Callable[[np.ndarray], np.ndarray], score: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return indices and boxes of one class that stay, the best first."""
+    def _candidates(self, score: np.ndarray) -> np.ndarray:
+        """Return the indices of the candidates of one class, the best first."""
         candidates = np.flatnonzero(score > self.confidence)
         if 0 < self.top_k < len(candidates):  # most candidates need no sorting
             last = np.partition(score[candidates], -self.top_k)[-self.top_k]
             candidates = candidates[score[candidates] >= last]
-        order = candidates[np.argsort(-score[candidates], kind="stable")]
-        if self.top_k > -1:
-            order = order[: self.top_k]
-        boxes = decoded(order)
-        kept = suppress(boxes, self.overlap, self.eta, self.keep if self.keep >= 0 else None)
-        return order[kept], boxes[kept]
+        order: np.ndarray = candidates[np.argsort(-score[candidates], kind="stable")]
+        return order[: self.top_k] if self.top_k > -1 else order
 
 
 @register_layer("DetectionOutput")

@@ -143,6 +143,24 @@ def test_exponentials_are_right_to_the_last_places_whatever_their_size(scale, wi
 
 @WIDTH
 @COUNTS
+@pytest.mark.parametrize("chain", ["linear-clip-square", "tanh-linear-clip-product"])
+def test_a_chain_has_the_bits_of_its_functions_one_by_one(chain, count, width):
+    x, other, tuning = 3 * normal(count), normal(count, seed=1), Tuning(width=width)
+    names = chain.split("-")
+    numbers = [n for name in names for n in (*NUMBERS.get(name, ()), 0.0, 0.0, 0.0)[:3]]
+    arrays = [x, other] if names[-1] in COMBINATIONS else [x]
+    y, expected = np.full_like(x, 7.0), x.copy()
+
+    Elementwise(chain, numbers, count, tuning)(*arrays, y)
+    for name in names:
+        more = [other] if name in COMBINATIONS else []
+        Elementwise(name, NUMBERS.get(name, ()), count, tuning)(expected, *more, expected)
+
+    np.testing.assert_array_equal(y, expected)
+
+
+@WIDTH
+@COUNTS
 @THREADS
 @pytest.mark.parametrize("function", SLOPES)
 def test_a_gradient_is_multiplied_with_the_slope(function, threads, count, width):

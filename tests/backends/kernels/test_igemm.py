@@ -212,7 +212,7 @@ def test_all_passes_are_those_of_the_definition(windows, threads, width):
     "channels",
     [1, 3, 7, 33, LENGTH, LENGTH + 1, WIDEST_IN_PLACE, 2 * WIDEST_IN_PLACE + 9],
 )
-@pytest.mark.parametrize("filters", [1, 31, 33, 64])
+@pytest.mark.parametrize("filters", [1, 24, 31, 33, 64, 69])
 def test_any_number_of_channels_will_do(filters, channels, windows, width):
     case = Case(1, channels, filters, (5, 7), gap=5, **windows)
     tuning = Tuning(width, 2)
@@ -361,7 +361,7 @@ def test_products_of_bfloat16_are_summed_in_float32(adds, windows, threads):
 @BF16
 @windows(["pixels", "3x3 with strides"])
 @pytest.mark.parametrize("channels", [1, 2, 3, 7, 15, 16, 33, 2 * LENGTH, 2 * LENGTH + 1, 2100])
-@pytest.mark.parametrize("filters", [1, 31, 33, 64])
+@pytest.mark.parametrize("filters", [1, 24, 31, 33, 64, 69])
 def test_any_number_of_channels_is_in_pairs_of_bfloat16(filters, channels, windows):
     case = Case(1, channels, filters, (5, 7), gap=5, **windows)
 

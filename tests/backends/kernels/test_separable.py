@@ -168,7 +168,7 @@ def test_few_filters_will_do(more, threads, width):
 @WIDTH
 @THREADS
 @pytest.mark.parametrize("then", [NOTHING, RELU, RELU6], ids=["nothing", "ReLU", "ReLU6"])
-@pytest.mark.parametrize("vectors", [1, 1.5, 2.5])
+@pytest.mark.parametrize("vectors", [1, 1.5, 2.5, 3, 9])
 def test_an_image_may_be_added_before_the_last_rectifier(vectors, then, threads, width):
     case = Case(2, 2 * width, int(vectors * width), (15, 16))
     other, both = normal(*case.pixels.top, seed=7), (RELU, then)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,14 @@ from demitasse.backends.cpu.kernel_calls import elementwise_call
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, Runnable, op_title
 from demitasse.backends.kernels.elementwise import MOST, SLOPES_OF_BOTH
-from demitasse.backends.step import LayoutUse, Operand, Operands, decline_if
+from demitasse.backends.step import (
+    AnyStep,
+    LayoutUse,
+    Operand,
+    Operands,
+    decline_gradients,
+    decline_if,
+)
 
 ONES = (1.0, 1.0)
 """Factors of a plain sum of two."""
@@ -171,6 +179,35 @@ class ElementwiseStep(CpuStep[ops.Activation]):
             sources.append(InputArg(Arg.DST, self.at.top[0], layout))
         dy, dx = self.gradients(layout, layout)
         self.backward_calls = [elementwise_call(self.engine, slope, numbers, [*sources, dy], dx)]
+
+
+class ChainStep(CpuStep[ops.Activation]):
+    """Activations after each other, and a product of their result with another blob."""
+
+    def __init__(
+        self,
+        first: ElementwiseStep,
+        chain: Sequence[ops.Op],
+        at: Sequence[Operands],
+        steps: Sequence[AnyStep | None],
+    ) -> None:
+        decline_gradients(at)
+        super().__init__(first.engine, first.op, at[0])
+        functions = [step.function for step in steps if isinstance(step, ElementwiseStep)]
+        last, blobs = chain[-1], list(at[0].bottom)
+        product = isinstance(last, ops.Eltwise) and last.operation == "PROD"
+        self.followers = [op_title(op) for op in chain[1:]]
+        message = f"{', '.join(self.followers)} after {op_title(first.op)}; functions are"
+        decline_if(len(functions) + product < len(chain) or len(at[-1].bottom) > 2, message)
+        if product:
+            blobs += [blob for blob in at[-1].bottom if blob is not at[-2].top[0]]
+        padded = product or all(each.keeps_zero for each in functions)
+        layout = _row(replace(at[0], bottom=tuple(blobs)), padded=padded)
+        sources = [InputArg(Arg.SRC + i, blob, layout) for i, blob in enumerate(blobs)]
+        target = OutputArg(Arg.DST, at[-1].top[0], layout)
+        name = "-".join([*(each.name for each in functions), *["product"] * product])
+        numbers = [n for each in functions for n in (*each.numbers, 0.0, 0.0, 0.0)[:3]]
+        self.forward_calls = [elementwise_call(self.engine, name, numbers, sources, target)]
 
 
 class CombinationStep(CpuStep[ops.Eltwise]):

@@ -8,7 +8,12 @@ from demitasse.backends import ops
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.step import FusedStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
-from demitasse.backends.cpu.steps.elementwise import SumStep, decline_other_than_relu
+from demitasse.backends.cpu.steps.elementwise import (
+    ChainStep,
+    ElementwiseStep,
+    SumStep,
+    decline_other_than_relu,
+)
 from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep, FoldedStep
 from demitasse.backends.cpu.steps.fused_convolutions import SeparableStep
 from demitasse.backends.cpu.steps.norm import NormParts, NormStep, decline_other_scales
@@ -29,6 +34,8 @@ def fuse(
             message = f"{op_title(chain[steps.index(None)])} runs portable code"
             raise Declined(message)
         return _norm(engine, chain, at, names)
+    if isinstance(first, ElementwiseStep):
+        return ChainStep(first, chain, at, steps)
     if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
         message = f"nothing is fused with this {op_title(chain[0])}"
         raise Declined(message)

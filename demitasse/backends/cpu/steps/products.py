@@ -217,7 +217,7 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
                 rectifier_of(then),
             )
             ends = _ends(product.rows, product.k, product.m)
-            make = partial(igemm_forward, schedule, *ends, None, operands.then)
+            make = partial(igemm_forward, schedule, *ends, operands.then)
             return ConvCall(self.engine, operands, schedule.code, make)
         return product.forward(at.bottom[0], target, then)
 

@@ -236,7 +236,7 @@ def _text(name: str, write: Callable[[Any], None]) -> str:
 
 
 def _features() -> str:
-    more = target.ARCHITECTURES[target.architecture()].features
+    more = target.extra_features()
     return ",".join(filter(None, (_llvm().get_host_cpu_features().flatten(), more)))
 
 
@@ -252,7 +252,7 @@ def _digest(key: str) -> str:
     import llvmlite
 
     machine = target.processor_signature() or (_llvm().get_host_cpu_name(), _features())
-    made = (key, llvmlite.__version__, target.triple(), machine, LEVEL)
+    made = (key, llvmlite.__version__, target.triple(), machine, target.extra_features(), LEVEL)
     return digest(repr(made).encode())
 
 

@@ -172,6 +172,16 @@ def vector_width() -> int:
     return min(wide, NARROWER.get(os.environ.get(MOST, "").upper().partition("_")[0], wide))
 
 
+def extra_features() -> str:
+    """Return the features for LLVM beside the processor's.
+
+    With vectors of 8 floats, code must not use AVX-512's registers: its longer instructions cost
+    up to 13 % of a product, and the limit would not show what a processor without AVX-512 does.
+    """
+    narrow = is_x86() and vector_width() < WIDE
+    return ARCHITECTURES[architecture()].features + ",-avx512f" * narrow
+
+
 WITHOUT_BF16 = {"AVX512_CORE", "AVX512_CORE_VNNI"}
 """Instruction sets of the environment variable that have vectors of 16 floats, without it."""
 

@@ -17,7 +17,10 @@ __all__ = ["LINE", "LINES", "PANEL", "UNROLLED", "WIDTHS", "SeparableSchedule", 
 
 
 PANEL = 2
-"""Vectors of filters at most whose sums are in registers at a time."""
+"""Vectors of filters whose sums are in registers at a time."""
+
+WIDER = {4: 2, 8: 3, 16: 2}
+"""Floats of a vector -> the same for numbers of filters that divide better so."""
 
 WIDTHS = 256, 1024
 """For how many channels pixels are noted at a distance."""
@@ -81,7 +84,10 @@ class SeparableSchedule:
     @property
     def vectors(self) -> int:
         """Vectors of a panel of filters."""
-        return min(PANEL, math.ceil(self.y[1] / self.strips.width))
+        filters, width = self.y[1], self.strips.width
+        if filters % (WIDER[width] * width) == 0 < filters % (PANEL * width):
+            return WIDER[width]
+        return min(PANEL, math.ceil(filters / width))
 
     @property
     def next_vector(self) -> int:
