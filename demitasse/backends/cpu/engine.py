@@ -10,7 +10,7 @@ from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.threads import wanted
-from demitasse.backends.kernels.language.target import WIDE, vector_width
+from demitasse.backends.kernels.language.target import vector_width
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
 from demitasse.backends.step import Declined
@@ -25,7 +25,6 @@ class Engine(HostEngine):
     """Kernels of this processor.
 
     Attributes:
-        wide: Whether vectors are those of AVX-512.
         tuning: Of the kernels.
     """
 
@@ -33,10 +32,6 @@ class Engine(HostEngine):
         super().__init__()
         self.tuning = Tuning(vector_width())
         self._copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
-
-    @property
-    def wide(self) -> bool:
-        return self.tuning.width == WIDE
 
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
         """Copy elements from one layout to another of the same shape; padding becomes 0.

@@ -6,12 +6,12 @@ Two layouts that put every element in the same place are the same object.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import cache
+from operator import mul
 from typing import Any
 
-from demitasse.backends.step import Declined, decline_if
+from demitasse.backends.step import decline_if
 
 BLOCK = 16
 """Channels of a block: a vector of AVX-512."""
@@ -38,21 +38,14 @@ class Layout:
     __slots__ = ("axis", "block", "first", "padded", "plain", "shape", "size", "strides")
 
     def __init__(
-        self,
-        shape: Shape,
-        strides: Shape,
-        axis: int = 0,
-        block: int = 1,
-        *,
-        first: int = 0,
+        self, shape: Shape, strides: Shape, axis: int = 0, block: int = 1, *, first: int = 0
     ) -> None:
         self.shape, self.axis, self.block, self.first = shape, axis, block, first
         blocks = [-(-n // self.block_of(i)) for i, n in enumerate(shape)]
         self.padded = tuple(n * self.block_of(i) for i, n in enumerate(blocks))
         count = math.prod(self.padded)
         self.strides = _known_strides(blocks, strides, count)
-        ends = (n * stride for n, stride in zip(blocks, self.strides, strict=True))
-        self.size = max(ends, default=1)
+        self.size = max(map(mul, blocks, self.strides), default=1)
         in_order = self.strides == _known_strides(shape, c_order(shape), count)
         self.plain = block == 1 and in_order and first == 0
 
@@ -172,17 +165,3 @@ def candidates(expected: Layout) -> Iterator[Layout]:
     found = [expected]
     found += [channel_blocks(shape, block) for block in BLOCKS if shape[1] % block == 0]
     yield from dict.fromkeys([*found, innermost(shape, 1), plain(shape)])
-
-
-def in_some_layout(expected: Layout, prepare: Callable[[Layout], None]) -> None:
-    """Prepare in the first of the candidates that a kernel takes.
-
-    Raises:
-        Declined: There is none.
-    """
-    for layout in candidates(expected):
-        with suppress(Declined):
-            prepare(layout)
-            return
-    message = "sizes for which no kernel takes any layout"
-    raise Declined(message)

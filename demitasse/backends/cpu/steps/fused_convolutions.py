@@ -75,7 +75,8 @@ class SeparableStep(CpuStep[ops.Conv]):
 
     def _target_layout(self, target: Operand, usual: Layout) -> Layout:
         """Return the layout in which the output is written."""
-        if self.engine.wide and usual.shape[0] == 1 and usual.shape[1] % layouts.BLOCK == 0:
+        width = self.engine.tuning.width
+        if width == layouts.BLOCK and usual.shape[0] == 1 and usual.shape[1] % width == 0:
             with suppress(Declined):
                 blocks = layouts.channel_blocks(usual.shape, layouts.BLOCK)
                 if {*self.at.layouts.preferred(target.data_memory)} == {blocks}:
