@@ -144,17 +144,6 @@ class Vector(Value):
         """Return a mask of the elements that are not smaller; NaN is neither."""
         return Condition(self.builder, self.builder.fcmp_ordered(">=", self.llvm, other.llvm))
 
-    def interleave(self, other: Vector, by: int) -> tuple[Vector, Vector]:
-        """Return both vectors after exchanging runs of ``by`` elements.
-
-        In every pair of runs, this vector's second run and the other vector's first run change
-        places. With ``by`` = 1, 2, 4 and so on, a square of vectors is transposed.
-        """
-        lanes = self.llvm.type.count
-        first = [lane if not lane & by else lanes + lane - by for lane in range(lanes)]
-        second = [lane + by if not lane & by else lanes + lane for lane in range(lanes)]
-        return _shuffle(self, other, first), _shuffle(self, other, second)
-
 
 class IntVector(Value):
     """Unsigned integers of one size, from 8 to 64 bits."""
@@ -398,12 +387,18 @@ def call_function(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
 
 
 def transposed(rows: Sequence[Vector]) -> list[Vector]:
-    """Transpose a square of vectors: return its columns."""
-    found, by = list(rows), 1
-    while by < len(found):
-        for first in range(len(found)):
-            if not first & by:
-                one, other = found[first], found[first + by]
-                found[first], found[first + by] = one.interleave(other, by)
+    """Transpose a square of vectors: return its columns.
+
+    Pairs of vectors exchange runs of 1, 2, 4 and so on elements: the first one's second run of each
+    pair of runs, and the other one's first.
+    """
+    found, lanes, by = list(rows), len(rows), 1
+    while by < lanes:
+        first = [lanes + lane - by if lane & by else lane for lane in range(lanes)]
+        second = [lanes + lane if lane & by else lane + by for lane in range(lanes)]
+        for i in range(lanes):
+            if not i & by:
+                pair = found[i], found[i + by]
+                found[i], found[i + by] = _shuffle(*pair, first), _shuffle(*pair, second)
         by *= 2
     return found
