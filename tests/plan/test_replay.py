@@ -315,7 +315,7 @@ def test_a_call_that_fails_names_the_layers(monkeypatch, played, passes):
     if passes:
         monkeypatch.setattr(CallRecording, "play", fail)
     else:
-        monkeypatch.setattr(call_recorder, "call", fail)
+        monkeypatch.setattr(call_recorder, "run_kernel", fail)
 
     with expect_error(
         DeviceError, place="layer 'first'" if passes else "layer '", mentions="a kernel"

@@ -573,10 +573,10 @@ class DirectGradient:
         scratch: np.ndarray,
     ) -> None:  # fmt: skip
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
-        call_recorder.call(self._clear, (), None)
+        call_recorder.call(self._clear)
         each = {"x.at": source, "y.at": dy, "scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
-        call_recorder.call(self._unpack, (weight, bias), None)
+        call_recorder.call(self._unpack, weight, bias)
 
     def _clear(self) -> None:
         self.sums[...] = 0.0

@@ -631,7 +631,7 @@ class GroupedGradient:
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         each = {"x.at": source, "y.at": dy}
         self._arguments.run(self._kernel, self.parts.tuning.threads, each)
-        call_recorder.call(self._unpack, (weight, bias), None)
+        call_recorder.call(self._unpack, weight, bias)
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the place of each weight's gradient, and of each bias', in the sums of a part."""

@@ -48,7 +48,7 @@ def test_recorded_calls_are_replayed_in_their_order(fill):
     def work():
         fill(buffer, 1, 8)
         fill(buffer, 2, 4)
-        call_recorder.call(lambda: seen.append(buffer.tolist()), ())
+        call_recorder.call(lambda: seen.append(buffer.tolist()))
         fill(buffer, 3, 2)
 
     recording = record(work)
@@ -88,7 +88,7 @@ def test_after_a_failure_nothing_is_recorded(fill):
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        record(lambda: call_recorder.call(failing, ()))
+        record(lambda: call_recorder.call(failing))
 
     assert call_recorder._own.recording is None
 
@@ -100,7 +100,7 @@ def test_calls_within_a_call_are_not_recorded_themselves(fill):
         fill(buffer, 7, 1)
         seen.append(buffer[0])
 
-    recording = record(lambda: call_recorder.call(work, ()))
+    recording = record(lambda: call_recorder.call(work))
     recording.play()
 
     assert (len(recording), seen) == (1, [7, 7])
@@ -109,7 +109,7 @@ def test_calls_within_a_call_are_not_recorded_themselves(fill):
 def test_without_kernels_the_calls_of_python_are_replayed():
     seen = []
     with settings.override(jit=False):
-        recording = record(lambda: call_recorder.call(seen.append, (1,)))
+        recording = record(lambda: call_recorder.call(seen.append, 1))
         recording.play()
 
     assert seen == [1, 1]

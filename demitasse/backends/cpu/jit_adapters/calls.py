@@ -145,7 +145,7 @@ class _Follower:
         version = memory.serial, memory.version
         if version != self._version:
             values = memory.cpu_data()
-            call_recorder.call(self._take, (values,), values)
+            call_recorder.call(self._take, values)
             self._version = version
 
 

@@ -467,10 +467,10 @@ class TransposedGradientCall(KernelCall):
         source, dy = operands.source.array(), operands.dy.array()
         weight = operands.weight.array()
         self._kernel(dy, source, self._flipped, None, *self.scratch())
-        call_recorder.call(self._write, (weight,), None)
+        call_recorder.call(self._write, weight)
         operands.weight.done()
         if operands.bias:
-            call_recorder.call(self._sum, (dy, operands.bias.array()), None)
+            call_recorder.call(self._sum, dy, operands.bias.array())
             operands.bias.done()
 
     def _write(self, weight: np.ndarray) -> None:

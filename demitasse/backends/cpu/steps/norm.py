@@ -158,10 +158,10 @@ class NormStep(CpuStep[O]):
             memory.exchange_private(self.layout, target)
         else:  # who has lent us what we read uses it again
             kept = self.spare = spare
-            call_recorder.call(np.copyto, (kept, source[: self.layout.size]), source)
+            call_recorder.call(np.copyto, kept, source[: self.layout.size])
             target = self.target.array()
         self.kernel(kept, target, *(one.array() for one in self.factors), *self.call.scratch())
-        call_recorder.call(self._keep, (kept,), None)
+        call_recorder.call(self._keep, kept)
 
     def _keep(self, source: np.ndarray) -> None:
         self.input = source
@@ -188,7 +188,7 @@ class NormStep(CpuStep[O]):
                 np.multiply(total, np.float32(op.fraction), out=total)
                 total[...] += value
 
-        call_recorder.call(add, (), None)
+        call_recorder.call(add)
 
     # -- backward ------------------------------------------------------------------------------
 

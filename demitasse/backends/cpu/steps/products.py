@@ -129,7 +129,7 @@ class Product:
             rows = dy.reshape(-1)[: self.rows * self.m].reshape(self.rows, self.m)
             np.add.reduce(rows, axis=0, out=bias[: self.m])
 
-        call_recorder.call(add_up, (), (dy, bias))
+        call_recorder.call(add_up)
 
     def _gemm(
         self, length: int, outputs: int, order: Order, then: Rectifier = NOTHING

@@ -28,22 +28,19 @@ class _OfThread(threading.local):
 _own = _OfThread()
 
 
-def call(function: Any, arguments: tuple[Any, ...], keep_alive: object = None) -> None:
+def call(function: Callable[..., object], *arguments: Any) -> None:
     """Call a function. A recording calls it again; calls within this call are part of it."""
-    recording = _own.recording
-    if recording is None:
-        function(*arguments)
-        return
-    _own.recording = None
+    recording, _own.recording = _own.recording, None
     try:
         function(*arguments)
-        recording.calls.append((function, arguments, keep_alive))
     finally:
         _own.recording = recording
+    if recording is not None:
+        recording.calls.append((function, arguments, None))
 
 
 def run_kernel(kernel: int, argument: int, threads: int, keep_alive: object = None) -> None:
-    """Run a kernel on a team of threads, as :func:`call`.
+    """Run a kernel on a team of threads. A recording runs it again.
 
     Args:
         kernel: Address of the kernel.
@@ -51,7 +48,10 @@ def run_kernel(kernel: int, argument: int, threads: int, keep_alive: object = No
         threads: Greatest number of threads.
         keep_alive: Object to keep alive as long as the kernel may run again.
     """
-    call(own_team().run, (kernel, argument, threads), keep_alive)
+    run, arguments = own_team().run, (kernel, argument, threads)
+    run(*arguments)
+    if _own.recording is not None:
+        _own.recording.calls.append((run, arguments, keep_alive))
 
 
 def mark_incomplete() -> None:

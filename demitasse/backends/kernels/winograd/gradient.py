@@ -119,7 +119,7 @@ class WinogradGradient:
             call.run(self._kernel, self.tiling.threads, each)
         self._back(sums, weight)
         if bias is not None:  # each chunk has a part of the sum
-            call_recorder.call(self._add_up, (bias,), bias)
+            call_recorder.call(self._add_up, bias)
 
     def _add_up(self, bias: np.ndarray) -> None:
         bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
