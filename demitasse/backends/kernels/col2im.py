@@ -10,7 +10,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
-from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, maximum, minimum
+from demitasse.backends.kernels.language.values import FLOAT, Word, chunk, maximum, minimum
 from demitasse.backends.kernels.tuning import Tuning
 
 Shape = tuple[int, ...]

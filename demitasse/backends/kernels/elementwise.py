@@ -14,7 +14,7 @@ from demitasse.backends import normal
 from demitasse.backends.kernels.bound import BoundKernel, load, own_vectors, store, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     Condition,
     Vector,

@@ -7,7 +7,7 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     Vector,
     Word,

@@ -20,7 +20,7 @@ from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Scratch, Struct, Values
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Vector,

@@ -13,7 +13,7 @@ from demitasse.backends.arrays import address
 from demitasse.backends.kernels.bound import each_vector, load, store
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Condition,

@@ -26,7 +26,7 @@ from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Condition,

@@ -2,7 +2,7 @@
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, Word
+from demitasse.backends.kernels.language.values import FLOAT, Word
 
 
 class ImageFields(Struct):

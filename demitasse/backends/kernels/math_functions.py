@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import log
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     Vector,
     choose,
     clamp_max,

@@ -17,7 +17,7 @@ from demitasse.backends.kernels.language.structs import (
     Output,
     Struct,
 )
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     Vector,
     Word,
     choose,

@@ -23,7 +23,7 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
     Values,
 )
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     Condition,
     Vector,

@@ -25,7 +25,7 @@ from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
 from demitasse.backends.kernels.images import Images, first_channels, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel, Loop
 from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     HALF,
     INT,

@@ -24,7 +24,7 @@ from demitasse.backends.kernels.language.structs import (
     OptionalAddress,
     Struct,
 )
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     Condition,
     Vector,

@@ -11,7 +11,7 @@ from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFiel
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     HALF,
     INT,

@@ -13,7 +13,7 @@ from demitasse.backends.kernels.image_fields import BlockFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Condition,

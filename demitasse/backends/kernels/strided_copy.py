@@ -9,7 +9,7 @@ import numpy as np
 from demitasse.backends.kernels.bound import BoundKernel, each_vector, load, store, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Condition,

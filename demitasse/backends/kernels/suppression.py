@@ -16,7 +16,7 @@ from demitasse.backends.kernels.language.structs import (
     Scratch,
     Struct,
 )
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     HALF,
     INT,

@@ -12,7 +12,7 @@ from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Float,

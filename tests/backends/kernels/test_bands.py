@@ -7,7 +7,7 @@ from stages import WIDTH, exported, images_of, normal
 
 from demitasse.backends.kernels.few_inputs import BandFields, band_values, each_band
 from demitasse.backends.kernels.language.structs import Arguments
-from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.language.values import FLOAT
 from demitasse.backends.kernels.products import Product
 
 

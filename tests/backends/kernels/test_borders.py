@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH, called, exported
 
-from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.language.values import FLOAT
 from demitasse.backends.kernels.windows import Padded, bordered
 
 

@@ -8,7 +8,7 @@ import pytest
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.call_recorder import CallRecorder
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct
-from demitasse.backends.kernels.language.words import INT, Word
+from demitasse.backends.kernels.language.values import INT, Word
 from demitasse.backends.recording import NotRecorded
 from demitasse.core.config import settings
 

@@ -20,7 +20,7 @@ from demitasse.backends.kernels.language.structs import (
     Scratch,
     Struct,
 )
-from demitasse.backends.kernels.language.words import INT, Word
+from demitasse.backends.kernels.language.values import INT, Word
 
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
 

@@ -8,7 +8,7 @@ from tilings import KERNELS, tiling
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
-from demitasse.backends.kernels.language.words import FLOAT, Word
+from demitasse.backends.kernels.language.values import FLOAT, Word
 from demitasse.backends.kernels.winograd.blocks import ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.matrices import filtering
 from demitasse.backends.kernels.winograd.transforms import (

@@ -6,7 +6,7 @@ from stages import WIDTH, exported, normal
 from tilings import tiling
 
 from demitasse.backends.kernels.language.structs import Arguments, Struct
-from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.language.values import FLOAT
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd.blocks import ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, called
 
 from demitasse.backends.kernels import products as registers
-from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.language.values import FLOAT
 from demitasse.backends.kernels.products import matrix_products, split_columns
 
 

@@ -6,7 +6,7 @@ from stages import exported
 from tilings import tiling
 
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
-from demitasse.backends.kernels.language.words import INT
+from demitasse.backends.kernels.language.values import INT
 from demitasse.backends.kernels.winograd.blocks import ScratchLayout, StripFields, each_block
 
 

@@ -17,7 +17,7 @@ from demitasse.backends.kernels.language.structs import (
     OptionalAddress,
     Struct,
 )
-from demitasse.backends.kernels.language.words import FLOAT, INT, Word
+from demitasse.backends.kernels.language.values import FLOAT, INT, Word
 
 FLOATS = np.zeros(4, np.float32)
 

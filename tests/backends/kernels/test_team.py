@@ -13,7 +13,7 @@ from stages import WIDTH, exported
 
 from demitasse.backends.kernels.language import team
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
-from demitasse.backends.kernels.language.words import Word, chunk
+from demitasse.backends.kernels.language.values import Word, chunk
 from demitasse.errors import DeviceError, ErrorCode
 
 

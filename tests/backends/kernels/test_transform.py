@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, called, normal, of_stage
 from tilings import KERNELS
 
-from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.language.values import FLOAT
 from demitasse.backends.kernels.winograd.matrices import filtering
 from demitasse.backends.kernels.winograd.transforms import transform
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from stages import WIDE, WIDTH, called, exported, normal
 
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     choose,
     chunk,

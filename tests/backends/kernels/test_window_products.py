@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, called, normal
 
 from demitasse.backends.kernels.few_inputs import window_products, window_sums
-from demitasse.backends.kernels.language.words import FLOAT, INT
+from demitasse.backends.kernels.language.values import FLOAT, INT
 
 ROWS, TAPS = 3, 4
 """Of a window."""

@@ -16,7 +16,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address
 from demitasse.backends.kernels.language.target import is_x86
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Condition,

@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 
 from demitasse.backends.kernels.language.target import is_x86
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     BFLOAT,
     FLOAT,
     HALF,

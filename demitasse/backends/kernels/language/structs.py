@@ -27,7 +27,7 @@ from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import Word
+from demitasse.backends.kernels.language.values import Word
 
 
 class Address(Word):

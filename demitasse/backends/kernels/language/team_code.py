@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from demitasse.backends.kernels.language import target
 from demitasse.backends.kernels.language.kernel import INDEX, Routine
-from demitasse.backends.kernels.language.words import (
+from demitasse.backends.kernels.language.values import (
     INT,
     WORD,
     Condition,

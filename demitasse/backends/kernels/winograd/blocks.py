@@ -14,7 +14,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Scratch, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
+from demitasse.backends.kernels.language.values import FLOAT, Word, choose, chunk, minimum
 from demitasse.backends.kernels.winograd import WinogradSchedule, odd_lines
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, INT, Word
+from demitasse.backends.kernels.language.values import FLOAT, INT, Word
 from demitasse.backends.kernels.products import Panels
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block

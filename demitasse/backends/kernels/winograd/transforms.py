@@ -10,7 +10,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, fma
+from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, fma
 from demitasse.backends.kernels.windows import Padded, bordered
 from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from demitasse.backends.kernels import resize as kernel
 from demitasse.backends.kernels.language.structs import Arguments, Values
-from demitasse.backends.kernels.language.words import HALF
+from demitasse.backends.kernels.language.values import HALF
 from demitasse.io.data.images.samples import ONE, shares
 
 
