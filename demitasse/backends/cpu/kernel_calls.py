@@ -29,6 +29,10 @@ from demitasse.backends.step import Declined, Operand, decline_if
 K = TypeVar("K")
 
 
+def _nothing() -> None:
+    """Return the array of an absent argument."""
+
+
 class BoundCall(KernelCall):
     """A kernel with an argument for each array that it takes.
 
@@ -47,15 +51,15 @@ class BoundCall(KernelCall):
         code: str = "",
         held: int = 0,
     ) -> None:
-        self.kernel, self._all = kernel, arguments
+        self.kernel = kernel
+        self._arrays = [_nothing if argument is None else argument.array for argument in arguments]
         present = [argument for argument in arguments if argument is not None]
         self._gradients = [one for one in present if isinstance(one, GradArg)]
         scratch = getattr(kernel, "scratch_size", 0)
         super().__init__(engine, present, code or kernel.code, scratch=scratch, held=held)
 
     def __call__(self) -> None:
-        arrays = [None if argument is None else argument.array() for argument in self._all]
-        self.kernel(*arrays, *self.scratch())
+        self.kernel(*[array() for array in self._arrays], *self.scratch())
         for gradient in self._gradients:
             gradient.done()
 

@@ -8,8 +8,9 @@ strides, the last window has fewer pixels.
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct
+from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.values import FLOAT, Word, chunk, maximum, minimum
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -85,8 +86,10 @@ def _those(last: Word, count: Word, overlap: Word) -> tuple[Word, Word]:
     return maximum(last - count + 1, 0), minimum(last + 1, overlap)
 
 
-class Col2Im:
+class Col2Im(BoundKernel):
     """y = the sum of the windows over each pixel, and offsets.
+
+    A call takes the windows, (N, H, W, *kernel, C), and y, (N, H, W, C).
 
     Args:
         bottom: (N, H, W), of the windows.
@@ -99,33 +102,27 @@ class Col2Im:
     def __init__(
         self, bottom: Shape, top: Shape, kernel: Shape, stride: Shape, pad: Shape, tuning: Tuning
     ) -> None:
-        self.tuning = tuning
-        self._kernel = _kernel(tuning.width, whole=kernel[1] % stride[1] == 0)
         self._offsets = aligned(stride[1] * top[3])
-        self._arguments = Arguments(
-            Col2ImFields.values(
-                offsets=self._offsets,
-                images=top[0],
-                bottom_rows=bottom[1],
-                bottom_columns=bottom[2],
-                rows=top[1],
-                columns=top[2],
-                channels=top[3],
-                row_pad=pad[0],
-                column_pad=pad[1],
-                row_stride=stride[0],
-                column_stride=stride[1],
-                column_windows=-(-kernel[1] // stride[1]),
-                window_rows=kernel[0],
-                window_columns=kernel[1],
-                window_count=kernel[0] * kernel[1] * top[3],
-            )
+        values = Col2ImFields.values(
+            offsets=self._offsets,
+            images=top[0],
+            bottom_rows=bottom[1],
+            bottom_columns=bottom[2],
+            rows=top[1],
+            columns=top[2],
+            channels=top[3],
+            row_pad=pad[0],
+            column_pad=pad[1],
+            row_stride=stride[0],
+            column_stride=stride[1],
+            column_windows=-(-kernel[1] // stride[1]),
+            window_rows=kernel[0],
+            window_columns=kernel[1],
+            window_count=kernel[0] * kernel[1] * top[3],
         )
+        whole = kernel[1] % stride[1] == 0
+        super().__init__("overlaps", _kernel(tuning.width, whole=whole), values, tuning)
 
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets of the channels. Shape: (C,)."""
         self._offsets.reshape(-1, offsets.size)[...] = offsets
-
-    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write ``y``, (N, H, W, C), from the windows ``x``, (N, H, W, *kernel, C)."""
-        self._arguments.run(self._kernel, self.tuning.threads, {"x": x, "y": y})

@@ -13,7 +13,7 @@ import numpy as np
 from demitasse.backends import normal
 from demitasse.backends.kernels.bound import BoundKernel, load, own_vectors, store, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Output, Struct
+from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Output, Struct
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     Condition,
@@ -55,15 +55,15 @@ MOST = 4
 
 
 class ElementFields(Struct):
-    """Arrays of one length; an absent input is the last input again."""
+    """Arrays of one length, which may be the same."""
 
     x: Address
-    other: Address
-    third: Address
-    fourth: Address
+    other: OptionalAddress
+    third: OptionalAddress
+    fourth: OptionalAddress
     y: Output
-    also: Output
-    """The second result of a pair of functions; else ``y``."""
+    also: OptionalAddress
+    """The second result of a pair of functions."""
     count: Word
     numbers: Address
     """The function's constants."""
@@ -291,21 +291,15 @@ class Elementwise(BoundKernel):
     :data:`COMBINATIONS`, :data:`PAIRS` or :data:`SUMS`; ``numbers`` are its constants. A name like
     "linear-clip-product" is a chain of functions, ``NUMBERS`` constants of each; the last may be a
     combination of the result with the second array.
+
+    A call takes the arrays that are read, and those that are written, which may be among the first.
     """
 
     def __init__(self, function: str, numbers: Sequence[float], count: int, tuning: Tuning) -> None:
-        self._read = _count(function)
         constants = np.zeros(max(MOST, NUMBERS * (1 + function.count("-"))), np.float32)
         constants[: len(numbers)] = numbers
-        values = ElementFields.values(count=count, numbers=constants)
+        lacking = ("other", "third", "fourth")[_count(function) - 1 :]
+        absent = dict.fromkeys([*lacking, *["also"] * (function not in PAIRS)])
+        values = ElementFields.values(count=count, numbers=constants, **absent)
         threads = threads_for(tuning, count, FEWEST_EACH)
         super().__init__(function, _kernel(tuning.width, function), values, tuning, threads)
-
-    def __call__(self, *arrays: np.ndarray | int | None) -> None:
-        """Write the last array, or the last two of a pair of functions.
-
-        Args:
-            arrays: Those that are read, then those that are written, which may be among the first.
-        """
-        read, written = arrays[: self._read], arrays[self._read :]
-        super().__call__(*read, *(read[-1],) * (MOST - len(read)), written[0], written[-1])
