@@ -144,9 +144,9 @@ def _package(session: nox.Session, name: str, device: str, *, extra: str = "", *
 @nox.session(default=False)
 def jax(session: nox.Session) -> None:
     """Test packages/demitasse-jax on JAX's CPU device (half an hour; later runs, a quarter)."""
-    # JAX compiles each operation for each shape, which takes most of the time
+    # compilations take most of the time; the path is absolute since tests change folders
     cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(session.cache_dir / "jax"),
+        "JAX_COMPILATION_CACHE_DIR": str(session.cache_dir.resolve() / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }

@@ -66,7 +66,7 @@ class FunctionalBackend(Backend):
         """Return a copy of ``array`` that takes ``values``; under ``vmap`` with their batch."""
         xp = self.xp
         if not hasattr(values, "shape"):
-            return xp.asarray(array, copy=True)
+            return xp.astype(array, array.dtype, copy=True)
         return array + xp.astype(xp.sum(xp.zeros_like(values)), array.dtype)
 
 

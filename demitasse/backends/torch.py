@@ -98,7 +98,7 @@ class TorchBackend(Backend):
 
     def scatter(self, values: Array, indices: Array, size: int) -> Array:
         result = self._torch.zeros(size, dtype=values.dtype, device=self.array_device)
-        if self._on_host:  # PyTorch does not say which of several values stands
+        if self._on_host and not values.requires_grad:  # PyTorch's own may let any value stand
             result.numpy()[indices.numpy()] = values.numpy()
         else:
             result[indices] = values

@@ -3,6 +3,7 @@
 import copy
 import re
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ErrorCode, NetError, OutOfMemoryError
 from demitasse.examples.digits import prepare
 from demitasse.io.proto import NetParameter, parse_text
+from demitasse.layers.metadata import layer_metadata
+from demitasse.testing.conformance.test_layers import net_of
+from demitasse.testing.layer_cases import CASES
 from demitasse.training import evaluation
 
 NET = """
@@ -298,6 +302,49 @@ def test_gradients_of_gradients_are_those_of_finite_differences(torch):
     [second] = torch.autograd.grad((first**2).sum(), x)
     torch.testing.assert_close(torch.func.grad(penalty)(x), second)
     assert float(second.abs().max()) > 1e-6
+
+
+HOST = {"BatchReindex", "Filter", "MultiBoxLoss", "PSROIPooling", "ROIAlign", "ROIPooling"}
+SMOOTH = [
+    case for cases in CASES.values() for case in cases
+    if layer_metadata(case.type).gradient == "gradient" and case.type not in {*HOST, "GELU"}
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SMOOTH[::3], ids=str)
+def test_second_gradients_of_layers_are_those_of_finite_differences(torch, case):
+    param, inputs = net_of(case)
+    function = Net(param, case.phase, seed=1, dtype="float64").as_function("torch:cpu")
+    layers = [(name, len(arrays)) for name, arrays in function.params.items()]
+    arrays = [torch.from_numpy(array.astype(float)) for array in inputs.values()]
+    arrays += [array for layer in function.params.values() for array in layer]
+    noise = partial(torch.randn, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def loss(at):
+        given, rest = dict(zip(inputs, at, strict=False)), iter(at[len(inputs) :])
+        params = {name: tuple(next(rest) for _ in range(count)) for name, count in layers}
+        outputs, _ = function(params, given, function.state, 3)
+        return sum((weight * outputs[name]).sum() for name, weight in weights.items())
+
+    def slope(step, **options):
+        """Return the gradient at a place, and its product with ``across``."""
+        at = [(a + step * b).requires_grad_() for a, b in zip(arrays, along, strict=True)]
+        found = torch.autograd.grad(loss(at), at, allow_unused=True, **options)
+        pairs = zip(found, across, strict=True)
+        return at, found, sum((g * b).sum() for g, b in pairs if g is not None)
+
+    named = function(function.params, dict(zip(inputs, arrays, strict=False)), function.state, 3)
+    weights = {name: noise(value.shape) for name, value in named[0].items()}
+    along, across = ([noise(a.shape) for a in arrays] for _ in range(2))
+    constant = [g is None for g in slope(0.0)[1]]
+    along = [b * (not c) for b, c in zip(along, constant, strict=True)]
+
+    at, _, total = slope(0.0, create_graph=True)
+    second = torch.autograd.grad(total, at, allow_unused=True, materialize_grads=True)
+
+    found = sum((g * b).sum() for g, b in zip(second, along, strict=True))
+    near = (slope(1e-6)[2] - slope(-1e-6)[2]) / 2e-6
+    torch.testing.assert_close(found, near, rtol=1e-4, atol=1e-5)
 
 
 def test_a_result_without_gradient_does_not_end_the_gradient_of_the_loss(torch):
