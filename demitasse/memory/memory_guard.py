@@ -5,9 +5,9 @@ that the same side of each memory is the newest, and that memories which nobody 
 replays are unchanged: Steps cache copies of them in other layouts. On a device that queues its
 work, inputs may have any contents, and are copied to the device before a replay.
 
-Between two replays of one recording on a device that queues its work, hardly a memory changes. A
-``Watch`` tells whether any has. If none has, the guard looks at *volatile* memories alone: inputs,
-which are written before each replay, and outputs, which are read after it.
+Between two replays of one recording hardly a memory changes. A ``Watch`` tells whether any has. If
+none has, the guard skips those: on the host, memories that the work only reads; on a device that
+queues its work, all but *volatile* ones, inputs and outputs, which others write and read.
 """
 
 from collections.abc import Iterable
@@ -141,9 +141,8 @@ class MemoryGuard:
         if any(one.exchanged is not None for one in others):
             return
         watch = Watch()
-        for memory in self._on_device:
-            if memory.serial in self._volatile:
-                continue
+        watched = [memory for memory in self._on_device if memory.serial not in self._volatile]
+        for memory in watched or [one[0] for one in self._unchanged]:
             if memory.watch is UNWATCHED:
                 memory.watch = watch
             if memory.watch not in self._watches:
@@ -174,12 +173,13 @@ class MemoryGuard:
 
     def matches(self) -> bool:
         """Return True if all memories are in the states before the work."""
-        if self._watches and self.unchanged:
+        known = self.unchanged
+        if known and self._queued:
             return all(
                 side.array is array and side.layout is layout
                 for side, array, layout in self._loose_pinned
             )
-        for memory, side, array, head, version in self._unchanged:
+        for memory, side, array, head, version in () if known else self._unchanged:
             if memory.version != version or memory.state is not head or side.array is not array:
                 return False
         for pinned, array, layout in self._pinned:
@@ -203,7 +203,7 @@ class MemoryGuard:
     def apply(self) -> None:
         """Copy inputs to the device, and set the states after the work, which is replayed now."""
         uploaded, effects = self._uploaded, self._effects
-        known = self.unchanged
+        known = self._queued and self.unchanged
         if known:
             uploaded, effects = self._loose_uploads, self._loose_effects
             for memory in self._written:
@@ -216,10 +216,8 @@ class MemoryGuard:
             self._order(self._loose if known else self._on_device)
             if known and self._last_use is not last:  # on another stream than before
                 self.order()
-            for memory, *_ in effects:  # guards of other work know another state
-                memory.watch.guard = None
         for memory, head, written, exchanged in effects:
-            memory.state = head
+            memory.state, memory.watch.guard = head, None  # guards of other work know another
             if written:
                 memory.initializer = None
                 memory.version += 1

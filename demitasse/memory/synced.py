@@ -328,7 +328,7 @@ class SyncedMemory:
         else:
             self.device.backend.pack(host, layout, side)
             self.state = Head.SYNCED
-            self.watch.guard = None
+        self.watch.guard = None
         transfers.note(reorders=1)
         return side
 
@@ -528,6 +528,7 @@ class SyncedMemory:
         The replacement may be interrupted. Contents that are on the device alone are about to be
         overwritten.
         """
+        self.watch.guard = None
         if self.state is Head.SYNCED:
             self.state = Head.HEAD_AT_CPU
 

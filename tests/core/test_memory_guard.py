@@ -44,6 +44,41 @@ def test_a_parameter_must_be_unchanged():
     assert not guard.matches()
 
 
+CHANGES = {
+    "a write": lambda weight: weight.mutable_cpu_data(),
+    "other contents": lambda weight: weight.set_cpu_data(np.ones(4, np.float32)),
+    "none": lambda weight: weight.clear(),
+    "a private side": lambda weight: weight.private_data(plain((4,))),
+    "a private side alone": lambda weight: weight.private_data(plain((4,)), alone=True),
+    "other buffers": lambda weight: weight.assign(None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_parameter_is_compared_again_after_each_change(change):
+    weight, top = memory(value=1), memory(value=0)
+    guard = recorded(lambda: double(weight, top), weight, top, overwritten=[top])
+    guard.apply()
+    assert guard.unchanged
+    assert guard.matches()
+
+    change(weight)
+
+    assert not guard.unchanged
+    assert not guard.matches()
+
+
+def test_work_that_writes_what_other_work_only_reads_is_noticed():
+    weight, top = memory(value=1), memory(value=0)
+    writes = recorded(lambda: double(top, weight), top, weight, overwritten=[weight])
+    reader = recorded(lambda: double(weight, top), weight, top, overwritten=[top])
+    reader.apply()
+
+    writes.apply()
+
+    assert not reader.matches()
+
+
 def test_an_input_that_others_write_between_runs_may_change():
     data, top = memory(value=1), memory(value=0)
     guard = recorded(lambda: double(data, top), data, top, rewritten=[data], overwritten=[top])

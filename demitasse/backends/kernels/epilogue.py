@@ -36,6 +36,11 @@ class Rectifier:
     def limited(self) -> bool:
         return self.limits is not None
 
+    @property
+    def relu(self) -> bool:
+        """True if negative sums become 0."""
+        return self.limits is None and self.slope == 0
+
     def numbers(self, channels: int = 1) -> np.ndarray:
         """Return the kernel's data: a slope for each channel, or both limits."""
         numbers = aligned(channels if self.limits is None else len(self.limits))
@@ -47,13 +52,17 @@ NOTHING, RELU = Rectifier(), Rectifier(slope=0.0)
 
 
 def rectifying(
-    k: Kernel, numbers: Word, place: Word | int | None, *, limited: bool
+    k: Kernel, numbers: Word, place: Word | int | None, *, limited: bool, relu: bool = False
 ) -> Callable[[Vector], Vector]:
     """Return a function that writes the epilogue of the sums of some channels.
 
     The kernel reads the ``numbers`` of a :class:`Rectifier` here: limits, or slopes ``place`` bytes
-    behind the first channel's; None for one slope of all channels.
+    behind the first channel's; None for one slope of all channels. ReLU that is known to be one
+    takes two thirds of the operations, with the same results.
     """
+    if relu:
+        zero = k.constant(0.0)
+        return lambda total: total - clamp_max(total, zero)
     if limited:
         low, high = (k.broadcast(numbers + FLOAT * i) for i in range(2))
         return lambda total: clamp_min(clamp_max(total, high), low)  # in this order as in Clip

@@ -349,7 +349,7 @@ There are more kernels for the last windows than for the others, and each takes 
 
 @cache
 def window_products(
-    width: int, row: int, step: int, stride: int, *, limited: bool = False
+    width: int, row: int, step: int, stride: int, *, limited: bool = False, relu: bool = False
 ) -> Panels:
     """Return the kernels of the forward pass, by the vectors of a panel.
 
@@ -361,9 +361,10 @@ def window_products(
     """
 
     def write(k: Kernel, vectors: int, of: Rows) -> None:
-        _write_product(k, vectors, of, row, FLOAT * step, FLOAT * stride, limited=limited)
+        places = row, FLOAT * step, FLOAT * stride
+        _write_product(k, vectors, of, *places, limited=limited, relu=relu)
 
-    kind = f"window_product{row}s{step}s{stride}{'_limited' if limited else ''}"
+    kind = f"window_product{row}s{step}s{stride}" + "_limited" * limited + "_relu" * relu
     return by_panel(kind, width, 11, write)
 
 
@@ -389,13 +390,16 @@ def _write_product(
     stride_bytes: int,
     *,
     limited: bool,
+    relu: bool,
 ) -> None:
     window, row_table, table_bytes, filters, output, output_bytes = k.arguments[:6]
     place_table, offsets, pixels, rectifier = k.arguments[6:10]
     vector = k.vector_bytes
     places = k.load_words(place_table, vectors)
     biases = [k.load(offsets + vector * j) for j in range(vectors)]
-    thens = [rectifying(k, rectifier, vector * j, limited=limited) for j in range(vectors)]
+    thens = [
+        rectifying(k, rectifier, vector * j, limited=limited, relu=relu) for j in range(vectors)
+    ]
     end = row_table + table_bytes
 
     def add(totals: list[Vector], right: Word, left: Word, tap: int, count: int) -> None:
@@ -497,8 +501,9 @@ class DirectConvolution:
         numbers = then.numbers(width)
         self._rectifier.reshape(-1, width)[:, : numbers.size] = numbers
         products = window_products(
-            width, op.kernel[1], op.dilation[1], op.stride[1], limited=then.limited
-        )
+            width, op.kernel[1], op.dilation[1], op.stride[1],
+            limited=then.limited, relu=then.relu,
+        )  # fmt: skip
         self._arguments = Arguments(
             DirectFields.values(
                 bands=band_values(

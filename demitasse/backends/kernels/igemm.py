@@ -190,7 +190,7 @@ class IgemmFields(ProductFields):
 @IgemmFields.kernel("igemm")
 def _kernel(
     k: Kernel, f: IgemmFields, rows: int, vectors: int, *, order: Order, in_place: bool,
-    summed: bool, adds: bool, limited: bool, deep: bool, bf16: bool,
+    summed: bool, adds: bool, limited: bool, relu: bool, deep: bool, bf16: bool,
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``."""
     panel_bytes = vectors * k.vector_bytes
@@ -260,11 +260,13 @@ def _kernel(
                         before = block.i > 0 if summed else None
                         _write(
                             k, f, sums, targets, others, before, final & whole, place,
-                            limited=limited,
+                            limited=limited, relu=relu,
                         )  # fmt: skip
             with k.when((behind > f.whole) & (f.rest > 0)):
                 evenly = f.y.at + origin * y_bytes if in_place else None
-                _write_padded(k, f, evenly, entries, padded, count, vectors, added, limited=limited)
+                _write_padded(
+                    k, f, evenly, entries, padded, count, vectors, added, limited=limited, relu=relu
+                )
 
 
 def list_windows(
@@ -498,7 +500,7 @@ class FilterPacking:
 def _write(
     k: Kernel, f: IgemmFields, sums: Sequence[Vector], targets: Sequence[Word],
     others: Sequence[Word], before: Condition | None, finished: Condition, place: Word,
-    *, limited: bool,
+    *, limited: bool, relu: bool,
 ) -> None:  # fmt: skip
     """Write sums, or add them to those ``before``; where they are finished, after the epilogue.
 
@@ -515,7 +517,7 @@ def _write(
         case(1)
         offsets = [k.load(f.offsets + place + k.vector_bytes * j) for j in range(vectors)]
         then = [
-            rectifying(k, f.rectifier, place + k.vector_bytes * j, limited=limited)
+            rectifying(k, f.rectifier, place + k.vector_bytes * j, limited=limited, relu=relu)
             for j in range(vectors)
         ]
         for i, (total, store) in enumerate(zip(sums, stores, strict=True)):
@@ -530,7 +532,7 @@ def _write(
 
 def _write_padded(
     k: Kernel, f: IgemmFields, evenly: Word | None, entries: Word, padded: Word, count: Word,
-    vectors: int, added: Word | None, *, limited: bool,
+    vectors: int, added: Word | None, *, limited: bool, relu: bool,
 ) -> None:  # fmt: skip
     """Write the sums of the padded panel; pixels lie ``evenly`` from an address, or are listed."""
     panel_bytes = vectors * k.vector_bytes
@@ -543,7 +545,7 @@ def _write_padded(
         for j in range(vectors):
             some, at = k.lane_mask(f.rest - k.width * j), begin + k.vector_bytes * j
             total = k.load(padded + one.i * panel_bytes + k.vector_bytes * j)
-            then = rectifying(k, f.rectifier, at, limited=limited)
+            then = rectifying(k, f.rectifier, at, limited=limited, relu=relu)
             value = total + k.masked_load(f.offsets + at, some)
             if added is not None:
                 value = value + k.masked_load(target + at + added, some)
@@ -755,7 +757,7 @@ class ImplicitGemm:
         self._blocks = schedule.blocks(in_place=in_place)
         self._kernel = _kernel(
             schedule.width, rows, schedule.vectors, order=schedule.order, in_place=in_place,
-            summed=len(self._blocks) > 1, adds=adds, limited=then.limited,
+            summed=len(self._blocks) > 1, adds=adds, limited=then.limited, relu=then.relu,
             deep=schedule.is_deep(x, y), bf16=schedule.tuning.bf16,
         )  # fmt: skip
         terms = schedule.terms(len(schedule.taps), schedule.channels)

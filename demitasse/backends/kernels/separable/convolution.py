@@ -218,8 +218,9 @@ class SeparableConvolution:
         )
         pixel_bytes = blocks.between.column_stride * FLOAT
         products = Products(
-            strips.width, blocks.vectors, pixel_bytes, then[1].limited, adds, blocks.bf16
-        )
+            strips.width, blocks.vectors, pixel_bytes, then[1].limited, then[1].relu, adds,
+            blocks.bf16,
+        )  # fmt: skip
         self._arguments = structs.Arguments(
             SeparableFields.values(
                 depthwise=self.depthwise.values,
@@ -296,6 +297,7 @@ class Products(NamedTuple):
     vectors: int
     pixel_bytes: int
     limited: bool
+    relu: bool
     adds: bool
     bf16: bool
 
@@ -306,7 +308,8 @@ class Products(NamedTuple):
 
     def __str__(self) -> str:
         size = f"{self.vectors}x{self.width}_{self.pixel_bytes}"
-        return size + "_limited" * self.limited + "_adding" * self.adds + "_bf16" * self.bf16
+        size += "_limited" * self.limited + "_relu" * self.relu
+        return size + "_adding" * self.adds + "_bf16" * self.bf16
 
 
 class Prefetch(NamedTuple):
@@ -434,7 +437,7 @@ def _multiply(
     )
     sums, words = steps(none, words, begin, middle, UNROLLED)
     sums, words = steps(sums, words, middle, end, 1)
-    then = rectifying(k, s.rectifier, None, limited=of.limited)
+    then = rectifying(k, s.rectifier, None, limited=of.limited, relu=of.relu)
     offsets = [k.load(s.offsets + (first + s.next_vector * j) * FLOAT) for j in range(of.vectors)]
     added = s.other - s.y  # both lie alike
     with_pixel = [(i, j) for i in range(count) for j in range(of.vectors)]
