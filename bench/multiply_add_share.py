@@ -21,7 +21,6 @@ from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient, plan_direct
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
-from demitasse.backends.kernels.grouped import GroupedConvolution, GroupedGradient, plan_grouped
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import IgemmFilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
@@ -82,14 +81,6 @@ def few_outputs() -> None:
     NarrowConvolution(plan_few_outputs(op, op.bottom, op.top, TUNING), last(op.bottom))
 
 
-def grouped(channels: int) -> None:
-    op = conv((1, 128, 28, 28), 128, 3, group=128 // channels)
-    plan = plan_grouped(op, op.bottom, op.top, TUNING)
-    GroupedConvolution(plan, last(op.bottom), last(op.top))
-    if plan.shared:
-        GroupedGradient(plan, last(op.bottom), last(op.top))
-
-
 def products(vectors: int, *, packed: bool) -> None:
     matrix_products(WIDTH, packed=packed)(vectors, {48})
 
@@ -109,9 +100,6 @@ ROWS: dict[str, tuple[str, Callable[[], object]]] = {
     "convolution of few channels, of 3 vectors": ("window_product3s1s1_3x4", few_inputs),
     "convolution of few channels, gradient": ("window_sum_3x4", few_inputs),
     "convolution to few channels": ("narrow", few_outputs),
-    "convolution of groups of 4 channels": ("grouped4_3x14", lambda: grouped(4)),
-    "convolution of groups of 2 channels": ("grouped4_3x7", lambda: grouped(2)),
-    "its gradient, of groups of 2 channels": ("grouped_gradient", lambda: grouped(2)),
     "InnerProduct of 4 rows": ("few_rows4_4", lambda: few_rows(4)),
     "InnerProduct of 1 row": ("few_rows4_1", lambda: few_rows(1)),
     "depthwise convolution, 3x3": ("depthwise4_3x3x1", lambda: depthwise(3, 1)),

@@ -17,14 +17,14 @@ EACH = "num_output: 32 group: 32 kernel_size: 3 pad: 1"
 TILES = "num_output: 64 kernel_size: 3 pad: 1"
 FEW = "num_output: 20 kernel_size: 3 pad: 1"
 
-GROUPS = "num_output: 32 kernel_size: 3 group: 8"
+LARGE = "num_output: 32 group: 32 kernel_size: 9 pad: 4"
 TO_FEW = "num_output: 3 kernel_size: 3"
 CODES = {
     PIXELS: "igemm",
     EACH: "depthwise",
     TILES: "winograd",
     FEW: "direct",
-    GROUPS: "grouped",
+    LARGE: "grouped",
     TO_FEW: "narrow",
 }
 

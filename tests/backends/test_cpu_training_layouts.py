@@ -45,7 +45,7 @@ layer { name: "before" type: "Convolution" bottom: "x" top: "before" convolution
   num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
 layer { name: "relu" type: "ReLU" bottom: "before" top: "before" }
 layer { name: "groups" type: "Convolution" bottom: "before" top: "groups" convolution_param {
-  num_output: 64 group: 16 kernel_size: 3 pad: 1 WINDOW weight_filler { type: "xavier" } } }
+  num_output: 64 group: GROUP kernel_size: 3 pad: 1 WINDOW weight_filler { type: "xavier" } } }
 layer { name: "then" type: "ReLU" bottom: "groups" top: "groups" }
 layer { name: "y" type: "Convolution" bottom: "groups" top: "y" convolution_param {
   num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
@@ -53,8 +53,9 @@ layer { name: "y" type: "Convolution" bottom: "groups" top: "y" convolution_para
 
 
 @pytest.mark.parametrize("window", ["", "stride: 2", "bias_term: false"], ids=str)
-def test_small_groups_train_in_kernels_of_our_own_as_in_portable_code(window):
-    text = GROUPS.replace("WINDOW", window)
+@pytest.mark.parametrize(("group", "code"), [(16, "igemm llvm"), (64, "grouped llvm")])
+def test_groups_train_in_kernels_of_our_own_as_in_portable_code(group, code, window):
+    text = GROUPS.replace("WINDOW", window).replace("GROUP", str(group))
     results, codes = [], {}
     for options in ({"device": "cpu"}, {"device": "numpy", "optimize": False}):
         with Net(parse_text(text, NetParameter), "TRAIN", seed=1, **options) as net:
@@ -71,8 +72,8 @@ def test_small_groups_train_in_kernels_of_our_own_as_in_portable_code(window):
             results.append([np.array(blob) for blob in blobs])
             codes = codes or {layer.name: layer for layer in report(net.plan)}
 
-    assert codes["groups"].code.startswith("grouped llvm")
-    assert codes["groups"].backward_code.startswith("grouped llvm")
+    assert codes["groups"].code.startswith(code)
+    assert codes["groups"].backward_code.startswith(code)
     for one, other in zip(*results, strict=True):
         assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
 

@@ -1,4 +1,4 @@
-"""Convolution of small groups of contiguous channels, and the gradients of filters and bias."""
+"""Depthwise convolution of windows of any size, and its gradients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from demitasse.backends.kernels.language.values import (
     fma,
     maximum,
     minimum,
-    permuted,
 )
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.kernels.windows import (
@@ -49,15 +48,8 @@ from demitasse.backends.kernels.windows import (
 )
 from demitasse.backends.step import Declined, decline_if
 
-PIXELS = {4: 14, 8: 8, 16: 14}
-"""Floats of a vector -> windows whose sums fit into registers, with a row of taps."""
-
-SHARED = 8
-"""The same where several groups have a vector, for each width: of those a pixel has few channels
-that are read again, and all of a tile's pixels do better to stay in a core's first cache."""
-
-SMALL = 9
-"""Taps of a window up to which groups of whole vectors do not go over tiles."""
+PIXELS = 8
+"""Windows of a tile: their sums fit into registers, and their pixels into a core's first cache."""
 
 ROWS_EACH = 8
 """Rows of outputs that each thread has at least; with fewer, threads divide the filters too."""
@@ -65,34 +57,9 @@ ROWS_EACH = 8
 
 @dataclass(frozen=True)
 class GroupedSchedule(ConvSchedule):
-    """A convolution of groups. A part is some of its filters; threads divide its rows, too."""
+    """A depthwise convolution. A part is some of its filters; threads divide its rows, too."""
 
     kernel: ClassVar[str] = "grouped"
-
-    @property
-    def channels(self) -> int:
-        """Channels that a group reads."""
-        return self.x[1] // self.op.group
-
-    @property
-    def shared(self) -> bool:
-        """True if several groups have a vector."""
-        return self.channels < self.width and self.x[1] == self.y[1]
-
-    def fits(self, images: Images) -> bool:
-        """Return whether what a vector reads or writes lies side by side in images."""
-        return images.fits(self.width) if self.shared else images.block == images.shape[1]
-
-    @property
-    def beats_tiles(self) -> bool:
-        """True if this kernel is preferred to Winograd's, whose filters are four times as large.
-
-        Few products are made of each, so that reading them takes as long as those save; not so in
-        windows of 5x5, of which a tile saves more.
-        """
-        if "winograd" in self.tuning.always:
-            return False
-        return self.shared or math.prod(self.op.kernel) <= SMALL
 
     @cached_property
     def vectors(self) -> list[int]:
@@ -107,14 +74,14 @@ class GroupedSchedule(ConvSchedule):
     def filter_memory(self) -> np.ndarray:
         """Return zeros for the filters of each vector.
 
-        Shape: (vectors, rows, channels, taps, width).
+        Shape: (vectors, rows, taps, width).
         """
-        shape = len(self.vectors), self.op.kernel[0], self.channels, self.op.kernel[1], self.width
+        shape = len(self.vectors), *self.op.kernel, self.width
         return aligned(math.prod(shape)).reshape(shape)
 
     @cached_property
     def tile(self) -> RegisterTile:
-        return plan_tile(self.y[3], SHARED if self.shared else PIXELS[self.width], self.op)
+        return plan_tile(self.y[3], PIXELS, self.op)
 
     @property
     def fetches(self) -> bool:
@@ -125,7 +92,7 @@ class GroupedSchedule(ConvSchedule):
     @cached_property
     def parts(self) -> int:
         """Into how many parts the vectors are divided, so that a part's filters stay in a cache."""
-        size = self.y[1] * self.channels * math.prod(self.op.kernel) * FLOAT
+        size = self.y[1] * math.prod(self.op.kernel) * FLOAT
         parts = math.ceil(size / self.tuning.group_filter_bytes)
         if self.y[0] * self.y[2] * parts < ROWS_EACH * self.tuning.threads:
             parts = max(parts, self.tuning.threads)
@@ -137,20 +104,18 @@ WIDEST = 11
 
 
 def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> GroupedSchedule:
-    """Return the schedule of a convolution with small groups; shapes are (N, C, H, W).
+    """Return the schedule of a depthwise convolution; shapes are (N, C, H, W).
 
     Raises:
         Declined: Groups or windows are unsupported.
     """
     width = tuning.width
     tuning.require("grouped")
-    reads, writes = x[1] // op.group, y[1] // op.group
-    shared = reads == writes and width % reads == 0
-    fits = 1 <= reads <= width <= y[1] and (shared or writes % width == 0)
+    each = 1 < op.group == x[1] == y[1] >= width
     decline_if(
-        len(op.kernel) != 2 or op.group == 1 or not fits or op.kernel[1] > WIDEST,
-        f"convolution of groups takes two axes, groups of up to {width} channels that divide a "
-        f"vector, or are written as whole ones, and windows up to {WIDEST} wide",
+        len(op.kernel) != 2 or not each or op.kernel[1] > WIDEST,
+        f"depthwise convolution takes two axes, {width} channels or more, each in a group of its "
+        f"own, and windows up to {WIDEST} wide",
     )
     parts = GroupedSchedule(op, x, y, tuning)
     decline_many(parts.tile, op)
@@ -165,13 +130,11 @@ SECOND = 2
 
 
 class GroupedFields(WindowFields):
-    """A convolution of groups."""
+    """A depthwise convolution."""
 
     y: OutputFields
-    channels: Word
-    """Channels that a group reads."""
     filters: Address
-    """Filters: for each vector and row of taps, channel after channel, tap after tap."""
+    """Filters: for each vector, row after row, tap after tap."""
     filter_bytes: Word
     """Bytes of a vector's filters."""
     offsets: Address
@@ -191,21 +154,19 @@ class Work(NamedTuple):
 
     Attributes:
         rows: Rows of a window.
-        shared: Channels of a group, of which several have a vector; 0 for groups of whole vectors.
         fetched: Rows of the input from one row of windows to the next, whose pixels are prefetched;
             0 for none.
     """
 
     rows: int
     tile: RegisterTile
-    shared: int
     fetched: int
     limited: bool
 
     def __str__(self) -> str:
         fetching = f"_fetching{self.fetched}" if self.fetched else ""
         fetching += "_limited" * self.limited
-        return f"{self.rows}x{self.tile}" + (f"of{self.shared}" if self.shared else "") + fetching
+        return f"{self.rows}x{self.tile}{fetching}"
 
 
 @GroupedFields.kernel("grouped")
@@ -223,7 +184,7 @@ def _kernel(k: Kernel, f: GroupedFields, work: Work) -> None:
                     _fetch(k, work, row, corner + x, output + y)
                 filters = f.filters + vector.i * f.filter_bytes
                 sums = [k.load(f.offsets + own)] * tile.pixels
-                sums = _summed(k, f, work, seen, x, filters, sums)
+                sums = _summed(k, work, seen, x, filters, sums)
                 then = rectifying(k, f.rectifier, own, limited=work.limited)
                 for pixel, total in enumerate(sums):
                     k.store(then(total), output + row.output_bytes * pixel + y)
@@ -244,88 +205,60 @@ def _fetch(k: Kernel, work: Work, row: Row, corner: Word, output: Word) -> None:
 
 
 def _summed(
-    k: Kernel, f: GroupedFields, work: Work, seen: Seen, x: Word, filters: Word, sums: list[Vector]
+    k: Kernel, work: Work, seen: Seen, x: Word, filters: Word, sums: list[Vector]
 ) -> list[Vector]:
     """Return ``sums`` and the products of a tile's windows with a vector's filters.
 
     The channels that are read lie ``x`` bytes from the beginning of a pixel.
     """
-    tile, shared = work.tile, work.shared
-    tap_bytes, columns = k.vector_bytes * tile.taps, columns_read(tile)
-
-    def add(totals: list[Vector], taps: Word, spread: Callable[[Word], Vector]) -> None:
-        """Write the products of a channel's row of taps."""
+    tile = work.tile
+    columns = columns_read(tile)
+    with k.loop(work.rows, vectors=sums, words=[filters]) as row:
+        totals, [taps] = row.vectors, row.words
+        pixels = [seen(row.i, column, x) for column in columns]
         weights = [k.load(taps + k.vector_bytes * tap) for tap in range(tile.taps)]
-        for column, products in columns.items():
-            number = spread(pixels[column])
+        for address, products in zip(pixels, columns.values(), strict=True):
+            number = k.load(address)
             for tap, pixel in products:
                 totals[pixel] = fma(number, weights[tap], totals[pixel])
-
-    with k.loop(work.rows, vectors=sums, words=[filters]) as row:
-        pixels = {column: seen(row.i, column, x) for column in columns}
-        [taps] = row.words
-        for channel in range(shared):
-            add(row.vectors, taps + tap_bytes * channel, partial(_shared, k, shared, channel))
-        row.words = [taps + tap_bytes * shared]
-        if not shared:
-            with k.loop(f.channels, vectors=row.vectors, words=[taps]) as inner:
-                place, [taps] = inner.i * FLOAT, inner.words
-                add(inner.vectors, taps, lambda pixel: k.broadcast(pixel + place))
-                inner.words = [taps + tap_bytes]
-            row.vectors, row.words = inner.vectors, inner.words
+        row.vectors, row.words = totals, [taps + k.vector_bytes * tile.taps]
     return row.vectors
 
 
-def _shared(k: Kernel, shared: int, channel: int, pixel: Word) -> Vector:
-    """Return a vector with the number of one channel of each group for all of the group's filters.
-
-    Each call loads the vector again, because no register is free.
-    """
-    return permuted(k.load(k.no_cse(pixel)), _lanes(k, shared, channel))
-
-
-def _lanes(k: Kernel, shared: int, channel: int) -> list[int]:
-    """Return the lane of one channel of its group, for each lane."""
-    return [lane // shared * shared + channel for lane in range(k.width)]
-
-
 class GroupedConvolution(WindowConvolution):
-    """A convolution of small groups, with an offset for each channel and an epilogue.
+    """A depthwise convolution, with an offset for each channel and an epilogue.
 
     Attributes:
-        filters: The filters of each vector: row after row, channel after channel, tap after tap.
-            Shape: (vectors, rows, channels, taps, width).
+        filters: The filters of each vector: row after row, tap after tap.
+            Shape: (vectors, rows, taps, width).
     """
 
     def __init__(
         self, parts: GroupedSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
         width, op = parts.width, parts.op
-        firsts, channels, writes = np.array(parts.vectors), parts.channels, parts.y[1] // op.group
-        need_layout(parts.fits(x) and parts.fits(y), x, y)
+        firsts = np.array(parts.vectors)
+        need_layout(x.fits(width) and y.fits(width), x, y)
         self.filters, self._order = parts.filter_memory(), parts.filter_order
         rectifier = then.numbers(parts.y[1])
-        reads = firsts if parts.shared else firsts // writes * channels
-        shared, fetched = channels if parts.shared else 0, op.stride[0] if parts.fetches else 0
+        fetched = op.stride[0] if parts.fetches else 0
         values = GroupedFields.values(
-            **window_values(op, x, y, aligned(max(width, channels))),
-            channels=channels,
+            **window_values(op, x, y, aligned(width)),
             filters=self.filters,
             filter_bytes=self.filters[0].nbytes,
             rectifier=rectifier,
             vectors=len(firsts),
-            vector_table=np.stack([x.place(reads), y.place(firsts), firsts], axis=1) * FLOAT,
+            vector_table=np.stack([x.place(firsts), y.place(firsts), firsts], axis=1) * FLOAT,
             parts=parts.parts,
         )
-        kernel = _kernel(width, Work(op.kernel[0], parts.tile, shared, fetched, then.limited))
+        kernel = _kernel(width, Work(op.kernel[0], parts.tile, fetched, then.limited))
         super().__init__(parts, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:
         """Copy new weights in C order."""
-        _, rows, channels, taps, _ = self.filters.shape
-        shape = self.schedule.y[1], channels, rows, taps
+        shape = self.schedule.y[1], *self.schedule.op.kernel
         by_filter = weights[: math.prod(shape)].reshape(shape)
-        self.filters[...] = by_filter[self._order].transpose(0, 3, 2, 4, 1)
+        self.filters[...] = by_filter[self._order].transpose(0, 2, 3, 1)
 
 
 GroupConvolution = DepthwiseConvolution | GroupedConvolution
@@ -334,11 +267,10 @@ GroupConvolution = DepthwiseConvolution | GroupedConvolution
 def group_convolution(
     parts: GroupedSchedule, x: Images, y: Images, then: Rectifier = NOTHING
 ) -> GroupConvolution:
-    """Return the convolution: of single channels by the depthwise kernel, up to its windows."""
-    if parts.channels == 1:
-        with suppress(Declined):
-            strips = plan_depthwise(parts.op, parts.x, parts.y, parts.tuning)
-            return DepthwiseConvolution(strips, x, y, then)
+    """Return the convolution, by the depthwise kernel up to its windows."""
+    with suppress(Declined):
+        strips = plan_depthwise(parts.op, parts.x, parts.y, parts.tuning)
+        return DepthwiseConvolution(strips, x, y, then)
     return GroupedConvolution(parts, x, y, then)
 
 
@@ -382,11 +314,11 @@ def phases(op: ops.Conv, axis: int) -> Iterator[Phase]:
 
 
 class InputGradient:
-    """The gradient of the input of a convolution of groups, phase by phase of the strides."""
+    """The gradient of the input of a depthwise convolution, phase by phase of the strides."""
 
     def __init__(self, parts: GroupedSchedule, x: Images, y: Images) -> None:
         op, (step_down, step_right) = parts.op, parts.op.stride
-        self._shape = op.group, parts.channels, parts.channels, *op.kernel
+        self._shape = op.group, *op.kernel
         self._parts: list[tuple[GroupConvolution, int, tuple[range, range]]] = []
         for down, right in product(phases(op, 0), phases(op, 1)):
             shape = *x.shape[:2], down.size, right.size
@@ -413,10 +345,10 @@ class InputGradient:
 
     def update(self, weights: np.ndarray) -> None:
         """Copy new weights, in C order."""
-        by_group = weights[: math.prod(self._shape)].reshape(self._shape).swapaxes(1, 2)
+        by_channel = weights[: math.prod(self._shape)].reshape(self._shape)
         for convolution, _, (down, right) in self._parts:
             if down and right:
-                turned = by_group[:, :, :, down][..., right]
+                turned = by_channel[:, down][..., right]
                 convolution.update(np.ascontiguousarray(turned).reshape(-1))
 
     def __call__(self, dy: np.ndarray, dx: np.ndarray, offsets: None = None) -> None:
@@ -440,8 +372,7 @@ class GradientFields(WindowFields):
     inside_end: Word
     """End of the range, exclusive."""
     sums: Output
-    """Sums: for each part, vector and line of taps, channel after channel, tap after tap, and the
-    sum of the gradients."""
+    """Sums: for each part, vector and line of taps, tap after tap, and the sum of the gradients."""
     vectors: Word
     """Number of vectors of filters."""
     vector_table: Address
@@ -458,7 +389,6 @@ class Filter(NamedTuple):
 
     Attributes:
         lines: Into how many lines of ``rows`` the rows of taps are divided.
-        channels: Channels of a group.
     """
 
     lines: int
@@ -466,7 +396,6 @@ class Filter(NamedTuple):
     taps: int
     stride: int
     dilation: int
-    channels: int
 
     def __str__(self) -> str:
         return "x".join(map(str, self))
@@ -474,18 +403,12 @@ class Filter(NamedTuple):
     @property
     def sums(self) -> int:
         """Sums of a line: of products, and of the gradients."""
-        return self.rows * self.channels * self.taps + 1
-
-    def some_channels(self, width: int) -> Iterator[range]:
-        """Yield channels whose sums are in registers at a time."""
-        most = max(1, MOST_SUMS[width] // (self.rows * self.taps))
-        for first in range(0, self.channels, most):
-            yield range(first, min(first + most, self.channels))
+        return self.rows * self.taps + 1
 
 
 @GradientFields.kernel("grouped_gradient")
 def _gradient_kernel(k: Kernel, f: GradientFields, shape: Filter) -> None:
-    units, each = f.vectors * shape.lines, shape.rows * shape.taps
+    units = f.vectors * shape.lines
     begin, end = chunk(f.parts * units, *k.thread())  # no sum is divided
     with k.loop(f.parts) as part:
         above = part.i * units
@@ -494,25 +417,20 @@ def _gradient_kernel(k: Kernel, f: GradientFields, shape: Filter) -> None:
         with k.when(first < last), k.loop(bottom, top, f.rows) as rows, k.loop(last, first) as unit:
             x, y = k.load_words(f.vector_table + unit.i // shape.lines * (2 * INT), 2)
             sums = f.sums + (above + unit.i) * (shape.sums * k.vector_bytes)
-            for channels in shape.some_channels(k.width):
-                own = sums + channels.start * each * k.vector_bytes
-                count = len(channels) * each + (channels.stop == shape.channels)
-                totals = [k.constant(0.0)] * count
-                with k.loop(minimum(rows.i + f.rows, bottom), rows.i, vectors=totals) as place:
-                    row = f.row(place.i)
-                    down = row.down * (unit.i % shape.lines * shape.rows)
-                    row = row._replace(
-                        image=row.image + x, top=row.top + down, output=row.output + y
-                    )
-                    place.vectors = _add_row(k, f, shape, row, channels, place.vectors)
-                for at, total in enumerate(place.vectors):  # sums of partial sums are more exact
-                    where = own + k.vector_bytes * at
-                    before = choose(rows.i > top, k.load(where), k.constant(0.0))
-                    k.store(before + total, where)
+            totals = [k.constant(0.0)] * shape.sums
+            with k.loop(minimum(rows.i + f.rows, bottom), rows.i, vectors=totals) as place:
+                row = f.row(place.i)
+                down = row.down * (unit.i % shape.lines * shape.rows)
+                row = row._replace(image=row.image + x, top=row.top + down, output=row.output + y)
+                place.vectors = _add_row(k, f, shape, row, place.vectors)
+            for at, total in enumerate(place.vectors):  # sums of partial sums are more exact
+                where = sums + k.vector_bytes * at
+                before = choose(rows.i > top, k.load(where), k.constant(0.0))
+                k.store(before + total, where)
 
 
 def _add_row(
-    k: Kernel, f: GradientFields, shape: Filter, row: Row, channels: range, totals: list[Vector]
+    k: Kernel, f: GradientFields, shape: Filter, row: Row, totals: list[Vector]
 ) -> list[Vector]:
     """Return the sums and the products of a row of windows, and the sum of the gradients."""
     heights = [row.top + row.down * i for i in range(shape.rows)]
@@ -539,32 +457,24 @@ def _add_row(
             output = row.output + windows.i * row.output_bytes
             gradients = [k.load(output + row.output_bytes * pixel) for pixel in range(count)]
             seen = partial(address, windows.i * shape.stride - row.left)
-            windows.vectors = _add_products(
-                k, shape, tile, gradients, seen, channels, windows.vectors
-            )
+            windows.vectors = _add_products(k, shape, tile, gradients, seen, windows.vectors)
         totals = windows.vectors
     return totals
 
 
 def _add_products(
     k: Kernel, shape: Filter, tile: RegisterTile, gradients: list[Vector],
-    seen: Callable[[int, int], Word], channels: range, totals: list[Vector],
+    seen: Callable[[int, int], Word], totals: list[Vector],
 ) -> list[Vector]:  # fmt: skip
-    """Return the sums and the products of a tile's gradients with some channels of the input."""
+    """Return the sums and the products of a tile's gradients with the input."""
     sums = list(totals)
     for column, products in columns_read(tile).items():
         for i in range(shape.rows):
-            numbers = k.load(seen(i, column))
-            for place, channel in enumerate(channels):
-                order = [
-                    lane // shape.channels * shape.channels + channel for lane in range(k.width)
-                ]
-                number = permuted(numbers, order) if shape.channels > 1 else numbers
-                for tap, pixel in products:
-                    at = (place * shape.rows + i) * shape.taps + tap
-                    sums[at] = fma(gradients[pixel], number, sums[at])
-    if channels.stop == shape.channels:
-        sums[-1] = sum(gradients, sums[-1])
+            number = k.load(seen(i, column))
+            for tap, pixel in products:
+                at = i * shape.taps + tap
+                sums[at] = fma(gradients[pixel], number, sums[at])
+    sums[-1] = sum(gradients, sums[-1])
     return sums
 
 
@@ -585,7 +495,7 @@ parts, whose number depends on shapes alone so that no bit depends on the thread
 
 
 class GroupedGradient:
-    """The gradient of the filters of groups of which several have a vector, and of the bias.
+    """The gradients of the filters and of the bias of a depthwise convolution.
 
     Attributes:
         sums: The sums of all parts. Shape: (parts, vectors, lines, sums, width).
@@ -593,18 +503,13 @@ class GroupedGradient:
 
     def __init__(self, parts: GroupedSchedule, x: Images, y: Images) -> None:
         self.parts, width, op = parts, parts.width, parts.op
-        if not parts.shared:
-            message = f"groups of {parts.channels} channels; give groups of less than a vector"
-            raise ValueError(message)
-        need_layout(parts.fits(x) and parts.fits(y), x, y)
-        (high, taps), channels = op.kernel, parts.channels
-        each = high if channels == 1 and high * taps <= MOST_SUMS[width] else 1
-        self._shape = Filter(high // each, each, taps, op.stride[1], op.dilation[1], channels)
-        rows, divided = 1, 1  # bits of groups of several channels are as they were
-        if channels == 1:
-            rows = max(1, BLOCK_WINDOWS // parts.y[3])
-            blocks = parts.y[0] * parts.y[2] // rows
-            divided = max(1, min(PART_CHANNELS // parts.y[1], blocks // PART_BLOCKS))
+        need_layout(x.fits(width) and y.fits(width), x, y)
+        high, taps = op.kernel
+        each = high if high * taps <= MOST_SUMS[width] else 1
+        self._shape = Filter(high // each, each, taps, op.stride[1], op.dilation[1])
+        rows = max(1, BLOCK_WINDOWS // parts.y[3])
+        blocks = parts.y[0] * parts.y[2] // rows
+        divided = max(1, min(PART_CHANNELS // parts.y[1], blocks // PART_BLOCKS))
         firsts = np.array(parts.vectors)
         shape = divided, len(firsts), self._shape.lines, self._shape.sums, width
         self.sums = aligned(math.prod(shape)).reshape(shape)
@@ -637,8 +542,8 @@ class GroupedGradient:
         """Return the place of each weight's gradient, and of each bias', in the sums of a part."""
         one, parts = self._shape, self.parts
         sums = np.arange(self.sums[0].size).reshape(self.sums[0].shape)
-        shape = len(sums), one.lines, one.channels, one.rows, one.taps, parts.width
-        products = sums[:, :, :-1].reshape(shape).transpose(0, 5, 2, 1, 3, 4)
+        shape = len(sums), one.lines, one.rows, one.taps, parts.width
+        products = sums[:, :, :-1].reshape(shape).transpose(0, 4, 1, 2, 3)
         places = np.empty((parts.y[1], *products.shape[2:]), np.int64)
         offsets = np.empty(parts.y[1], np.int64)
         # a filter that is in two vectors has the same sums in both

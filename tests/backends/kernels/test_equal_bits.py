@@ -151,26 +151,23 @@ def windowed(plan, make, **shape):
     return run
 
 
-def grouped_gradients(channels):
-    def run(width):
-        op = conv(C, C, group=C // channels)
-        x, weights, _, dx = operands(op)
-        dy, weight, bias = (
-            in_memory(numbers(*op.top), last(op.top)),
-            aligned(weights.size),
-            aligned(C),
-        )
-        plan, images = (
-            plan_grouped(op, op.bottom, op.top, tuned(width)),
-            (last(op.bottom), last(op.top)),
-        )
-        GroupedGradient(plan, *images)(x, dy, weight, bias)
-        back = InputGradient(plan, *images)
-        back.update(weights)
-        back(dy, dx)
-        return weight, bias, dx
-
-    return run
+def depthwise_gradients(width):
+    op = conv(C, C, group=C)
+    x, weights, _, dx = operands(op)
+    dy, weight, bias = (
+        in_memory(numbers(*op.top), last(op.top)),
+        aligned(weights.size),
+        aligned(C),
+    )
+    plan, images = (
+        plan_grouped(op, op.bottom, op.top, tuned(width)),
+        (last(op.bottom), last(op.top)),
+    )
+    GroupedGradient(plan, *images)(x, dy, weight, bias)
+    back = InputGradient(plan, *images)
+    back.update(weights)
+    back(dy, dx)
+    return weight, bias, dx
 
 
 def implicit_gemm(kernel):
@@ -387,14 +384,6 @@ def updates(width):
     return found
 
 
-def grouped(channels):
-    return windowed(
-        plan_grouped,
-        lambda plan, op: GroupedConvolution(plan, last(op.bottom), last(op.top), RELU),
-        c=C, m=C, group=C // channels,
-    )  # fmt: skip
-
-
 KERNELS = {
     "Winograd's filtering, 3x3": winograd((3, 3)),
     "Winograd's filtering, 5x5": winograd((5, 5)),
@@ -411,10 +400,12 @@ KERNELS = {
         c=C, m=C, group=C,
     ),
     "depthwise and 1x1 fused": separable,
-    "groups of 2 channels": grouped(2),
-    "groups of 4 channels": grouped(4),
-    "groups of 2 channels, gradients": grouped_gradients(2),
-    "depthwise, gradients": grouped_gradients(1),
+    "depthwise, of any windows": windowed(
+        plan_grouped,
+        lambda plan, op: GroupedConvolution(plan, last(op.bottom), last(op.top), RELU),
+        c=C, m=C, group=C,
+    ),
+    "depthwise, gradients": depthwise_gradients,
     "implicit GEMM of pixels": implicit_gemm((1, 1)),
     "implicit GEMM": implicit_gemm((3, 3)),
     "implicit GEMM, gradients of input and filters": implicit_gemm_gradients,

@@ -98,7 +98,6 @@ def conv_kernels(
     if op.group == x[1] > 1:
         return _depthwise_kernels(engine, op, x, y, asked, followers, training=training)
     tuning = product_tuning(op, x, y, asked)
-    groups = None
     if not training:
         with suppress(Declined):
             return NarrowKernels(engine, x, plan_few_outputs(op, x, y, tuning))
@@ -108,19 +107,11 @@ def conv_kernels(
             return NarrowKernels(engine, x, plan_few_outputs(op, filled, y, few))
     if max(op.kernel, default=1) == 1:
         return ConvKernels(engine, x)
-    with suppress(Declined):
-        decline_if(tuning.bf16, "products in bfloat16 are faster")
-        parts = plan_grouped(op, x, y, tuning)
-        groups = parts if parts.shared or not training else None
-    if groups is not None and groups.beats_tiles:
-        return GroupedKernels(engine, x, groups)
     try:
         tiling = plan_winograd(op, x, y, tuning, training=training)
         return WinogradKernels(engine, x, tiling, training=training)
     except Declined as declined:
         tiled = str(declined)
-    if groups is not None:
-        return GroupedKernels(engine, x, groups)
     try:
         narrow = NARROW <= y[1] < tuning.width  # vectors no wider than there are filters
         few = replace(tuning, width=NARROW) if narrow and not training else tuning
@@ -487,7 +478,7 @@ class TransposedGradientCall(KernelCall):
 
 @dataclass(eq=False)
 class GroupedKernels(ConvKernels):
-    """Convolutions of groups of few channels."""
+    """Convolutions of each channel by itself, of windows of any size, and their gradients."""
 
     groups: GroupedSchedule
 
@@ -497,15 +488,13 @@ class GroupedKernels(ConvKernels):
 
     def data(self, operands: ConvOperands) -> ConvCall | None:
         groups = self.groups
-        if not groups.shared:
-            return None
         return self._grouped(lambda y, x: InputGradient(groups, x, y), operands)
 
     def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
         groups = self.groups
-        source, x = self._read_groups(groups, operands.source, operands.layouts)
-        dy, y = self._read_groups(groups, operands.dy, operands.layouts)
-        if x is None or y is None or not groups.shared:
+        source, x = self._read_groups(operands.source, operands.layouts)
+        dy, y = self._read_groups(operands.dy, operands.layouts)
+        if x is None or y is None:
             return None
 
         operands = replace(operands, source=source, dy=dy)
@@ -518,35 +507,35 @@ class GroupedKernels(ConvKernels):
         self, make: Callable[[Images, Images], Any], operands: ConvOperands
     ) -> ConvCall | None:
         groups = self.groups
-        source, x = self._read_groups(groups, operands.source, operands.layouts)
-        target, y = operands.target, _of_groups(groups, operands.target.layout)
+        source, x = self._read_groups(operands.source, operands.layouts)
+        target, y = operands.target, images_in_vectors(operands.target.layout, groups.width)
         if x is None:
             return None
         if y is None:
             alike = self._alike(x, target.layout.shape)
             target = OutputArg(target.role, target.blob, alike, diff=target.diff)
-            y = _of_groups(groups, alike)
+            y = images_in_vectors(alike, groups.width)
         if y is None:
             return None
 
         operands = replace(operands, source=source, target=target)
         return ConvCall(self.engine, operands, groups.code, partial(make, x, y))
 
-    def _read_groups(
-        self, groups: GroupedSchedule, argument: InputArg, layouts: Layouts
-    ) -> tuple[InputArg, Images | None]:
-        """Return an argument for the same blob that the kernel of groups can read, and its images.
+    def _read_groups(self, argument: InputArg, layouts: Layouts) -> tuple[InputArg, Images | None]:
+        """Return an argument for the same blob that the kernel can read, and its images.
 
-        Another layout may have blocks of a group. Then it is the layout in which it is written.
+        If the layout has no whole vectors, it is replaced by the layout in which the blob is
+        written.
         """
-        images = _of_groups(groups, argument.layout)
+        width = self.groups.width
+        images = images_in_vectors(argument.layout, width)
         if images is not None:
             return argument, images
         shape = argument.layout.shape
         expected = written_layout(layouts, argument.memory, shape)
         return (
             InputArg(argument.role, argument.blob, expected, diff=argument.diff),
-            _of_groups(groups, expected),
+            images_in_vectors(expected, width),
         )
 
     def _alike(self, images: Images, shape: ops.Shape) -> Layout:
@@ -554,9 +543,3 @@ class GroupedKernels(ConvKernels):
         if images.block == images.shape[1]:
             return layouts.innermost(shape, 1)
         return layouts.channel_blocks(shape, images.block)
-
-
-def _of_groups(groups: GroupedSchedule, layout: Layout) -> Images | None:
-    """Return the images of a layout; None where the kernel of groups does not take it."""
-    images = images_of(layout)
-    return images if images is not None and groups.fits(images) else None
