@@ -14,7 +14,7 @@ from demitasse.memory import SyncedMemory
 
 pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
-ROLE = 12345
+ROLE = "test"
 SIZE = 100
 
 

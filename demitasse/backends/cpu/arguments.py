@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from enum import IntEnum, auto
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +23,7 @@ class CachedReorder:
     memory. After two reads without a change in between, the copy gets its own memory.
 
     Args:
-        role: Argument of the copy. Copies of one role overwrite each other.
+        role: Name of the copy's scratch memory. Copies of one role overwrite each other.
         kept: True to use its own memory from the first read.
     """
 
@@ -32,7 +31,7 @@ class CachedReorder:
 
     def __init__(
         self,
-        role: int,
+        role: str,
         size: int,
         make: Callable[[Memory, np.ndarray], None],
         *,
@@ -64,39 +63,19 @@ class CachedReorder:
         return target
 
 
-class Arg(IntEnum):
-    """Roles of arguments; copies of one role share scratch memory."""
-
-    SRC = auto()
-    SECOND_SRC = auto()
-    DST = auto()
-    WEIGHTS = auto()
-    BIAS = auto()
-    SCALE = auto()
-    SHIFT = auto()
-    ADDED = auto()
-    SLOPE = auto()
-    DIFF_SRC = auto()
-    DIFF_DST = auto()
-    DIFF_WEIGHTS = auto()
-    DIFF_BIAS = auto()
-    DIFF_SCALE = auto()
-    DIFF_SHIFT = auto()
-    MULTIPLE_SRC = 1024
-
-
 class Argument(ABC):
     """An argument of a kernel.
 
     Attributes:
         engine: Set by the call.
+        role: Name of the scratch memory for copies. Copies of one role share the memory.
     """
 
     __slots__ = ("engine", "layout", "plain", "role")
 
     engine: Engine
 
-    def __init__(self, role: int, layout: Layout) -> None:
+    def __init__(self, role: str, layout: Layout) -> None:
         self.role, self.layout, self.plain = role, layout, layout.plain
 
     @abstractmethod
@@ -126,7 +105,7 @@ class BufferArg(Argument):
 
     __slots__ = ("buffer",)
 
-    def __init__(self, role: int, layout: Layout, buffer: np.ndarray | None = None) -> None:
+    def __init__(self, role: str, layout: Layout, buffer: np.ndarray | None = None) -> None:
         super().__init__(role, layout)
         self.buffer = buffer
 
@@ -137,7 +116,7 @@ class BufferArg(Argument):
         return self.buffer
 
 
-def scratch_argument(engine: Engine, role: int, layout: Layout) -> BufferArg:
+def scratch_argument(engine: Engine, role: str, layout: Layout) -> BufferArg:
     """Return an argument in shared memory, for a gradient that is not wanted."""
     return BufferArg(role, layout, engine.scratch_for(role, layout.size))
 
@@ -152,7 +131,7 @@ class BlobArg(Argument):
 
     __slots__ = ("blob", "diff")
 
-    def __init__(self, role: int, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
+    def __init__(self, role: str, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
         super().__init__(role, layout)
         self.blob, self.diff = blob, diff
 
@@ -169,7 +148,7 @@ class InputArg(BlobArg):
 
     alone: ClassVar[bool] = False
 
-    def __init__(self, role: int, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
+    def __init__(self, role: str, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
         super().__init__(role, blob, layout, diff=diff)
         self._copy = CachedReorder(role, layout.size, self._convert)
 
@@ -224,7 +203,7 @@ class GradArg(OutputArg):
 
     __slots__ = ("_part",)
 
-    def __init__(self, role: int, blob: Operand, layout: Layout) -> None:
+    def __init__(self, role: str, blob: Operand, layout: Layout) -> None:
         super().__init__(role, blob, layout, diff=True)
         self._part: np.ndarray | None = None
 

@@ -79,7 +79,7 @@ class Engine(HostEngine):
         """Return scratch arrays of these sizes, shared by all Steps of a thread."""
         return [self.scratch(-place, (size,)) for place, size in enumerate(sizes)]
 
-    def scratch_for(self, role: int, size: int) -> np.ndarray:
+    def scratch_for(self, role: str, size: int) -> np.ndarray:
         """Return a scratch array for an argument of this role, shared by all Steps of a thread.
 
         Shape: (size,).

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from demitasse.backends.cpu.arguments import (
-    Arg,
     Argument,
     GradArg,
     OutputArg,
@@ -78,7 +77,7 @@ def elementwise_call(
 
 
 def gradient_argument(
-    engine: Engine, role: Arg, blob: Operand, layout: Layout, *, wanted: bool
+    engine: Engine, role: str, blob: Operand, layout: Layout, *, wanted: bool
 ) -> Argument:
     """Return an argument for a blob's gradient, in shared memory if the gradient is not wanted."""
     if wanted:

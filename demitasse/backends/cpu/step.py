@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg, written_layout
+from demitasse.backends.cpu.arguments import InputArg, OutputArg, written_layout
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.kernels.language import call_recorder
@@ -113,13 +113,13 @@ class CpuStep(Step[Engine, O], Generic[O]):
     def in_and_out(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
         """Return the arguments for the data of the first bottom and the first top."""
         at = self.at
-        return InputArg(Arg.SRC, at.bottom[0], x), OutputArg(Arg.DST, at.top[0], y)
+        return InputArg("src", at.bottom[0], x), OutputArg("dst", at.top[0], y)
 
     def gradients(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
         """Return the arguments for the gradients of the first top and the first bottom."""
         at = self.at
-        dy = InputArg(Arg.DIFF_DST, at.top[0], y, diff=True)
-        return dy, OutputArg(Arg.DIFF_SRC, at.bottom[0], x, diff=True)
+        dy = InputArg("diff_dst", at.top[0], y, diff=True)
+        return dy, OutputArg("diff_src", at.bottom[0], x, diff=True)
 
     def expected(
         self, blob: Operand, shape: tuple[int, ...] | None = None, *, diff: bool = False

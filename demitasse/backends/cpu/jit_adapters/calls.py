@@ -14,7 +14,6 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import (
-    Arg,
     Argument,
     GradArg,
     InputArg,
@@ -445,12 +444,12 @@ class ConvKernels:
 
     def _plain(self, argument: InputArg) -> InputArg:
         """Return an argument for the same blob in C order."""
-        return InputArg(Arg.SRC, argument.blob, layouts.plain(self.x))
+        return InputArg("src", argument.blob, layouts.plain(self.x))
 
     def _as_it_comes(self, operands: ConvOperands, width: int) -> InputArg:
         """Return the source in the layout in which the blob is written, if that fits."""
         blob = operands.source.blob
         expected = written_layout(operands.layouts, blob.data_memory, self.x)
         if images_in_vectors(expected, width):
-            return InputArg(Arg.SRC, blob, expected)
+            return InputArg("src", blob, expected)
         return operands.source

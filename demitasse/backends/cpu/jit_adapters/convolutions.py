@@ -15,7 +15,6 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import (
-    Arg,
     GradArg,
     InputArg,
     OutputArg,
@@ -302,14 +301,14 @@ class NarrowKernels(ConvKernels):
         fills = lines.x[1] != self.x[1]
         if fills:
             blocks = layouts.channel_blocks(self.x, NARROW)
-            source, x = InputArg(Arg.SRC, operands.source.blob, blocks), folded_images(blocks)
+            source, x = InputArg("src", operands.source.blob, blocks), folded_images(blocks)
         else:
             source = self._as_it_comes(operands, lines.width)
             x = images_in_vectors(source.layout, lines.width)
         if x is None:
             return None
 
-        target = OutputArg(Arg.DST, operands.target.blob, layouts.plain(lines.y))
+        target = OutputArg("dst", operands.target.blob, layouts.plain(lines.y))
         operands = replace(operands, source=source, target=target)
 
         make = partial(NarrowConvolution, lines, x, operands.then)
@@ -348,7 +347,7 @@ class DirectKernels(ConvKernels):
         if y is None:
             y = images_in_vectors(here, width)
         else:
-            target = OutputArg(Arg.DST, target.blob, last)
+            target = OutputArg("dst", target.blob, last)
         if y is None:
             return None
 
@@ -402,7 +401,7 @@ class TransposedKernels:
 
     def _plain(self, argument: InputArg) -> InputArg:
         """Return an argument for the same gradient in C order, which direct convolution reads."""
-        return InputArg(Arg.DIFF_DST, argument.blob, layouts.plain(self.banding.x), diff=True)
+        return InputArg("diff_dst", argument.blob, layouts.plain(self.banding.x), diff=True)
 
 
 def transposed_kernels(

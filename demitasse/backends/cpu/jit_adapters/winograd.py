@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.cpu.arguments import Arg, CachedReorder
+from demitasse.backends.cpu.arguments import CachedReorder
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters import calls
 from demitasse.backends.cpu.layout import Layout
@@ -73,7 +73,7 @@ class WinogradKernels(calls.ConvKernels):
         ) -> None:
             [scratch] = engine.workspaces(kernel().scratch_size)
             # the memory of the transformed filters, which are out of use by now
-            sums = engine.scratch_for(Arg.WEIGHTS, kernel().sums_size)
+            sums = engine.scratch_for("weights", kernel().sums_size)
             kernel()(source, dy, weight, bias, scratch, sums)
 
         return calls.FilterGradientCall(engine, operands, tiling.code, write)
@@ -99,7 +99,7 @@ class TransformedFilters:
 
     def __init__(self, engine: Engine, tiling: WinogradSchedule, *, kept: bool = False) -> None:
         self._engine, self._tiling = engine, tiling
-        self._copy = CachedReorder(Arg.WEIGHTS, tiling.filter_size, self._transform, kept=kept)
+        self._copy = CachedReorder("weights", tiling.filter_size, self._transform, kept=kept)
         self._given: np.ndarray | None = None
 
     @cached_property

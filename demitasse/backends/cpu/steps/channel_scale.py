@@ -9,7 +9,6 @@ from functools import partial
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import (
-    Arg,
     Argument,
     GradArg,
     InputArg,
@@ -68,15 +67,15 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
             BoundCall(
                 self.engine, gates(self.images, self.tuning, adds=other is not None),
                 *self._sources(),
-                None if other is None else InputArg(Arg.ADDED, other, layout),
-                OutputArg(Arg.DST, self.at.top[0], layout),
+                None if other is None else InputArg("added", other, layout),
+                OutputArg("dst", self.at.top[0], layout),
             )
         ]  # fmt: skip
 
     def _sources(self) -> tuple[InputArg, InputArg]:
         numbers = layouts.plain(self._gate.shape)
-        gate = InputArg(Arg.SECOND_SRC, self._gate, numbers)
-        return InputArg(Arg.SRC, self._x, self.layout), gate
+        gate = InputArg("second_src", self._gate, numbers)
+        return InputArg("src", self._x, self.layout), gate
 
     def prepare_backward(self) -> None:
         at, layout, engine = self.at, self.layout, self.engine
@@ -85,16 +84,16 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
             return
         added: OutputArg | None = None
         if self._other is not None and self._other in wanted and self._other is not at.top[0]:
-            added = OutputArg(Arg.DST, self._other, layout, diff=True)
+            added = OutputArg("dst", self._other, layout, diff=True)
         targets = (
             gradient_argument(engine, role, blob, one, wanted=blob in wanted)
             for role, blob, one in (
-                (Arg.DIFF_SRC, self._x, layout),
-                (Arg.DST, self._gate, layouts.plain(self._gate.shape)),
+                ("diff_src", self._x, layout),
+                ("dst", self._gate, layouts.plain(self._gate.shape)),
             )
         )
         kernel = gate_gradient(self.images, self.tuning, adds=added is not None)
-        dy = InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
+        dy = InputArg("diff_dst", at.top[0], layout, diff=True)
         self.backward_calls = [BoundCall(engine, kernel, *self._sources(), dy, *targets, added)]
 
 
@@ -110,7 +109,7 @@ class PReLUStep(_PlaneStep[ops.PReLU]):
     def prepare(self) -> None:
         self._take_layout(self.at.bottom[0])
         source, target = self.in_and_out(self.layout, self.layout)
-        self.slopes = InputArg(Arg.WEIGHTS, self.at.params[0], layouts.plain((self.op.bottom[1],)))
+        self.slopes = InputArg("weights", self.at.params[0], layouts.plain((self.op.bottom[1],)))
         kernel = slopes(self.images, self.tuning)
         keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, BoundCall(self.engine, kernel, source, self.slopes, target)]
@@ -118,11 +117,11 @@ class PReLUStep(_PlaneStep[ops.PReLU]):
     def prepare_backward(self) -> None:
         at, engine, layout, channels = self.at, self.engine, self.layout, self.slopes.layout
         wanted = at.propagate_down[0]
-        dx = gradient_argument(engine, Arg.DIFF_SRC, at.bottom[0], layout, wanted=wanted)
-        gradient: Argument = scratch_argument(engine, Arg.DIFF_WEIGHTS, channels)
+        dx = gradient_argument(engine, "diff_src", at.bottom[0], layout, wanted=wanted)
+        gradient: Argument = scratch_argument(engine, "diff_weights", channels)
         if at.param_propagate_down[0]:
-            gradient = GradArg(Arg.DIFF_WEIGHTS, at.params[0], channels)
-        source = InputArg(Arg.SRC, self.known, layout)
-        dy = InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
+            gradient = GradArg("diff_weights", at.params[0], channels)
+        source = InputArg("src", self.known, layout)
+        dy = InputArg("diff_dst", at.top[0], layout, diff=True)
         kernel = slope_gradient(self.images, self.tuning)
         self.backward_calls = [BoundCall(engine, kernel, source, self.slopes, dy, dx, gradient)]

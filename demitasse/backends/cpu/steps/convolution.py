@@ -7,7 +7,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, GradArg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import GradArg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import (
     ConvKernels,
@@ -113,19 +113,19 @@ class ConvStep(WindowStep[ops.Conv]):
         y = self.map_layout
         bias: InputArg | np.ndarray | None = folded.bias if folded else None
         if self.bias and not folded:
-            bias = InputArg(Arg.BIAS, at.params[1], self.bias)
+            bias = InputArg("bias", at.params[1], self.bias)
         channels = layouts.plain((self.maps[1],))
         in_place = other is not None and other.data_memory is target.data_memory
         decline_if(in_place, "a sum in place")
         operands = ConvOperands(
-            source=InputArg(Arg.SRC, at.bottom[0], self.image_layout),
-            target=OutputArg(Arg.DST, target, y),
+            source=InputArg("src", at.bottom[0], self.image_layout),
+            target=OutputArg("dst", target, y),
             weight=at.params[0],
             layouts=at.layouts,
             bias=bias,
             then=rectifier_of(then),
-            slopes=InputArg(Arg.SLOPE, slopes, channels) if slopes else None,
-            other=InputArg(Arg.ADDED, other, y) if other else None,
+            slopes=InputArg("slope", slopes, channels) if slopes else None,
+            other=InputArg("added", other, y) if other else None,
             external_weights=folded is not None,
         )
         made = None if other else self.kernels.forward(operands)
@@ -160,10 +160,10 @@ class ConvStep(WindowStep[ops.Conv]):
         at = self.at
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
         operands = GradientOperands(
-            InputArg(Arg.SRC, at.bottom[0], self.image_layout),
-            InputArg(Arg.DIFF_DST, at.top[0], self.map_layout, diff=True),
-            GradArg(Arg.DIFF_WEIGHTS, at.params[0], layouts.plain(self.w)),
-            GradArg(Arg.DIFF_BIAS, at.params[1], bias) if bias else None,
+            InputArg("src", at.bottom[0], self.image_layout),
+            InputArg("diff_dst", at.top[0], self.map_layout, diff=True),
+            GradArg("diff_weights", at.params[0], layouts.plain(self.w)),
+            GradArg("diff_bias", at.params[1], bias) if bias else None,
             at.layouts,
         )
         own = (self.transposed or self.kernels).weights(operands)
@@ -171,8 +171,8 @@ class ConvStep(WindowStep[ops.Conv]):
 
     def _data_gradient(self) -> Runnable:
         at = self.at
-        source = InputArg(Arg.DIFF_DST, at.top[0], self.map_layout, diff=True)
-        target = OutputArg(Arg.DIFF_SRC, at.bottom[0], self.image_layout, diff=True)
+        source = InputArg("diff_dst", at.top[0], self.map_layout, diff=True)
+        target = OutputArg("diff_src", at.bottom[0], self.image_layout, diff=True)
         operands = ConvOperands(source, target, at.params[0], at.layouts)
         own = (self.transposed or self.kernels).data(operands)
         return own or self.general.data(operands)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import KernelCall, copy_call, folded_images
 from demitasse.backends.cpu.kernel_calls import first_suitable
@@ -43,8 +43,8 @@ def part_copies(
             continue
         part, ends = layout.part(own.shape, begin), [(whole, layout), (blob, own)]
         (one, here), (other, there) = reversed(ends) if joins else ends
-        source = InputArg(Arg.SRC, one, here, diff=diff)
-        target = OutputArg(Arg.DST, other, there, diff=diff)
+        source = InputArg("src", one, here, diff=diff)
+        target = OutputArg("dst", other, there, diff=diff)
         places = (None, part) if joins else (part, None)
         calls.append(copy_call(engine, source, target, *places))
     return calls

@@ -10,7 +10,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, GradArg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import GradArg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters import calls
 from demitasse.backends.cpu.jit_adapters.convolutions import IgemmKernels, conv_kernels
@@ -41,7 +41,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         self.general = IgemmKernels(engine, turned, self.image, self.maps)
         self.kernels = self._kernels(turned) if at.backward else None
         each = layouts.plain((self.image[1],))
-        bias = InputArg(Arg.BIAS, at.params[1], each) if op.bias else None
+        bias = InputArg("bias", at.params[1], each) if op.bias else None
         ends = self.in_and_out(self.map_layout, self.image_layout)
         operands = calls.ConvOperands(*ends, at.params[0], at.layouts, bias)
         self.forward_calls = [self._call(operands)]
@@ -64,9 +64,9 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def _weights_gradient(self) -> Runnable:
         at = self.at
         operands = calls.GradientOperands(
-            InputArg(Arg.SRC, at.top[0], self.image_layout, diff=True),
-            InputArg(Arg.DIFF_DST, at.bottom[0], self.map_layout),
-            GradArg(Arg.DIFF_WEIGHTS, at.params[0], layouts.plain(self.w)),
+            InputArg("src", at.top[0], self.image_layout, diff=True),
+            InputArg("diff_dst", at.bottom[0], self.map_layout),
+            GradArg("diff_weights", at.params[0], layouts.plain(self.w)),
             None,
             at.layouts,
         )
@@ -75,8 +75,8 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
     def _data_gradient(self) -> Runnable:
         at = self.at
-        source = InputArg(Arg.SRC, at.top[0], self.image_layout, diff=True)
-        target = OutputArg(Arg.DST, at.bottom[0], self.map_layout, diff=True)
+        source = InputArg("src", at.top[0], self.image_layout, diff=True)
+        target = OutputArg("dst", at.bottom[0], self.map_layout, diff=True)
         operands = calls.ConvOperands(source, target, at.params[0], at.layouts)
         own = self.kernels.forward(operands) if self.kernels else None
         return own or self.general.forward(operands)

@@ -10,7 +10,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, BufferArg, InputArg, OutputArg, written_layout
+from demitasse.backends.cpu.arguments import BufferArg, InputArg, OutputArg, written_layout
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import elementwise_call
 from demitasse.backends.cpu.layout import Layout
@@ -71,11 +71,9 @@ def summed(
     message = f"{len(sources)} addends; ReLU is fused with sums of up to {MOST}"
     decline_if(rectify and len(sources) > MOST, message)
     name = "rectified_sum" if rectify else "sum"
-    written = OutputArg(Arg.DST, target, layout, diff=diff)
-    reads = [
-        InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
-    ]
-    so_far = InputArg(Arg.SRC, target, layout, diff=diff)
+    written = OutputArg("dst", target, layout, diff=diff)
+    reads = [InputArg(f"src {i}", blob, layout, diff=diff) for i, blob in enumerate(sources)]
+    so_far = InputArg("src", target, layout, diff=diff)
     calls: list[Runnable] = []
     while reads:
         now, numbers = reads[: MOST - bool(calls)], factors[: MOST - bool(calls)]
@@ -174,9 +172,9 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         if not self.at.propagate_down[0]:
             return
         slope, numbers, layout = self.function.slope, self.function.numbers, self.layout
-        sources = [InputArg(Arg.SRC, self.known, layout)]
+        sources = [InputArg("src", self.known, layout)]
         if slope in SLOPES_OF_BOTH:
-            sources.append(InputArg(Arg.DST, self.at.top[0], layout))
+            sources.append(InputArg("dst", self.at.top[0], layout))
         dy, dx = self.gradients(layout, layout)
         self.backward_calls = [elementwise_call(self.engine, slope, numbers, [*sources, dy], dx)]
 
@@ -203,8 +201,8 @@ class ChainStep(CpuStep[ops.Activation]):
             blobs += [blob for blob in at[-1].bottom if blob is not at[-2].top[0]]
         padded = product or all(each.keeps_zero for each in functions)
         layout = _row(replace(at[0], bottom=tuple(blobs)), padded=padded)
-        sources = [InputArg(Arg.SRC + i, blob, layout) for i, blob in enumerate(blobs)]
-        target = OutputArg(Arg.DST, at[-1].top[0], layout)
+        sources = [InputArg(f"src {i}", blob, layout) for i, blob in enumerate(blobs)]
+        target = OutputArg("dst", at[-1].top[0], layout)
         name = "-".join([*(each.name for each in functions), *["product"] * product])
         numbers = [n for each in functions for n in (*each.numbers, 0.0, 0.0, 0.0)[:3]]
         self.forward_calls = [elementwise_call(self.engine, name, numbers, sources, target)]
@@ -237,19 +235,19 @@ class CombinationStep(CpuStep[ops.Eltwise]):
     def prepare(self) -> None:
         at, engine = self.at, self.engine
         self.layout = layout = _row(at, padded=True)
-        sources = [InputArg(Arg.SRC + i, blob, layout) for i, blob in enumerate(at.bottom)]
-        targets = [OutputArg(Arg.DST, at.top[0], layout)]
+        sources = [InputArg(f"src {i}", blob, layout) for i, blob in enumerate(at.bottom)]
+        targets = [OutputArg("dst", at.top[0], layout)]
         name = "product" if self.op.operation == "PROD" else "larger"
         if self.marks is not None:
             name = "larger_of_which"
-            targets.append(OutputArg(Arg.DST, self.marks, layout))
+            targets.append(OutputArg("dst", self.marks, layout))
         keep = [SaveInput(engine, sources[0], self.factors[0])] if self.copies else []
         self.forward_calls = [*keep, elementwise_call(engine, name, (), sources, *targets)]
 
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         targets = {
-            index: OutputArg(Arg.DIFF_SRC + index, blob, layout, diff=True)
+            index: OutputArg(f"diff_src {index}", blob, layout, diff=True)
             for index, (blob, wanted) in enumerate(zip(at.bottom, at.propagate_down, strict=True))
             if wanted
         }
@@ -267,8 +265,8 @@ class CombinationStep(CpuStep[ops.Eltwise]):
 
     def _gradient(self, name: str, known: Operand, *targets: OutputArg) -> Runnable:
         sources = [
-            InputArg(Arg.SRC, known, self.layout),
-            InputArg(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True),
+            InputArg("src", known, self.layout),
+            InputArg("diff_dst", self.at.top[0], self.layout, diff=True),
         ]
         return elementwise_call(self.engine, name, (), sources, *targets)
 
@@ -336,8 +334,8 @@ class SumStep(CpuStep[ops.Eltwise]):
             at.bottom, self.op.coefficients, at.propagate_down, strict=True
         ):
             if wanted:
-                dy = InputArg(Arg.SRC, at.top[0], layout, diff=True)
-                dx = OutputArg(Arg.DST, blob, layout, diff=True)
+                dy = InputArg("src", at.top[0], layout, diff=True)
+                dx = OutputArg("dst", blob, layout, diff=True)
                 call = elementwise_call(self.engine, "weighted_sum1", (factor,), [dy], dx)
                 self.backward_calls.append(call)
 
@@ -384,10 +382,10 @@ class DropoutStep(CpuStep[ops.Dropout]):
 
     def _call(self, source: Operand, target: Operand, *, diff: bool) -> Runnable:
         """Return target = source * mask, source * factor, or a copy."""
-        read = InputArg(Arg.SRC, source, self.layout, diff=diff)
-        written = OutputArg(Arg.DST, target, self.layout, diff=diff)
+        read = InputArg("src", source, self.layout, diff=diff)
+        written = OutputArg("dst", target, self.layout, diff=diff)
         if self.mask is not None:
-            arrays = [read, BufferArg(Arg.SECOND_SRC, self.layout, self.mask)]
+            arrays = [read, BufferArg("second_src", self.layout, self.mask)]
             return elementwise_call(self.engine, "product", (), arrays, written)
         factor = self.op.factor
         name, numbers = ("sum1", ()) if factor == 1 else ("weighted_sum1", (factor,))
@@ -419,8 +417,8 @@ class ConstantStep(CpuStep[ops.Constant]):
     def prepare(self) -> None:
         row = layouts.plain((self.values.size,))
         source, target = (
-            BufferArg(Arg.SRC, row, self.values),
-            OutputArg(Arg.DST, self.at.top[0], row),
+            BufferArg("src", row, self.values),
+            OutputArg("dst", self.at.top[0], row),
         )
         self.forward_calls = [elementwise_call(self.engine, "sum1", (), [source], target)]
 

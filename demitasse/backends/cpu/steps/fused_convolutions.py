@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import rectifier_of
 from demitasse.backends.cpu.layout import Layout
@@ -63,11 +63,11 @@ class SeparableStep(CpuStep[ops.Conv]):
             separable_call(
                 engine,
                 (each.op, pixels.op),
-                InputArg(Arg.SRC, source, self.expected(source)),
-                OutputArg(Arg.DST, target, y),
+                InputArg("src", source, self.expected(source)),
+                OutputArg("dst", target, y),
                 (weights[0].folded, weights[1].folded),
                 (rectifier_of(epilogues[0].then), rectifier_of(epilogues[1].then)),
-                other=None if other is None else InputArg(Arg.ADDED, other, y),
+                other=None if other is None else InputArg("added", other, y),
                 storage=at[0].storage,
             )
         ]

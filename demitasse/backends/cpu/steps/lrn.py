@@ -2,7 +2,7 @@
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, InputArg
+from demitasse.backends.cpu.arguments import InputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import IMAGE_AXES, kernel_tuning
 from demitasse.backends.cpu.kernel_calls import BoundCall, first_suitable, suitable_images
@@ -44,7 +44,7 @@ class LRNStep(CpuStep[ops.LRN]):
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         if at.propagate_down[0]:
-            arguments = InputArg(Arg.SRC, at.bottom[0], layout), *self.gradients(layout, layout)
+            arguments = InputArg("src", at.bottom[0], layout), *self.gradients(layout, layout)
             self.backward_calls = [BoundCall(self.engine, self.kernel.backward, *arguments)]
 
 

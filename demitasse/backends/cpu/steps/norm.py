@@ -16,7 +16,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, Argument, BufferArg, GradArg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import Argument, BufferArg, GradArg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import IMAGE_AXES, folded_images, kernel_tuning
 from demitasse.backends.cpu.kernel_calls import (
@@ -35,7 +35,7 @@ from demitasse.backends.step import Operand, Operands, decline_if
 
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
-PARAMETER_GRADIENTS = (Arg.DIFF_SCALE, Arg.DIFF_SHIFT)
+PARAMETER_GRADIENTS = ("diff_scale", "diff_shift")
 
 MATRIX = 2
 """Axes from which on there are channels."""
@@ -79,7 +79,7 @@ def _fixed(count: int, number: float = 0.0) -> BufferArg:
     """Return an argument of ``count`` equal numbers, in place of an absent parameter."""
     array = aligned(count)
     array[...] = number
-    return BufferArg(0, layouts.plain((count,)), array)
+    return BufferArg("constant", layouts.plain((count,)), array)
 
 
 class NormStep(CpuStep[O]):
@@ -109,7 +109,7 @@ class NormStep(CpuStep[O]):
         self.factors: list[Argument] = [_fixed(channels.size, 1.0), _fixed(channels.size)]
         if self.parts.scale is not None:
             op, at = self.parts.scale
-            for place, role in enumerate((Arg.SCALE, Arg.SHIFT)[: 1 + op.bias]):
+            for place, role in enumerate(("scale", "shift")[: 1 + op.bias]):
                 self.factors[place] = InputArg(role, at.params[place], channels)
         ends = self.source, self.target, *self.factors
         self.call = BoundCall(self.engine, self.kernel, *ends, held=3 * self.kernel.mean.nbytes)
@@ -208,8 +208,8 @@ class NormStep(CpuStep[O]):
             for place, (role, blob, asked) in enumerate(wanted):
                 if asked:
                     rows[place], learns = GradArg(role, blob, channels), True
-        self.kept = BufferArg(Arg.SRC, layout)
-        source = self.kept if self.in_place else InputArg(Arg.SRC, at.bottom[0], layout)
+        self.kept = BufferArg("src", layout)
+        source = self.kept if self.in_place else InputArg("src", at.bottom[0], layout)
         size = 0 if at.propagate_down[0] else layout.size
         arguments = source, dy, dx if not size else _fixed(size), *self.factors, *rows
         kernel = NormalizationGradient(self.kernel, learns=learns)
@@ -217,7 +217,7 @@ class NormStep(CpuStep[O]):
         self.backward_calls = [self.back]
         self.behind: OutputArg | None = None
         if self.followers and not self.in_place:
-            self.behind = OutputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
+            self.behind = OutputArg("diff_dst", at.top[0], layout, diff=True)
             kernel = NormalizationGradient(self.kernel, behind=True, learns=learns)
             self.both = BoundCall(self.engine, kernel, *arguments, self.behind)
             self.back.arguments = self.both.arguments

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import (
     KernelCall,
@@ -96,8 +96,8 @@ class SpatialPyramidPoolStep(CpuStep[ops.SpatialPyramidPool]):
         top, shape = self.at.top[0], level.op.top
         strides = (math.prod(top.shape[1:]), math.prod(shape[2:]), shape[3], 1)
         there = Layout(shape, strides, first=first)
-        source = InputArg(Arg.SRC, level.at.top[0], level.y)
-        target = OutputArg(Arg.DST, top, layouts.plain(top.shape))
+        source = InputArg("src", level.at.top[0], level.y)
+        target = OutputArg("dst", top, layouts.plain(top.shape))
         return copy_call(self.engine, source, target, there=there)
 
 

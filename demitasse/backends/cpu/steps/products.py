@@ -10,7 +10,6 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import (
-    Arg,
     Argument,
     BufferArg,
     GradArg,
@@ -87,40 +86,40 @@ class Product:
             order = "" if self._alone else self._order(self._transpose)
             kernel = self._gemm(k, m, order, rectifier_of(then))
             panel, code = kernel.schedule.panel, kernel.schedule.code
-        weight = InputArg(Arg.WEIGHTS, self._weight, self._w)
+        weight = InputArg("weights", self._weight, self._w)
         if self._alone:
-            weight = ParamArg(Arg.WEIGHTS, self._weight, layouts.blocked(self._w.shape, 0, panel))
-        bias = None if self._bias is None else InputArg(Arg.BIAS, self._bias, self.row)
-        ends = _argument(InputArg, Arg.SRC, x, self.x), _argument(OutputArg, Arg.DST, y, self.y)
+            weight = ParamArg("weights", self._weight, layouts.blocked(self._w.shape, 0, panel))
+        bias = None if self._bias is None else InputArg("bias", self._bias, self.row)
+        ends = _argument(InputArg, "src", x, self.x), _argument(OutputArg, "dst", y, self.y)
         return BoundCall(self._engine, kernel, *ends, weight, bias, code=code)
 
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
         """Return a call that computes the gradient of x."""
         gemm = self._gemm(self.m, self.k, self._order(not self._transpose))
         ends = (
-            _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True),
-            _argument(OutputArg, Arg.DIFF_SRC, dx, self.x, diff=True),
+            _argument(InputArg, "diff_dst", dy, self.y, diff=True),
+            _argument(OutputArg, "diff_src", dx, self.x, diff=True),
         )
-        weight = InputArg(Arg.WEIGHTS, self._weight, self._w)
+        weight = InputArg("weights", self._weight, self._w)
         return BoundCall(self._engine, gemm, *ends, weight, None, code=gemm.schedule.code)
 
     def gradients(
         self, x: Matrix, dy: Matrix, *, weight: bool = True, bias: bool
     ) -> list[KernelCall]:
         """Return calls that add to the gradients of W and b, or one of them."""
-        source = _argument(InputArg, Arg.SRC, x, self.x)
-        gradient = _argument(InputArg, Arg.DIFF_DST, dy, self.y, diff=True)
+        source = _argument(InputArg, "src", x, self.x)
+        gradient = _argument(InputArg, "diff_dst", dy, self.y, diff=True)
         left, right = (source, gradient) if self._transpose else (gradient, source)
         channels, filters = left.layout.shape[-1], right.layout.shape[-1]
         schedule = dense_schedule(self.rows, channels, filters, self._tuning)
         calls: list[KernelCall] = []
         if weight:
             kernel = FilterGradient(schedule, *_ends(self.rows, channels, filters))
-            target = GradArg(Arg.DIFF_WEIGHTS, self._weight, self._w)
+            target = GradArg("diff_weights", self._weight, self._w)
             arguments = left, right, target, None
             calls.append(BoundCall(self._engine, kernel, *arguments, code=schedule.code))
         if bias and self._bias is not None:
-            target = GradArg(Arg.DIFF_BIAS, self._bias, self.row)
+            target = GradArg("diff_bias", self._bias, self.row)
             calls.append(BoundCall(self._engine, self._sum, gradient, target, code=schedule.code))
         return calls
 
@@ -170,7 +169,7 @@ def _panel(rows: int, outputs: int, width: int) -> int:
 
 def _argument(
     kind: type[InputArg | OutputArg],
-    role: Arg,
+    role: str,
     rows: Matrix,
     layout: Layout,
     *,
@@ -209,11 +208,11 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
         if tuning.bf16 and not self.op.transpose and product.k >= tuning.width < product.m:
             schedule = dense_schedule(product.rows, product.k, product.m, tuning)
             operands = ConvOperands(
-                InputArg(Arg.SRC, at.bottom[0], product.x),
-                OutputArg(Arg.DST, target, product.y),
+                InputArg("src", at.bottom[0], product.x),
+                OutputArg("dst", target, product.y),
                 at.params[0],
                 at.layouts,
-                InputArg(Arg.BIAS, at.params[1], product.row) if self.op.bias else None,
+                InputArg("bias", at.params[1], product.row) if self.op.bias else None,
                 rectifier_of(then),
             )
             ends = _ends(product.rows, product.k, product.m)

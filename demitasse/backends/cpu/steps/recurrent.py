@@ -9,7 +9,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg, ParamArg
+from demitasse.backends.cpu.arguments import InputArg, OutputArg, ParamArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.kernel_calls import elementwise_call
@@ -38,7 +38,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         weight = at.params[self.first_state]
         shape = (self.wide // op.m, op.m, op.m)
         kind = InputArg if at.backward else ParamArg
-        packed = kind(Arg.WEIGHTS, weight, layouts.channel_blocks(shape, tuning.width))
+        packed = kind("weights", weight, layouts.channel_blocks(shape, tuning.width))
         self.sequence = Recurrence(op.cell, self.z, tuning, static=static, kept=self.kept)
         self.forward_calls.append(
             KernelCall(
@@ -58,7 +58,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         self.output = self._add(self.many, params, self.hidden, self.y if self.at.backward else top)
         if not self.at.backward:
             row = layouts.plain((top.count,))
-            source, target = InputArg(Arg.SRC, top, row), OutputArg(Arg.DST, top, row)
+            source, target = InputArg("src", top, row), OutputArg("dst", top, row)
             self.forward_calls.append(elementwise_call(self.engine, "tanh", (), [source], target))
 
     def _add(
@@ -123,7 +123,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
             self._learn(self.output, self.hidden, self.dy, state + 1, self.d_hidden)
         weight, known = at.params[state], self.z if self.hidden is None else self.hidden
         self.back = RecurrentBackward(self.op.cell, self.dz, known, self.kept, tuning)
-        plain = InputArg(Arg.WEIGHTS, weight, layouts.plain(weight.shape))
+        plain = InputArg("weights", weight, layouts.plain(weight.shape))
         self.backward_calls.append(KernelCall(engine, (plain,), self.back.code, self._run_back))
         if at.param_propagate_down[state]:
             every = Product(engine, self.many, weight)

@@ -6,7 +6,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Arg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
 from demitasse.backends.cpu.kernel_calls import BoundCall
@@ -35,7 +35,7 @@ class SoftmaxStep(CpuStep[ops.Softmax]):
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
-            y = InputArg(Arg.DST, self.at.top[0], self.layout)
+            y = InputArg("dst", self.at.top[0], self.layout)
             ends = y, *self.gradients(self.layout, self.layout)
             self.backward_calls = [BoundCall(self.engine, self.kernel.backward, *ends)]
 
@@ -70,8 +70,8 @@ class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
     def prepare(self) -> None:
         op, layout = self.op, layouts.plain(self.op.bottom)
         kernel = softmax_kernel(self.engine, op.bottom, op.axis)
-        source = InputArg(Arg.SRC, self.at.bottom[0], layout)
-        target = OutputArg(Arg.DST, self.prob.blob, layout)
+        source = InputArg("src", self.at.bottom[0], layout)
+        target = OutputArg("dst", self.prob.blob, layout)
         self.forward_calls = [BoundCall(self.engine, kernel.forward, source, target)]
 
     def forward(self) -> None:
