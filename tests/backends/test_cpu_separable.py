@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
 
 WIDE = pytest.mark.skipif(
-    bool(slow_reason()) or not engine().wide, reason="other layouts are chosen without AVX-512"
+    bool(slow_reason()) or engine().tuning.width < 16,
+    reason="other layouts are chosen without AVX-512",
 )
 
 
