@@ -6,12 +6,11 @@ Two layouts that put every element in the same place are the same object.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from demitasse.backends.step import Declined, decline_if
+from demitasse.backends.step import decline_if
 
 BLOCK = 16
 """Channels of a block: a vector of AVX-512."""
@@ -172,17 +171,3 @@ def candidates(expected: Layout) -> Iterator[Layout]:
     found = [expected]
     found += [channel_blocks(shape, block) for block in BLOCKS if shape[1] % block == 0]
     yield from dict.fromkeys([*found, innermost(shape, 1), plain(shape)])
-
-
-def in_some_layout(expected: Layout, prepare: Callable[[Layout], None]) -> None:
-    """Prepare in the first of the candidates that a kernel takes.
-
-    Raises:
-        Declined: There is none.
-    """
-    for layout in candidates(expected):
-        with suppress(Declined):
-            prepare(layout)
-            return
-    message = "sizes for which no kernel takes any layout"
-    raise Declined(message)
