@@ -6,7 +6,7 @@ A normalisation with fixed statistics has this form.
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel
-from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
+from demitasse.backends.kernels.image_fields import BlockFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Output, Struct
@@ -28,27 +28,25 @@ class FactorFields(Struct):
     """Images with a factor and an offset for each channel."""
 
     x: BlockFields
-    y: BlockOutputFields
-    """The output; may be the image in the same layout."""
+    y: Output
+    """The output in the same layout; may be the image."""
     factors: Address
     offsets: Address
 
 
 @FactorFields.kernel("channel_factors")
 def _kernel(k: Kernel, f: FactorFields) -> None:
-    x, y = f.x, f.y
+    x, block_bytes = f.x, f.x.block_channels * FLOAT
     none = k.constant(0.0)  # of what is below 0
-    block_bytes = x.block_channels * FLOAT
     begin, end = chunk(x.images * x.blocks * x.rows, *k.thread())
     with k.loop(end, begin) as line:
         image, block, row = x.line(line.i)
-        source, target = x.start(image, block, row), y.start(image, block, row)
+        source = x.start(image, block, row)
+        target = f.y + (source - x.at)
         factors, offsets = f.factors + block * block_bytes, f.offsets + block * block_bytes
         with k.loop(x.columns) as column:
-            here, there = (
-                start + column.i * images.column_stride * FLOAT
-                for start, images in ((source, x), (target, y))
-            )
+            right = column.i * x.column_stride * FLOAT
+            here, there = source + right, target + right
             with k.loop(block_bytes, 0, k.vector_bytes) as place:
                 factor, offset = k.load(factors + place.i), k.load(offsets + place.i)
                 value = fma(k.load(here + place.i), factor, offset)
@@ -58,20 +56,15 @@ def _kernel(k: Kernel, f: FactorFields) -> None:
 class ChannelFactors(BoundKernel):
     """y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
-    The layouts of input and output have the same blocks of channels. Factors and offsets, (C,), are
-    read in each call, which takes x and y.
+    Factors and offsets, (C,), are read in each call, which takes x and y.
     """
 
     def __init__(
-        self, images: tuple[Images, Images], factors: np.ndarray, offsets: np.ndarray,
-        tuning: Tuning,
-    ) -> None:  # fmt: skip
-        x, y = images
-        same = (x.shape, x.block) == (y.shape, y.block)
-        need_layout(x.has_whole_vectors(tuning.width) and same, x, y)
-        values = FactorFields.values(
-            x=BlockFields.of(x), y=BlockOutputFields.of(y), factors=factors, offsets=offsets
-        )
+        self, images: Images, factors: np.ndarray, offsets: np.ndarray, tuning: Tuning
+    ) -> None:
+        need_layout(images.has_whole_vectors(tuning.width), images)
+        x = BlockFields.of(images)
+        values = FactorFields.values(x=x, factors=factors, offsets=offsets)
         super().__init__("factors", _kernel(tuning.width), values, tuning)
 
 

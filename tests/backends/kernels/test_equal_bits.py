@@ -333,7 +333,7 @@ def channel_affine(width):
     images = blocks()
     x, y = in_memory(numbers(*images.shape), images), aligned(2 * C * math.prod(SIZE))
     factors, offsets = numbers(C, seed=1), numbers(C, seed=2)
-    ChannelFactors((images, images), factors, offsets, Tuning(width))(x, y)
+    ChannelFactors(images, factors, offsets, Tuning(width))(x, y)
     gated = np.zeros_like(y)
     gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
     return y, gated

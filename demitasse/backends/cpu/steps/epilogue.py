@@ -163,8 +163,8 @@ class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
         self.derived, self.kept_bytes = [factors], factors.nbytes
         layout = self.expected(source)
         images = suitable_images(layout, Images.has_whole_vectors, tuning.width)
-        kernel = ChannelFactors((images, images), factors.factor, factors.offset, tuning)
-        ends = InputArg("src", source, layout), OutputArg("dst", target, layout)
+        kernel = ChannelFactors(images, factors.factor, factors.offset, tuning)
+        ends = InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)
         self.forward_calls = [BoundCall(engine, kernel, *ends)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -18,19 +19,13 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import Argument, BufferArg, GradArg, InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import IMAGE_AXES, folded_images, kernel_tuning
-from demitasse.backends.cpu.kernel_calls import (
-    BoundCall,
-    first_suitable,
-    plane_images,
-    suitable_images,
-)
+from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
+from demitasse.backends.cpu.kernel_calls import BoundCall, first_suitable, plane_images
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
-from demitasse.backends.kernels.planes import takes
 from demitasse.backends.step import Operand, Operands, decline_if
 
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
@@ -258,19 +253,13 @@ class MVNStep(CpuStep[ops.MVN]):
     def prepare(self) -> None:
         [bottom] = self.at.bottom
         decline_if(bottom.shape != self.op.shape, f"{len(bottom.shape)} axes; our kernel takes 4")
-        blocks = layouts.channel_blocks(bottom.shape, layouts.BLOCK)
-        known = self.expected(bottom), layouts.innermost(bottom.shape, 1), blocks
-        layout, kernel = first_suitable(known, self._kernel)
+        tuning, blocks = kernel_tuning(self.engine), layouts.channel_blocks
+        known = self.expected(bottom), layouts.innermost(bottom.shape, 1)
+        find = partial(plane_images, width=tuning.width)
+        layout, images = first_suitable((*known, blocks(bottom.shape, layouts.BLOCK)), find)
+        kernel = PlaneNorm(images, self.op.eps, tuning)
         self.forward_calls = [BoundCall(self.engine, kernel, *self.in_and_out(layout, layout))]
         self._deviations = kernel.deviations
-
-    def _kernel(self, layout: Layout) -> PlaneNorm:
-        tuning = kernel_tuning(self.engine)
-        images = folded_images(layout)  # blocks may be filled up
-        fits = images is not None and len(layout.shape) == IMAGE_AXES
-        if images is None or not fits or not takes(images, tuning.width):
-            images = suitable_images(layout, takes, tuning.width)
-        return PlaneNorm(images, self.op.eps, tuning)
 
     @property
     def backward_code(self) -> str:
@@ -281,8 +270,6 @@ class MVNStep(CpuStep[ops.MVN]):
         if not at.propagate_down[0]:
             return
         y, dy = at.top[0].read(), at.top[0].read_diff()
-        planes, each = (2, 3), (*at.bottom[0].shape[:2], 1, 1)
-        deviations = self._deviations[:, : each[1]]  # without those of padding
-        level = np.mean(dy, axis=planes, keepdims=True)
-        slope = np.mean(dy * y, axis=planes, keepdims=True)
-        at.bottom[0].write_diff((dy - level - y * slope) / deviations.reshape(each))
+        level = np.mean(dy, axis=(2, 3), keepdims=True)
+        slope = np.mean(dy * y, axis=(2, 3), keepdims=True)
+        at.bottom[0].write_diff((dy - level - y * slope) / self._deviations[..., None, None])

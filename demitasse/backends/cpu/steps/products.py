@@ -36,8 +36,8 @@ from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.products import MOST_ROWS, FewRows, Then, most_vectors
 from demitasse.backends.step import Operand, Operands
 
-Matrix = Operand | np.ndarray | BufferArg
-"""Rows of a product: a blob, an array, or an argument whose array changes between calls."""
+Matrix = Operand | np.ndarray
+"""Rows of a product: a blob, or an array."""
 
 
 class Product:
@@ -176,8 +176,6 @@ def _argument(
     diff: bool = False,
 ) -> Argument:
     """Return an argument of this role; ``kind`` and ``diff`` are those of a blob's."""
-    if isinstance(rows, BufferArg):
-        return rows
     if isinstance(rows, np.ndarray):
         return BufferArg(role, layout, rows)
     return kind(role, rows, layout, diff=diff)
