@@ -52,9 +52,11 @@ class Detector:
 
         def decoded(image: int, label: np.ndarray, index: np.ndarray) -> np.ndarray:
             """Return the boxes of some classes and priors. Shapes: (K,), (K,) -> (K, 4)."""
-            place = label if location.shape[2] > 1 else 0
+            own = location[image].reshape(-1, 4)
+            place = index * location.shape[2] + label if location.shape[2] > 1 else index
+            some = own.take(place, 0), prior[0].take(index, 0), prior[1].take(index, 0)
             with np.errstate(all="ignore"):
-                return code.decode(location[image, index, place], prior[0][index], prior[1][index])
+                return code.decode(*some)
 
         rows = np.concatenate([self._image(i, decoded, score) for i in range(len(score))])
         if len(rows):
@@ -69,8 +71,8 @@ class Detector:
         classes = [c for c in above if c != self.background]
         orders = [self._candidates(scores[c]) for c in classes]
         counts = [len(order) for order in orders]
-        label, index = np.repeat(classes, counts).astype(np.intp), np.concatenate([[], *orders])
-        index = index.astype(np.intp)
+        label = np.repeat(np.array(classes, np.intp), counts)
+        index = np.concatenate([np.empty(0, np.intp), *orders])
         boxes, most = decoded(image, label, index), self.keep if self.keep >= 0 else None
         kept = np.array(suppress(boxes, self.overlap, self.eta, most, counts), np.intp)
         score = scores[label[kept], index[kept]]
@@ -83,11 +85,12 @@ class Detector:
 
     def _candidates(self, score: np.ndarray) -> np.ndarray:
         """Return the indices of the candidates of one class, the best first."""
-        candidates = np.flatnonzero(score > self.confidence)
+        candidates = (score > self.confidence).nonzero()[0]
+        values = score.take(candidates)
         if 0 < self.top_k < len(candidates):  # most candidates need no sorting
-            last = np.partition(score[candidates], -self.top_k)[-self.top_k]
-            candidates = candidates[score[candidates] >= last]
-        order: np.ndarray = candidates[np.argsort(-score[candidates], kind="stable")]
+            best = (values >= np.partition(values, -self.top_k)[-self.top_k]).nonzero()[0]
+            candidates, values = candidates.take(best), values.take(best)
+        order: np.ndarray = candidates.take((-values).argsort(kind="stable"))
         return order[: self.top_k] if self.top_k > -1 else order
 
 
