@@ -164,7 +164,7 @@ class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
         layout = self.expected(source)
         images = suitable_images(layout, Images.has_whole_vectors, tuning.width)
         kernel = ChannelFactors(images, factors.factor, factors.offset, tuning)
-        ends = InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)
+        ends = InputArg("src", source, layout), OutputArg("dst", target, layout)
         self.forward_calls = [BoundCall(engine, kernel, *ends)]
 
 
