@@ -141,8 +141,8 @@ class GuardedCopies:
             memory.write_back()
 
 
-def run_guarded(arguments, kernel, threads, each, side, *, poisons=True):
-    """Run a kernel as ``Arguments.run`` does, on guarded copies of all its memory."""
+def run_guarded(arguments, kernels, threads, each, side, *, poisons=True):
+    """Run a kernel, or several, as ``Arguments.run`` does, on guarded copies of their memory."""
     given = {**arguments.values.flat, **each}
     kinds = arguments.values.kinds
     arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
@@ -164,7 +164,8 @@ def run_guarded(arguments, kernel, threads, each, side, *, poisons=True):
         np.int64,
     )
     struct = GuardedCopies([words], side)
-    call_recorder.run_kernel(kernel, struct.address(words), threads)
+    for kernel in [kernels] if isinstance(kernels, int) else kernels:
+        call_recorder.run_kernel(kernel, struct.address(words), threads)
     call_recorder.mark_incomplete()  # a replay would need the copies
     copies.write_back()
 
@@ -181,15 +182,15 @@ def guarded_calls(monkeypatch, side, *, poisons=True):
     """Run every kernel that is called in the block on guarded memory, poisoned or not."""
     checked_run, update = Arguments.run, FusedOptimizer.__call__
 
-    def run(self, kernel, threads, each=None, needs=None):
+    def run(self, kernels, threads, each=None, needs=None):
         each = each or {}
         if each.keys() != {name for name, v in self.values.flat.items() if v is RUNTIME} or any(
             issubclass(self.values.kinds[name], Address)
             and not isinstance(value, np.ndarray | None)
             for name, value in each.items()
         ):
-            checked_run(self, kernel, threads, each, needs)  # raises
-        run_guarded(self, kernel, threads, each, side, poisons=poisons)
+            checked_run(self, kernels, threads, each, needs)  # raises
+        run_guarded(self, kernels, threads, each, side, poisons=poisons)
 
     def guarded_update(self, pieces):
         copies = GuardedCopies([a for p in pieces for a in (p.data, p.diff, *p.history)], side)

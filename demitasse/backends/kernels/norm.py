@@ -39,11 +39,19 @@ class ForwardFields(Struct):
     factors: Address
     """Factor of each channel; the channels' other numbers are arrays of the same shape."""
     offsets: Address
+    mean: Address
+    variance: Address
+    inverse: Address
+    """1 / sqrt(variance + eps)."""
+    walk: PlaneFields
+
+
+class BatchFields(ForwardFields):
+    """A normalisation that writes the batch's statistics."""
+
     mean: Output
     variance: Output
     inverse: Output
-    """1 / sqrt(variance + eps)."""
-    walk: PlaneFields
 
 
 @ForwardFields.kernel("normalization_planes")
@@ -137,7 +145,7 @@ class Normalization(BoundKernel):
         lanes = self.lanes = Lanes.of(images, tuning.width)
         width = lanes.width
         measure = [] if stored else [_planes_kernel(width, lanes), _statistics_kernel(width, lanes)]
-        values = ForwardFields.values(
+        values = (ForwardFields if stored else BatchFields).values(
             mean=self.mean,
             variance=self.variance,
             inverse=self.inverse,
