@@ -181,10 +181,10 @@ class _RearrangementStep(CpuStep[O]):
     needs_bottom = True
 
     layouts: tuple[Layout, Layout]
-    """Of bottom and top."""
+    """Layouts of bottom and top."""
 
     places: tuple[Layout, Layout]
-    """Where elements are read and written."""
+    """Layouts of the elements that are read, and of those that are written."""
 
     def prepare(self) -> None:
         ends = self.in_and_out(*self.layouts)
