@@ -10,7 +10,7 @@ from targets import Recorded
 
 from demitasse.backends.kernels.language import compiler
 
-CALLS = {"test_kernel_interrupts", "test_later", "test_structs"}
+CALLS = {"test_kernel_interrupts", "test_call_recorder", "test_structs"}
 """Tests of the calls themselves, which a guard replaces."""
 
 STAGES = {"test_multiply"}

@@ -184,7 +184,7 @@ class _RearrangementStep(CpuStep[O]):
     """Layouts of bottom and top."""
 
     places: tuple[Layout, Layout]
-    """Arrangements that are read and written."""
+    """Layouts of the elements that are read, and of those that are written."""
 
     def prepare(self) -> None:
         ends = self.in_and_out(*self.layouts)
