@@ -421,7 +421,7 @@ def _multiply(
             for step in range(unrolled):
                 filters = loop.i + panel_bytes * step
                 places = [filters + k.vector_bytes * j for j in range(of.vectors)]
-                for one in places:
+                for one in places[:: max(1, LINE // k.width)]:  # each line once
                     k.prefetch(one + panel_bytes * AHEAD)
                     k.prefetch(one + next_panel, cache=2)
                 columns = [k.load(one) for one in places]
