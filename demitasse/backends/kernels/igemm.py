@@ -559,10 +559,12 @@ class IgemmSchedule(TunedKernel):
     Attributes:
         taps: Row, column and plane of each tap in the first window, which may be negative.
         step: Rows, columns and planes of the input from one window to the next.
-        channels: Channels of the input, in a group.
-        filters: Channels of the output, in a group.
+        channels: Channels of the input, in the groups of a product.
+        filters: Channels of the output, in these groups.
         pixels: Pixels of all outputs.
         order: Order of filters that are packed on the way; "" if they come in panels.
+        merged: Groups of a product: so many that their filters fill a vector. Filters are zeros for
+            the channels of other groups.
     """
 
     kernel = "igemm"
@@ -574,6 +576,7 @@ class IgemmSchedule(TunedKernel):
     pixels: int
     tuning: Tuning
     order: Order = ""
+    merged: int = 1
 
     @property
     def code(self) -> str:
@@ -705,7 +708,12 @@ def plan_igemm(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Igem
     deep, down, right = [1] * (MOST_AXES - len(axes)) + [*op.stride]
     pixels = y[0] * math.prod(y[2:])
     channels, filters = x[1] // op.group, y[1] // op.group
-    return IgemmSchedule(taps, (down, right, deep), channels, filters, pixels, tuning)
+    fits = [n for n in range(1, op.group + 1) if n * max(channels, filters) <= tuning.width]
+    merged = max((n for n in fits if op.group % n == 0), default=1)
+    return IgemmSchedule(
+        taps, (down, right, deep), channels * merged, filters * merged, pixels, tuning,
+        merged=merged,
+    )  # fmt: skip
 
 
 def dense_schedule(

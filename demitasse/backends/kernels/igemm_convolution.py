@@ -30,7 +30,7 @@ from demitasse.backends.kernels.igemm import (
 )
 from demitasse.backends.kernels.image_fields import ImageFields
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import structs
+from demitasse.backends.kernels.language import call_recorder, structs
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (
     FLOAT,
@@ -81,12 +81,18 @@ class IgemmConvolution:
 
         Shape: (G, M / G, C / G, taps), or (G, M / G, taps, C / G) ``by_tap``.
         """
-        one = self.schedule
-        last = (len(one.taps), one.channels) if self._by_tap else (one.channels, len(one.taps))
+        one, n = self.schedule, self.schedule.merged
+        channels, m = one.channels // n, one.filters // n
+        last = (len(one.taps), channels) if self._by_tap else (channels, len(one.taps))
         size = one.filters * math.prod(last) * (1 + max(part.group for part in self._parts))
-        by_group = weights[:size].reshape(-1, one.filters, *last)
+        by_group = weights[:size].reshape(-1, n, m, *last)
         if self._by_tap:
-            by_group = by_group.swapaxes(2, 3)
+            by_group = by_group.swapaxes(3, 4)
+        if n > 1:
+            own, by_group = by_group, np.zeros((len(by_group), n, m, n, *last), np.float32)
+            for group in range(n):
+                by_group[:, group, :, group] = own[:, group]
+        by_group = by_group.reshape(-1, one.filters, one.channels, len(one.taps))
         for part, filters in zip(self._parts, self._filters, strict=True):
             own = by_group[part.group]
             if len(part.taps) < own.shape[2]:
@@ -387,9 +393,13 @@ class IgemmFilterGradient:
         self.schedule = schedule
         self._groups = [FilterGradient(schedule, *images) for images in _groups(schedule, x, y)]
         each = schedule.filters * schedule.channels
-        taps = [each * math.prod(op.kernel[axis + 1 :]) for axis in range(len(op.kernel))]
-        self.strides = self._groups[0].size, 1, schedule.filters, *taps
-        self.scratch_size = self._groups[0].scratch_size
+        taps = [math.prod(op.kernel[axis + 1 :]) for axis in range(len(op.kernel))]
+        self.strides = self._groups[0].size, 1, schedule.filters, *(each * tap for tap in taps)
+        self.scratch_size, self._merged = self._groups[0].scratch_size, None
+        if (n := schedule.merged) > 1:
+            area, c = math.prod(op.kernel), schedule.channels // n
+            self.strides = schedule.filters // n * c * area, c * area, area, *taps
+            self._merged = aligned(len(self._groups) * self._groups[0].size)
 
     def __call__(
         self,
@@ -403,6 +413,16 @@ class IgemmFilterGradient:
         one = self.schedule
         for group, gradient in enumerate(self._groups):
             own = None if offsets is None else offsets[group * one.filters :]
-            into = filters[group * gradient.size :]
+            into = (filters if self._merged is None else self._merged)[group * gradient.size :]
             x, y = source[group * one.channels :], dy[group * one.filters :]
             gradient(x, y, into, own, scratch)
+        if self._merged is not None:
+            call_recorder.call(self._take_groups, self._merged, filters)
+
+    def _take_groups(self, merged: np.ndarray, filters: np.ndarray) -> None:
+        """Write the gradients of the filters, of which each belongs to the channels of a group."""
+        one, n = self.schedule, self.schedule.merged
+        c, m = one.channels // n, one.filters // n
+        by_tap = merged.reshape(len(self._groups), -1, n, c, n, m)
+        own = by_tap.diagonal(axis1=2, axis2=4).transpose(0, 4, 3, 2, 1)
+        filters[: own.size].reshape(own.shape)[...] = own

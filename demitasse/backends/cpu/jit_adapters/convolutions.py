@@ -168,7 +168,7 @@ class IgemmKernels(ConvKernels):
         return ConvCall(self.engine, operands, self.schedule.code, make, uses)
 
     def data(self, operands: ConvOperands) -> ConvCall:
-        parts = self.op.group * math.prod(self.schedule.step)
+        parts = self.op.group // self.schedule.merged * math.prod(self.schedule.step)
         message = f"{parts} products, one for each group and phase; at most {MOST_PARTS}"
         decline_if(parts > MOST_PARTS, message)
         operands, images = self._images(operands, "target", "source")

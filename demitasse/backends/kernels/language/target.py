@@ -189,4 +189,8 @@ WITHOUT_BF16 = {"AVX512_CORE", "AVX512_CORE_VNNI"}
 def has_bf16(width: int) -> bool:
     """Return whether kernels for vectors of ``width`` floats may multiply pairs of bfloat16."""
     allowed = os.environ.get(MOST, "").upper() not in WITHOUT_BF16
-    return width == vector_width() == WIDE and allowed and bool(processor_features().intersection(BF16))
+    return (
+        width == vector_width() == WIDE
+        and allowed
+        and bool(processor_features().intersection(BF16))
+    )
