@@ -40,4 +40,4 @@ def test_so_are_those_of_whole_blocks_strides_and_pads(channels, outputs, group,
     planned = expect_same(grouped(channels, outputs, group, more), ["c"])
 
     alone = group == channels  # each channel by itself
-    assert code_of(planned).startswith("grouped llvm" if alone else "igemm llvm")
+    assert code_of(planned).startswith("depthwise llvm" if alone else "igemm llvm")
