@@ -24,7 +24,7 @@ CODES = {
     EACH: "depthwise",
     TILES: "winograd",
     FEW: "direct",
-    LARGE: "grouped",
+    LARGE: "depthwise",
     TO_FEW: "narrow",
 }
 

@@ -168,8 +168,8 @@ def test_depthwise_convolutions_train_in_kernels(channels):
     lines = [line.split("|") for line in done.stdout.splitlines()]
     assert len(lines) == len(windows)
     for code, back, error in lines:
-        assert code.startswith("grouped llvm")
-        assert back.startswith("grouped llvm")
+        assert code.startswith("depthwise llvm")
+        assert back == code
         assert float(error) < 2e-6
 
 

@@ -18,7 +18,6 @@ LOWERINGS = {
     "few_inputs": "direct convolution of few input channels",
     "few_outputs": "convolution to few output channels",
     "few_rows": "inner products of few rows",
-    "grouped": "gradients of depthwise convolution, and windows of any size",
     "igemm": "convolutions without a kernel of their own; without it, numpy's",
     "norm": "BatchNorm by the batch's statistics",
     "overlap_add": "deconvolution of overlapping windows",
@@ -43,8 +42,6 @@ class Tuning:
         shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
         copy_bytes: Rows of an image that direct convolution copies at a time, in a core's first
             cache.
-        group_filter_bytes: Filters of a depthwise convolution that go over rows at a time; they
-            stay in a core's second cache.
         noted_bytes: Outputs of a depthwise convolution that are stored for the following pointwise
             convolution; they stay in a core's second cache.
         cached_bytes: Images and outputs of a depthwise convolution up to which most of what it
@@ -61,7 +58,6 @@ class Tuning:
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
     copy_bytes: int = 32 << 10
-    group_filter_bytes: int = 160 << 10
     noted_bytes: int = 128 << 10
     cached_bytes: int = 4 << 20
     bf16: bool = False

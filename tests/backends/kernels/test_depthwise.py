@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from correlate import correlated
+from correlate import correlated, correlated_slopes
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, in_memory, normal, out_of_memory
 
@@ -10,6 +10,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.depthwise.gradient import DepthwiseGradients
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
@@ -25,8 +26,9 @@ WINDOWS = pytest.mark.parametrize(
         {"kernel": (3, 3), "pad": (2, 2), "dilation": (2, 2)},
         {"kernel": (1, 3), "pad": (0, 4), "stride": (1, 3)},
         {"kernel": (2, 2), "pad": (0, 0)},
+        {"kernel": (9, 7), "pad": (4, 3)},
     ],
-    ids=["3x3", "strides", "5x5", "dilation", "wide padding", "no padding"],
+    ids=["3x3", "strides", "5x5", "dilation", "wide padding", "no padding", "9x7"],
 )
 SIZES = pytest.mark.parametrize("size", [(1, 2), (5, 3), (6, 17), (20, 29)], ids=str)
 
@@ -38,12 +40,13 @@ def convolution(n, c, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilatio
     return ops.Conv("float32", x, y, 1, kernel, stride, pad, dilation, group=c, bias=True)
 
 
-def convolved(op, x, weights, offsets, blocks, tuning, then=NOTHING):
+def last(shape):
+    return Images.in_blocks(shape, shape[1])
+
+
+def convolved(op, x, weights, offsets, tuning, then=NOTHING):
     strips = plan_depthwise(op, op.bottom, op.top, tuning)
-    source, target = (
-        Images.in_blocks(shape, block)
-        for shape, block in zip((op.bottom, op.top), blocks, strict=True)
-    )
+    source, target = last(op.bottom), last(op.top)
     run = DepthwiseConvolution(strips, source, target, then)
     run.update(weights.reshape(-1))
     memory = aligned(int(np.prod(op.top)))
@@ -69,24 +72,23 @@ def test_the_output_is_that_of_the_definition(then, size, window, threads, width
     x, weights, offsets = normal(*op.bottom), normal(c, 1, *op.kernel, seed=1), normal(c, seed=2)
 
     tuning = Tuning(width=width, threads=threads)
-    y = convolved(op, x, weights, offsets, (c, c), tuning, then)
+    y = convolved(op, x, weights, offsets, tuning, then)
 
     want = correlated(x, weights, op.pad, c, op.stride, op.dilation) + offsets[:, None, None]
     expect_close(y, rectified(then, want))
 
 
 @WIDTH
-@THREADS
-@pytest.mark.parametrize("blocks", [(1, 3), (3, 1), (1, 1)], ids=str)
-def test_input_and_output_may_lie_in_blocks_of_channels(blocks, threads, width):
-    c = 3 * width
-    op = convolution(2, c, (9, 16))
-    x, weights = normal(*op.bottom), normal(c, 1, 3, 3, seed=1)
+def test_images_in_blocks_of_channels_are_refused(width):
+    op = convolution(2, 3 * width, (9, 16))
+    blocks = Images.in_blocks(op.bottom, width)
+    strips = plan_depthwise(op, op.bottom, op.top, Tuning(width=width))
 
-    sizes = [count * width for count in blocks]
-    y = convolved(op, x, weights, None, sizes, Tuning(width=width, threads=threads))
-
-    expect_close(y, correlated(x, weights, op.pad, c))
+    for x, y in ((blocks, last(op.top)), (last(op.bottom), blocks)):
+        with pytest.raises(ValueError, match="channels side by side"):
+            DepthwiseConvolution(strips, x, y)
+        with pytest.raises(ValueError, match="channels side by side"):
+            DepthwiseGradients(strips, (x, y, x))
 
 
 @WIDTH
@@ -99,25 +101,22 @@ def test_what_is_fetched_for_later_changes_no_bit(size, window, width):
     x, weights = normal(*op.bottom), normal(2 * width, 1, *op.kernel, seed=1)
 
     fetching, plain = (
-        convolved(op, x, weights, None, (2 * width,) * 2, Tuning(width=width, cached_bytes=cached))
+        convolved(op, x, weights, None, Tuning(width=width, cached_bytes=cached))
         for cached in (0, 1 << 30)
     )
 
     np.testing.assert_array_equal(fetching, plain)
 
 
-def test_pixels_are_fetched_of_large_images_and_where_blocks_become_pixels():
+def test_pixels_are_fetched_of_large_images():
     op = convolution(1, 32, (9, 9))
-    blocks, whole = (Images.in_blocks(op.bottom, block) for block in (16, 32))
     few, many = (
         plan_depthwise(op, op.bottom, op.top, Tuning(width=16, cached_bytes=cached))
         for cached in (0, 1 << 20)
     )
 
-    assert few.fetches(whole, whole)
-    assert not many.fetches(whole, whole)
-    assert not many.fetches(blocks, blocks)
-    assert many.fetches(blocks, whole)
+    assert few.fetches
+    assert not many.fetches
 
 
 @WIDTH
@@ -126,7 +125,7 @@ def test_nan_reaches_the_windows_that_see_it_and_no_others(width):
     x, weights = normal(*op.bottom), normal(width, 1, 3, 3, seed=1)
     x[0, 3, 2, 6] = np.nan
 
-    y = convolved(op, x, weights, None, (width, width), Tuning(width=width), RELU)
+    y = convolved(op, x, weights, None, Tuning(width=width), RELU)
 
     lost = np.zeros(op.top, bool)
     lost[0, 3, 1:4, 5:8] = True
@@ -141,7 +140,7 @@ def test_what_is_no_number_is_rectified_as_layers_do(then, width):
     offsets[:3] = NOT_NUMBERS
 
     x, weights = normal(*op.bottom), normal(width, 1, 3, 3)
-    y = convolved(op, x, weights, offsets, (width, width), Tuning(width=width), then)
+    y = convolved(op, x, weights, offsets, Tuning(width=width), then)
 
     want = rectified(then, offsets[:3])
     np.testing.assert_array_equal(y[0, :3], np.broadcast_to(want[:, None, None], (3, 4, 20)))
@@ -152,8 +151,8 @@ def test_what_is_no_number_is_rectified_as_layers_do(then, width):
     [
         ({"group": 16, "top": (1, 32, 9, 9)}, "a group of its own"),
         ({"group": 1}, "a group of its own"),
-        ({"kernel": (6, 6)}, "25 taps"),
-        ({"kernel": (1, 3), "dilation": (1, 9)}, "16 columns"),
+        ({"kernel": (12, 11)}, "121 taps"),
+        ({"kernel": (3, 3), "dilation": (1, 99)}, "take up to 320"),
     ],
 )
 def test_other_convolutions_are_declined(change, why):
@@ -176,3 +175,114 @@ def test_code_names_the_instructions():
 
     assert plan_depthwise(op, op.bottom, op.top, Tuning(width=8)).code == "depthwise llvm:avx2"
     assert plan_depthwise(op, op.bottom, op.top, Tuning(width=16)).code == "depthwise llvm:avx512"
+
+
+def gradients(op, x, dy, filters, tuning, **asked):
+    """Return the gradients of input, weights and bias; None for those that are not asked for."""
+    strips = plan_depthwise(op, op.bottom, op.top, tuning)
+    images = last(op.bottom), last(op.top), last(op.bottom)
+    run = DepthwiseGradients(strips, images, **asked)
+    run.update(filters.reshape(-1))
+    dx, weight, bias = aligned(x.size), aligned(filters.size), aligned(op.top[1])
+    dx[:] = np.nan
+    asks = {"data": True, "weights": True, "bias": False} | asked
+    sources = in_memory(x, images[0]), in_memory(dy, images[1])
+    for _ in range(2):  # what was summed before is gone
+        run(
+            *sources, dx if asks["data"] else None, weight if asks["weights"] else None,
+            bias if asks["bias"] else None,
+        )  # fmt: skip
+    return (
+        out_of_memory(dx, images[0]) if asks["data"] else None,
+        weight.reshape(filters.shape) if asks["weights"] else None,
+        bias if asks["bias"] else None,
+    )
+
+
+def operands(op):
+    weights = normal(op.top[1], 1, *op.kernel, seed=1)
+    return normal(*op.bottom), normal(*op.top, seed=2), weights
+
+
+BACK = pytest.mark.parametrize("window", [
+    {}, {"kernel": (5, 3), "pad": (1, 2)}, {"kernel": (3, 3), "pad": (2, 0), "dilation": (2, 1)},
+    {"pad": (3, 4)}, {"stride": (2, 2)}, {"kernel": (5, 5), "pad": (2, 2), "stride": (2, 3)},
+    {"kernel": (2, 1), "pad": (0, 0), "stride": (3, 2)}, {"kernel": (7, 7), "pad": (3, 3)},
+    {"kernel": (3, 3), "pad": (2, 4), "stride": (2, 3), "dilation": (2, 2)},
+    {"kernel": (1, 3), "pad": (0, 4), "stride": (1, 3)},
+], ids=str)  # fmt: skip
+
+
+@WIDTH
+@SIZES
+@BACK
+def test_the_gradients_of_input_and_filters(window, size, width):
+    op = convolution(2, 2 * width + 1, size, **window)
+    if min(op.top) < 1:
+        pytest.skip("the window does not fit")
+    x, dy, weights = operands(op)
+
+    dx, weight, _ = gradients(op, x, dy, weights, Tuning(width))
+
+    where = op.pad, op.group, op.stride, op.dilation
+    expect_close(weight, correlated_slopes(x, dy, op.kernel, *where))
+    for seed in range(3, 6):  # a small step along any input changes the outputs by as much
+        step = normal(*op.bottom, seed=seed)
+        y = correlated(step, weights, *where)
+        scale = np.linalg.norm(dx) * np.linalg.norm(step)
+        assert abs((dy * y).sum() - (dx.astype(float) * step).sum()) <= 1e-6 * scale
+
+
+@WIDTH
+@pytest.mark.parametrize("window", [{}, {"stride": (2, 2)}, {"pad": (4, 4)}, {"stride": (1, 9)}])
+def test_the_gradient_of_the_bias(window, width):
+    op = convolution(3, 2 * width + 3, (11, 12), **window)
+    x, dy, weights = operands(op)
+
+    dx, weight, bias = gradients(op, x, dy, weights, Tuning(width), bias=True)
+
+    expect_close(bias, dy.astype(float).sum(axis=(0, 2, 3)))
+    without = gradients(op, x, dy, weights, Tuning(width))
+    np.testing.assert_array_equal(dx, without[0])
+    np.testing.assert_array_equal(weight, without[1])
+
+
+@WIDTH
+@pytest.mark.parametrize("window", [{}, {"stride": (2, 2)}])
+def test_gradients_may_be_asked_for_one_by_one(window, width):
+    op = convolution(2, width, (7, 9), **window)
+    x, dy, weights = operands(op)
+
+    dx, weight, bias = gradients(op, x, dy, weights, Tuning(width), bias=True)
+    data = gradients(op, x, dy, weights, Tuning(width), weights=False)
+    own = gradients(op, x, dy, weights, Tuning(width), data=False, bias=True)
+
+    np.testing.assert_array_equal(data[0], dx)
+    np.testing.assert_array_equal(own[1], weight)
+    np.testing.assert_array_equal(own[2], bias)
+
+
+@WIDTH
+@pytest.mark.parametrize("window", [{}, {"stride": (1, 2)}])
+def test_threads_change_no_bit_of_the_gradients(window, width):
+    op = convolution(3, 5 * width, (24, 31), **window)
+    x, dy, weights = operands(op)
+
+    one = gradients(op, x, dy, weights, Tuning(width), bias=True)
+
+    for threads in (2, 3, 7, 40):
+        other = gradients(op, x, dy, weights, Tuning(width, threads), bias=True)
+        for got, want in zip(other, one, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_windows_that_reach_no_pixel_of_a_phase_leave_zeros_whatever_the_gradient_is():
+    op = convolution(1, 16, (5, 5), kernel=(1, 1), pad=(0, 0), stride=(2, 2))
+    dy = np.full(op.top, np.inf, np.float32)
+    x, _, weights = operands(op)
+
+    dx, _, _ = gradients(op, x, dy, np.ones_like(weights), Tuning(16))
+
+    want = np.zeros(op.bottom, np.float32)
+    want[:, :, ::2, ::2] = np.inf
+    np.testing.assert_array_equal(dx, want)

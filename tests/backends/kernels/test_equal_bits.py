@@ -25,16 +25,11 @@ from demitasse.backends.kernels.channel_affine import gate_gradient as gradient_
 from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.depthwise.gradient import DepthwiseGradients
 from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer
-from demitasse.backends.kernels.grouped import (
-    GroupedConvolution,
-    GroupedGradient,
-    InputGradient,
-    plan_grouped,
-)
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
     IgemmFilterGradient,
@@ -154,19 +149,13 @@ def windowed(plan, make, **shape):
 def depthwise_gradients(width):
     op = conv(C, C, group=C)
     x, weights, _, dx = operands(op)
-    dy, weight, bias = (
-        in_memory(numbers(*op.top), last(op.top)),
-        aligned(weights.size),
-        aligned(C),
-    )
-    plan, images = (
-        plan_grouped(op, op.bottom, op.top, tuned(width)),
-        (last(op.bottom), last(op.top)),
-    )
-    GroupedGradient(plan, *images)(x, dy, weight, bias)
-    back = InputGradient(plan, *images)
-    back.update(weights)
-    back(dy, dx)
+    dy = in_memory(numbers(*op.top), last(op.top))
+    weight, bias = aligned(weights.size), aligned(C)
+    images = last(op.bottom), last(op.top), last(op.bottom)
+    plan = plan_depthwise(op, op.bottom, op.top, tuned(width))
+    run = DepthwiseGradients(plan, images, bias=True)
+    run.update(weights)
+    run(x, dy, dx, weight, bias)
     return weight, bias, dx
 
 
@@ -400,11 +389,6 @@ KERNELS = {
         c=C, m=C, group=C,
     ),
     "depthwise and 1x1 fused": separable,
-    "depthwise, of any windows": windowed(
-        plan_grouped,
-        lambda plan, op: GroupedConvolution(plan, last(op.bottom), last(op.top), RELU),
-        c=C, m=C, group=C,
-    ),
     "depthwise, gradients": depthwise_gradients,
     "implicit GEMM of pixels": implicit_gemm((1, 1)),
     "implicit GEMM": implicit_gemm((3, 3)),

@@ -62,13 +62,10 @@ class Case:
         self.windows, self.weights = normal(c, 1, *self.each.kernel, seed=1), normal(m, c, seed=2)
         self.offsets = normal(c, seed=3), normal(m, seed=4)
 
-    def run(self, tuning, then=(RELU, RELU), block=None, written=None, other=None):
+    def run(self, tuning, then=(RELU, RELU), other=None):
         """Return the output. Shape: (N, M, OH, OW)."""
         blocks = plan_separable(self.each, self.pixels, tuning)
-        x, y = (
-            Images.in_blocks(shape, of or shape[1])
-            for shape, of in ((self.x.shape, block), (self.pixels.top, written))
-        )
+        x, y = whole(self.x.shape), whole(self.pixels.top)
         run = SeparableConvolution(blocks, x, y, then, adds=other is not None)
         run.depthwise.update(self.windows.reshape(-1))
         run.update(self.weights.reshape(-1))
@@ -202,40 +199,6 @@ def test_an_image_to_add_is_refused_where_none_is_added():
 
 
 @WIDTH
-@THREADS
-@WINDOWS
-@SIZES
-def test_the_input_may_lie_in_blocks_of_channels(size, window, threads, width):
-    case = Case(2, 3 * width, 4 * width, size, **window)
-    tuning = always(width, threads, noted_bytes=1)
-
-    np.testing.assert_array_equal(case.run(tuning, block=width), case.run(tuning))
-
-
-@WIDTH
-@pytest.mark.parametrize("columns", [7, 8, 13, 14, 15, 16])
-def test_windows_reach_over_both_edges_of_blocks(columns, width):
-    case = Case(1, 2 * width, 2 * width, (9, columns))
-
-    y = case.run(always(width), block=width)
-
-    np.testing.assert_array_equal(y, case.run(always(width)))
-    expect_close(y, case.wanted())
-
-
-@WIDTH
-@THREADS
-def test_outputs_of_one_image_may_lie_in_blocks_of_channels(threads, width):
-    case = Case(1, 3 * width, 5 * width, (30, 13))
-    tuning = always(width, threads, noted_bytes=1)
-
-    y = case.run(tuning, block=width, written=width)
-
-    np.testing.assert_array_equal(y, case.run(tuning))
-    expect_close(y, case.wanted())
-
-
-@WIDTH
 @pytest.mark.parametrize("columns", range(14, 28))
 def test_any_number_of_pixels_may_be_left(columns, width):
     case = Case(1, width + 1, 2 * width + 1, (3, columns), kernel=(1, 1), pad=(0, 0))
@@ -277,12 +240,11 @@ def test_what_lies_between_has_the_bits_of_the_first_convolution_alone(width):
 
 
 @WIDTH
-@pytest.mark.parametrize("block", [False, True])
-def test_nan_reaches_all_outputs_of_the_pixels_that_see_it(block, width):
+def test_nan_reaches_all_outputs_of_the_pixels_that_see_it(width):
     case = Case(1, width, 2 * width, (9, 14))
     case.x[0, 3, 2, 6] = np.nan
 
-    y = case.run(always(width), block=block and width)
+    y = case.run(always(width))
 
     lost = np.zeros(y.shape, bool)
     lost[0, :, 1:4, 5:8] = True

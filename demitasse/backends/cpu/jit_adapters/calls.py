@@ -133,7 +133,7 @@ def rectifier_of(then: ops.Activation | None) -> Rectifier:
     raise Declined(message)
 
 
-class _Follower:
+class Follower:
     """Passes a parameter, in C order, to ``take`` after each change."""
 
     def __init__(self, take: Callable[[np.ndarray], None]) -> None:
@@ -265,7 +265,7 @@ class ConvCall(KernelCall):
         uses: Sequence[LayoutUse] = (),
     ) -> None:
         self.operands, self._make, self._uses = operands, make, uses
-        self._weights, self._slopes = _Follower(self._take), _Follower(self._take_slopes)
+        self._weights, self._slopes = Follower(self._take), Follower(self._take_slopes)
         others = [] if operands.other is None else [operands.other]
         super().__init__(engine, (operands.source, *others, operands.target), code)
 
@@ -320,8 +320,8 @@ class PackedConvCall(ConvCall):
     """A convolution whose kernel has a copy of the offsets, too, by ``take_offsets``."""
 
     @cached_property
-    def _offsets(self) -> _Follower:
-        return _Follower(self._take_offsets)
+    def _offsets(self) -> Follower:
+        return Follower(self._take_offsets)
 
     def update(self, weights: np.ndarray) -> None:
         """Take new weights, in C order, and the offsets that were given as an array."""
@@ -440,6 +440,13 @@ class ConvKernels:
     def data(self, operands: ConvOperands) -> ConvCall | None:
         """Return the gradient of the input."""
         del operands
+        return None
+
+    def gradients(
+        self, weights: GradientOperands, data: ConvOperands, wanted: tuple[bool, bool]
+    ) -> KernelCall | None:
+        """Return those gradients that are wanted, in one pass."""
+        del weights, data, wanted
         return None
 
     def _plain(self, argument: InputArg) -> InputArg:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,6 @@ from demitasse.backends.cpu.arguments import (
     GradArg,
     InputArg,
     OutputArg,
-    written_layout,
 )
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import (
@@ -27,20 +25,20 @@ from demitasse.backends.cpu.jit_adapters.calls import (
     ConvKernels,
     ConvOperands,
     FilterGradientCall,
+    Follower,
     GradientOperands,
     KernelCall,
     PackedConvCall,
     folded_images,
     images_in_vectors,
-    images_of,
     kernel_tuning,
-    rectifier_of,
     volumes_of,
 )
 from demitasse.backends.cpu.jit_adapters.winograd import WinogradKernels
-from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule, plan_depthwise
+from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.depthwise.gradient import DepthwiseGradients
 from demitasse.backends.kernels.few_inputs import (
     DirectConvolution,
     DirectGradient,
@@ -52,13 +50,6 @@ from demitasse.backends.kernels.few_outputs import (
     NarrowConvolution,
     plan_few_outputs,
 )
-from demitasse.backends.kernels.grouped import (
-    GroupedGradient,
-    GroupedSchedule,
-    InputGradient,
-    group_convolution,
-    plan_grouped,
-)
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
     IgemmFilterGradient,
@@ -67,10 +58,9 @@ from demitasse.backends.kernels.igemm_convolution import (
 )
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
-from demitasse.backends.step import Declined, Layouts, LayoutUse, decline_if
+from demitasse.backends.step import Declined, LayoutUse, decline_if
 from demitasse.backends.storage import Stored
 
 NARROW = 8
@@ -82,7 +72,6 @@ def conv_kernels(
     op: ops.Conv,
     x: ops.Shape,
     y: ops.Shape,
-    followers: Sequence[ops.Op] = (),
     *,
     training: bool,
     storage: Stored = "float",
@@ -95,7 +84,7 @@ def conv_kernels(
         return ConvKernels(engine, x, why=("other pads after the axes than before",))
     asked = engine.tuning.as_set(wanted(), storage)
     if op.group == x[1] > 1:
-        return _depthwise_kernels(engine, op, x, y, asked, followers, training=training)
+        return _depthwise_kernels(engine, op, x, y, asked)
     tuning = product_tuning(op, x, y, asked)
     if not training:
         with suppress(Declined):
@@ -120,22 +109,15 @@ def conv_kernels(
 
 
 def _depthwise_kernels(
-    engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning,
-    followers: Sequence[ops.Op], *, training: bool,
-) -> ConvKernels:  # fmt: skip
+    engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning
+) -> ConvKernels:
     """Return the kernels of a convolution of each channel by itself."""
     narrow = NARROW <= x[1] < tuning.width  # vectors no wider than there are channels
     fitting = replace(tuning, width=NARROW) if narrow else tuning
-    why = ""
-    if not training:
-        try:
-            strips = plan_depthwise(op, x, y, fitting)
-            return DepthwiseKernels(engine, x, strips, joined=_joins(op, followers, tuning))
-        except Declined as declined:
-            why = str(declined)
-    with suppress(Declined):
-        return GroupedKernels(engine, x, plan_grouped(op, x, y, fitting))
-    return ConvKernels(engine, x, why=(why,))
+    try:
+        return DepthwiseKernels(engine, x, plan_depthwise(op, x, y, fitting))
+    except Declined as declined:
+        return ConvKernels(engine, x, why=(str(declined),))
 
 
 def product_tuning(op: ops.Conv, x: ops.Shape, y: ops.Shape, asked: Tuning) -> Tuning:
@@ -152,23 +134,6 @@ MOST_GROUPS = 32
 
 MOST_PARTS = 2048
 """Products of a convolution at most: one for each group and phase of the strides."""
-
-
-def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
-    """Return whether a depthwise convolution is fused with a 1x1 convolution that follows."""
-    for follower in followers:
-        if isinstance(follower, ops.Conv):
-            with suppress(Declined):
-                return plan_separable(op, follower, tuning) is not None
-            return False
-        if isinstance(follower, ops.Activation):
-            try:
-                rectifier_of(follower)
-            except Declined:
-                return False
-        elif not isinstance(follower, (ops.BatchNorm, ops.Scale)):
-            return False
-    return False
 
 
 class IgemmKernels(ConvKernels):
@@ -247,47 +212,65 @@ def _by_rows(op: ops.Conv, x: ops.Shape) -> bool:
 
 @dataclass(eq=False)
 class DepthwiseKernels(ConvKernels):
-    """Convolutions of each channel by itself, without gradients.
-
-    Attributes:
-        joined: True if it is fused with the convolution behind it.
-    """
+    """Convolutions of each channel by itself."""
 
     strips: DepthwiseSchedule
-    joined: bool = field(kw_only=True)
 
     def forward(self, operands: ConvOperands) -> ConvCall | None:
-        strips = self.strips
-        source = self._as_it_comes(operands, strips.width)
-        target = operands.target
-        x, y = (images_in_vectors(argument.layout, strips.width) for argument in (source, target))
+        strips, channels = self.strips, self.x[1]
+        source = self._as_it_comes(operands, channels)
+        ends = source, operands.target
+        x, y = (images_in_vectors(argument.layout, channels) for argument in ends)
         if x is None or y is None:
             return None
 
-        uses = []
-        if self.joined and self.x[0] == 1 and (blocks := self._preferred_blocks()):
-            uses.append(LayoutUse("preferred", source.blob, blocks))
-        operands = replace(operands, source=source)
+        make = partial(DepthwiseConvolution, strips, x, y, operands.then)
+        return ConvCall(self.engine, replace(operands, source=source), strips.code, make)
 
-        def make() -> Any:
-            from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+    def gradients(
+        self, weights: GradientOperands, data: ConvOperands, wanted: tuple[bool, bool]
+    ) -> KernelCall | None:
+        ends = weights.source, weights.dy, data.target
+        x, y, dx = (images_in_vectors(each.layout, self.x[1]) for each in ends)
+        if x is None or y is None or dx is None:
+            return None
 
-            return DepthwiseConvolution(strips, x, y, operands.then)
+        bias = wanted[0] and weights.bias is not None
+        kernel = DepthwiseGradients(
+            self.strips, (x, y, dx), weights=wanted[0], data=wanted[1], bias=bias
+        )
+        return DepthwiseGradientCall(self.engine, self.strips.code, kernel, weights, data, wanted)
 
-        return ConvCall(self.engine, operands, strips.code, make, uses)
 
-    def _preferred_blocks(self) -> Layout | None:
-        """Return blocks of a vector of channels if the image is best read in them.
+class DepthwiseGradientCall(KernelCall):
+    """The gradients of weights and bias, of the input, or of all, as ``wanted``."""
 
-        Rows of a block stay in the first cache, where the same channels of pixels with all theirs
-        would compete for a few lines of it.
-        """
-        with suppress(Declined):
-            blocks = layouts.channel_blocks(self.x, layouts.BLOCK)
-            images = images_of(blocks)
-            if images is not None and self.strips.reads_blocks(images):
-                return blocks
-        return None
+    def __init__(
+        self, engine: Engine, code: str, kernel: DepthwiseGradients, weights: GradientOperands,
+        data: ConvOperands, wanted: tuple[bool, bool],
+    ) -> None:  # fmt: skip
+        self._kernel, self._operands, self._wanted = kernel, weights, wanted
+        self._target, self._weight = data.target, data.weight
+        self._filters = Follower(kernel.update)
+        arguments = weights.arguments if wanted[0] else (weights.dy,)
+        if wanted[1]:
+            arguments = *arguments, data.target
+        held = kernel.filters.nbytes + kernel.sums.nbytes
+        super().__init__(engine, arguments, code, held=held)
+
+    def __call__(self) -> None:
+        operands, (weights, data) = self._operands, self._wanted
+        dy = operands.dy.array()
+        source = operands.source.array() if weights else dy
+        target = self._target.array() if data else None
+        if data:
+            self._filters.follow(self._weight.data_memory)
+        if not weights:
+            self._kernel(source, dy, target)
+            return
+        bias = operands.bias.array() if operands.bias else None
+        self._kernel(source, dy, target, operands.weight.array(), bias)
+        operands.done()
 
 
 @dataclass(eq=False)
@@ -473,72 +456,3 @@ class TransposedGradientCall(KernelCall):
         n, m, *places = self._banding.x
         each = np.add.reduce(dy[: n * m * places[0] * places[1]].reshape(n, m, -1), axis=2)
         np.add.reduce(each, axis=0, out=bias[:m])
-
-
-@dataclass(eq=False)
-class GroupedKernels(ConvKernels):
-    """Convolutions of each channel by itself, of windows of any size, and their gradients."""
-
-    groups: GroupedSchedule
-
-    def forward(self, operands: ConvOperands) -> ConvCall | None:
-        groups = self.groups
-        return self._grouped(partial(group_convolution, groups, then=operands.then), operands)
-
-    def data(self, operands: ConvOperands) -> ConvCall | None:
-        groups = self.groups
-        return self._grouped(lambda y, x: InputGradient(groups, x, y), operands)
-
-    def weights(self, operands: GradientOperands) -> FilterGradientCall | None:
-        groups = self.groups
-        source, x = self._read_groups(operands.source, operands.layouts)
-        dy, y = self._read_groups(operands.dy, operands.layouts)
-        if x is None or y is None:
-            return None
-
-        operands = replace(operands, source=source, dy=dy)
-        kernel = GroupedGradient(groups, x, y)
-        return FilterGradientCall(
-            self.engine, operands, groups.code, kernel, held=kernel.sums.nbytes
-        )
-
-    def _grouped(
-        self, make: Callable[[Images, Images], Any], operands: ConvOperands
-    ) -> ConvCall | None:
-        groups = self.groups
-        source, x = self._read_groups(operands.source, operands.layouts)
-        target, y = operands.target, images_in_vectors(operands.target.layout, groups.width)
-        if x is None:
-            return None
-        if y is None:
-            alike = self._alike(x, target.layout.shape)
-            target = OutputArg(target.role, target.blob, alike, diff=target.diff)
-            y = images_in_vectors(alike, groups.width)
-        if y is None:
-            return None
-
-        operands = replace(operands, source=source, target=target)
-        return ConvCall(self.engine, operands, groups.code, partial(make, x, y))
-
-    def _read_groups(self, argument: InputArg, layouts: Layouts) -> tuple[InputArg, Images | None]:
-        """Return an argument for the same blob that the kernel can read, and its images.
-
-        If the layout has no whole vectors, it is replaced by the layout in which the blob is
-        written.
-        """
-        width = self.groups.width
-        images = images_in_vectors(argument.layout, width)
-        if images is not None:
-            return argument, images
-        shape = argument.layout.shape
-        expected = written_layout(layouts, argument.memory, shape)
-        return (
-            InputArg(argument.role, argument.blob, expected, diff=argument.diff),
-            images_in_vectors(expected, width),
-        )
-
-    def _alike(self, images: Images, shape: ops.Shape) -> Layout:
-        """Return the layout of images of a shape that lie as others do."""
-        if images.block == images.shape[1]:
-            return layouts.innermost(shape, 1)
-        return layouts.channel_blocks(shape, images.block)

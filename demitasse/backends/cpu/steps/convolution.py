@@ -78,9 +78,7 @@ class ConvStep(WindowStep[ops.Conv]):
         self.bias = layouts.plain((self.maps[1],)) if op.bias else None
         ends = self.image, self.maps
         self.general = IgemmKernels(engine, op, *ends, at.storage)
-        self.kernels = conv_kernels(
-            engine, op, *ends, at.followers, training=at.backward, storage=at.storage
-        )
+        self.kernels = conv_kernels(engine, op, *ends, training=at.backward, storage=at.storage)
         self.transposed = transposed_kernels(engine, op, *ends) if at.backward else None
 
     def prepare(self) -> None:
@@ -156,23 +154,38 @@ class ConvStep(WindowStep[ops.Conv]):
             dy = at.top[0].read_diff().reshape(*self.maps[:2], -1)
             at.params[1].add_diff(np.add.reduce(np.add.reduce(dy, axis=2), axis=0))
 
-    def _weights_gradient(self) -> Runnable:
+    def prepare_backward(self) -> None:
+        wanted = self.at.param_propagate_down[0], self.at.propagate_down[0]
+        operands = self._weights_operands(), self._data_operands()
+        together = self.kernels.gradients(*operands, wanted) if any(wanted) else None
+        if together is None:
+            super().prepare_backward()
+        else:
+            self.backward_calls = [together]
+
+    def _weights_operands(self) -> GradientOperands:
         at = self.at
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
-        operands = GradientOperands(
+        return GradientOperands(
             InputArg("src", at.bottom[0], self.image_layout),
             InputArg("diff_dst", at.top[0], self.map_layout, diff=True),
             GradArg("diff_weights", at.params[0], layouts.plain(self.w)),
             GradArg("diff_bias", at.params[1], bias) if bias else None,
             at.layouts,
         )
+
+    def _data_operands(self) -> ConvOperands:
+        at = self.at
+        source = InputArg("diff_dst", at.top[0], self.map_layout, diff=True)
+        target = OutputArg("diff_src", at.bottom[0], self.image_layout, diff=True)
+        return ConvOperands(source, target, at.params[0], at.layouts)
+
+    def _weights_gradient(self) -> Runnable:
+        operands = self._weights_operands()
         own = (self.transposed or self.kernels).weights(operands)
         return own or self.general.weights(operands)
 
     def _data_gradient(self) -> Runnable:
-        at = self.at
-        source = InputArg("diff_dst", at.top[0], self.map_layout, diff=True)
-        target = OutputArg("diff_src", at.bottom[0], self.image_layout, diff=True)
-        operands = ConvOperands(source, target, at.params[0], at.layouts)
+        operands = self._data_operands()
         own = (self.transposed or self.kernels).data(operands)
         return own or self.general.data(operands)

@@ -246,10 +246,10 @@ def separable_call(
     second's sums before ``then``.
     """
     blocks = plan_separable(*convolutions, kernel_tuning(engine, storage=storage))
-    x, y = images_in_vectors(source.layout, blocks.strips.width), images_of(target.layout)
+    x, y = images_in_vectors(source.layout, blocks.channels), images_of(target.layout)
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 
-    if x is None or y is None or not blocks.writes(y):
+    if x is None or y is None or not y.is_rows:
         message = "images whose channels do not lie side by side; separable convolution needs that"
         raise Declined(message)
     kernel = SeparableConvolution(blocks, x, y, then, adds=other is not None)

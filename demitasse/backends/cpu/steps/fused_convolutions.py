@@ -4,14 +4,11 @@ Their intermediate values are never written to memory; a few rows at a time stay
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from demitasse.backends import ops
-from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import rectifier_of
-from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.epilogue import (
@@ -22,7 +19,6 @@ from demitasse.backends.cpu.steps.epilogue import (
 from demitasse.backends.step import (
     AnyStep,
     Declined,
-    Operand,
     Operands,
     decline_gradients,
 )
@@ -57,8 +53,6 @@ class SeparableStep(CpuStep[ops.Conv]):
         ]
         source, target, other = at[0].bottom[0], epilogues[1].target, epilogues[1].other
         y = pixels.map_layout
-        if other is None:
-            y = self._target_layout(target, y)
         self.forward_calls = [
             separable_call(
                 engine,
@@ -72,13 +66,3 @@ class SeparableStep(CpuStep[ops.Conv]):
             )
         ]
         self.kept_bytes = sum(one.folded.bias.nbytes for one in weights)
-
-    def _target_layout(self, target: Operand, usual: Layout) -> Layout:
-        """Return the layout in which the output is written."""
-        width = self.engine.tuning.width
-        if width == layouts.BLOCK and usual.shape[0] == 1 and usual.shape[1] % width == 0:
-            with suppress(Declined):
-                blocks = layouts.channel_blocks(usual.shape, layouts.BLOCK)
-                if {*self.at.layouts.preferred(target.data_memory)} == {blocks}:
-                    return blocks
-        return usual

@@ -235,6 +235,12 @@ class Kernel(Routine):
         use, near, data = (ir.Constant(INDEX, number) for number in (int(writes), 4 - cache, 1))
         call_function(self._b, "llvm.prefetch.p0i8", ir.VoidType(), line, use, near, data)
 
+    def touch(self, address: Word) -> None:
+        """Read the cache line at an address, which is valid, into the caches."""
+        kind = ir.FunctionType(ir.VoidType(), [WORD])
+        word = self._load(address, WORD, FLOAT)
+        self._b.call(ir.InlineAsm(kind, "", "r", side_effect=True), [word])
+
     # -- vectors -------------------------------------------------------------------------------
 
     def constant(self, number: float) -> Vector:

@@ -6,8 +6,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise import DepthwiseSchedule, plan_depthwise
-from demitasse.backends.kernels.depthwise.convolution import PIXELS
+from demitasse.backends.kernels.depthwise import PIXELS, DepthwiseSchedule, plan_depthwise
 from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.products import ROWS
 from demitasse.backends.kernels.tuning import Tuning
@@ -135,16 +134,6 @@ class SeparableSchedule:
         n, channels, height, width = self.strips.y
         column = self.wide + LINE
         return Images((n, channels, height, width), 0, width * column, column, channels)
-
-    def writes(self, y: Images) -> bool:
-        """Return whether outputs may lie so: pixels that follow evenly, each with all its channels.
-
-        Those of a single image may lie in blocks of a vector of channels instead.
-        """
-        n, channels, _, _ = self.y
-        if n == 1 and y.block == self.strips.width and channels % self.strips.width == 0:
-            return y.is_even
-        return y.is_rows
 
     @property
     def remainders(self) -> set[int]:

@@ -13,8 +13,7 @@ from demitasse.backends.kernels.depthwise.convolution import (
     DepthwiseFields,
     DepthwiseOperands,
     Shape,
-    next_group,
-    write_strip,
+    write_rows,
 )
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
@@ -43,8 +42,6 @@ class SeparableFields(structs.Struct):
     y: structs.Output
     y_stride: Word
     """Elements from one pixel of the output to the next."""
-    y_vector_stride: Word
-    """Elements from a panel's first vector of a pixel's channels to its second."""
     terms: Word
     """Terms of a pixel's sum: channels between the two, or pairs of channels in bfloat16."""
     filters: structs.Address
@@ -54,8 +51,6 @@ class SeparableFields(structs.Struct):
     """First panels during which nothing of the next block is prefetched."""
     panel_table: structs.Address
     """The first filter of each panel."""
-    place_table: structs.Address
-    """Elements from the beginning of an output pixel to the first filter of each panel."""
     next_vector: Word
     """Filters from a panel's first vector to its second; fewer than a vector where there are fewer
     than two vectors of filters, some of which both hold then."""
@@ -83,9 +78,7 @@ class SeparableFields(structs.Struct):
 
 
 @SeparableFields.kernel("separable")
-def _kernel(
-    k: Kernel, s: SeparableFields, shape: Shape, *, pairs: bool, in_blocks: bool, bf16: bool
-) -> None:
+def _kernel(k: Kernel, s: SeparableFields, shape: Shape, *, pairs: bool, bf16: bool) -> None:
     """Write the kernel; with ``pairs``, two rows of outputs are computed at a time."""
     f = s.depthwise
     thread, threads = k.thread()
@@ -94,38 +87,28 @@ def _kernel(
     with k.loop(high, low) as part, k.loop(s.blocks) as block:
         begin, end = chunk(f.images * f.y.rows, part.i, s.parts)
         first, behind = (begin + place for place in chunk(end - begin, block.i, s.blocks))
-        with k.loop(f.groups) as group:
-            _note_rows(k, f, shape, group.i, first, behind, noted, pairs=pairs, in_blocks=in_blocks)
+        _note_rows(k, f, shape, first, behind, noted, pairs=pairs)
         pixels = (behind - first) * f.y.columns
         if bf16:
             _round_pixels(k, s, noted, pixels)
         target = s.y + first * f.y.columns * s.y_stride * FLOAT
-        prefetch = _plan_prefetch(k, f, s, behind, end, behind - first)
+        prefetch = _plan_prefetch(f, s, behind, end, behind - first)
         k.call_at(s.multiply, k.arguments[0], noted, pixels, target, *prefetch)
 
 
 def _note_rows(
-    k: Kernel,
-    f: DepthwiseFields,
-    shape: Shape,
-    group: Word,
-    first: Word,
-    behind: Word,
-    noted: Word,
-    *,
+    k: Kernel, f: DepthwiseFields, shape: Shape, first: Word, behind: Word, noted: Word, *,
     pairs: bool,
-    in_blocks: bool,
-) -> None:
-    """Write the depthwise outputs of a block, for the rows from ``first`` to ``behind`` of a group.
+) -> None:  # fmt: skip
+    """Write the depthwise outputs of a block, for the rows from ``first`` to ``behind``.
 
     With ``pairs``, two rows of one image are computed at a time: both see most of what is read.
     """
-    output_bytes = f.y.column_stride * FLOAT
-    line_bytes = f.y.columns * output_bytes
+    line_bytes = f.y.columns * f.y.column_stride * FLOAT
 
-    def rows(row: Word, lines: Sequence[Word | int]) -> None:
-        output = noted + (row - first) * line_bytes
-        write_strip(k, f, shape, group, row, output, output_bytes, lines, in_blocks=in_blocks)
+    def rows(number: Word, lines: Sequence[Word | int]) -> None:
+        row = f.row(number)._replace(output=noted + (number - first) * line_bytes)
+        write_rows(k, f, shape, row, (k.word(0), f.vectors), lines)
 
     with k.loop(behind, first, 2 if pairs else 1) as step:
         last = step.i + 1
@@ -148,22 +131,19 @@ def _round_pixels(k: Kernel, s: SeparableFields, noted: Word, pixels: Word) -> N
 
 
 def _plan_prefetch(
-    k: Kernel, f: DepthwiseFields, s: SeparableFields, row: Word, end: Word, rows: Word
+    f: DepthwiseFields, s: SeparableFields, row: Word, end: Word, rows: Word
 ) -> Prefetch:
     """Return what is prefetched while a block is multiplied.
 
     The next block begins with the given row, and has about as many ``rows``; the part's rows end
     at ``end``.
     """
-    image, line = row // f.y.rows, row % f.y.rows
     row_bytes = f.x.row_stride * FLOAT
-    top = line * f.step_down - f.top + s.overlap
-    begin = f.x.at + image * f.x.image_stride * FLOAT + top * row_bytes
+    top = row % f.y.rows * f.step_down - f.top + s.overlap
+    begin = f.x.row(row // f.y.rows, top)
     part = minimum(rows, end - row) * f.step_down * row_bytes
     times = (s.panels - s.quiet) * (rows * f.y.columns // s.most + 1)
-    steps = times * (s.terms // UNROLLED)
-    whole = choose(f.groups > 1, next_group(k, f) * FLOAT, part)
-    return Prefetch(begin, begin + part, part * f.groups // steps, part, whole)
+    return Prefetch(begin, part // (times * (s.terms // UNROLLED)))
 
 
 def _remainders(products: Products, blocks: SeparableSchedule) -> np.ndarray:
@@ -199,17 +179,14 @@ class SeparableConvolution:
         adds: bool = False,
     ) -> None:
         self.blocks, strips = blocks, blocks.strips
-        if not blocks.writes(y):
+        if not y.is_rows:
             message = (
-                f"{y} was given for outputs; give images whose pixels follow evenly, or one in "
-                f"blocks of {strips.width} channels"
+                f"{y} was given for outputs; give images whose pixels follow evenly, with all "
+                "channels"
             )
             raise ValueError(message)
-        shape = Shape.of(strips.op, limited=then[0].limited)
-        in_blocks = strips.reads_blocks(x)
-        self._kernel = _kernel(
-            strips.width, shape, pairs=blocks.pairs, in_blocks=in_blocks, bf16=blocks.bf16
-        )
+        shape = Shape.of(strips, then[0])
+        self._kernel = _kernel(strips.width, shape, pairs=blocks.pairs, bf16=blocks.bf16)
         self.depthwise = DepthwiseOperands(strips, x, blocks.between, then[0])
         self.scratch_size = strips.tuning.threads * blocks.scratch
         panel = blocks.vectors * strips.width
@@ -225,13 +202,11 @@ class SeparableConvolution:
             SeparableFields.values(
                 depthwise=self.depthwise.values,
                 y_stride=y.column_stride,
-                y_vector_stride=blocks.next_vector if y.block == blocks.y[1] else y.block_stride,
                 terms=blocks.terms,
                 filters=self.filters,
                 panels=len(blocks.panels),
                 quiet=blocks.quiet,
                 panel_table=np.array(blocks.panels, np.int64),
-                place_table=np.array([y.place(at) for at in blocks.panels], np.int64),
                 next_vector=blocks.next_vector,
                 other=structs.RUNTIME if adds else None,
                 rectifier=then[1].numbers(),
@@ -313,23 +288,10 @@ class Products(NamedTuple):
 
 
 class Prefetch(NamedTuple):
-    """Prefetch of the rows that the next block reads first, in steps of some bytes.
-
-    ``at`` is the address of the next line, ``edge`` the end of the rows of one group of channels;
-    the rows of a group have ``part`` bytes, and groups are ``whole`` bytes apart.
-    """
+    """Prefetch of the rows that the next block reads first, from an address in steps of bytes."""
 
     at: Word
-    edge: Word
     step: Word
-    part: Word
-    whole: Word
-
-    def after(self, at: Word) -> list[Word]:
-        """Return ``at`` and ``edge`` when all up to an address has been fetched."""
-        over = at >= self.edge
-        at = at + choose(over, self.whole - self.part, 0)
-        return [at, self.edge + choose(over, self.whole, 0)]
 
 
 @cache
@@ -375,12 +337,12 @@ def _write_all(
     s, most = SeparableFields.read(k), of.most
     rest = pixels % most
     whole, of_rest = pixels - rest, k.load_word(s.remainders + rest * INT)
-    with k.loop(s.panels, words=[prefetch.at, prefetch.edge]) as panel:
+    with k.loop(s.panels, words=[prefetch.at]) as panel:
         with k.loop(whole, 0, most, words=panel.words) as few:
             output = target + few.i * s.y_stride * FLOAT
             here = noted + few.i * of.pixel_bytes
             step = choose(panel.i < s.quiet, 0, prefetch.step)
-            now = prefetch._replace(at=few.words[0], edge=few.words[1], step=step)
+            now = Prefetch(few.words[0], step)
             few.words = _multiply(k, s, of, panel.i, here, output, most, now)
         with k.when(rest > 0):
             here, output = noted + whole * of.pixel_bytes, target + whole * s.y_stride * FLOAT
@@ -400,10 +362,10 @@ def _multiply(
 ) -> list[Word]:
     """Write the products of ``count`` noted pixels and one panel of filters.
 
-    Return the next line to prefetch and the edge, or nothing without a prefetch.
+    Return the next address to prefetch, or nothing without a prefetch.
     """
     panel_bytes = of.vectors * k.vector_bytes
-    first, place = (k.load_word(at + panel * INT) for at in (s.panel_table, s.place_table))
+    first = k.load_word(s.panel_table + panel * INT)
     begin = s.filters + panel * s.terms * panel_bytes
     middle = begin + s.terms // UNROLLED * (UNROLLED * panel_bytes)
     end = begin + s.terms * panel_bytes
@@ -442,7 +404,7 @@ def _multiply(
     added = s.other - s.y  # both lie alike
     with_pixel = [(i, j) for i in range(count) for j in range(of.vectors)]
     for (i, j), total in zip(with_pixel, sums, strict=True):
-        target = output + (s.y_stride * i + place + s.y_vector_stride * j) * FLOAT
+        target = output + (s.y_stride * i + first + s.next_vector * j) * FLOAT
         result = total + offsets[j]
         k.store(then(result + k.load(target + added) if of.adds else result), target)
-    return prefetch.after(words[1]) if prefetch else []
+    return words[1:]

@@ -1,0 +1,331 @@
+"""Depthwise convolution: the gradients of the input, the filters and the bias in one pass.
+
+Each pixel of the input is multiplied by the same gradients of outputs as its own gradient sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.depthwise import DepthwiseSchedule
+from demitasse.backends.kernels.depthwise.convolution import (
+    PixelAddress,
+    Window,
+    filter_order,
+    with_addresses,
+)
+from demitasse.backends.kernels.image_fields import OutputFields
+from demitasse.backends.kernels.images import Images, need_layout
+from demitasse.backends.kernels.language import call_recorder
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output
+from demitasse.backends.kernels.language.values import (
+    FLOAT,
+    Condition,
+    Word,
+    chunk,
+    fma,
+    maximum,
+    minimum,
+)
+from demitasse.backends.kernels.windows import WindowFields, window_values
+
+PIXELS = 8
+"""Greatest number of pixels of the input in a tile, unless the stride is larger."""
+
+PART_CHANNELS, PART_ROWS = 2048, 4
+"""Channels of all parts together, and rows of each part at least: threads divide the parts, whose
+number depends on shapes alone so that no bit depends on the threads."""
+
+
+class Shape(NamedTuple):
+    """Parameters that the kernel's code depends on.
+
+    Attributes:
+        pad: Columns of padding, modulo the stride.
+        pixels: Pixels of a tile, a multiple of the stride.
+        data: True if the gradient of the input is computed.
+        weights: True if the gradient of the filters is computed.
+        bias: True if the gradient of the bias is computed.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad: int
+    pixels: int
+    data: bool
+    weights: bool
+    bias: bool
+
+    def __str__(self) -> str:
+        sizes = *self.kernel, *self.stride, *self.dilation, self.pad, self.pixels
+        flags = "_data" * self.data + "_weights" * self.weights + "_bias" * self.bias
+        return "x".join(map(str, sizes)) + flags
+
+    @property
+    def sums(self) -> int:
+        """Sums of a vector of channels: of each tap, and of the bias."""
+        return math.prod(self.kernel) + 1
+
+    def taps(self, axis: int, phase: int) -> list[tuple[int, int]]:
+        """Return the taps that reach a pixel, and for each the output, counted from the last.
+
+        ``phase`` is the place of the pixel in the padded image, modulo the stride.
+        """
+        stride, dilation = self.stride[axis], self.dilation[axis]
+        reached = [(tap, phase - tap * dilation) for tap in range(self.kernel[axis])]
+        return [(tap, away // stride) for tap, away in reached if away % stride == 0]
+
+    def columns(self) -> dict[int, list[tuple[int, int]]]:
+        """Return the outputs of a row that reach a tile: for each, its taps and their pixels."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for pixel in range(self.pixels):
+            more, phase = divmod(pixel + self.pad, self.stride[1])
+            for tap, away in self.taps(1, phase):
+                found.setdefault(more + away, []).append((tap, pixel))
+        return dict(sorted(found.items()))
+
+
+class GradientFields(WindowFields):
+    """The gradients; ``y`` has the gradients of the outputs."""
+
+    dx: OutputFields
+    filters: Address
+    """Filters: for each vector, tap after tap."""
+    sums: Output
+    """Sums: for each part and vector, tap after tap, and the sum of the gradients."""
+    channels: Word
+    vectors: Word
+    parts: Word
+    """Parts of the rows of the input, each with sums of its own."""
+    spare: Output
+    """Memory for pixels behind the last of a row, which is never read."""
+
+
+@GradientFields.kernel("depthwise_gradients")
+def _kernel(k: Kernel, f: GradientFields, shape: Shape) -> None:
+    each, down = shape.sums * k.vector_bytes, shape.stride[0]
+    begin, end = chunk(f.parts * f.vectors, *k.thread())
+    with k.loop(f.parts) as part:
+        above = part.i * f.vectors
+        vectors = maximum(begin - above, 0), minimum(end - above, f.vectors)
+        sums = f.sums + above * each
+        top, bottom = chunk(f.images * f.x.rows, part.i, f.parts)
+        with k.when(vectors[0] < vectors[1]):
+            with k.loop(vectors[1] * each, vectors[0] * each, k.vector_bytes) as place:
+                k.store(k.constant(0.0), sums + place.i)
+            if shape.bias:
+                _add_gradients(
+                    k, f, part.i, vectors, sums + (shape.sums - 1) * k.vector_bytes, each
+                )
+            with k.loop(bottom, top) as row:
+                image, line = row.i // f.x.rows, row.i % f.x.rows
+                padded = line + f.top
+                with k.cases(padded % down) as case:
+                    for phase in range(down):
+                        case(phase)
+                        taps = shape.taps(0, phase)
+                        lines = [_line(f, image, padded // down + away) for _, away in taps]
+                        _add_row(k, f, shape, Lines(image, line, lines, taps), vectors, sums)
+
+
+def _add_gradients(
+    k: Kernel, f: GradientFields, part: Word, vectors: tuple[Word, Word], sums: Word, each: int
+) -> None:
+    """Add the gradients of a part of the outputs to the sums of the bias.
+
+    The sums of consecutive vectors are ``each`` bytes apart.
+    """
+    top, bottom = chunk(f.images * f.y.rows, part, f.parts)
+    with k.loop(bottom, top) as row, k.loop(vectors[1], vectors[0]) as vector:
+        place = minimum(vector.i * k.width, f.channels - k.width) * FLOAT
+        begin = f.y.row(row.i // f.y.rows, row.i % f.y.rows) + place
+        with k.loop(f.y.columns, vectors=[k.constant(0.0)]) as column:
+            number = k.load(begin + column.i * f.y.column_stride * FLOAT)
+            column.vectors = [column.vectors[0] + number]
+        own = sums + vector.i * each
+        k.store(k.load(own) + column.vectors[0], own)
+
+
+def _line(f: GradientFields, image: Word, row: Word) -> tuple[Condition, Word]:
+    return (row > -1) & (row < f.y.rows), f.y.row(image, row)
+
+
+class Lines(NamedTuple):
+    """A row of the input and the rows of outputs that reach it, in the kernel.
+
+    ``rows`` are whether a row is inside, and its address; ``taps`` the row of taps of each.
+    """
+
+    image: Word
+    line: Word
+    rows: Sequence[tuple[Condition, Word]]
+    taps: Sequence[tuple[int, int]]
+
+
+def _add_row(
+    k: Kernel, f: GradientFields, shape: Shape, at: Lines, vectors: tuple[Word, Word], sums: Word
+) -> None:
+    """Write the gradients of a row of the input, and add the row's products to ``sums``."""
+    columns, across = shape.columns(), shape.stride[1]
+    begin, span = (min(columns), max(columns) - min(columns) + 1) if columns else (0, 1)
+    x, dx = (image.row(at.image, at.line) for image in (f.x, f.dx))
+    x_step, dx_step, y_step = (image.column_stride * FLOAT for image in (f.x, f.dx, f.y))
+    both = [row for row, read in ((x, shape.weights), (dx, shape.data)) if read]
+    touch(k, both, (f.x.columns - 1) * minimum(x_step, dx_step) + f.channels * FLOAT)
+    for inside, row in at.rows[:1]:  # the last row, which no row of the input has seen yet
+        with k.when(inside):
+            touch(k, [row], (f.y.columns - 1) * y_step + f.channels * FLOAT)
+    with k.loop(f.x.columns, 0, shape.pixels) as tile:
+        first = tile.i
+        output = first // across + f.left // across + begin
+        windows = [
+            Window([(first > -1, x)], first, shape.pixels, f.x.columns, x_step, f.zeros),
+            Window([(first > -1, dx)], first, shape.pixels, f.x.columns, dx_step, f.spare),
+            Window(at.rows, output, span, f.y.columns, y_step, f.zeros),
+        ]
+        body = partial(_add_tile, k, f, shape, at.taps, vectors, sums)
+        with_addresses(k, windows, body, begin=begin)
+
+
+def _add_tile(
+    k: Kernel, f: GradientFields, shape: Shape, taps: Sequence[tuple[int, int]],
+    vectors: tuple[Word, Word], sums: Word, x: PixelAddress, dx: PixelAddress, dy: PixelAddress,
+    *, begin: int,
+) -> None:  # fmt: skip
+    """Write the gradients of a tile, and add its products, vector after vector of channels."""
+    first, last = (vector * k.vector_bytes for vector in vectors)
+    last_place, (_, wide) = (f.channels - k.width) * FLOAT, shape.kernel
+    zeros = [k.constant(0.0)] * shape.pixels
+    with k.loop(last, first, k.vector_bytes) as vector:
+        place = minimum(vector.i, last_place)  # begins early where channels fill no whole vectors
+        filters, own = f.filters + vector.i * (shape.sums - 1), sums + vector.i * shape.sums
+        gradients = list(zeros)
+        pixels = [k.load(x(0, i, place)) for i in range(shape.pixels if shape.weights else 0)]
+        for line, (tap_row, _) in enumerate(taps):
+            places = [(tap_row * wide + tap) * k.vector_bytes for tap in range(wide)]
+            weights = [k.load(filters + at) for at in places if shape.data]
+            totals = zeros[:1] * wide
+            for column, products in shape.columns().items():
+                number = k.load(dy(line, column - begin, place))
+                for tap, pixel in products:
+                    if shape.data:
+                        gradients[pixel] = fma(number, weights[tap], gradients[pixel])
+                    if shape.weights:
+                        totals[tap] = fma(number, pixels[pixel], totals[tap])
+            if shape.weights:
+                for at, total in zip(places, totals, strict=True):
+                    k.store(k.load(own + at) + total, own + at)
+        for pixel, gradient in enumerate(gradients if shape.data else []):
+            k.store(gradient, dx(0, pixel, place))
+
+
+LINE, UNROLLED = 64, 4
+"""Bytes of a cache line, and lines that a step of :func:`touch` reads."""
+
+
+def touch(k: Kernel, begins: Sequence[Word], size: Word) -> None:
+    """Read some bytes into a core's second cache, one after the other.
+
+    Processors fetch ahead what is read in its order. The pixels of a tile are read by vectors of
+    channels instead, from which they do not learn.
+    """
+    step = UNROLLED * LINE
+    with k.loop(size - (step - 1), 0, step) as some:
+        for place in range(0, step, LINE):
+            for begin in begins:
+                k.touch(begin + some.i + place)
+
+
+class DepthwiseGradients:
+    """The gradients of a depthwise convolution.
+
+    Args:
+        strips: The convolution's schedule.
+        images: Those of the input, of the outputs' gradient, and of the input's gradient.
+        weights: Whether the gradient of the filters is computed.
+        data: Whether the gradient of the input is computed.
+        bias: Whether the gradient of the bias is computed.
+
+    Attributes:
+        filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
+        sums: The sums of all parts. Shape: (parts, vectors, taps and bias, width).
+
+    Raises:
+        ValueError: Channels are not contiguous.
+    """
+
+    def __init__(
+        self,
+        strips: DepthwiseSchedule,
+        images: tuple[Images, Images, Images],
+        *,
+        weights: bool = True,
+        data: bool = True,
+        bias: bool = False,
+    ) -> None:
+        self.strips, op, width, (x, y, dx) = strips, strips.op, strips.width, images
+        (n, channels, height, columns), (_, across) = strips.x, op.stride
+        need_layout({one.block for one in images} == {channels}, *images)
+        pixels = min(
+            range(across, max(across, PIXELS) + 1, across),
+            key=lambda count: (math.ceil(columns / count) * (count + 1), -count),
+        )
+        shape = Shape(
+            op.kernel, op.stride, op.dilation, op.pad[1] % across, pixels, data, weights, bias
+        )
+        parts = max(1, min(PART_CHANNELS // channels, n * height // PART_ROWS))
+        self._order = filter_order(strips)
+        vectors, taps, _ = self._order.shape
+        self.filters = aligned(self._order.size).reshape(self._order.shape)
+        self.sums = aligned(parts * vectors * shape.sums * width)
+        self.sums = self.sums.reshape(parts, vectors, shape.sums, width)
+        # a channel that is in two vectors has the same sums in both
+        of_sums = np.arange(self.sums[0].size).reshape(vectors, shape.sums, width)
+        self._weights, self._offsets = np.empty((2, channels * taps), np.int64)
+        self._weights[self._order] = of_sums[:, :-1]
+        self._offsets[self._order[:, 0] // taps] = of_sums[:, -1]
+        self._kernel = _kernel(width, shape)
+        self._arguments = Arguments(
+            GradientFields.values(
+                **window_values(op, x, y, aligned(channels), gradient=True),
+                dx=OutputFields.of(dx),
+                filters=self.filters,
+                sums=self.sums,
+                spare=aligned(channels),
+                channels=channels,
+                vectors=vectors,
+                parts=parts,
+            )
+        )
+
+    def update(self, weights: np.ndarray) -> None:
+        """Copy new weights, in C order."""
+        np.take(weights, self._order, out=self.filters, mode="clip")
+
+    def __call__(
+        self,
+        source: np.ndarray,
+        dy: np.ndarray,
+        dx: np.ndarray | None,
+        weight: np.ndarray | None = None,
+        bias: np.ndarray | None = None,
+    ) -> None:
+        """Write the gradients of the input, of the weights in C order, and of the bias, (C,)."""
+        each = {"x.at": source, "y.at": dy, "dx.at": self.sums if dx is None else dx}
+        self._arguments.run(self._kernel, self.strips.tuning.threads, each)
+        if weight is not None:
+            call_recorder.call(self._unpack, weight, bias)
+
+    def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
+        sums = self.sums[0] if len(self.sums) == 1 else np.add.reduce(self.sums, axis=0)
+        np.take(sums, self._weights, out=weight[: len(self._weights)], mode="clip")
+        if bias is not None:
+            np.take(sums, self._offsets[: len(bias)], out=bias, mode="clip")
