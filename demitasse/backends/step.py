@@ -134,7 +134,6 @@ class Operands:
         draw: ``draw()`` returns the key of these random words.
         layouts: Private layouts of the Steps prepared before.
         storage: Storage dtype of blobs and weights on the device.
-        followers: Operations of the following layers that may be fused, in their order.
     """
 
     bottom: tuple[Operand, ...]
@@ -149,7 +148,6 @@ class Operands:
     draw: Callable[[], Draw]
     layouts: Layouts
     storage: Stored = "float"
-    followers: tuple[Op, ...] = ()
 
     words = deprecated_attribute("Operands", "words", "random_words")
 

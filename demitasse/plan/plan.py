@@ -363,9 +363,8 @@ class Plan:
         fresh = []
         for index in range(start, end + 1):
             entry = self.entries[index]
-            after = self.entries[index + 1 : self._fusion.last_fusable(index, end) + 1]
             with _naming(entry, "preparation"):
-                fresh.append(entry.lower([op for member in after if (op := member.layer.op)]))
+                fresh.append(entry.lower())
             self.layouts.add(entry.step)
         complete = True
         for index in range(end, start - 1, -1):

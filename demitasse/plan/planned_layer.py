@@ -98,11 +98,8 @@ class PlannedLayer:
             self.layer.fill_loss_weights(self.binding.top)
             self._weighted = shapes
 
-    def lower(self, followers: Sequence[Op] = ()) -> bool:
-        """Find or prepare the Step for the present shapes; return True for a new Step.
-
-        ``followers`` are operations of the next layers that may run as one with this one, in order.
-        """
+    def lower(self) -> bool:
+        """Find or prepare the Step for the present shapes; return True for a new Step."""
         op = self.layer.op
         read = (self._written(blob) for blob in self.binding.bottom)
         self._key = (self._operands_key(), *read)
@@ -113,7 +110,7 @@ class PlannedLayer:
         found = self._choices.find(self._key)
         if found is None or found.refused:
             refused = found.refused if found else ()
-            operands = self._operands(followers)
+            operands = self._operands()
             try:
                 self.step = self.layer.device.backend.lower(op, operands, refused)
             except Declined as declined:
@@ -247,7 +244,7 @@ class PlannedLayer:
             tuple((b.data_memory.serial, b.diff_memory.serial, b.shape) for b in blobs),
         )
 
-    def _operands(self, followers: Sequence[Op] = ()) -> Operands:
+    def _operands(self) -> Operands:
         binding, layer = self.binding, self.layer
         storage = layer.device.backend.supported_storage(layer.context.storage, layer.phase)
         return Operands(
@@ -259,5 +256,5 @@ class PlannedLayer:
             phase=layer.phase,
             backward=self._has_backward,
             random_words=layer.random_words, draw=layer.draw, layouts=self._layouts,
-            storage=storage, followers=tuple(followers),
+            storage=storage,
         )  # fmt: skip

@@ -130,31 +130,6 @@ def multiply(
             totals[place] = (pair_fma if bf16 else fma)(number, column, totals[place])
 
 
-def a_few_at_a_time(
-    k: Kernel,
-    count: Word,
-    most: int,
-    starts: Sequence[Word],
-    row_bytes: Sequence[Word | int],
-    body: Callable[[Sequence[Word], int], None],
-) -> None:
-    """Write a loop over ``count`` rows, ``most`` rows at a time, and then the remainder.
-
-    Args:
-        k: The kernel.
-        count: Number of rows.
-        most: Greatest number of rows in registers.
-        starts: Addresses that belong to the first row.
-        row_bytes: From each of them to the next row's.
-        body: Writes it for the addresses of some rows, and how many these are.
-    """
-    behind = _repeated(k, count // most, most, starts, row_bytes, body)
-    with k.cases(count % most) as case:
-        for few in range(1, most):
-            case(few)
-            body(behind, few)
-
-
 def product_rows(
     k: Kernel,
     count: Word,
@@ -163,10 +138,15 @@ def product_rows(
     row_bytes: Sequence[Word | int],
     body: Callable[[Sequence[Word], int], None],
 ) -> None:
-    """Write this loop for a kernel of :func:`by_panel`, which calls another for the remainder.
+    """Write a loop over rows for a kernel of :func:`by_panel`; another computes the remainder.
 
-    The arguments are those of :func:`a_few_at_a_time`, with the ``rows`` that the kernel is for in
-    place of ``most``; ``starts`` are arguments of the kernel.
+    Args:
+        k: The kernel.
+        count: Number of rows.
+        rows: The rows that the kernel is for.
+        starts: Addresses that belong to the first row, which are arguments of the kernel.
+        row_bytes: From each of them to the next row's.
+        body: Writes it for the addresses of some rows, and how many these are.
     """
     if rows.few:
         body(starts, rows.few)
