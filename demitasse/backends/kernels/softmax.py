@@ -223,11 +223,12 @@ class Softmax:
         width, planes = tuning.width, inner > 1
         few = "few_classes" not in tuning.without and outer >= width and length <= MOST_CLASSES
         kind: Kind = "planes" if planes else "rows"
-        kernel = _kernel(width, "few" if few and not planes else kind)
+        few = few and not planes
+        kernel, name = _kernel(width, "few" if few else kind), "softmax" + " of few" * few
         sizes = {"outer": outer, "length": length, "inner": inner}
         threads = threads_for(tuning, outer * length * inner, FEWEST_EACH)
         values = SoftmaxFields.values(dy=None, **sizes)
-        self.forward = BoundKernel("softmax", kernel, values, tuning, threads)
+        self.forward = BoundKernel(name, kernel, values, tuning, threads)
         self.backward = BoundKernel(
             "softmax", _gradient_kernel(width, kind), SoftmaxFields.values(**sizes),
             tuning, threads,
