@@ -1,7 +1,4 @@
-"""Epilogues of convolutions: fused normalisations, factors, activations and sums.
-
-Calls of convolutions that run as one with a normalisation or a convolution before.
-"""
+"""Epilogues of convolutions: fused normalisations, factors, activations and sums."""
 
 from __future__ import annotations
 
@@ -18,9 +15,6 @@ from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.jit_adapters.calls import (
     Folded,
-    KernelCall,
-    images_in_vectors,
-    images_of,
     kernel_tuning,
     rectifier_of,
 )
@@ -30,11 +24,8 @@ from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.elementwise import ONES, decline_other_than_relu
 from demitasse.backends.cpu.steps.norm import decline_other_scales, stored_statistics
 from demitasse.backends.kernels.channel_affine import ChannelFactors
-from demitasse.backends.kernels.epilogue import Rectifier
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.step import Declined, Operand, Operands, decline_if
-from demitasse.backends.storage import Stored
 
 PARTS = {
     "links": "factors and offsets",
@@ -228,38 +219,3 @@ def fold(links: Sequence[Link], factor: np.ndarray, offset: np.ndarray) -> None:
 def values(blob: Operand) -> np.ndarray:
     """Return a parameter. Shape: (count,)."""
     return blob.data_memory.cpu_data()[: blob.count]
-
-
-def separable_call(
-    engine: Engine,
-    convolutions: tuple[ops.Conv, ops.Conv],
-    source: InputArg,
-    target: OutputArg,
-    folded: tuple[Folded, Folded],
-    then: tuple[Rectifier, Rectifier],
-    other: InputArg | None,
-    storage: Stored,
-) -> KernelCall:
-    """Return a call of a depthwise convolution fused with a pointwise convolution.
-
-    ``update`` of both ``folded`` is set. ``other`` has the target's layout, and is added to the
-    second's sums before ``then``.
-    """
-    blocks = plan_separable(*convolutions, kernel_tuning(engine, storage=storage))
-    x, y = images_in_vectors(source.layout, blocks.channels), images_of(target.layout)
-    from demitasse.backends.kernels.separable.convolution import SeparableConvolution
-
-    if x is None or y is None or not y.is_rows:
-        message = "images whose channels do not lie side by side; separable convolution needs that"
-        raise Declined(message)
-    kernel = SeparableConvolution(blocks, x, y, then, adds=other is not None)
-    folded[0].update, folded[1].update = kernel.depthwise.update, kernel.update
-    offsets = folded[0].bias, folded[1].bias
-
-    def run(x: np.ndarray, *arrays: np.ndarray) -> None:
-        *added, y, scratch = arrays
-        kernel(x, y, (*offsets, *added), scratch)
-
-    arguments = (source, target) if other is None else (source, other, target)
-    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters_nbytes}
-    return KernelCall(engine, arguments, blocks.code, run, **sizes)

@@ -5,23 +5,26 @@ Their intermediate values are never written to memory; a few rows at a time stay
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from demitasse.backends import ops
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import rectifier_of
+from demitasse.backends.cpu.jit_adapters.calls import (
+    Folded,
+    KernelCall,
+    images_in_vectors,
+    images_of,
+    kernel_tuning,
+    rectifier_of,
+)
 from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
-from demitasse.backends.cpu.steps.epilogue import (
-    Epilogue,
-    FoldedWeights,
-    separable_call,
-)
-from demitasse.backends.step import (
-    AnyStep,
-    Declined,
-    Operands,
-    decline_gradients,
-)
+from demitasse.backends.cpu.steps.epilogue import Epilogue, FoldedWeights
+from demitasse.backends.kernels.epilogue import Rectifier
+from demitasse.backends.kernels.separable import plan_separable
+from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
+from demitasse.backends.storage import Stored
 
 
 class SeparableStep(CpuStep[ops.Conv]):
@@ -66,3 +69,38 @@ class SeparableStep(CpuStep[ops.Conv]):
             )
         ]
         self.kept_bytes = sum(one.folded.bias.nbytes for one in weights)
+
+
+def separable_call(
+    engine: Engine,
+    convolutions: tuple[ops.Conv, ops.Conv],
+    source: InputArg,
+    target: OutputArg,
+    folded: tuple[Folded, Folded],
+    then: tuple[Rectifier, Rectifier],
+    other: InputArg | None,
+    storage: Stored,
+) -> KernelCall:
+    """Return a call of a depthwise convolution fused with a pointwise convolution.
+
+    ``update`` of both ``folded`` is set. ``other`` has the target's layout, and is added to the
+    second's sums before ``then``.
+    """
+    blocks = plan_separable(*convolutions, kernel_tuning(engine, storage=storage))
+    x, y = images_in_vectors(source.layout, blocks.channels), images_of(target.layout)
+    from demitasse.backends.kernels.separable.convolution import SeparableConvolution
+
+    if x is None or y is None or not y.is_rows:
+        message = "images whose channels do not lie side by side; separable convolution needs that"
+        raise Declined(message)
+    kernel = SeparableConvolution(blocks, x, y, then, adds=other is not None)
+    folded[0].update, folded[1].update = kernel.depthwise.update, kernel.update
+    offsets = folded[0].bias, folded[1].bias
+
+    def run(x: np.ndarray, *arrays: np.ndarray) -> None:
+        *added, y, scratch = arrays
+        kernel(x, y, (*offsets, *added), scratch)
+
+    arguments = (source, target) if other is None else (source, other, target)
+    sizes = {"scratch": kernel.scratch_size, "held": kernel.filters_nbytes}
+    return KernelCall(engine, arguments, blocks.code, run, **sizes)
