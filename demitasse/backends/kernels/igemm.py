@@ -640,17 +640,6 @@ class IgemmSchedule(TunedKernel):
         """Rows of a tile of pixels."""
         return self.rows_of(self.pixels // self.divided[0])
 
-    @property
-    def spare(self) -> float:
-        """Superfluous products for each number of the output."""
-        filters = self.panels * self.panel / self.filters
-        return (self.waste * filters - 1) * len(self.taps) * self.channels
-
-    @property
-    def waste(self) -> float:
-        """Computed pixels per existing pixel."""
-        return math.ceil(self.pixels / self.rows) * self.rows / self.pixels
-
     def is_deep(self, x: Images, y: Images) -> bool:
         """Return whether windows are of several planes, or beyond the only one."""
         return max(x.planes, y.planes, self.step[2]) > 1 or any(plane for _, _, plane in self.taps)
@@ -708,8 +697,8 @@ def plan_igemm(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Igem
     deep, down, right = [1] * (MOST_AXES - len(axes)) + [*op.stride]
     pixels = y[0] * math.prod(y[2:])
     channels, filters = x[1] // op.group, y[1] // op.group
-    fits = [n for n in range(1, op.group + 1) if n * max(channels, filters) <= tuning.width]
-    merged = max((n for n in fits if op.group % n == 0), default=1)
+    most = tuning.width // max(channels, filters)
+    merged = max((n for n in range(1, most + 1) if op.group % n == 0), default=1)
     return IgemmSchedule(
         taps, (down, right, deep), channels * merged, filters * merged, pixels, tuning,
         merged=merged,
