@@ -8,12 +8,11 @@ Source: SSD (weiliu89/caffe), ``src/caffe/util/bbox_util.cpp``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
 
-from demitasse.backends.kernels.language import status
+from demitasse.backends.kernels.language import has_kernels
 from demitasse.errors import ErrorCode, NetError
 
 
@@ -107,12 +106,6 @@ ETA_ABOVE = 0.5
 """``eta`` applies to limits above this value only."""
 
 
-@cache
-def _has_kernels() -> bool:
-    """Return True if JIT kernels are available; cached, as each image asks."""
-    return status().ready
-
-
 def suppress(
     boxes: np.ndarray,
     threshold: float,
@@ -133,7 +126,7 @@ def suppress(
         limits.append(boxes.dtype.type(limits[-1] * eta))
     most = len(boxes) if most is None else most
     counts = [len(boxes)] if counts is None else counts
-    if len(boxes) and boxes.dtype == np.float32 and _has_kernels():
+    if len(boxes) and boxes.dtype == np.float32 and has_kernels():
         from demitasse.backends.kernels.suppression import suppressed
 
         return suppressed(np.ascontiguousarray(boxes), np.array(limits), most, counts)

@@ -6,6 +6,6 @@ of any width. Each kernel is compiled once for a processor and cached on the dis
 """
 
 from demitasse.backends.kernel_cache import folder
-from demitasse.backends.kernels.language.compiler import Status, compiled, status
+from demitasse.backends.kernels.language.compiler import Status, compiled, has_kernels, status
 
-__all__ = ["Status", "compiled", "folder", "status"]
+__all__ = ["Status", "compiled", "folder", "has_kernels", "status"]

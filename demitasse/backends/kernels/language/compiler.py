@@ -134,6 +134,12 @@ def status() -> Status:
     return _probed()
 
 
+@cache
+def has_kernels() -> bool:
+    """Return whether kernels can be compiled, as at the first call: for callers of each image."""
+    return status().ready
+
+
 _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
 

@@ -6,11 +6,11 @@ on such images. Modes of ``interp_mode`` agree with OpenCV within one level, LIN
 Source: OpenCV, ``modules/imgproc/src/resize.cpp``.
 """
 
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
-from demitasse.backends.kernels.language import status
+from demitasse.backends.kernels.language import has_kernels
 from demitasse.core.extras import missing_extra
 from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.colors import to_uint8
@@ -32,17 +32,11 @@ def resize_image(
         raise ShapeError(message, code=ErrorCode.INVALID, got=image.shape, expected=(height, width))
     if image.shape[1:] == (height, width):
         return image
-    if image.dtype == np.uint8 and _has_kernels():
+    if image.dtype == np.uint8 and has_kernels():
         from demitasse.io.data.images.resize_kernel import resized
 
         return resized(image, height, width, step)
     return portable(image, height, width, step)
-
-
-@cache
-def _has_kernels() -> bool:
-    """Return True if JIT kernels are available; cached, as each image asks."""
-    return status().ready
 
 
 def portable(image: np.ndarray, height: int, width: int, step: float | None = None) -> np.ndarray:
