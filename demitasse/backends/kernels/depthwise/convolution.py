@@ -236,19 +236,30 @@ def _sum_windows(
                 k.store(then(total), target + place)
 
 
-def filter_order(strips: DepthwiseSchedule) -> np.ndarray:
-    """Return the place of each weight in C order. Shape: (vectors, taps, width)."""
-    taps = strips.op.kernel[0] * strips.op.kernel[1]
-    by_channel = np.arange(strips.x[1] * taps).reshape(-1, taps)
-    channels = np.add.outer(strips.vectors, np.arange(strips.width))
-    return by_channel[channels].transpose(0, 2, 1).copy()
+class DepthwiseFilters:
+    """Filters of a depthwise convolution.
+
+    Attributes:
+        order: The place of each weight in C order. Shape: (vectors, taps, width).
+        filters: The filters of each vector, tap after tap, in the same shape.
+    """
+
+    def __init__(self, strips: DepthwiseSchedule) -> None:
+        taps = strips.op.kernel[0] * strips.op.kernel[1]
+        by_channel = np.arange(strips.x[1] * taps).reshape(-1, taps)
+        channels = np.add.outer(strips.vectors, np.arange(strips.width))
+        self.order = by_channel[channels].transpose(0, 2, 1).copy()
+        self.filters = aligned(self.order.size).reshape(self.order.shape)
+
+    def update(self, weights: np.ndarray) -> None:
+        """Copy new weights, given in C order."""
+        np.take(weights, self.order, out=self.filters, mode="clip")
 
 
-class DepthwiseOperands:
+class DepthwiseOperands(DepthwiseFilters):
     """Operands of a depthwise convolution.
 
     Attributes:
-        filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
         values: Fields of the kernel; ``x.at``, ``y.at`` and ``offsets`` are given with each call.
 
     Raises:
@@ -258,8 +269,7 @@ class DepthwiseOperands:
     def __init__(self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier) -> None:
         channels = strips.x[1]
         need_layout(x.block == y.block == channels, x, y)
-        self._order = filter_order(strips)
-        self.filters = aligned(self._order.size).reshape(self._order.shape)
+        super().__init__(strips)
         self.rectifier = then.numbers(channels)
         self.values = DepthwiseFields.values(
             **window_values(strips.op, x, y, aligned(channels)),
@@ -269,10 +279,6 @@ class DepthwiseOperands:
             vectors=len(strips.vectors),
             parts=strips.parts,
         )
-
-    def update(self, weights: np.ndarray) -> None:
-        """Copy new weights, given in C order."""
-        np.take(weights, self._order, out=self.filters, mode="clip")
 
 
 class DepthwiseConvolution(WindowConvolution):

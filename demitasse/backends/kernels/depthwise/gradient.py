@@ -15,9 +15,9 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.depthwise.convolution import (
+    DepthwiseFilters,
     PixelAddress,
     Window,
-    filter_order,
     with_addresses,
 )
 from demitasse.backends.kernels.image_fields import OutputFields
@@ -244,7 +244,7 @@ def touch(k: Kernel, begins: Sequence[Word], size: Word) -> None:
                 k.touch(begin + some.i + place)
 
 
-class DepthwiseGradients:
+class DepthwiseGradients(DepthwiseFilters):
     """The gradients of a depthwise convolution.
 
     Args:
@@ -255,7 +255,6 @@ class DepthwiseGradients:
         bias: Whether the gradient of the bias is computed.
 
     Attributes:
-        filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
         sums: The sums of all parts. Shape: (parts, vectors, taps and bias, width).
 
     Raises:
@@ -282,16 +281,15 @@ class DepthwiseGradients:
             op.kernel, op.stride, op.dilation, op.pad[1] % across, pixels, data, weights, bias
         )
         parts = max(1, min(PART_CHANNELS // channels, n * height // PART_ROWS))
-        self._order = filter_order(strips)
-        vectors, taps, _ = self._order.shape
-        self.filters = aligned(self._order.size).reshape(self._order.shape)
+        super().__init__(strips)
+        vectors, taps, _ = self.order.shape
         self.sums = aligned(parts * vectors * shape.sums * width)
         self.sums = self.sums.reshape(parts, vectors, shape.sums, width)
         # a channel that is in two vectors has the same sums in both
         of_sums = np.arange(self.sums[0].size).reshape(vectors, shape.sums, width)
         self._weights, self._offsets = np.empty((2, channels * taps), np.int64)
-        self._weights[self._order] = of_sums[:, :-1]
-        self._offsets[self._order[:, 0] // taps] = of_sums[:, -1]
+        self._weights[self.order] = of_sums[:, :-1]
+        self._offsets[self.order[:, 0] // taps] = of_sums[:, -1]
         self._kernel = _kernel(width, shape)
         self._arguments = Arguments(
             GradientFields.values(
@@ -305,10 +303,6 @@ class DepthwiseGradients:
                 parts=parts,
             )
         )
-
-    def update(self, weights: np.ndarray) -> None:
-        """Copy new weights, in C order."""
-        np.take(weights, self._order, out=self.filters, mode="clip")
 
     def __call__(
         self,
