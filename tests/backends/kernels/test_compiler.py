@@ -6,6 +6,7 @@ import pytest
 from demitasse.backends import kernel_cache as kept
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import call_recorder, compiler, target
+from demitasse.backends.kernels.language.team import own_team
 from demitasse.core.config import settings
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
@@ -35,6 +36,7 @@ def kept_or_made(name):
 
 @needs_llvm
 def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatch):
+    own_team()  # whose code is kept elsewhere
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = []
     optimised = compiler._optimised
