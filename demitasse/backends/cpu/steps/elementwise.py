@@ -15,7 +15,7 @@ from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import elementwise_call
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, Runnable, op_title
-from demitasse.backends.kernels.elementwise import MOST, SLOPES_OF_BOTH
+from demitasse.backends.kernels.elementwise import MOST, NUMBERS, SLOPES_OF_BOTH
 from demitasse.backends.step import (
     AnyStep,
     LayoutUse,
@@ -204,7 +204,7 @@ class ChainStep(CpuStep[ops.Activation]):
         sources = [InputArg(f"src {i}", blob, layout) for i, blob in enumerate(blobs)]
         target = OutputArg("dst", at[-1].top[0], layout)
         name = "-".join([*(each.name for each in functions), *["product"] * product])
-        numbers = [n for each in functions for n in (*each.numbers, 0.0, 0.0, 0.0)[:3]]
+        numbers = [n for each in functions for n in (*each.numbers, *[0.0] * NUMBERS)[:NUMBERS]]
         self.forward_calls = [elementwise_call(self.engine, name, numbers, sources, target)]
 
 
