@@ -49,7 +49,7 @@ class ImageInput:
 def read_images(names: Iterable[str], color: Color, every: int = 1) -> Iterator[ImageInput]:
     """Yield images, each read on demand, in files, folders and subfolders, sorted by name.
 
-    The name "-" stands for names on standard input, one per line. ``every`` is the step between the
+    The name "-" reads names from standard input, one per line. ``every`` is the step between the
     frames of videos and animations.
     """
     for name in names:

@@ -1,4 +1,4 @@
-"""Names that other libraries have, and what stands for them here, for messages."""
+"""Names in other libraries with their equivalents here, for messages."""
 
 from collections.abc import Mapping
 from types import ModuleType
@@ -81,7 +81,7 @@ MODULE: Mapping[str, str] = {
 def attribute_error(
     owner: type | ModuleType, name: str, guesses: Mapping[str, str]
 ) -> AttributeError:
-    """Return the error for a missing attribute, with what stands for it or a similar name."""
+    """Return the error for a missing attribute, with an equivalent or a similar name."""
     kind = "object" if isinstance(owner, type) else "module"
     what = f"{owner.__name__} {kind} has no attribute {name!r}"
     if name.startswith("_"):  # asked by protocols of Python and NumPy

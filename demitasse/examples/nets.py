@@ -14,7 +14,7 @@ from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 
 FOLDER = Path(__file__).with_name("start_nets")
-"""Layers of each net; CLASSES stands for their number."""
+"""Layers of each net; CLASSES is replaced by the number of classes."""
 
 EPOCHS = 40
 """Times that the solver reads the training images."""

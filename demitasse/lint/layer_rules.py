@@ -285,7 +285,7 @@ IMAGE_SOURCES = {"Data": "data_param", "ImageData": "image_data_param"}
 
 
 def set_up(view: NetView) -> None:
-    """Report the first layer that refuses its fields or its bottoms.
+    """Report the first layer whose set-up raises an error.
 
     Nets with layers of other packages, or in Python, are left out: their set-up is code that lint
     must not run. With missing data, only errors that images of every tried size give are reported.

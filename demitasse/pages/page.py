@@ -49,7 +49,7 @@ class Page:
 
     @contextmanager
     def folded(self, title: str) -> Iterator[None]:
-        """Put what is added meanwhile below a title that unfolds it."""
+        """Put added blocks below a title; a click on the title unfolds the blocks."""
         yield from self._within(f"<details><summary>{html_text(title)}</summary>", "</details>")
 
     @contextmanager

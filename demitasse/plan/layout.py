@@ -4,8 +4,8 @@ A backend may store blobs in private layouts, as the cpu backend does: channels 
 channels. A Step is fast in some layouts, and a change of layout between two Steps costs a copy.
 Steps therefore choose their layouts one after the other, each with those of the Steps before it.
 
-Steps state their layouts as values (``Step.layout_uses``): those that they write and those that
-they prefer to read. The plan collects these in one pass over its
+Steps state their layouts as values (``Step.layout_uses``): layouts that a Step writes, and layouts
+that a Step prefers to read. The plan collects these in one pass over its
 layers whenever it prepares Steps, with three sweeps:
 
 1. In the order of the layers, each Step is prepared for the layouts in which the Steps before it

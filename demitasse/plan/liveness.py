@@ -1,10 +1,10 @@
 """Liveness: the blobs of a net that are kept, and the buffers that other blobs share.
 
 In a net that only runs forward, the *live range* of a blob's data begins at the layer that writes
-the blob, and ends at the last layer that reads the blob. In a net that is trained, all data is kept
-for the backward pass. A gradient lives from the first layer that writes it to the layer that reads
-it. Memories whose live ranges do not overlap are assigned to one
-slot, as a compiler assigns variables to registers; the largest first, so that few slots are large.
+the blob. The range ends at the last layer that reads the blob. In a net that is trained, all data
+is kept for the backward pass. A gradient lives from the first layer that writes it to the layer
+that reads it. Memories whose live ranges do not overlap are assigned to one slot, as a compiler
+assigns variables to registers; the largest first, so that few slots are large.
 
 Source: Y. Pisarchyk and J. Lee, *Efficient Memory Management for Deep Neural Net Inference*, 2020,
 "greedy by size for shared objects".

@@ -296,7 +296,7 @@ class Plan:
             entry = self.entries[index]
             with _naming(entry, "preparation"):
                 index += self._fusion.fuse(entry, index, end)
-            self.layouts.add_written(entry.running)
+            self.layouts.add_written(entry.forward_step)
         for entry in entries:
             entry.subscribe(self._changes)
             entry.seen = self._changes.number
@@ -380,7 +380,7 @@ class Plan:
         index = 0
         while index < end:
             entry = self.entries[index]
-            self.layouts.add_written(entry.running)
+            self.layouts.add_written(entry.forward_step)
             index += entry.group.count if entry.group else 1
 
     # -- errors --------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ class PlannedLayer:
         self.step, self.why, self.group, self.why_not_fused = state
 
     @property
-    def running(self) -> AnyStep | None:
+    def forward_step(self) -> AnyStep | None:
         """The Step of the next forward pass: that of the group, if the layer begins one."""
         return self.step if self.group is None else self.group.step
 

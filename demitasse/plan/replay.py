@@ -1,8 +1,8 @@
 """Replay: work that runs twice, is recorded once, and is repeated as long as memories match.
 
 To check memories, layouts and addresses takes Python as long as the code of a small layer takes to
-run. As long as all memories are in the states of an earlier run, the same calls have the same
-effects, and a recording repeats them without a look at each layer. ``Replay`` is the mechanism for
+run. While all memories are in the states of an earlier run, the same calls have the same effects. A
+recording then repeats the calls and skips the checks of each layer. ``Replay`` is the mechanism for
 every device. A plan divides passes on the host into *segments*: ranges of layers that compute by
 compiled calls alone. ``demitasse.net.graph_capture`` replays whole passes of devices that queue
 their work.

@@ -353,7 +353,7 @@ def train_command(
 
 
 STARTING_FLAGS = ("file", "snapshot", "resume", "force", "weights")
-"""Parameters of the start of a run, which a command that resumes the run gives anew."""
+"""Parameters of the start of a run, which a resumed run takes from its own command."""
 
 
 def _resume_command(ctx: click.Context, file: Path, state: Path) -> str:

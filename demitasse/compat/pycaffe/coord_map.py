@@ -67,7 +67,7 @@ def crop_params(fn: Function) -> tuple[int, np.ndarray]:
 
 
 def coord_map(fn: Function) -> Map:
-    """Return the map of one layer, from its bottom to its top; see ``UndefinedMapException``."""
+    """Return the map of one layer from bottom to top; see ``UndefinedMapException``."""
     if fn.type_name in {"Convolution", "Pooling", "Im2col"}:
         axis, stride, window, pad = conv_params(fn)
         return axis, 1 / stride, (pad - (window - 1) / 2) / stride

@@ -1,4 +1,4 @@
-"""Parts of a prediction: each process writes those of its shard, and one process joins all.
+"""Parts of a prediction: each process writes its shard's parts, and one process joins them all.
 
 A part is written atomically and records the fingerprint of its inputs, so that an existing part is
 reused. Its content is independent of the number of shards and attempts.

@@ -1,8 +1,8 @@
 """Processes that parse and write large messages, and decode images.
 
 Python's JSON and base64, and some image formats, keep the interpreter's lock for as long as they
-run: with a body of 20 MB for seconds. A server that did this work itself would answer nobody in the
-meantime.
+run: with a body of 20 MB for seconds. In the server's own process this work would delay all other
+requests.
 """
 
 import asyncio

@@ -183,7 +183,7 @@ class BoxGroupOutput(CascadeLayer):
         boxes, scores = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
         rows = []
         for i in range(len(boxes)):
-            kept = self._kept(boxes[i], scores[i])
+            kept = self._best_regions(boxes[i], scores[i])
             found = np.column_stack([boxes[i, kept], scores[i, kept]])
             rows.append(np.insert(found, 0, i, axis=1))
         every = np.concatenate(rows)
@@ -212,7 +212,7 @@ class BoxGroupOutput(CascadeLayer):
         boxes = np.concatenate([low, high], axis=-1).reshape(len(codes), -1, 4)
         return boxes, kind(1) - scores[:, 0].reshape(len(codes), -1)
 
-    def _kept(self, boxes: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    def _best_regions(self, boxes: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Return the indices of an image's regions, the best first."""
         p = self.param.box_group_output_param
         large = (boxes[:, 2:] - boxes[:, :2] + 1 >= boxes.dtype.type(p.min_size)).all(axis=1)

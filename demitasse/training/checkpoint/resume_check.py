@@ -191,7 +191,7 @@ def _all_differences(
 
 
 def differences(was: RunFingerprint, now: RunFingerprint) -> Iterator[Difference]:
-    """Yield the differences of two runs; a value that one of them lacks counts as equal."""
+    """Yield the differences of two runs; a value missing in one run counts as equal."""
     if was.weights and now.weights and was.weights != now.weights:
         text = "its weights file is not the file written with the state, or has changed since"
         yield Difference("weights", text, incompatible=True)

@@ -68,7 +68,7 @@ class Watchdog:
         started.returncode = 0  # no ResourceWarning: the watchdog outlives this object
 
     def arm(self, seconds: float, message: str) -> None:
-        """Print a message and end this process, unless the watchdog is disarmed or armed anew.
+        """Print a message and end this process, unless the watchdog is disarmed or armed again.
 
         The message names the step that did not finish within so many seconds, and the remedy.
         """
