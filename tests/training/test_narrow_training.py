@@ -179,7 +179,7 @@ def test_a_rectifier_after_a_norm_has_the_same_sign_in_both_passes(kind):
     net.blobs["y"].mutable_cpu_diff()[...] = 1
     net.backward()
 
-    assert "ReLU" in net.plan.entries[2].running.code
+    assert "ReLU" in net.plan.entries[2].forward_step.code
     np.testing.assert_array_equal(net.blobs["data"].cpu_diff() != 0, active)
 
 
