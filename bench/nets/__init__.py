@@ -7,6 +7,7 @@ are divided by. Dropout is there in nets that do not train. What a net gives is 
 from nets.classic import caffenet, cifar10_quick, grey, lenet
 from nets.dense import densenet121
 from nets.detection import ssd_mobilenet, tiny_yolo
+from nets.faces import face_units, pfld, rfb_face, slim_face
 from nets.flow import flownet
 from nets.generators import autoencoder, dcgan, srcnn, vdsr
 from nets.googlenet import googlenet
@@ -63,5 +64,9 @@ OTHERS = {
     "resnet26": resnet26,
     "quarter_mobilenet": quarter_mobilenet,
     "flownet": flownet,
+    "slim_face": slim_face,
+    "rfb_face": rfb_face,
+    "face_units": face_units,
+    "pfld": pfld,
 }
 """What else people run, forward alone; other engines get it as the package exports it."""
