@@ -67,6 +67,23 @@ def with_batch(path: Path, phase: str, batch: int) -> NetParameter:
     return param
 
 
+def load_values(net: Net, path: Path) -> None:
+    """Give a net the values that its time and results may depend on.
+
+    The weights file beside the prototxt is loaded if it is the only one and fits the net. Untrained
+    batch normalisation divides by almost 0, and values would overflow after a few layers; its
+    variances become 1.
+    """
+    beside = [file for file in path.parent.iterdir() if file.name.endswith(WEIGHTS)]
+    if len(beside) == 1:
+        with suppress(DemitasseError):  # weights of another net
+            net.load(beside[0])
+    for layer in net.layers:
+        if layer.type == "BatchNorm" and not layer.blobs[2].cpu_data().any():
+            for statistics in layer.blobs[1:3]:
+                statistics.mutable_cpu_data()[...] = 1
+
+
 def idle_solver(net: NetParameter, type: str = "SGD", **options: Any) -> Solver:
     """Return a solver that runs the whole update, with a rate that leaves the weights unchanged."""
     fields = SolverParameter(

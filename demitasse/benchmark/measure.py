@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 
 from demitasse.backends.kernels.language.target import processor_name
-from demitasse.benchmark.case import Case, idle_solver, with_batch
+from demitasse.benchmark.case import Case, idle_solver, load_values, with_batch
 from demitasse.benchmark.peers import PEERS, PeerCase
 from demitasse.core.config import settings
 from demitasse.core.deprecated import renamed_arguments
@@ -104,7 +104,9 @@ class Result:
 def _make_net(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
     """Return the net of a case, and its solver in phase TRAIN."""
     if case.phase != "TRAIN":
-        return Net(param, "TEST", device=case.device, seed=1, keep_blobs="outputs"), None
+        net = Net(param, "TEST", device=case.device, seed=1, keep_blobs="outputs")
+        load_values(net, case.net)
+        return net, None
     solver = idle_solver(param, device=case.device)
     if not any(solver.net.structure.blob_loss_weights):
         message = "the net has no loss to train by"

@@ -1,6 +1,6 @@
 """Other engines beside a case: ONNX Runtime and OpenVINO, on the ONNX export of its net.
 
-The exported net has the case's random weights, so that an engine that computes something else is
+The exported net has the weights of the case, so that an engine that computes something else is
 found: the results of a first pass are compared before any time is taken.
 """
 
@@ -13,7 +13,7 @@ from time import perf_counter
 
 import numpy as np
 
-from demitasse.benchmark.case import Case, with_batch
+from demitasse.benchmark.case import Case, load_values, with_batch
 from demitasse.core.extras import missing_extra
 from demitasse.core.host import cores
 from demitasse.errors import ConfigError, ErrorCode, NetError
@@ -88,6 +88,7 @@ class PeerCase:
         param = with_batch(case.net, case.phase, case.batch)
         with tempfile.TemporaryDirectory(prefix="demitasse_peer_") as folder:
             with Net(param, case.phase, device="cpu", seed=1, keep_blobs="outputs") as net:
+                load_values(net, case.net)
                 inputs = random_inputs(net, seed=0)
                 for name, array in inputs.items():
                     net.set_input(name, array)

@@ -14,7 +14,9 @@ import pytest
 from cli_errors import failed_with
 from wide_net import NET
 
+from demitasse import Net
 from demitasse.benchmark import peers
+from demitasse.benchmark.case import load_values
 from demitasse.errors import ErrorCode
 
 QUICK = "--rounds 2 --seconds 0"
@@ -100,6 +102,30 @@ def test_the_deploy_nets_of_a_folder_of_models(project, run):
     rows = result.stdout.partition("\n\n")[0].splitlines()[1:]
     assert result.exit_code == 0, result.output
     assert [row.split()[0] for row in rows] == ["one/deploy", "two/deploy"]
+
+
+def test_a_net_with_untrained_statistics_has_finite_values(tmp_path):
+    layers = ['layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [1, 8] } } }']
+    layers += [f'layer {{ name: "{n}" type: "BatchNorm" bottom: "x" top: "x" }}' for n in range(9)]
+    path = tmp_path / "norms.prototxt"
+    path.write_text("\n".join(layers))
+    net = Net(path, "TEST", device="numpy")
+    net.set_input("x", np.ones((1, 8), np.float32))
+
+    load_values(net, path)
+
+    net.forward()
+    assert np.isclose(net.blobs["x"].data, 1, atol=1e-3).all()
+
+
+def test_weights_beside_a_prototxt_are_measured(project):
+    trained = Net("deploy.prototxt", "TEST", device="numpy", seed=7)
+    trained.save("deploy.caffemodel")
+    net = Net("deploy.prototxt", "TEST", device="numpy", seed=1)
+
+    load_values(net, Path("deploy.prototxt"))
+
+    assert np.array_equal(net.params["ip"][0].data, trained.params["ip"][0].data)
 
 
 @pytest.mark.parametrize(("times", "code"), [(1e6, 0), (1e-6, 1)])

@@ -156,10 +156,11 @@ def bench_command(
 ) -> None:  # fmt: skip
     """Measure images per second.
 
-    NETs are prototxts, or folders of trained models, whose deploy nets are measured. Inputs of the
-    same shapes replace data layers. The cases run in turn in each
-    round, so that other load of the machine affects them equally. With --peers, the column "of best
-    peer" is the speed relative to the fastest peer, whose results are compared first.
+    NETs are prototxts, or folders of trained models, whose deploy nets are measured. A weights file
+    beside a prototxt is loaded if it is the only one and fits the net; other nets have random
+    weights. Inputs of the same shapes replace data layers. The cases run in turn in each round, so
+    that other load of the machine affects them equally. With --peers, the column "of best peer" is
+    the speed relative to the fastest peer, whose results are compared first.
     """
     from demitasse.benchmark import deploy_nets, measure, read_results, regressions, write_results
     from demitasse.benchmark.measure import machine
