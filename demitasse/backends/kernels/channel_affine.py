@@ -3,8 +3,6 @@
 A normalisation with fixed statistics has this form.
 """
 
-import numpy as np
-
 from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.image_fields import BlockFields
 from demitasse.backends.kernels.images import Images, need_layout
@@ -53,19 +51,14 @@ def _kernel(k: Kernel, f: FactorFields) -> None:
                 k.store(rectified(value, none), there + place.i)
 
 
-class ChannelFactors(BoundKernel):
-    """y = max(x * factor + offset, 0), channel by channel; NaN stays.
+def channel_factors(images: Images, tuning: Tuning) -> BoundKernel:
+    """Return y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
-    Factors and offsets, (C,), are read in each call, which takes x and y.
+    A call takes x, y, the factors and the offsets. Shapes: (C,), (C,).
     """
-
-    def __init__(
-        self, images: Images, factors: np.ndarray, offsets: np.ndarray, tuning: Tuning
-    ) -> None:
-        need_layout(images.has_whole_vectors(tuning.width), images)
-        x = BlockFields.of(images)
-        values = FactorFields.values(x=x, factors=factors, offsets=offsets)
-        super().__init__("factors", _kernel(tuning.width), values, tuning)
+    need_layout(images.has_whole_vectors(tuning.width), images)
+    values = FactorFields.values(x=BlockFields.of(images))
+    return BoundKernel("factors", _kernel(tuning.width), values, tuning)
 
 
 class NumberFields(Struct):

@@ -145,6 +145,7 @@ class NarrowConvolution(WindowConvolution):
     Attributes:
         filters: The filters: for each, vector after vector, and tap after tap. Shape:
             (M, vectors, taps, width).
+        nbytes: Bytes of the filters.
     """
 
     def __init__(self, lines: FewOutputsSchedule, x: Images, then: Rectifier = NOTHING) -> None:
@@ -152,7 +153,7 @@ class NarrowConvolution(WindowConvolution):
         (images, planes, rows, columns), taps = lines.y, op.kernel[0] * op.kernel[1]
         places = np.array([place for _, place in x.vectors(width)], np.int64)
         self.filters = aligned(planes * lines.x[1] * taps).reshape(planes, -1, taps, width)
-        rectifier = then.numbers(planes)
+        self.nbytes, rectifier = self.filters.nbytes, then.numbers(planes)
         # a plane is taken for an image of one channel
         y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1, 1)
         values = NarrowFields.values(

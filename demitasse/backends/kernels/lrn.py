@@ -361,3 +361,7 @@ class L2Normalize(BoundKernel):
         )
         threads = threads_for(tuning, n * c * h * w, FEWEST_EACH)
         super().__init__("lengths", _lengths_kernel(tuning.width), values, tuning, threads)
+
+    def take_scales(self, scales: np.ndarray) -> None:
+        """Copy new scales: one for each channel, or one for all."""
+        self.scales[...] = scales

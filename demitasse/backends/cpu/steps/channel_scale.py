@@ -16,15 +16,10 @@ from demitasse.backends.cpu.arguments import (
     scratch_argument,
 )
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
-from demitasse.backends.cpu.kernel_calls import (
-    BoundCall,
-    first_suitable,
-    gradient_argument,
-    plane_images,
-)
+from demitasse.backends.cpu.images import first_suitable, plane_images
+from demitasse.backends.cpu.kernel_calls import KernelCall, gradient_argument, kernel_tuning
 from demitasse.backends.cpu.step import CpuStep, O
-from demitasse.backends.cpu.steps.elementwise import SaveInput
+from demitasse.backends.cpu.steps.elementwise import saved_copy
 from demitasse.backends.kernels.channel_affine import gate_gradient, gates, slope_gradient, slopes
 from demitasse.backends.step import Operand, Operands, decline_if
 
@@ -64,7 +59,7 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
         self._take_layout(self._x)
         other, layout = self._other, self.layout
         self.forward_calls = [
-            BoundCall(
+            KernelCall(
                 self.engine, gates(self.images, self.tuning, adds=other is not None),
                 *self._sources(),
                 None if other is None else InputArg("added", other, layout),
@@ -94,7 +89,7 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
         )
         kernel = gate_gradient(self.images, self.tuning, adds=added is not None)
         dy = InputArg("diff_dst", at.top[0], layout, diff=True)
-        self.backward_calls = [BoundCall(engine, kernel, *self._sources(), dy, *targets, added)]
+        self.backward_calls = [KernelCall(engine, kernel, *self._sources(), dy, *targets, added)]
 
 
 class PReLUStep(_PlaneStep[ops.PReLU]):
@@ -111,8 +106,8 @@ class PReLUStep(_PlaneStep[ops.PReLU]):
         source, target = self.in_and_out(self.layout, self.layout)
         self.slopes = InputArg("weights", self.at.params[0], layouts.plain((self.op.bottom[1],)))
         kernel = slopes(self.images, self.tuning)
-        keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
-        self.forward_calls = [*keep, BoundCall(self.engine, kernel, source, self.slopes, target)]
+        keep = [saved_copy(self.engine, source, self.known)] if self.keeps_input else []
+        self.forward_calls = [*keep, KernelCall(self.engine, kernel, source, self.slopes, target)]
 
     def prepare_backward(self) -> None:
         at, engine, layout, channels = self.at, self.engine, self.layout, self.slopes.layout
@@ -124,4 +119,4 @@ class PReLUStep(_PlaneStep[ops.PReLU]):
         source = InputArg("src", self.known, layout)
         dy = InputArg("diff_dst", at.top[0], layout, diff=True)
         kernel = slope_gradient(self.images, self.tuning)
-        self.backward_calls = [BoundCall(engine, kernel, source, self.slopes, dy, dx, gradient)]
+        self.backward_calls = [KernelCall(engine, kernel, source, self.slopes, dy, dx, gradient)]

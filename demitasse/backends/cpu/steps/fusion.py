@@ -14,7 +14,7 @@ from demitasse.backends.cpu.steps.elementwise import (
     SumStep,
     decline_other_than_relu,
 )
-from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep, FoldedStep
+from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep
 from demitasse.backends.cpu.steps.fused_convolutions import SeparableStep
 from demitasse.backends.cpu.steps.norm import NormParts, NormStep, decline_other_scales
 from demitasse.backends.cpu.steps.products import InnerProductStep
@@ -52,10 +52,8 @@ def fuse(
         message = f"{', '.join(names)} after {op_title(chain[0])}; one ReLU is"
         raise Declined(message)
     decline_gradients(at)
-    epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], strict=True)))
-    if epilogue.links:
-        return FoldedStep(first, epilogue, names)
-    return FusedStep(first, epilogue.call(first), names)
+    rest = list(zip(chain[1:], at[1:], strict=True))
+    return FusedStep(first, first.fused(Epilogue.match(first.op, first.at.top[0], rest)), names)
 
 
 def _norm(

@@ -2,13 +2,12 @@
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import InputArg
+from demitasse.backends.cpu.arguments import InputArg, parameters
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import IMAGE_AXES, kernel_tuning
-from demitasse.backends.cpu.kernel_calls import BoundCall, first_suitable, suitable_images
+from demitasse.backends.cpu.images import IMAGE_AXES, first_suitable, suitable_images
+from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.cpu.step import CpuStep, Derived
-from demitasse.backends.cpu.steps.epilogue import values
+from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.lrn import (
     L2Normalize,
     LocalResponse,
@@ -33,7 +32,7 @@ class LRNStep(CpuStep[ops.LRN]):
             message = f"{op.region} of {op.size} to {op.beta:g}: {declined}"
             raise Declined(message) from None
         ends = self.in_and_out(self.layout, self.layout)
-        self.forward_calls = [BoundCall(self.engine, self.kernel.forward, *ends)]
+        self.forward_calls = [KernelCall(self.engine, self.kernel.forward, *ends)]
 
     def _kernel(self, layout: Layout) -> Response:
         op, tuning = self.op, kernel_tuning(self.engine)
@@ -45,7 +44,7 @@ class LRNStep(CpuStep[ops.LRN]):
         at, layout = self.at, self.layout
         if at.propagate_down[0]:
             arguments = InputArg("src", at.bottom[0], layout), *self.gradients(layout, layout)
-            self.backward_calls = [BoundCall(self.engine, self.kernel.backward, *arguments)]
+            self.backward_calls = [KernelCall(self.engine, self.kernel.backward, *arguments)]
 
 
 class L2NormalizeStep(CpuStep[ops.L2Normalize]):
@@ -69,16 +68,7 @@ class L2NormalizeStep(CpuStep[ops.L2Normalize]):
 
         expected = self.expected(self.at.bottom[0], shape)
         layout, kernel = first_suitable((expected, layouts.innermost(shape, 1)), make)
-        self.derived, self.kept_bytes = [_Scales(kernel, self.at)], kernel.scales.nbytes
-        self.forward_calls = [BoundCall(self.engine, kernel, *self.in_and_out(layout, layout))]
-
-
-class _Scales(Derived):
-    """The scales of a kernel, copied from the parameter."""
-
-    def __init__(self, kernel: L2Normalize, at: Operands) -> None:
-        super().__init__(at.params)
-        self._kernel = kernel
-
-    def _derive(self) -> None:
-        self._kernel.scales[...] = values(self._params[0])
+        self.kept_bytes = kernel.scales.nbytes
+        packed = PackedKernel(lambda: kernel, take_scales=parameters(self.at.params)[0])
+        ends = self.in_and_out(layout, layout)
+        self.forward_calls = [KernelCall(self.engine, packed, *ends, code=kernel.code)]

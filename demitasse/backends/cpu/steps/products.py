@@ -17,17 +17,12 @@ from demitasse.backends.cpu.arguments import (
     OutputArg,
     ParamArg,
 )
+from demitasse.backends.cpu.convolutions import ConvOperands, igemm_call
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import (
-    ConvCall,
-    ConvOperands,
-    KernelCall,
-    kernel_tuning,
-    rectifier_of,
-)
-from demitasse.backends.cpu.kernel_calls import BoundCall
+from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.cpu.steps.epilogue import rectifier_of
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import ImplicitGemm, Order, dense_schedule, row_images
 from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
@@ -91,7 +86,7 @@ class Product:
             weight = ParamArg("weights", self._weight, layouts.blocked(self._w.shape, 0, panel))
         bias = None if self._bias is None else InputArg("bias", self._bias, self.row)
         ends = _argument(InputArg, "src", x, self.x), _argument(OutputArg, "dst", y, self.y)
-        return BoundCall(self._engine, kernel, *ends, weight, bias, code=code)
+        return KernelCall(self._engine, kernel, *ends, weight, bias, code=code)
 
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
         """Return a call that computes the gradient of x."""
@@ -101,7 +96,7 @@ class Product:
             _argument(OutputArg, "diff_src", dx, self.x, diff=True),
         )
         weight = InputArg("weights", self._weight, self._w)
-        return BoundCall(self._engine, gemm, *ends, weight, None, code=gemm.schedule.code)
+        return KernelCall(self._engine, gemm, *ends, weight, None, code=gemm.schedule.code)
 
     def gradients(
         self, x: Matrix, dy: Matrix, *, weight: bool = True, bias: bool
@@ -117,10 +112,10 @@ class Product:
             kernel = FilterGradient(schedule, *_ends(self.rows, channels, filters))
             target = GradArg("diff_weights", self._weight, self._w)
             arguments = left, right, target, None
-            calls.append(BoundCall(self._engine, kernel, *arguments, code=schedule.code))
+            calls.append(KernelCall(self._engine, kernel, *arguments, code=schedule.code))
         if bias and self._bias is not None:
             target = GradArg("diff_bias", self._bias, self.row)
-            calls.append(BoundCall(self._engine, self._sum, gradient, target, code=schedule.code))
+            calls.append(KernelCall(self._engine, self._sum, gradient, target, code=schedule.code))
         return calls
 
     def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
@@ -208,14 +203,13 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
             operands = ConvOperands(
                 InputArg("src", at.bottom[0], product.x),
                 OutputArg("dst", target, product.y),
-                at.params[0],
-                at.layouts,
+                InputArg("weights", at.params[0], layouts.plain(at.params[0].shape)),
                 InputArg("bias", at.params[1], product.row) if self.op.bias else None,
                 rectifier_of(then),
             )
             ends = _ends(product.rows, product.k, product.m)
             make = partial(igemm_forward, schedule, *ends, operands.then)
-            return ConvCall(self.engine, operands, schedule.code, make)
+            return igemm_call(self.engine, schedule, make, operands)
         return product.forward(at.bottom[0], target, then)
 
     def prepare_backward(self) -> None:
