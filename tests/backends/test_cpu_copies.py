@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from demitasse import Net, Solver
+from demitasse import Blob, Net, Solver
 from demitasse.backends.cpu import slow_reason
-from demitasse.backends.cpu.arguments import CachedReorder
+from demitasse.backends.cpu.arguments import DerivedArg, InputArg
 from demitasse.backends.cpu.engine import engine
-from demitasse.backends.cpu.jit_adapters.winograd import WinogradCall
-from demitasse.core.device import Device
+from demitasse.backends.cpu.layout import plain
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
-from demitasse.memory import SyncedMemory
 
 pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
@@ -18,65 +16,69 @@ ROLE = "test"
 SIZE = 100
 
 
-def doubled(memory, target):
-    target[...] = memory.cpu_data() * 2
+def doubled(target, values):
+    target[...] = values * 2
 
 
 @pytest.fixture
-def memory():
-    made = SyncedMemory(SIZE, "float32", Device("cpu"))
-    made.mutable_cpu_data()[...] = 1
-    return made
+def source():
+    blob = Blob((SIZE,), device="cpu")
+    blob.mutable_cpu_data()[...] = 1
+    return InputArg(ROLE, blob, plain((SIZE,)))
 
 
-def test_what_has_changed_each_time_takes_no_memory_of_its_own(memory):
-    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
+def derived(source, make=doubled, **options):
+    return DerivedArg(engine(), ROLE, source.layout, make, source, **options)
 
-    first = copy.of(memory, engine())
-    second = another.of(memory, engine())
-    memory.mutable_cpu_data()[...] = 3
-    third = copy.of(memory, engine())
+
+def test_what_has_changed_each_time_takes_no_memory_of_its_own(source):
+    copy, another = derived(source), derived(source)
+
+    first = copy.array()
+    second = another.array()
+    source.memory.mutable_cpu_data()[...] = 3
+    third = copy.array()
 
     assert np.shares_memory(first, second)
     assert np.shares_memory(first, third)
     assert (third == 6).all()
-    assert copy.nbytes == another.nbytes == 0
+    assert copy.copied == another.copied == 0
 
 
-def test_what_is_asked_for_twice_unchanged_gets_memory_of_its_own(memory):
-    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
-    copy.of(memory, engine())
+def test_what_is_asked_for_twice_unchanged_gets_memory_of_its_own(source):
+    copy, another = derived(source), derived(source)
+    copy.array()
 
-    own = copy.of(memory, engine())
-    shared = another.of(memory, engine())
+    own = copy.array()
+    shared = another.array()
 
     assert not np.shares_memory(own, shared)
-    assert copy.nbytes == own.nbytes
-    assert copy.of(memory, engine()) is own
+    assert copy.copied == own.nbytes
+    assert copy.array() is own
 
 
-def test_memory_of_its_own_follows_later_changes(memory):
-    copy = CachedReorder(ROLE, SIZE, doubled, kept=True)
-    copy.of(memory, engine())
+def test_memory_of_its_own_follows_later_changes(source):
+    copy = derived(source, kept=True)
+    copy.array()
 
-    memory.mutable_cpu_data()[...] = 4
+    source.memory.mutable_cpu_data()[...] = 4
 
-    assert (copy.of(memory, engine()) == 8).all()
+    assert (copy.array() == 8).all()
 
 
-def test_a_copy_that_was_cut_short_is_made_again(memory):
+def test_a_copy_that_was_cut_short_is_made_again(source):
     left = [KeyboardInterrupt, None]
 
-    def make(memory, target):
+    def make(target, values):
         if len(left) > 1:
             raise left.pop(0)
-        doubled(memory, target)
+        doubled(target, values)
 
-    copy = CachedReorder(ROLE, SIZE, make, kept=True)
+    copy = derived(source, make, kept=True)
     with pytest.raises(KeyboardInterrupt):
-        copy.of(memory, engine())
+        copy.array()
 
-    assert (copy.of(memory, engine()) == 2).all()
+    assert (copy.array() == 2).all()
 
 
 SOLVER = """
@@ -118,6 +120,6 @@ def test_kernels_are_not_made_for_a_step_that_another_takes_the_place_of():
 
     conv = next(entry for entry in net.plan.entries if entry.layer.name == "conv")
     [alone], [fused] = conv.step.forward_calls, conv.group.step.forward_calls
-    assert isinstance(alone, WinogradCall)
-    assert "kernel" in vars(fused)
-    assert "kernel" not in vars(alone)
+    assert "winograd" in alone.code
+    assert "kernel" in vars(fused.kernel)
+    assert "kernel" not in vars(alone.kernel)

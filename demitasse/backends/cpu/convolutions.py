@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -370,7 +370,7 @@ class NarrowKernels(ConvKernels):
             blocks = layouts.channel_blocks(self.case.x, NARROW)
             source = InputArg(source.role, source.blob, blocks)
             x = suitable_images(blocks, Images.fits, NARROW, find=folded_images)
-            make = partial(_FilledConvolution, channels, schedule, x, operands.then)
+            make = partial(FilledConvolution, channels, schedule, x, operands.then)
         else:
             source, x = self._as_written(source, schedule.width)
             make = partial(NarrowConvolution, schedule, x, operands.then)
@@ -379,7 +379,7 @@ class NarrowKernels(ConvKernels):
         return _window_call(self.engine, schedule.code, make, source, operands)
 
 
-class _FilledConvolution(NarrowConvolution):
+class FilledConvolution(NarrowConvolution):
     """A convolution of channels that zeros fill up to whole vectors."""
 
     def __init__(
@@ -423,35 +423,31 @@ class WinogradKernels(ConvKernels):
             return WinogradConvolution(tiling, x, y, operands.then)
 
         kernel = PackedKernel(make, take_slopes=operands.slopes, take_offsets=operands.offsets)
-        size, transform = layouts.plain((tiling.filter_size,)), _FilterTransform(tiling)
+        size, transform = layouts.plain((tiling.filter_size,)), _filter_transform(tiling)
         filters = DerivedArg(self.engine, "weights", size, transform, weight, kept=kept)
         return KernelCall(self.engine, kernel, source, target, filters, code=tiling.code)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         tiling, ends = self.schedule, (operands.source, operands.dy)
         x, y = (images_in_vectors(each.layout, tiling.width) for each in ends)
-        kernel = _WinogradGradient(self.engine, tiling, x, y)
+        kernel = WinogradFilterGradient(self.engine, tiling, x, y)
         arguments = *ends, operands.weight, operands.bias
         return KernelCall(self.engine, kernel, *arguments, code=tiling.code)
 
 
-class _FilterTransform:
-    """Transform of weights to Winograd's filters."""
+def _filter_transform(tiling: WinogradSchedule) -> Callable[[np.ndarray, np.ndarray], None]:
+    """Return the transform of weights to Winograd's filters; takes these first."""
 
-    def __init__(self, tiling: WinogradSchedule) -> None:
-        self._tiling = tiling
-
-    @cached_property
-    def _filters(self) -> Filters:
+    @cache
+    def filters() -> Filters:
         from demitasse.backends.kernels.winograd.filters import Filters
 
-        return Filters(self._tiling)
+        return Filters(tiling)
 
-    def __call__(self, positions: np.ndarray, weights: np.ndarray) -> None:
-        self._filters.update(weights, positions)
+    return lambda positions, weights: filters().update(weights, positions)
 
 
-class _WinogradGradient:
+class WinogradFilterGradient:
     """The gradients of the weights and the bias."""
 
     def __init__(self, engine: Engine, tiling: WinogradSchedule, x: Images, y: Images) -> None:
@@ -536,12 +532,12 @@ class TransposedKernels(ConvKernels):
     def data(self, operands: ConvOperands) -> KernelCall:
         images = images_in_vectors(operands.target.layout, self.schedule.width)
         operands = replace(operands, source=self._in_order(operands.source, self.case.y))
-        make = partial(_TransposedConvolution, self.schedule, images, operands.then)
+        make = partial(TransposedConvolution, self.schedule, images, operands.then)
         return _direct_call(self.engine, self.schedule, make, operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         images = images_in_vectors(operands.source.layout, self.schedule.width)
-        kernel = _TransposedGradient(self.schedule, images)
+        kernel = TransposedGradient(self.schedule, images)
         dy = self._in_order(operands.dy, self.case.y)
         arguments = operands.source, dy, operands.weight, operands.bias
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
@@ -554,14 +550,14 @@ def _flipped(filters: np.ndarray, banding: DirectSchedule, *, back: bool = False
     return by_filter[:, :, ::-1, ::-1].swapaxes(0, 1)
 
 
-class _TransposedConvolution(DirectConvolution):
+class TransposedConvolution(DirectConvolution):
     """The gradient of the input."""
 
     def update(self, weights: np.ndarray) -> None:
         super().update(np.ascontiguousarray(_flipped(weights, self.banding)).reshape(-1))
 
 
-class _TransposedGradient:
+class TransposedGradient:
     """The gradients of weights and bias; the output's gradient is in C order."""
 
     def __init__(self, banding: DirectSchedule, images: Images) -> None:

@@ -20,7 +20,7 @@ from tilings import tiling
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import elementwise
-from demitasse.backends.kernels.channel_affine import ChannelFactors, gates
+from demitasse.backends.kernels.channel_affine import channel_factors, gates
 from demitasse.backends.kernels.channel_affine import gate_gradient as gradient_of_gates
 from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.depthwise import plan_depthwise
@@ -166,7 +166,7 @@ def implicit_gemm(kernel):
         plan = plan_igemm(op, op.bottom, op.top, tuned(width))
         convolve = igemm_forward(plan, last(op.bottom), last(op.top), RELU)
         convolve.update(weights)
-        convolve(x, y, offsets, aligned(convolve.scratch_size))
+        convolve(x, y, offsets, None, aligned(convolve.scratch_size))
         return y
 
     return run
@@ -179,7 +179,7 @@ def implicit_gemm_gradients(width):
     plan = plan_igemm(op, op.bottom, op.top, tuned(width))
     back = igemm_input_gradient(plan, last(op.bottom), last(op.top))
     back.update(weights)
-    back(dy, dx, None, aligned(back.scratch_size))
+    back(dy, dx, None, None, aligned(back.scratch_size))
     of_filters = IgemmFilterGradient(plan, op, last(op.bottom), last(op.top))
     filters, offsets = aligned(weights.size), aligned(M)
     of_filters(x, dy, filters, offsets, aligned(of_filters.scratch_size))
@@ -194,7 +194,7 @@ def separable(width):
     run = SeparableConvolution(plan, last(each.bottom), last(pixels.top), (RELU, RELU))
     run.depthwise.update(windows)
     run.update(weights)
-    run(x, y, (first, second), aligned(run.scratch_size))
+    run(x, y, first, second, aligned(run.scratch_size))
     return y
 
 
@@ -322,7 +322,7 @@ def channel_affine(width):
     images = blocks()
     x, y = in_memory(numbers(*images.shape), images), aligned(2 * C * math.prod(SIZE))
     factors, offsets = numbers(C, seed=1), numbers(C, seed=2)
-    ChannelFactors(images, factors, offsets, Tuning(width))(x, y)
+    channel_factors(images, Tuning(width))(x, y, factors, offsets)
     gated = np.zeros_like(y)
     gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
     return y, gated
