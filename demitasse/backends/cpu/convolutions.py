@@ -19,6 +19,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import (
+    Argument,
     DerivedArg,
     GradArg,
     InputArg,
@@ -51,7 +52,7 @@ from demitasse.backends.kernels.few_outputs import (
     NarrowConvolution,
     plan_few_outputs,
 )
-from demitasse.backends.kernels.igemm import IgemmSchedule, plan_igemm
+from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
     IgemmFilterGradient,
     igemm_forward,
@@ -154,9 +155,15 @@ OTHER_PASSES = "these kernels compute other passes"
 class ConvKernels:
     """Interface of kernels for some convolutions. All methods return what a Step runs.
 
+    Attributes:
+        schedule: Schedule of the kernels.
+
     Raises:
         Declined: Other kernels are to run; also in each method.
     """
+
+    schedule: Any
+    packs_offsets = False
 
     def __init__(self, case: ConvCase) -> None:
         self.case, self.engine = case, case.engine
@@ -179,16 +186,41 @@ class ConvKernels:
         """Return those gradients that are wanted, in one pass."""
         raise Declined(OTHER_PASSES)
 
-    def _in_order(self, argument: InputArg, shape: ops.Shape) -> InputArg:
-        """Return an argument for the same contents in C order."""
-        return InputArg(argument.role, argument.blob, layouts.plain(shape), diff=argument.diff)
+    def _call(
+        self, make: Callable[[], Any], operands: ConvOperands, *more: Argument | None
+    ) -> KernelCall:
+        """Return a convolution by a kernel that packs the weights; ``more`` follow the offsets."""
+        packs = {"update": operands.weight, "take_slopes": operands.slopes}
+        ends = operands.source, operands.target
+        if self.packs_offsets:
+            kernel = PackedKernel(make, **packs, take_offsets=operands.offsets)
+            return KernelCall(self.engine, kernel, *ends, code=self.schedule.code)
+        kernel = PackedKernel(make, **packs)
+        arguments = *ends, operands.offsets, *more
+        return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
 
-    def _as_written(self, source: InputArg, width: int) -> tuple[InputArg, Images]:
-        """Return the source in the layout in which the blob is written, if that fits."""
+    def _gradient(self, kernel: Callable[..., None], operands: GradientOperands) -> KernelCall:
+        """Return the gradients of the weights and the bias by a kernel."""
+        arguments = operands.source, operands.dy, operands.weight, operands.bias
+        return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
+
+    def _as_written(self, operands: ConvOperands, width: int) -> tuple[ConvOperands, Images]:
+        """Return operands with the source in the layout in which it is written, if that fits."""
+        source = operands.source
         expected = written_layout(self.case.layouts, source.memory, self.case.x)
         find = partial(images_in_vectors, width=width)
         layout, images = first_suitable((expected, source.layout), find)
-        return InputArg(source.role, source.blob, layout), images
+        return replace(operands, source=InputArg(source.role, source.blob, layout)), images
+
+
+def _in_vectors(width: int, *arguments: Argument) -> tuple[Images, ...]:
+    """Return the images of arguments whose layouts have vectors of so many channels."""
+    return tuple(images_in_vectors(argument.layout, width) for argument in arguments)
+
+
+def _in_order(argument: InputArg, shape: ops.Shape) -> InputArg:
+    """Return an argument for the same contents in C order."""
+    return InputArg(argument.role, argument.blob, layouts.plain(shape), diff=argument.diff)
 
 
 def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
@@ -247,7 +279,7 @@ class IgemmKernels(ConvKernels):
         )  # fmt: skip
         source = operands.source
         read = PreferredArg(source.role, source.blob, source.layout, diff=source.diff)
-        return self._call(make, replace(operands, source=read))
+        return self._call(make, replace(operands, source=read), operands.other)
 
     def data(self, operands: ConvOperands) -> KernelCall:
         parts = self.op.group // self.schedule.merged * math.prod(self.schedule.step)
@@ -255,10 +287,7 @@ class IgemmKernels(ConvKernels):
         decline_if(parts > MOST_PARTS, message)
         operands, images = self._images(operands, "target", "source")
         make = partial(igemm_input_gradient, self.schedule, *images, by_tap=self.by_rows)
-        return self._call(make, operands)
-
-    def _call(self, make: Callable[[], Any], operands: ConvOperands) -> KernelCall:
-        return igemm_call(self.engine, self.schedule, make, operands)
+        return self._call(make, operands, None)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         operands, images = self._images(operands, "source", "dy")
@@ -270,9 +299,7 @@ class IgemmKernels(ConvKernels):
         shape = weight.layout.shape
         layout = layouts.strided(shape, strides[-len(shape) :])
         weight = GradArg(weight.role, weight.blob, layout)
-        ends = operands.source, operands.dy
-        code = self.schedule.code
-        return KernelCall(self.engine, kernel, *ends, weight, operands.bias, code=code)
+        return self._gradient(kernel, replace(operands, weight=weight))
 
     def _images(self, operands: Any, x: str, y: str) -> tuple[Any, tuple[Images, Images]]:
         """Return operands in layouts that are read, and the images of input and output."""
@@ -283,15 +310,6 @@ class IgemmKernels(ConvKernels):
         plain = type(image)(image.role, image.blob, layouts.plain(shape), diff=image.diff)
         one = Images((n, columns, rows, 1), rows * columns, columns, columns, columns)
         return replace(operands, **{x: plain}), (one, maps)
-
-
-def igemm_call(
-    engine: Engine, schedule: IgemmSchedule, make: Callable[[], Any], operands: ConvOperands
-) -> KernelCall:
-    """Return a convolution by implicit GEMM, whose kernel ``make`` returns."""
-    kernel = PackedKernel(make, update=operands.weight, take_slopes=operands.slopes)
-    ends, more = (operands.source, operands.target), (operands.offsets, operands.other)
-    return KernelCall(engine, kernel, *ends, *more, code=schedule.code)
 
 
 FEWEST_COLUMNS = 16
@@ -313,41 +331,27 @@ class DepthwiseKernels(ConvKernels):
         self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(case.x[1]))
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        source, x = self._as_written(operands.source, self.case.x[1])
+        operands, x = self._as_written(operands, self.case.x[1])
         y = images_in_vectors(operands.target.layout, self.case.x[1])
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
-        return _window_call(self.engine, self.schedule.code, make, source, operands)
+        return self._call(make, operands)
 
     def gradients(
         self, weights: GradientOperands, data: ConvOperands, wanted: tuple[bool, bool]
     ) -> KernelCall:
         decline_if(not any(wanted), "no gradient is wanted")
         source, dy, bias = weights.source, weights.dy, weights.bias
-        ends = source, dy, data.target
-        x, y, dx = (images_in_vectors(each.layout, self.case.x[1]) for each in ends)
+        x, y, dx = _in_vectors(self.case.x[1], source, dy, data.target)
         learns, passes = wanted
         make = partial(
             DepthwiseGradients, self.schedule, (x, y, dx), weights=learns, data=passes,
             bias=learns and bias is not None,
         )  # fmt: skip
         kernel = PackedKernel(make, update=data.weight if passes else None)
-        target = data.target if passes else None
+        read, target = source if learns else dy, data.target if passes else None
         gradients = (weights.weight, bias) if learns else (None, None)
-        read = source if learns else dy
         arguments = read, dy, target, *gradients
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
-
-
-def _window_call(
-    engine: Engine,
-    code: str,
-    make: Callable[[], Any],
-    source: InputArg,
-    operands: ConvOperands,
-) -> KernelCall:
-    """Return a convolution by a kernel without scratch memory."""
-    kernel = PackedKernel(make, update=operands.weight, take_slopes=operands.slopes)
-    return KernelCall(engine, kernel, source, operands.target, operands.offsets, code=code)
 
 
 class NarrowKernels(ConvKernels):
@@ -365,18 +369,16 @@ class NarrowKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         schedule, source, channels = self.schedule, operands.source, self.case.x[1]
-        make: Callable[[], Any]
-        if schedule.x[1] != channels:
-            blocks = layouts.channel_blocks(self.case.x, NARROW)
-            source = InputArg(source.role, source.blob, blocks)
-            x = suitable_images(blocks, Images.fits, NARROW, find=folded_images)
-            make = partial(FilledConvolution, channels, schedule, x, operands.then)
-        else:
-            source, x = self._as_written(source, schedule.width)
-            make = partial(NarrowConvolution, schedule, x, operands.then)
         target = OutputArg("dst", operands.target.blob, layouts.plain(schedule.y))
         operands = replace(operands, target=target)
-        return _window_call(self.engine, schedule.code, make, source, operands)
+        if schedule.x[1] == channels:
+            operands, x = self._as_written(operands, schedule.width)
+            return self._call(partial(NarrowConvolution, schedule, x, operands.then), operands)
+        blocks = layouts.channel_blocks(self.case.x, NARROW)
+        x = suitable_images(blocks, Images.fits, NARROW, find=folded_images)
+        operands = replace(operands, source=InputArg(source.role, source.blob, blocks))
+        make = partial(FilledConvolution, channels, schedule, x, operands.then)
+        return self._call(make, operands)
 
 
 class FilledConvolution(NarrowConvolution):
@@ -405,17 +407,17 @@ class WinogradKernels(ConvKernels):
         self.schedule = plan_winograd(case.op, *shapes, case.tuning, training=case.training)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        return self._call(self.schedule, operands, kept=not self.case.training)
+        return self._tiled(self.schedule, operands, kept=not self.case.training)
 
     def data(self, operands: ConvOperands) -> KernelCall:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
-        return self._call(self.schedule.backward, operands)
+        return self._tiled(self.schedule.backward, operands)
 
-    def _call(
+    def _tiled(
         self, tiling: WinogradSchedule, operands: ConvOperands, *, kept: bool = False
     ) -> KernelCall:
         source, target, weight = operands.source, operands.target, operands.weight
-        x, y = (images_in_vectors(end.layout, tiling.width) for end in (source, target))
+        x, y = _in_vectors(tiling.width, source, target)
 
         def make() -> WinogradConvolution:
             from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
@@ -428,11 +430,9 @@ class WinogradKernels(ConvKernels):
         return KernelCall(self.engine, kernel, source, target, filters, code=tiling.code)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
-        tiling, ends = self.schedule, (operands.source, operands.dy)
-        x, y = (images_in_vectors(each.layout, tiling.width) for each in ends)
-        kernel = WinogradFilterGradient(self.engine, tiling, x, y)
-        arguments = *ends, operands.weight, operands.bias
-        return KernelCall(self.engine, kernel, *arguments, code=tiling.code)
+        images = _in_vectors(self.schedule.width, operands.source, operands.dy)
+        kernel = WinogradFilterGradient(self.engine, self.schedule, *images)
+        return self._gradient(kernel, operands)
 
 
 def _filter_transform(tiling: WinogradSchedule) -> Callable[[np.ndarray, np.ndarray], None]:
@@ -472,6 +472,8 @@ class WinogradFilterGradient:
 class DirectKernels(ConvKernels):
     """Direct convolutions of few input channels, which read images in C order."""
 
+    packs_offsets = True
+
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
         tuning = case.tuning if case.training else case.fitting(case.y[1])
@@ -485,28 +487,16 @@ class DirectKernels(ConvKernels):
         layout, y = first_suitable(known, partial(images_in_vectors, width=self.schedule.width))
         operands = replace(
             operands,
-            source=self._in_order(operands.source, self.case.x),
+            source=_in_order(operands.source, self.case.x),
             target=OutputArg(target.role, target.blob, layout),
         )
-        make = partial(DirectConvolution, self.schedule, y, operands.then)
-        return _direct_call(self.engine, self.schedule, make, operands)
+        return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         y = images_in_vectors(operands.dy.layout, self.schedule.width)
         kernel = DirectGradient(self.schedule, y, bias=operands.bias is not None)
-        source = self._in_order(operands.source, self.case.x)
-        arguments = source, operands.dy, operands.weight, operands.bias
-        return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
-
-
-def _direct_call(
-    engine: Engine, schedule: DirectSchedule, make: Callable[[], Any], operands: ConvOperands
-) -> KernelCall:
-    """Return a direct convolution."""
-    kernel = PackedKernel(
-        make, update=operands.weight, take_slopes=operands.slopes, take_offsets=operands.offsets
-    )
-    return KernelCall(engine, kernel, operands.source, operands.target, code=schedule.code)
+        source = _in_order(operands.source, self.case.x)
+        return self._gradient(kernel, replace(operands, source=source))
 
 
 class TransposedKernels(ConvKernels):
@@ -514,6 +504,8 @@ class TransposedKernels(ConvKernels):
 
     The schedule is that of the convolution from the output's gradient to the input's.
     """
+
+    packs_offsets = True
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
@@ -531,16 +523,14 @@ class TransposedKernels(ConvKernels):
 
     def data(self, operands: ConvOperands) -> KernelCall:
         images = images_in_vectors(operands.target.layout, self.schedule.width)
-        operands = replace(operands, source=self._in_order(operands.source, self.case.y))
+        operands = replace(operands, source=_in_order(operands.source, self.case.y))
         make = partial(TransposedConvolution, self.schedule, images, operands.then)
-        return _direct_call(self.engine, self.schedule, make, operands)
+        return self._call(make, operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         images = images_in_vectors(operands.source.layout, self.schedule.width)
         kernel = TransposedGradient(self.schedule, images)
-        dy = self._in_order(operands.dy, self.case.y)
-        arguments = operands.source, dy, operands.weight, operands.bias
-        return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
+        return self._gradient(kernel, replace(operands, dy=_in_order(operands.dy, self.case.y)))
 
 
 def _flipped(filters: np.ndarray, banding: DirectSchedule, *, back: bool = False) -> np.ndarray:

@@ -16,10 +16,10 @@ from demitasse.backends.cpu.arguments import (
     InputArg,
     OutputArg,
     ParamArg,
+    parameters,
 )
-from demitasse.backends.cpu.convolutions import ConvOperands, igemm_call
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
+from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import rectifier_of
@@ -200,16 +200,12 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
         tuning = kernel_tuning(self.engine, storage=at.storage)
         if tuning.bf16 and not self.op.transpose and product.k >= tuning.width < product.m:
             schedule = dense_schedule(product.rows, product.k, product.m, tuning)
-            operands = ConvOperands(
-                InputArg("src", at.bottom[0], product.x),
-                OutputArg("dst", target, product.y),
-                InputArg("weights", at.params[0], layouts.plain(at.params[0].shape)),
-                InputArg("bias", at.params[1], product.row) if self.op.bias else None,
-                rectifier_of(then),
-            )
-            ends = _ends(product.rows, product.k, product.m)
-            make = partial(igemm_forward, schedule, *ends, operands.then)
-            return igemm_call(self.engine, schedule, make, operands)
+            images = _ends(product.rows, product.k, product.m)
+            make = partial(igemm_forward, schedule, *images, rectifier_of(then))
+            kernel = PackedKernel(make, update=parameters(at.params)[0])
+            ends = InputArg("src", at.bottom[0], product.x), OutputArg("dst", target, product.y)
+            bias = InputArg("bias", at.params[1], product.row) if self.op.bias else None
+            return KernelCall(self.engine, kernel, *ends, bias, None, code=schedule.code)
         return product.forward(at.bottom[0], target, then)
 
     def prepare_backward(self) -> None:
