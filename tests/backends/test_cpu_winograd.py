@@ -27,7 +27,7 @@ from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
 
-CONVOLUTION, GRADIENT = "WinogradConvolution", "WinogradFilterGradient"
+CONVOLUTION, GRADIENT = "WinogradConvolution", "WinogradGradient"
 """Kernels of forward passes and of gradients of inputs, and of gradients of weights."""
 
 ROUNDING = 5e-5

@@ -35,9 +35,6 @@ class Argument(ABC):
     def array(self) -> np.ndarray:
         """Return the memory in the kernel's layout. Shape: (layout.size,)."""
 
-    def done(self) -> None:  # noqa: B027 - most have nothing to clean up
-        """Clean up, after the kernel ran."""
-
     @property
     def copied(self) -> int:
         """Bytes of a copy in another layout that it keeps."""
@@ -136,9 +133,13 @@ class BufferArg(Argument):
         return self.buffer
 
 
-def scratch_argument(engine: Engine, role: str, layout: Layout) -> BufferArg:
-    """Return an argument in shared memory, for a gradient that is not wanted."""
-    return BufferArg(role, layout, engine.scratch_for(role, layout.size))
+class ScratchArg(Argument):
+    """An argument in shared memory, which is out of use after the call."""
+
+    __slots__ = ()
+
+    def array(self) -> np.ndarray:
+        return self.engine.scratch_for(self.role, self.layout.size)
 
 
 class BlobArg(Argument):

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,10 @@ from demitasse.backends.cpu.arguments import (
     InputArg,
     OutputArg,
     PreferredArg,
+    ScratchArg,
     written_layout,
 )
-from demitasse.backends.cpu.engine import KERNEL, Engine
+from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import (
     IMAGE_AXES,
     first_suitable,
@@ -64,11 +65,6 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import WinogradSchedule, plan_winograd
 from demitasse.backends.step import Declined, Layouts, decline_if
 from demitasse.backends.storage import Stored
-
-if TYPE_CHECKING:
-    from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
-    from demitasse.backends.kernels.winograd.filters import Filters
-    from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 
 NARROW = 8
 """Floats of the narrowest vectors that kernels are made for."""
@@ -199,9 +195,11 @@ class ConvKernels:
         arguments = *ends, operands.offsets, *more
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
 
-    def _gradient(self, kernel: Callable[..., None], operands: GradientOperands) -> KernelCall:
+    def _gradient(
+        self, kernel: Callable[..., None], operands: GradientOperands, *more: Argument
+    ) -> KernelCall:
         """Return the gradients of the weights and the bias by a kernel."""
-        arguments = operands.source, operands.dy, operands.weight, operands.bias
+        arguments = operands.source, operands.dy, operands.weight, operands.bias, *more
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
 
     def _as_written(self, operands: ConvOperands, width: int) -> tuple[ConvOperands, Images]:
@@ -416,57 +414,30 @@ class WinogradKernels(ConvKernels):
     def _tiled(
         self, tiling: WinogradSchedule, operands: ConvOperands, *, kept: bool = False
     ) -> KernelCall:
-        source, target, weight = operands.source, operands.target, operands.weight
-        x, y = _in_vectors(tiling.width, source, target)
-
-        def make() -> WinogradConvolution:
-            from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
-
-            return WinogradConvolution(tiling, x, y, operands.then)
-
-        kernel = PackedKernel(make, take_slopes=operands.slopes, take_offsets=operands.offsets)
-        size, transform = layouts.plain((tiling.filter_size,)), _filter_transform(tiling)
-        filters = DerivedArg(self.engine, "weights", size, transform, weight, kept=kept)
-        return KernelCall(self.engine, kernel, source, target, filters, code=tiling.code)
-
-    def weights(self, operands: GradientOperands) -> KernelCall:
-        images = _in_vectors(self.schedule.width, operands.source, operands.dy)
-        kernel = WinogradFilterGradient(self.engine, self.schedule, *images)
-        return self._gradient(kernel, operands)
-
-
-def _filter_transform(tiling: WinogradSchedule) -> Callable[[np.ndarray, np.ndarray], None]:
-    """Return the transform of weights to Winograd's filters; takes these first."""
-
-    @cache
-    def filters() -> Filters:
+        from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
         from demitasse.backends.kernels.winograd.filters import Filters
 
-        return Filters(tiling)
+        def transform(positions: np.ndarray, weights: np.ndarray) -> None:
+            filters.update(weights, positions)
 
-    return lambda positions, weights: filters().update(weights, positions)
+        filters, size = Filters(tiling), layouts.plain((tiling.filter_size,))
+        role, weight = "weights", operands.weight
+        transformed = DerivedArg(self.engine, role, size, transform, weight, kept=kept)
+        ends = operands.source, operands.target
+        make = partial(
+            WinogradConvolution, tiling, *_in_vectors(tiling.width, *ends), operands.then
+        )
+        kernel = PackedKernel(make, take_slopes=operands.slopes, take_offsets=operands.offsets)
+        return KernelCall(self.engine, kernel, *ends, transformed, code=tiling.code)
 
-
-class WinogradFilterGradient:
-    """The gradients of the weights and the bias."""
-
-    def __init__(self, engine: Engine, tiling: WinogradSchedule, x: Images, y: Images) -> None:
-        self._engine, self._tiling, self._images = engine, tiling, (x, y)
-
-    @cached_property
-    def _kernel(self) -> WinogradGradient:
+    def weights(self, operands: GradientOperands) -> KernelCall:
         from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 
-        return WinogradGradient(self._tiling, *self._images)
-
-    def __call__(
-        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
-    ) -> None:
-        kernel = self._kernel
-        scratch = self._engine.scratch_for(KERNEL, kernel.scratch_size)
+        images = _in_vectors(self.schedule.width, operands.source, operands.dy)
+        kernel = WinogradGradient(self.schedule, *images)
         # the memory of the transformed filters, which are out of use by now
-        sums = self._engine.scratch_for("weights", kernel.sums_size)
-        kernel(source, dy, weight, bias, scratch, sums)
+        sums = ScratchArg("weights", layouts.plain((kernel.sums_size,)))
+        return self._gradient(kernel, operands, sums)
 
 
 class DirectKernels(ConvKernels):

@@ -16,7 +16,6 @@ from demitasse.backends.cpu.arguments import (
     GradArg,
     InputArg,
     OutputArg,
-    scratch_argument,
 )
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.engine import KERNEL, Engine
@@ -25,7 +24,7 @@ from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.elementwise import MOST, Elementwise
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.step import LayoutUse, Operand, decline_if
+from demitasse.backends.step import LayoutUse, decline_if
 from demitasse.backends.storage import Stored
 
 
@@ -161,12 +160,3 @@ def elementwise_call(
     decline_if(len(sources) > MOST, f"{len(sources)} arrays; our kernels read up to {MOST}")
     kernel = Elementwise(function, numbers, targets[0].layout.size, kernel_tuning(engine))
     return KernelCall(engine, kernel, *sources, *targets)
-
-
-def gradient_argument(
-    engine: Engine, role: str, blob: Operand, layout: Layout, *, wanted: bool
-) -> Argument:
-    """Return an argument for a blob's gradient, in shared memory if the gradient is not wanted."""
-    if wanted:
-        return OutputArg(role, blob, layout, diff=True)
-    return scratch_argument(engine, role, layout)

@@ -109,7 +109,7 @@ def winograd_gradient(width):
     x, dy = (in_memory(numbers(*shape), last(shape)) for shape in (op.bottom, op.top))
     weight, bias = np.zeros((M, C, *op.kernel), np.float32), np.zeros(M, np.float32)
     run = WinogradGradient(of, last(op.bottom), last(op.top))
-    run(x, dy, weight, bias, aligned(run.scratch_size), aligned(run.sums_size))
+    run(x, dy, weight, bias, aligned(run.sums_size), aligned(run.scratch_size))
     return weight, bias
 
 
