@@ -424,17 +424,16 @@ class WinogradKernels(ConvKernels):
         role, weight = "weights", operands.weight
         transformed = DerivedArg(self.engine, role, size, transform, weight, kept=kept)
         ends = operands.source, operands.target
-        make = partial(
-            WinogradConvolution, tiling, *_in_vectors(tiling.width, *ends), operands.then
-        )
+        x, y = _in_vectors(tiling.width, *ends)
+        make = partial(WinogradConvolution, tiling, x, y, operands.then)
         kernel = PackedKernel(make, take_slopes=operands.slopes, take_offsets=operands.offsets)
         return KernelCall(self.engine, kernel, *ends, transformed, code=tiling.code)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 
-        images = _in_vectors(self.schedule.width, operands.source, operands.dy)
-        kernel = WinogradGradient(self.schedule, *images)
+        x, y = _in_vectors(self.schedule.width, operands.source, operands.dy)
+        kernel = WinogradGradient(self.schedule, x, y)
         # the memory of the transformed filters, which are out of use by now
         sums = ScratchArg("weights", layouts.plain((kernel.sums_size,)))
         return self._gradient(kernel, operands, sums)
