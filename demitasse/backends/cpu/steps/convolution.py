@@ -27,7 +27,7 @@ from demitasse.backends.cpu.steps.epilogue import (
     folded_weights,
     rectifier_of,
 )
-from demitasse.backends.step import Declined, Operand, Operands, decline_if
+from demitasse.backends.step import Declined, Operands, decline_if
 from demitasse.backends.windows import ConvGeometry
 
 C = TypeVar("C", bound=ops.Conv)
@@ -99,10 +99,6 @@ class ConvStep(WindowStep[ops.Conv]):
 
     def prepare(self) -> None:
         self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]
-
-    def with_activation(self, then: ops.Activation, target: Operand) -> KernelCall:
-        """Return the convolution with an activation after it, in the same layouts."""
-        return self.fused(Epilogue(target, then=then))
 
     def fused(self, epilogue: Epilogue) -> KernelCall:
         """Return the forward pass and what follows.

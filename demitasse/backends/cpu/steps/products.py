@@ -78,8 +78,8 @@ class Product:
             kernel = FewRows(rows, k, m, panel, k, tuning, _epilogue(then))
             code = kernel.code
         else:
-            order = "" if self._alone else self._order(self._transpose)
-            kernel = self._gemm(k, m, order, rectifier_of(then))
+            order: Order = "by_term" if self._transpose else "by_filter"
+            kernel = self._gemm(k, m, "" if self._alone else order, rectifier_of(then))
             panel, code = kernel.schedule.panel, kernel.schedule.code
         weight = InputArg("weights", self._weight, self._w)
         if self._alone:
@@ -90,7 +90,7 @@ class Product:
 
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
         """Return a call that computes the gradient of x."""
-        gemm = self._gemm(self.m, self.k, self._order(not self._transpose))
+        gemm = self._gemm(self.m, self.k, "by_filter" if self._transpose else "by_term")
         ends = (
             _argument(InputArg, "diff_dst", dy, self.y, diff=True),
             _argument(OutputArg, "diff_src", dx, self.x, diff=True),
@@ -132,10 +132,6 @@ class Product:
         schedule = dense_schedule(self.rows, length, outputs, self._tuning, order)
         ends = _ends(self.rows, length, outputs)
         return ImplicitGemm(schedule, *ends, then, self._stride)
-
-    @staticmethod
-    def _order(by_term: bool) -> Order:
-        return "by_term" if by_term else "by_filter"
 
 
 def _ends(rows: int, length: int, outputs: int) -> tuple[Images, Images]:
@@ -189,13 +185,10 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
         )  # fmt: skip
 
     def prepare(self) -> None:
-        self.forward_calls = [self._forward(self.at.top[0])]
+        self.forward_calls = [self.with_activation(None, self.at.top[0])]
 
-    def with_activation(self, then: ops.Activation, target: Operand) -> KernelCall:
-        """Return the product with an activation after it."""
-        return self._forward(target, then)
-
-    def _forward(self, target: Operand, then: ops.Activation | None = None) -> KernelCall:
+    def with_activation(self, then: ops.Activation | None, target: Operand) -> KernelCall:
+        """Return the product with an activation after it, or with none."""
         at, product = self.at, self._product
         tuning = kernel_tuning(self.engine, storage=at.storage)
         if tuning.bf16 and not self.op.transpose and product.k >= tuning.width < product.m:
