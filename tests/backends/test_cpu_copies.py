@@ -123,3 +123,45 @@ def test_kernels_are_not_made_for_a_step_that_another_takes_the_place_of():
     assert "winograd" in alone.code
     assert "kernel" in vars(fused.kernel)
     assert "kernel" not in vars(alone.kernel)
+
+
+@pytest.mark.parametrize("kind", ["winograd", "igemm", "direct", "separable"])
+def test_folded_weights_follow_changes_in_replayed_passes(kind):
+    channels = 3 if kind == "direct" else 64
+    windows = {"igemm": "kernel_size: 1", "separable": "kernel_size: 3 pad: 1 group: 64"}
+    rest = windows.get(kind, "kernel_size: 3 pad: 1")
+    layers = [("c", "x", rest)]
+    if kind == "separable":
+        layers = [("a", "x", "kernel_size: 1"), ("c", "a", rest), ("d", "c", "kernel_size: 1")]
+    text = f"""
+    layer {{ name: "x" type: "Input" top: "x" input_param {{
+      shape {{ dim: 1 dim: {channels} dim: 56 dim: 56 }} }} }}"""
+    for name, bottom, param in layers:
+        text += f"""
+    layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}"
+      convolution_param {{ num_output: 64 {param} weight_filler {{ type: "xavier" }} }} }}
+    layer {{ name: "{name}_n" type: "BatchNorm" bottom: "{name}" top: "{name}" }}
+    layer {{ name: "{name}_s" type: "Scale" bottom: "{name}" top: "{name}"
+      scale_param {{ bias_term: true filler {{ type: "uniform" min: 0.5 max: 2 }} }} }}
+    layer {{ name: "{name}_r" type: "ReLU" bottom: "{name}" top: "{name}" }}"""
+    param = parse_text(text, NetParameter)
+    fast = Net(param, "TEST", device="cpu", seed=1, keep_blobs="outputs")
+    plain = Net(param, "TEST", device="cpu", seed=1, optimize=False)
+    for net in (fast, plain):
+        net.blobs["x"].data[...] = np.random.default_rng(0).normal(size=net.blobs["x"].shape)
+        for blobs in net.params.values():
+            if len(blobs) == 3:
+                for blob, value in zip(blobs, (0.1, 2.0, 1.0), strict=True):
+                    blob.data[...] = value
+
+    for factor in (1, 1, 1, 2, 0.5, 2, 0.5, 2, 3, 3, 3, 0.1):
+        for net in (fast, plain):
+            for name in ("c_s", "c"):
+                blob = net.params[name][0]
+                blob.mutable_cpu_data()[...] *= factor
+            net.forward()
+        want = plain.blobs[layers[-1][0]].cpu_data()
+        got = fast.blobs[layers[-1][0]].cpu_data()
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+    assert kind in fast.plan.entries[fast.layer_names.index("c")].group.step.code

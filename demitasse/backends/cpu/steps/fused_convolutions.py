@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from demitasse.backends import ops
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.images import images_in_vectors, images_of
+from demitasse.backends.cpu.images import images_of
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
 from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
@@ -45,10 +45,10 @@ class SeparableStep(CpuStep[ops.Conv]):
         blocks = plan_separable(each.op, pixels.op, tuning)
         source = InputArg("src", at[0].bottom[0], self.expected(at[0].bottom[0]))
         target = OutputArg("dst", second.target, pixels.map_layout)
-        x, y = images_in_vectors(source.layout, blocks.channels), images_of(target.layout)
+        x, y = images_of(source.layout), images_of(target.layout)
         from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 
-        if y is None or not y.is_rows:
+        if x is None or y is None or not (x.fits(blocks.channels) and y.is_rows):
             message = (
                 "images whose channels do not lie side by side; separable convolution needs that"
             )
