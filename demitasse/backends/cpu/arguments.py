@@ -233,6 +233,10 @@ class ParamArg(InputArg):
     alone = True
 
 
+Source = InputArg | DerivedArg
+"""An argument from which another is made."""
+
+
 class OutputArg(BlobArg):
     """An argument that is overwritten."""
 

@@ -26,6 +26,7 @@ from demitasse.backends.cpu.arguments import (
     OutputArg,
     PreferredArg,
     ScratchArg,
+    Source,
     written_layout,
 )
 from demitasse.backends.cpu.engine import Engine
@@ -49,7 +50,6 @@ from demitasse.backends.kernels.few_inputs import (
     plan_direct,
 )
 from demitasse.backends.kernels.few_outputs import (
-    FewOutputsSchedule,
     NarrowConvolution,
     plan_few_outputs,
 )
@@ -128,8 +128,8 @@ class ConvOperands:
 
     source: InputArg
     target: OutputArg
-    weight: InputArg | DerivedArg
-    offsets: InputArg | DerivedArg | None = None
+    weight: Source
+    offsets: Source | None = None
     then: Rectifier = NOTHING
     slopes: InputArg | None = None
     other: InputArg | None = None
@@ -366,34 +366,16 @@ class NarrowKernels(ConvKernels):
             self.schedule = plan_few_outputs(op, filled, y, few)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        schedule, source, channels = self.schedule, operands.source, self.case.x[1]
-        target = OutputArg("dst", operands.target.blob, layouts.plain(schedule.y))
-        operands = replace(operands, target=target)
-        if schedule.x[1] == channels:
+        schedule, source = self.schedule, operands.source
+        if schedule.x[1] == self.case.x[1]:
             operands, x = self._as_written(operands, schedule.width)
-            return self._call(partial(NarrowConvolution, schedule, x, operands.then), operands)
-        blocks = layouts.channel_blocks(self.case.x, NARROW)
-        x = suitable_images(blocks, Images.fits, NARROW, find=folded_images)
-        operands = replace(operands, source=InputArg(source.role, source.blob, blocks))
-        make = partial(FilledConvolution, channels, schedule, x, operands.then)
-        return self._call(make, operands)
-
-
-class FilledConvolution(NarrowConvolution):
-    """A convolution of channels that zeros fill up to whole vectors."""
-
-    def __init__(
-        self, channels: int, schedule: FewOutputsSchedule, x: Images, then: Rectifier
-    ) -> None:
-        super().__init__(schedule, x, then)
-        self._channels = channels
-
-    def update(self, weights: np.ndarray) -> None:
-        m, filled, taps = self.schedule.y[1], self.schedule.x[1], math.prod(self.schedule.op.kernel)
-        padded = np.zeros((m, filled, taps), np.float32)
-        real = weights[: m * self._channels * taps].reshape(m, self._channels, taps)
-        padded[:, : self._channels] = real
-        super().update(padded.reshape(-1))
+        else:
+            blocks = layouts.channel_blocks(self.case.x, NARROW)
+            operands = replace(operands, source=InputArg(source.role, source.blob, blocks))
+            x = suitable_images(blocks, Images.fits, NARROW, find=folded_images)
+        target = OutputArg("dst", operands.target.blob, layouts.plain(schedule.y))
+        make = partial(NarrowConvolution, schedule, x, operands.then)
+        return self._call(make, replace(operands, target=target))
 
 
 class WinogradKernels(ConvKernels):

@@ -12,10 +12,10 @@ import numpy as np
 from demitasse.backends.cpu.arguments import (
     Argument,
     Derived,
-    DerivedArg,
     GradArg,
     InputArg,
     OutputArg,
+    Source,
 )
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.engine import KERNEL, Engine
@@ -98,7 +98,7 @@ class PackedKernel:
         takes: Parameter that a method of the kernel takes, by the method's name; None for none.
     """
 
-    def __init__(self, make: Callable[[], Any], **takes: InputArg | DerivedArg | None) -> None:
+    def __init__(self, make: Callable[[], Any], **takes: Source | None) -> None:
         self._make = make
         self._takes = {name: source for name, source in takes.items() if source is not None}
 

@@ -39,7 +39,10 @@ from demitasse.backends.step import decline_if
 
 @dataclass(frozen=True)
 class FewOutputsSchedule(ConvSchedule):
-    """A convolution to few channels. Threads divide the rows of all images."""
+    """A convolution to few channels. Threads divide the rows of all images.
+
+    The channels of ``x`` are those of the operation's bottom, perhaps filled up to whole vectors.
+    """
 
     kernel: ClassVar[str] = "narrow"
 
@@ -169,6 +172,10 @@ class NarrowConvolution(WindowConvolution):
         super().__init__(lines, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:
-        planes, vectors, taps, width = self.filters.shape
-        by_channel = weights[: self.filters.size].reshape(planes, vectors, width, taps)
-        self.filters[...] = by_channel.transpose(0, 1, 3, 2)
+        op, (planes, vectors, taps, width) = self.schedule.op, self.filters.shape
+        channels = op.bottom[op.axis]  # zeros fill the last vector
+        by_channel = np.zeros((planes, vectors * width, taps), np.float32)
+        own = weights[: planes * channels * taps].reshape(planes, channels, taps)
+        by_channel[:, :channels] = own
+        filters = by_channel.reshape(planes, vectors, width, taps)
+        self.filters[...] = filters.transpose(0, 1, 3, 2)

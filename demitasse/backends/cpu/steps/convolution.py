@@ -8,7 +8,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import DerivedArg, GradArg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import GradArg, InputArg, OutputArg, Source
 from demitasse.backends.cpu.convolutions import (
     ConvCase,
     ConvKernels,
@@ -123,9 +123,7 @@ class ConvStep(WindowStep[ops.Conv]):
         decline_if(other is not None and len(self.kernels) > 1, message)
         return self.first_of(lambda one: one.forward(operands))
 
-    def folded(
-        self, links: Sequence[Link]
-    ) -> tuple[InputArg | DerivedArg, InputArg | DerivedArg | None]:
+    def folded(self, links: Sequence[Link]) -> tuple[Source, Source | None]:
         """Return weights and offsets, with links folded into them."""
         bias = InputArg("bias", self.at.params[1], self._channels) if self.op.bias else None
         if not links:
