@@ -424,8 +424,6 @@ class WinogradKernels(ConvKernels):
 class DirectKernels(ConvKernels):
     """Direct convolutions of few input channels, which read images in C order."""
 
-    packs_offsets = True
-
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
         tuning = case.tuning if case.training else case.fitting(case.y[1])
@@ -456,8 +454,6 @@ class TransposedKernels(ConvKernels):
 
     The schedule is that of the convolution from the output's gradient to the input's.
     """
-
-    packs_offsets = True
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
@@ -496,7 +492,7 @@ class TransposedConvolution(DirectConvolution):
     """The gradient of the input."""
 
     def update(self, weights: np.ndarray) -> None:
-        super().update(np.ascontiguousarray(_flipped(weights, self.banding)).reshape(-1))
+        super().update(np.ascontiguousarray(_flipped(weights, self.schedule)).reshape(-1))
 
 
 class TransposedGradient:

@@ -1,5 +1,6 @@
 """Matrix products of kernels: panels of columns, and few rows."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
@@ -30,6 +31,24 @@ ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14,
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
 columns and one number: 16 registers of 8 floats, 32 of 16. Fewer than eight sums would wait for
 each other."""
+
+VECTOR_COSTS = {4: {2: 1.0, 1: 1.1}, 8: {2: 1.0, 3: 1.0, 1: 1.25}, 16: {2: 1.0, 1: 1.04}}
+"""Floats of a vector -> vectors of a panel -> cost of each, as a multiple of one of two. Of equal
+panels, the first is best."""
+
+
+def panel_vectors(columns: int, width: int) -> int:
+    """Return the vectors of all panels: two, or others where these compute less in vain."""
+    costs = VECTOR_COSTS[width]
+    return min(costs, key=lambda n: math.ceil(columns / (n * width)) * n * costs[n])
+
+
+def tile_rows(count: int, most: int) -> int:
+    """Return the rows of a register tile: many, few of ``count`` in vain.
+
+    A tile's columns are loaded once, which takes as long as another row.
+    """
+    return min(range(most, 0, -1), key=lambda rows: math.ceil(count / rows) * (rows + 1))
 
 
 class Rows(NamedTuple):

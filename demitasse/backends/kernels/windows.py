@@ -21,6 +21,7 @@ from demitasse.backends.kernels.language.values import (
     choose,
     minimum,
 )
+from demitasse.backends.kernels.products import tile_rows
 from demitasse.backends.kernels.tuning import ConvSchedule
 from demitasse.backends.step import decline_if
 
@@ -143,13 +144,8 @@ def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
 
     The sums of ``most`` windows fit into registers.
     """
-
-    def cost(tiles: int) -> int:  # a tile's overhead is about a pixel's time
-        return tiles * (math.ceil(columns / tiles) + 1)
-
-    fewest = math.ceil(columns / most)
-    tiles = min(range(fewest, min(2 * fewest, columns) + 1), key=cost)
-    return RegisterTile(math.ceil(columns / tiles), op.kernel[1], op.stride[1], op.dilation[1])
+    pixels = tile_rows(columns, most)
+    return RegisterTile(pixels, op.kernel[1], op.stride[1], op.dilation[1])
 
 
 def decline_many(tile: RegisterTile, op: ops.Conv) -> None:
@@ -268,11 +264,19 @@ class WindowConvolution:
         """Copy new slopes of negative sums: one for each channel, or one for all."""
         self._rectifier[...] = slopes
 
-    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
-        """Convolve, with one offset for each channel; None for zeros."""
+    def __call__(
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        offsets: np.ndarray | None,
+        scratch: np.ndarray | None = None,
+    ) -> None:
+        """Convolve, with one offset for each channel, None for zeros, and what scratch it takes."""
         each = {
             "x.at": source,
             "y.at": target,
             "offsets": self._none if offsets is None else offsets,
         }
+        if scratch is not None:
+            each["scratch"] = scratch
         self._arguments.run(self._kernel, self.schedule.tuning.threads, each)

@@ -8,7 +8,6 @@ from stages import WIDTH, exported, images_of, normal
 from demitasse.backends.kernels.few_inputs import BandFields, band_values, each_band
 from demitasse.backends.kernels.language.structs import Arguments
 from demitasse.backends.kernels.language.values import FLOAT
-from demitasse.backends.kernels.products import Product
 
 
 def write(k):
@@ -24,11 +23,8 @@ def run(width, **options):
     of = banding((2, 3, 9, 10), width, width, **options)
     x, out = normal(*of.x), np.zeros((2, *of.y[2:], width), np.float32)
     scratch = np.full((of.chunks, of.copy_size), np.nan, np.float32)
-    none = Product(0, np.zeros(1, np.int64))
-    values = band_values(
-        of, images_of(out.transpose(0, 3, 1, 2)), lambda vectors, counts: none, 1, of.tap_table,
-        of.taps, filters=out, filter_chunk_stride=0,
-    )  # fmt: skip
+    target = images_of(out.transpose(0, 3, 1, 2))
+    values = BandFields.values(**band_values(of, target, of.tap_table, 0), filters=out)
 
     each = {"x.at": x, "y.at": out, "scratch": scratch}
     Arguments(values).run(exported(f"copied bands{width}", width, write), 1, each)

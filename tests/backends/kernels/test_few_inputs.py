@@ -7,7 +7,7 @@ from correlate import correlated, correlated_slopes, images
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, images_of, normal
 
-from demitasse.backends.kernels.epilogue import NOTHING
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.images import Images
 
@@ -42,8 +42,7 @@ def definition(of, x, weights):
 def convolved(of, x, weights, offsets, target, out, then=NOTHING):
     convolve = DirectConvolution(of, target, then)
     convolve.update(weights.reshape(-1))
-    convolve.take_offsets(offsets)
-    convolve(x, out, np.zeros(convolve.scratch_size, np.float32))
+    convolve(x, out, offsets, np.zeros(convolve.scratch_size, np.float32))
 
 
 @WIDTH
@@ -95,6 +94,58 @@ def test_the_gradients_of_weights_and_bias(bias, window, threads, width):
     want = correlated_slopes(x, dy, op.kernel, op.pad, 1, op.stride, op.dilation)
     expect_close(weight.reshape(want.shape), want)
     expect_close(offsets, dy.sum(axis=(0, 2, 3), dtype=float) * bias)
+
+
+TAPS = (3, 4)
+"""Rows and columns of a window."""
+
+STEPS = pytest.mark.parametrize(("dilation", "stride"), [(1, 1), (2, 1), (1, 2)])
+
+
+def of_columns(columns, m, width, dilation=1, stride=1):
+    """A convolution of one image whose rows of outputs have so many columns."""
+    size = (columns - 1) * stride + (TAPS[1] - 1) * dilation + 1
+    steps = {"dilation": (1, dilation), "stride": (1, stride)}
+    return banding((1, 2, 6, size), m, width, kernel=TAPS, pad=(0, 0), **steps)
+
+
+def filters_of(width):
+    """Numbers of filters: whole vectors, up to two panels; the last vector begins early."""
+    return [width, width + 1, 2 * width, 3 * width, 4 * width, 5 * width + 3]
+
+
+@WIDTH
+@STEPS
+@pytest.mark.parametrize("columns", [1, 2, 7, 31])
+def test_rows_of_any_number_of_columns(columns, dilation, stride, width):
+    for m in filters_of(width):
+        of = of_columns(columns, m, width, dilation, stride)
+        x, weights, offsets = normal(*of.x), normal(m, 2, *TAPS), normal(m, seed=1)
+        out = np.zeros((of.y[2] * columns + 1, m), np.float32)
+
+        target = Images.in_blocks(of.y, m)
+        convolved(of, x, weights, offsets, target, out, Rectifier(slope=0.25))
+
+        want = rectified(Rectifier(slope=0.25), definition(of, x, weights)[0].T + offsets)
+        expect_close(out[:-1].reshape(-1, columns, m).transpose(1, 0, 2), want)
+        assert not out[-1].any()
+
+
+@WIDTH
+@STEPS
+@pytest.mark.parametrize("columns", [1, 6, 31])
+def test_gradients_of_any_number_of_filters(columns, dilation, stride, width):
+    for m in filters_of(width):
+        of = of_columns(columns, m, width, dilation, stride)
+        op, x, (dy, slopes) = of.op, normal(*of.x), images(of.y, seed=1)
+        weight = np.full(m * of.taps + 1, 77, np.float32)
+
+        gradient = DirectGradient(of, Images.in_blocks(of.y, m), bias=False)
+        gradient(x, slopes, weight, None, np.zeros(gradient.scratch_size, np.float32))
+
+        want = correlated_slopes(x, dy, op.kernel, op.pad, 1, op.stride, op.dilation)
+        expect_close(weight[:-1].reshape(want.shape), want)
+        assert weight[-1] == 77
 
 
 def test_code_names_the_instructions():
