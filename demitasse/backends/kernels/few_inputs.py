@@ -125,7 +125,7 @@ class DirectSchedule(ConvSchedule):
     @cached_property
     def order(self) -> np.ndarray:
         """The filter of each element of a panel. Shape: (panels, filters of a panel)."""
-        filters = np.add.outer(self.firsts, np.arange(self.width))
+        filters: np.ndarray = np.add.outer(self.firsts, np.arange(self.width))
         return filters.reshape(-1, self.vectors * self.width)
 
     @cached_property
@@ -210,8 +210,9 @@ def band_values(
     """Return the values of the fields but ``filters``."""
     need_layout(y.fits(schedule.width), y)
     op, firsts = schedule.op, schedule.firsts
+    n, c, h, w = schedule.x
     return {
-        "x": BlockFields.of(Images.in_blocks(schedule.x, 1)),
+        "x": BlockFields.of(Images.in_blocks((n, c, h, w), 1)),
         "y": ImageFields.of(y),
         "step_down": op.stride[0],
         "step_right": op.stride[1],

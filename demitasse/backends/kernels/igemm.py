@@ -12,15 +12,16 @@ list of addresses is XNNPACK's indirection buffer (M. Dukhan, *The Indirect Conv
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.bound import load, store
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
 from demitasse.backends.kernels.images import Images
@@ -37,14 +38,16 @@ from demitasse.backends.kernels.language.values import (
     minimum,
     transposed,
 )
-from demitasse.backends.kernels.products import ROWS, multiply
+from demitasse.backends.kernels.products import (
+    LINE_BYTES,
+    ROWS,
+    panel_vectors,
+    product_sums,
+    tile_rows,
+)
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import decline_if
 from demitasse.backends.storage import narrowed
-
-VECTOR_COSTS = {4: {2: 1.0, 1: 1.1}, 8: {2: 1.0, 3: 1.0, 1: 1.25}, 16: {2: 1.0, 1: 1.04}}
-"""Floats of a vector -> vectors of a panel -> cost of each, as a multiple of one of two. Of equal
-panels, the first is best."""
 
 LENGTH = 512
 """Elements of a window that are copied at a time, at most; as many rows of a panel stay in the
@@ -66,15 +69,12 @@ WIDEST_IN_PLACE = 512
 NEON = 4
 """Floats of NEON's vectors."""
 
-ENTRY_BYTES = 7 * INT
-"""Bytes of a window in the list: image's address, row, column, addresses of the sums, plane, and
-address of what is added to the sums."""
+ENTRY_BYTES = 5 * INT
+"""Bytes of a window in the list: address, plane, row and column of its corner, address of its
+output."""
 
 UNROLLED = 4
 """Steps of the innermost loop."""
-
-SPARE_ROWS = 16
-"""Rows of sums before the first window, which a tile may reach; no tile has more."""
 
 MOST_AXES = 3
 """Spatial axes of images: planes, rows, columns."""
@@ -87,9 +87,6 @@ Block = tuple[int, int, int, int, int]
 
 BLOCK_BYTES = 5 * INT
 """Bytes of a block of sums in the table of blocks."""
-
-LINE_BYTES, LINES = 64, 2
-"""Bytes of a cache line; lines of the next panel that some unrolled steps prefetch."""
 
 COPIED = 4
 """Vectors that are copied at a time."""
@@ -134,17 +131,14 @@ class ProductFields(structs.Struct):
 
 def product_values(
     schedule: IgemmSchedule, blocks: Sequence[Block], x: Images, y: Images, rows: int,
-    row_floats: int,
+    panel_rows: int,
 ) -> tuple[dict[str, int | np.ndarray], int]:  # fmt: skip
     """Return values of the fields, and elements of scratch memory for a call.
 
-    ``row_floats`` are floats of the scratch memory for each of ``rows`` windows, besides its copy
-    and its entry in the list.
+    The scratch memory has ``rows`` windows, their list, and ``panel_rows`` of a panel.
     """
     panel = schedule.panel
-    size = rows * (ROW_BYTES + ENTRY_BYTES + row_floats * FLOAT) + SPARE_ROWS * panel * FLOAT
-    packed = LENGTH if schedule.order else 0
-    size += (schedule.panels + packed) * panel * FLOAT
+    size = rows * (ROW_BYTES + ENTRY_BYTES) + panel_rows * panel * FLOAT
     size = -(-size // LINE_BYTES) * LINE_BYTES
     whole = schedule.filters // panel
     values: dict[str, int | np.ndarray] = {
@@ -190,7 +184,7 @@ class IgemmFields(ProductFields):
 @IgemmFields.kernel("igemm")
 def _kernel(
     k: Kernel, f: IgemmFields, rows: int, vectors: int, *, order: Order, in_place: bool,
-    summed: bool, adds: bool, limited: bool, relu: bool, deep: bool, bf16: bool,
+    summed: bool, adds: bool, limited: bool, relu: bool, bf16: bool,
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``."""
     panel_bytes = vectors * k.vector_bytes
@@ -198,11 +192,8 @@ def _kernel(
     begin, end = chunk(f.parts * f.filter_parts, thread, threads)
     buffer = f.scratch + thread * f.scratch_bytes
     entries = buffer + f.most_rows * ROW_BYTES
-    padded = entries + f.most_rows * ENTRY_BYTES + rows * panel_bytes  # sums of the padded panel
-    nowhere = padded + f.most_rows * panel_bytes
-    packed = nowhere + f.panels * panel_bytes
+    packed = entries + f.most_rows * ENTRY_BYTES
     x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * FLOAT
-    added = f.added - f.y.at if adds else None
     with k.loop(end, begin) as part:
         pixels = f.images * f.y_planes * f.y.rows * f.y.columns
         first, last = chunk(pixels, part.i // f.filter_parts, f.parts)
@@ -215,15 +206,12 @@ def _kernel(
             count = minimum(stop, last - first) - start
             tiles = (count + (rows - 1)) // rows
             if not in_place:
-                list_windows(
-                    k, f, origin, count, entries, padded, nowhere, panel_bytes, added, deep=deep
-                )
+                list_windows(k, f, origin, count, tiles * rows, entries)
             with k.loop(f.block_count) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
                 length = copied[1] * ((copied[3] + 1) // 2 if bf16 else copied[3])
                 if not in_place:
-                    copy_windows(k, f, copied, entries, buffer, tiles * rows, deep=deep, bf16=bf16)
-                final = block.i > f.block_count - 2
+                    copy_windows(k, f, copied, entries, buffer, tiles * rows, bf16=bf16)
                 with k.loop(behind, panel) as one:
                     whole, place = one.i < f.whole, one.i * panel_bytes
                     filters = f.filters + (one.i * f.terms + term) * panel_bytes
@@ -236,94 +224,109 @@ def _kernel(
                         if in_place:
                             # the last tile begins early, and computes the same again
                             row = minimum(row, last - origin - rows)
-                            source = f.x.at + (origin + row) * x_bytes
-                            own = f.y.at + (origin + row) * y_bytes + place
-                            target = choose(whole, own, padded + row * panel_bytes)
-                            step = choose(whole, y_bytes, panel_bytes)
-                            targets = [target + step * i for i in range(rows)]
-                            others = [] if added is None else [one + added for one in targets]
+                            left = f.x.at + (origin + row) * x_bytes
+                            lefts = _row_places(k, x_bytes, rows)
                         else:
-                            source = buffer + row * ROW_BYTES
-                            listed = entries + row * ENTRY_BYTES + choose(whole, 3, 4) * INT
-                            targets = [
-                                k.load_word(listed + ENTRY_BYTES * i) + choose(whole, place, 0)
-                                for i in range(rows)
-                            ]
-                            others = [
-                                k.load_word(entries + (row + i) * ENTRY_BYTES + 6 * INT) + place
-                                for i in range(0 if added is None else rows)
-                            ]
-                        numbers = _row_places(k, x_bytes if in_place else None, rows)
-                        sums, tile.words = _multiply(
-                            k, source, numbers, filters, length, tile.words, vectors, bf16=bf16
-                        )
-                        before = block.i > 0 if summed else None
-                        _write(
-                            k, f, sums, targets, others, before, final & whole, place,
-                            limited=limited, relu=relu,
+                            left = buffer + row * ROW_BYTES
+                            lefts = [ROW_BYTES * i for i in range(rows)]
+                        sums, tile.words = product_sums(
+                            k, length, left, lefts, FLOAT, filters, panel_bytes, vectors,
+                            UNROLLED, tile.words, bf16=bf16,
                         )  # fmt: skip
-            with k.when((behind > f.whole) & (f.rest > 0)):
-                evenly = f.y.at + origin * y_bytes if in_place else None
-                _write_padded(
-                    k, f, evenly, entries, padded, count, vectors, added, limited=limited, relu=relu
-                )
+                        # known behind the innermost loop, so that no register holds them in it
+                        if in_place:
+                            target = f.y.at + (origin + row) * y_bytes + place
+                            targets = [target + y_bytes * i for i in range(rows)]
+                        else:
+                            entry = entries + row * ENTRY_BYTES + 4 * INT
+                            targets = [
+                                k.load_word(entry + ENTRY_BYTES * i) + place for i in range(rows)
+                            ]
+                        write = partial(write_sums, k, sums, targets, whole, f.rest)
+                        finish = _epilogue(k, f, place, adds=adds, limited=limited, relu=relu)
+                        if summed:
+                            before, final = block.i > 0, block.i > f.block_count - 2
+                            with k.cases(choose(final, 1, 0)) as case:
+                                case(1)
+                                write(before, finish)
+                                case(0)
+                                write(before)
+                        else:
+                            write(None, finish)
+
+
+Masks = Sequence[Condition | None]
+"""The elements of a panel's vectors that exist; None for all of a vector."""
+
+Finish = Callable[[Sequence[Vector], Sequence[tuple[Word, int]], Masks], list[Vector]]
+"""Takes sums, the address and the number of the vector of each, and masks; returns results."""
+
+
+def write_sums(
+    k: Kernel, sums: Sequence[Vector], targets: Sequence[Word], whole: Condition, rest: Word,
+    before: Condition | None = None, finish: Finish | None = None,
+) -> None:  # fmt: skip
+    """Write the sums of rows, row after row, or add them to those ``before``.
+
+    All addresses are read before one is written, since rows may have the same address. Of a panel
+    that is not ``whole``, the ``rest`` exists.
+    """
+    vectors = len(sums) // len(targets)
+    places = [(target + k.vector_bytes * j, j) for target in targets for j in range(vectors)]
+    with k.cases(choose(whole, 1, 0)) as case:
+        for full in (1, 0):
+            case(full)
+            masks: list[Condition | None] = [None] * vectors
+            if not full:
+                masks = [k.lane_mask(rest - k.width * j) for j in range(vectors)]
+            values = list(sums)
+            if before is not None:
+                values = [
+                    choose(before, total + load(k, at, masks[j]), total)
+                    for total, (at, j) in zip(values, places, strict=True)
+                ]
+            if finish is not None:
+                values = finish(values, places, masks)
+            for value, (at, j) in zip(values, places, strict=True):
+                store(k, value, at, masks[j])
 
 
 def list_windows(
-    k: Kernel,
-    f: ProductFields,
-    origin: Word,
-    count: Word,
-    entries: Word,
-    padded: Word,
-    nowhere: Word,
-    panel_bytes: int,
-    added: Word | None = None,
-    *,
-    deep: bool,
+    k: Kernel, f: ProductFields, origin: Word, count: Word, rows: Word, entries: Word
 ) -> None:
-    """Write the entries of ``count`` windows; those behind them have the place of the last.
-
-    Sums of the windows behind are written to ``nowhere``. What is added to sums is ``added`` bytes
-    behind them.
-    """
+    """Write a list of ``rows``, of ``count`` windows; the rows behind them repeat the last."""
     plane_pixels = f.y.rows * f.y.columns
     image, place = origin // (plane_pixels * f.y_planes), origin % (plane_pixels * f.y_planes)
-    plane, place = (place // plane_pixels, place % plane_pixels) if deep else (k.word(0), place)
-    start = [image, place // f.y.columns, place % f.y.columns, plane]
-    with k.loop(f.most_rows, words=start) as one:
-        image, row, column, plane = one.words
-        y = image * f.y.image_stride + row * f.y.row_stride + column * f.y.column_stride
-        if deep:
-            y = y + plane * f.y_plane_stride
-        entry = [
-            f.x.at + image * f.x.image_stride * FLOAT, row * f.step_down, column * f.step_right,
-            choose(one.i < count, f.y.at + y * FLOAT, nowhere),
-            padded + one.i * panel_bytes, plane * f.step_deep,
-        ]  # fmt: skip
-        if added is not None:
-            entry.append(entry[3] + choose(one.i < count, added, 0))
+    plane, place = place // plane_pixels, place % plane_pixels
+    start = [image, plane, place // f.y.columns, place % f.y.columns]
+    with k.loop(rows, words=start) as one:
+        image, plane, row, column = one.words
+        corner = [plane * f.step_deep, row * f.step_down, column * f.step_right]
+        x = image * f.x.image_stride + _place(f.x, f.x_plane_stride, *corner)
+        y = image * f.y.image_stride + _place(f.y, f.y_plane_stride, plane, row, column)
+        entry = [f.x.at + x * FLOAT, *corner, f.y.at + y * FLOAT]
         for i, word in enumerate(entry):
             k.store_word(word, entries + one.i * ENTRY_BYTES + i * INT)
-        column = column + choose(one.i + 1 < count, 1, 0)
-        ends_row = column >= f.y.columns
-        row, column = row + choose(ends_row, 1, 0), choose(ends_row, 0, column)
-        ends_plane = row >= f.y.rows
-        row, ends_image = choose(ends_plane, 0, row), ends_plane
-        if deep:
-            plane = plane + choose(ends_plane, 1, 0)
-            ends_image = plane >= f.y_planes
-            plane = choose(ends_image, 0, plane)
-        one.words = [image + choose(ends_image, 1, 0), row, column, plane]
+        carry = choose(one.i + 1 < count, 1, 0)
+        places = []
+        for index, size in ((column, f.y.columns), (row, f.y.rows), (plane, f.y_planes)):
+            ends = index + carry >= size
+            places.append(choose(ends, 0, index + carry))
+            carry = choose(ends, 1, 0)
+        one.words = [image + carry, *reversed(places)]
+
+
+def _place(images: ImageFields, plane_stride: Word, plane: Word, row: Word, column: Word) -> Word:
+    """Return the elements from an image's first pixel to another."""
+    return plane * plane_stride + row * images.row_stride + column * images.column_stride
 
 
 def copy_windows(
     k: Kernel, f: ProductFields, copied: Sequence[Word], entries: Word, buffer: Word, rows: Word, *,
-    deep: bool, bf16: bool = False,
+    bf16: bool = False,
 ) -> None:  # fmt: skip
     """Copy some channels of some taps, ``copied``, of the windows in the list."""
     tap, taps, channel, channels = copied
-    row_bytes, column_bytes = f.x.row_stride * FLOAT, f.x.column_stride * FLOAT
     end, several = channels * FLOAT, k.vector_bytes * COPIED
     middle = end // several * several
     vectors = choose(end < k.vector_bytes, 0, end)
@@ -338,19 +341,15 @@ def copy_windows(
     store = k.store_bfloat if bf16 else k.store
     with k.loop(taps, words=[f.taps + tap * (3 * INT), buffer]) as one:
         at, into = one.words
-        down, right, further = k.load_words(at, 3)
+        down, right, deep = k.load_words(at, 3)
+        distance = _place(f.x, f.x_plane_stride, deep, down, right) + channel
         with k.loop(rows, words=[entries, into]) as window:
             entry, target = window.words
-            image, row, column = k.load_words(entry, 3)
-            row, column = row + down, column + right
+            corner, plane, row, column = k.load_words(entry, 4)
+            plane, row, column = plane + deep, row + down, column + right
             inside = (row > -1) & (row < f.x.rows) & (column > -1) & (column < f.x.columns)
-            pixel = image + row * row_bytes + column * column_bytes
-            if deep:
-                plane = k.load_word(entry + 5 * INT) + further
-                inside = inside & (plane > -1) & (plane < f.x_planes)
-                pixel = pixel + plane * f.x_plane_stride * FLOAT
-            pixel = choose(inside, pixel, f.zeros)
-            source = pixel + channel * FLOAT
+            inside = inside & (plane > -1) & (plane < f.x_planes)
+            source = choose(inside, corner + distance * FLOAT, f.zeros + channel * FLOAT)
             with k.loop(middle, 0, several) as vector:
                 for place in range(0, several, k.vector_bytes):
                     copy(source, target, vector.i + place)
@@ -365,47 +364,14 @@ def copy_windows(
         one.words = [at + 3 * INT, into + pairs * FLOAT]
 
 
-def _row_places(k: Kernel, row_bytes: Word | None, rows: int) -> list[Word | int]:
-    """Return the bytes from the first row to each; None for rows of the buffer.
+def _row_places(k: Kernel, row_bytes: Word, rows: int) -> list[Word | int]:
+    """Return the bytes from the first row to each.
 
     An address has a register and another, times up to 8: odd multiples are in registers.
     """
-    if row_bytes is None:
-        return [ROW_BYTES * i for i in range(rows)]
     odd = {i: k.no_cse(row_bytes * i) for i in range(1, rows, 2)}
     factors = [math.gcd(i, 8) for i in range(rows)]
     return [odd[i // by] * by if i else 0 for i, by in enumerate(factors)]
-
-
-def _multiply(
-    k: Kernel, source: Word, places: Sequence[Word | int], filters: Word, length: Word,
-    following: list[Word], vectors: int, *, bf16: bool,
-) -> tuple[list[Vector], list[Word]]:  # fmt: skip
-    """Return the sums of rows, row after row, and the next address that is to be prefetched."""
-    panel_bytes = vectors * k.vector_bytes
-    middle = filters + length // UNROLLED * (UNROLLED * panel_bytes)
-
-    def steps(
-        sums: list[Vector], words: list[Word], begin: Word, end: Word, count: int
-    ) -> tuple[list[Vector], list[Word]]:
-        with k.loop(end, begin, panel_bytes * count, vectors=sums, words=words) as loop:
-            totals, [left, ahead] = loop.vectors, loop.words
-            if count == UNROLLED:
-                for i in range(LINES):
-                    k.prefetch(ahead + LINE_BYTES * i, cache=2)
-                ahead = ahead + LINE_BYTES * LINES
-            for step in range(count):
-                right = loop.i + panel_bytes * step
-                columns = [k.load(right + k.vector_bytes * j) for j in range(vectors)]
-                lefts = [left + place + FLOAT * step for place in places]
-                multiply(k, totals, lefts, columns, bf16=bf16)
-            loop.words = [left + FLOAT * count, ahead]
-        return loop.vectors, loop.words
-
-    sums = [k.constant(0.0)] * (len(places) * vectors)
-    sums, words = steps(sums, [source, *following], filters, middle, UNROLLED)
-    sums, words = steps(sums, words, middle, filters + length * panel_bytes, 1)
-    return sums, words[1:]
 
 
 def pack_panel(
@@ -497,59 +463,26 @@ class FilterPacking:
         self._arguments.run(self._kernel, self._threads, each)
 
 
-def _write(
-    k: Kernel, f: IgemmFields, sums: Sequence[Vector], targets: Sequence[Word],
-    others: Sequence[Word], before: Condition | None, finished: Condition, place: Word,
-    *, limited: bool, relu: bool,
-) -> None:  # fmt: skip
-    """Write sums, or add them to those ``before``; where they are finished, after the epilogue.
+def _epilogue(
+    k: Kernel, f: IgemmFields, place: Word, *, adds: bool, limited: bool, relu: bool
+) -> Finish:
+    """Return a function that writes offsets, what is added, and the rectifier, for a panel."""
 
-    Numbers at the addresses of ``others`` are added to finished sums.
-    """
-    vectors = len(sums) // len(targets)
-    stores = [target + k.vector_bytes * j for target in targets for j in range(vectors)]
-    if before is not None:
-        sums = [
-            choose(before, total + k.load(store), total)
-            for total, store in zip(sums, stores, strict=True)
-        ]
-    with k.cases(choose(finished, 1, 0)) as case:
-        case(1)
-        offsets = [k.load(f.offsets + place + k.vector_bytes * j) for j in range(vectors)]
-        then = [
-            rectifying(k, f.rectifier, place + k.vector_bytes * j, limited=limited, relu=relu)
-            for j in range(vectors)
-        ]
-        for i, (total, store) in enumerate(zip(sums, stores, strict=True)):
-            value = total + offsets[i % vectors]
-            if others:
-                value += k.load(others[i // vectors] + k.vector_bytes * (i % vectors))
-            k.store(then[i % vectors](value), store)
-        case(0)
-        for total, store in zip(sums, stores, strict=True):
-            k.store(total, store)
+    def finish(
+        sums: Sequence[Vector], places: Sequence[tuple[Word, int]], masks: Masks
+    ) -> list[Vector]:
+        ats = [place + k.vector_bytes * j for j in range(len(masks))]
+        offsets = [load(k, f.offsets + at, some) for at, some in zip(ats, masks, strict=True)]
+        then = [rectifying(k, f.rectifier, at, limited=limited, relu=relu) for at in ats]
+        values = []
+        for total, (at, j) in zip(sums, places, strict=True):
+            value = total + offsets[j]
+            if adds:
+                value += load(k, at + (f.added - f.y.at), masks[j])
+            values.append(then[j](value))
+        return values
 
-
-def _write_padded(
-    k: Kernel, f: IgemmFields, evenly: Word | None, entries: Word, padded: Word, count: Word,
-    vectors: int, added: Word | None, *, limited: bool, relu: bool,
-) -> None:  # fmt: skip
-    """Write the sums of the padded panel; pixels lie ``evenly`` from an address, or are listed."""
-    panel_bytes = vectors * k.vector_bytes
-    begin = f.whole * panel_bytes
-    with k.loop(count) as one:
-        if evenly is None:
-            target = k.load_word(entries + one.i * ENTRY_BYTES + 3 * INT)
-        else:
-            target = evenly + one.i * f.y.column_stride * FLOAT
-        for j in range(vectors):
-            some, at = k.lane_mask(f.rest - k.width * j), begin + k.vector_bytes * j
-            total = k.load(padded + one.i * panel_bytes + k.vector_bytes * j)
-            then = rectifying(k, f.rectifier, at, limited=limited, relu=relu)
-            value = total + k.masked_load(f.offsets + at, some)
-            if added is not None:
-                value = value + k.masked_load(target + at + added, some)
-            k.masked_store(then(value), target + at, some)
+    return finish
 
 
 @dataclass(frozen=True)
@@ -594,12 +527,7 @@ class IgemmSchedule(TunedKernel):
     @cached_property
     def vectors(self) -> int:
         """Vectors of a panel: two, or others where these compute less in vain."""
-        costs = VECTOR_COSTS[self.width]
-
-        def cost(vectors: int) -> float:
-            return -(-self.filters // (vectors * self.width)) * vectors * costs[vectors]
-
-        return min(costs, key=cost)
+        return panel_vectors(self.filters, self.width)
 
     @property
     def panel(self) -> int:
@@ -631,18 +559,13 @@ class IgemmSchedule(TunedKernel):
         return min(ways, key=longest)
 
     def rows_of(self, count: int) -> int:
-        """Return the rows of a tile: many, few of ``count`` in vain; a row more for the filters."""
-        most = ROWS[self.width][self.vectors]
-        return min(range(most, 0, -1), key=lambda rows: -(-count // rows) * (rows + 1))
+        """Return the rows of a tile of ``count``."""
+        return tile_rows(count, ROWS[self.width][self.vectors])
 
     @cached_property
     def rows(self) -> int:
         """Rows of a tile of pixels."""
         return self.rows_of(self.pixels // self.divided[0])
-
-    def is_deep(self, x: Images, y: Images) -> bool:
-        """Return whether windows are of several planes, or beyond the only one."""
-        return max(x.planes, y.planes, self.step[2]) > 1 or any(plane for _, _, plane in self.taps)
 
     def in_place(self, x: Images, y: Images) -> bool:
         """Return whether pixels, which are windows of their own, are read in place.
@@ -755,13 +678,12 @@ class ImplicitGemm:
         self._kernel = _kernel(
             schedule.width, rows, schedule.vectors, order=schedule.order, in_place=in_place,
             summed=len(self._blocks) > 1, adds=adds, limited=then.limited, relu=then.relu,
-            deep=schedule.is_deep(x, y), bf16=schedule.tuning.bf16,
+            bf16=schedule.tuning.bf16,
         )  # fmt: skip
         terms = schedule.terms(len(schedule.taps), schedule.channels)
         self.size, most = schedule.panels * terms * schedule.panel, MOST_ROWS // rows * rows
-        values, self.scratch_size = product_values(
-            schedule, self._blocks, x, y, most, schedule.panel
-        )
+        packed = LENGTH if schedule.order else 0
+        values, self.scratch_size = product_values(schedule, self._blocks, x, y, most, packed)
         self._none = aligned(schedule.filters)
         self._packings: dict[tuple[Order, int, bool], FilterPacking] = {}
         numbers = then.numbers(schedule.panels * schedule.panel)  # whole vectors are read

@@ -27,6 +27,7 @@ from demitasse.backends.kernels.igemm import (
     copy_windows,
     list_windows,
     product_values,
+    write_sums,
 )
 from demitasse.backends.kernels.image_fields import ImageFields
 from demitasse.backends.kernels.images import Images
@@ -35,13 +36,11 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
-    Condition,
-    Vector,
     Word,
     choose,
     chunk,
 )
-from demitasse.backends.kernels.products import multiply
+from demitasse.backends.kernels.products import product_sums
 
 MOST_PIXELS = 192
 """Outputs whose windows are copied at a time, at most; a panel of so many rows stays in the first
@@ -218,10 +217,13 @@ class GradientFields(ProductFields):
     """Bytes from one term to the next."""
     offsets: structs.OptionalAddress
     """Gradient of the offsets."""
+    ones: structs.Address
+    """1, of which offsets are a multiple."""
 
 
 @GradientFields.kernel("igemm_gradient")
-def _kernel(k: Kernel, f: GradientFields, rows: int, vectors: int, *, deep: bool) -> None:
+def _kernel(k: Kernel, f: GradientFields, rows: int, vectors: int) -> None:
+    """Write the kernel of tiles of some terms."""
     panel_bytes = vectors * k.vector_bytes
     thread, threads = k.thread()
     begin, end = chunk(f.parts * f.filter_parts, thread, threads)
@@ -236,26 +238,34 @@ def _kernel(k: Kernel, f: GradientFields, rows: int, vectors: int, *, deep: bool
         panel, behind = chunk(f.panels, part.i % f.filter_parts, f.filter_parts)
         with k.loop(times) as some:
             start, stop = chunk(pixels, some.i, times)
-            count = stop - start
-            list_windows(k, f, start, count, entries, nowhere, nowhere, panel_bytes, deep=deep)
+            count, again = stop - start, some.i > 0
+            list_windows(k, f, start, count, count, entries)
+
+            def multiply(left: Word, step: int, targets: Sequence[Word], panel: Word) -> None:
+                """Sum numbers that are ``step`` bytes apart, times the panel of gradients."""
+                numbers = [FLOAT * i for i in range(len(targets))]
+                sums, _ = product_sums(
+                    k, count, left, numbers, step, columns, panel_bytes, vectors, UNROLLED
+                )
+                write_sums(k, sums, targets, panel < f.whole, f.rest, again)
+
             with k.loop(last, first) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
-                copy_windows(k, f, copied, entries, buffer, count, deep=deep)
+                copy_windows(k, f, copied, entries, buffer, count)
                 length = copied[1] * copied[3]
                 with k.loop(behind, panel) as one:
                     place = one.i * panel_bytes
                     _copy_panel(k, f, one.i, entries, columns, count, vectors)
                     with k.when((f.offsets > 0) & (block.i < 1)):
-                        _sum_offsets(k, f, one.i, columns, count, some.i, vectors)
+                        multiply(f.ones, 0, [f.offsets + place], one.i)
                     with k.loop((length + (rows - 1)) // rows) as tile:
                         row = tile.i * rows
                         target = f.filters + (term + row) * f.filter_bytes + place
-                        sums = _multiply(k, buffer + row * FLOAT, columns, count, rows, vectors)
                         own = [
                             choose(row + i < length, target + f.filter_bytes * i, nowhere)
                             for i in range(rows)
                         ]
-                        _add(k, f, sums, own, one.i < f.whole, some.i)
+                        multiply(buffer + row * FLOAT, ROW_BYTES, own, one.i)
 
 
 def _copy_panel(
@@ -268,7 +278,7 @@ def _copy_panel(
     with k.cases(choose(panel < f.whole, 1, 0)) as case:
         for whole in (1, 0):
             case(whole)
-            with k.loop(count, words=[entries + 3 * INT, columns]) as one:
+            with k.loop(count, words=[entries + 4 * INT, columns]) as one:
                 entry, target = one.words
                 source = k.load_word(entry) + panel * panel_bytes
                 for j in range(vectors):
@@ -276,65 +286,6 @@ def _copy_panel(
                     value = k.load(at) if whole else k.masked_load(at, some[j])
                     k.store(value, target + k.vector_bytes * j)
                 one.words = [entry + ENTRY_BYTES, target + panel_bytes]
-
-
-def _sum_offsets(
-    k: Kernel, f: GradientFields, panel: Word, columns: Word, count: Word, again: Word,
-    vectors: int,
-) -> None:  # fmt: skip
-    """Add the copied gradients to those of the offsets; write them unless ``again``."""
-    panel_bytes = vectors * k.vector_bytes
-    with k.loop(count, vectors=[k.constant(0.0)] * vectors, words=[columns]) as one:
-        [at] = one.words
-        one.vectors = [sum_ + k.load(at + k.vector_bytes * j) for j, sum_ in enumerate(one.vectors)]
-        one.words = [at + panel_bytes]
-    for j, total in enumerate(one.vectors):
-        left = choose(panel < f.whole, vectors * k.width, f.rest) - k.width * j
-        some, at = k.lane_mask(left), f.offsets + panel * panel_bytes + k.vector_bytes * j
-        before = choose(again > 0, k.masked_load(at, some), k.constant(0.0))
-        k.masked_store(total + before, at, some)
-
-
-def _multiply(
-    k: Kernel, source: Word, columns: Word, count: Word, rows: int, vectors: int
-) -> list[Vector]:
-    """Return the sums over the copied windows, for some terms and a panel."""
-    panel_bytes = vectors * k.vector_bytes
-    middle = columns + count // UNROLLED * (UNROLLED * panel_bytes)
-
-    def steps(
-        sums: list[Vector], left: Word, begin: Word, end: Word, unrolled: int
-    ) -> tuple[list[Vector], Word]:
-        with k.loop(end, begin, panel_bytes * unrolled, vectors=sums, words=[left]) as loop:
-            totals, [left] = loop.vectors, loop.words
-            for step in range(unrolled):
-                right = loop.i + panel_bytes * step
-                gradients = [k.load(right + k.vector_bytes * j) for j in range(vectors)]
-                numbers = [left + (ROW_BYTES * step + FLOAT * i) for i in range(rows)]
-                multiply(k, totals, numbers, gradients)
-            loop.words = [left + ROW_BYTES * unrolled]
-        return loop.vectors, loop.words[0]
-
-    sums, left = steps([k.constant(0.0)] * (rows * vectors), source, columns, middle, UNROLLED)
-    return steps(sums, left, middle, columns + count * panel_bytes, 1)[0]
-
-
-def _add(
-    k: Kernel, f: GradientFields, sums: Sequence[Vector], rows: Sequence[Word], whole: Condition,
-    again: Word,
-) -> None:  # fmt: skip
-    """Add sums to rows of the filters' gradient; write them unless ``again``."""
-    vectors = len(sums) // len(rows)
-    places = [row + k.vector_bytes * j for row in rows for j in range(vectors)]
-    with k.cases(choose(whole, 1, 0)) as case:
-        case(1)
-        for total, place in zip(sums, places, strict=True):
-            k.store(choose(again > 0, total + k.load(place), total), place)
-        case(0)
-        some = [k.lane_mask(f.rest - k.width * j) for j in range(vectors)]
-        for i, (total, place) in enumerate(zip(sums, places, strict=True)):
-            before = k.masked_load(place, some[i % vectors])
-            k.masked_store(choose(again > 0, total + before, total), place, some[i % vectors])
 
 
 class FilterGradient:
@@ -350,12 +301,9 @@ class FilterGradient:
         self.size = len(schedule.taps) * schedule.channels * schedule.filters
         blocks = schedule.blocks(in_place=False)
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
-        self._kernel = _kernel(
-            schedule.width, schedule.rows_of(longest), schedule.vectors,
-            deep=schedule.is_deep(x, y),
-        )  # fmt: skip
+        self._kernel = _kernel(schedule.width, schedule.rows_of(longest), schedule.vectors)
         pixels = min(MOST_PIXELS, schedule.pixels)
-        values, self.scratch_size = product_values(schedule, blocks, x, y, pixels, schedule.panel)
+        values, self.scratch_size = product_values(schedule, blocks, x, y, pixels, pixels + 1)
         parts, filter_parts = schedule.divide(len(blocks))
         self._arguments = structs.Arguments(
             GradientFields.values(
@@ -363,6 +311,7 @@ class FilterGradient:
                 x=ImageFields.of(x),
                 y=ImageFields.of(y),
                 filter_bytes=schedule.filters * FLOAT,
+                ones=np.ones(1, np.float32),
                 parts=parts,
                 filter_parts=filter_parts,
             )

@@ -149,6 +149,56 @@ def multiply(
             totals[place] = (pair_fma if bf16 else fma)(number, column, totals[place])
 
 
+LINE_BYTES, LINES = 64, 2
+"""Bytes of a cache line; lines that an unrolled step prefetches."""
+
+
+def product_sums(
+    k: Kernel, length: Word, left: Word, rows: Sequence[Word | int], left_bytes: Word | int,
+    right: Word, right_bytes: Word | int, vectors: int, unrolled: int,
+    words: Sequence[Word] = (), *, bf16: bool = False,
+) -> tuple[list[Vector], list[Word]]:  # fmt: skip
+    """Return the sums of rows times a panel, row after row: the micro-kernel of products.
+
+    Args:
+        k: The kernel.
+        length: Number of terms.
+        left: Address of the first row's first number.
+        rows: Bytes from there to each row.
+        left_bytes: Bytes from the numbers of a term to the next.
+        right: Address of the panel.
+        right_bytes: Bytes from the vectors of a term to the next.
+        vectors: Vectors of the panel.
+        unrolled: Terms of a step of the innermost loop.
+        words: Address from which unrolled steps prefetch, if any; the next is returned.
+        bf16: Whether numbers and elements of vectors are pairs of bfloat16.
+    """
+
+    def steps(
+        sums: list[Vector], words: list[Word], begin: Word, end: Word, count: int
+    ) -> tuple[list[Vector], list[Word]]:
+        with k.loop(end, begin, right_bytes * count, vectors=sums, words=words) as loop:
+            here, *ahead = loop.words
+            if count > 1:
+                for line in range(LINES * len(ahead)):
+                    k.prefetch(ahead[0] + LINE_BYTES * line, cache=2)
+                ahead = [one + LINE_BYTES * LINES for one in ahead]
+            for step in range(count):
+                panel = loop.i + right_bytes * step
+                columns = [k.load(panel + k.vector_bytes * j) for j in range(vectors)]
+                numbers = [here + row + left_bytes * step for row in rows]
+                multiply(k, loop.vectors, numbers, columns, bf16=bf16)
+            loop.words = [here + left_bytes * count, *ahead]
+        return loop.vectors, loop.words
+
+    sums, following, begin = [k.constant(0.0)] * (len(rows) * vectors), [left, *words], right
+    if unrolled > 1:
+        begin = right + length // unrolled * (right_bytes * unrolled)
+        sums, following = steps(sums, following, right, begin, unrolled)
+    sums, following = steps(sums, following, begin, right + length * right_bytes, 1)
+    return sums, following[1:]
+
+
 def product_rows(
     k: Kernel,
     count: Word,
@@ -223,21 +273,6 @@ def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool) -> None:
     adds = k.arguments[9]
     if packed:
         a_column_bytes, b_row_bytes = k.word(FLOAT), k.word(k.vector_bytes * vectors)
-    end = b + b_row_bytes * length
-
-    def steps(
-        totals: list[Vector], left: Word, begin: Word, stop: Word, count: int, unrolled: int
-    ) -> tuple[list[Vector], Word]:
-        """Write the unrolled innermost loop; return the sums and the next column's address."""
-        with k.loop(stop, begin, b_row_bytes * unrolled, vectors=totals, words=[left]) as loop:
-            totals, [left] = loop.vectors, loop.words
-            for step in range(unrolled):
-                right = loop.i + b_row_bytes * step
-                columns = [k.load(right + k.vector_bytes * j) for j in range(vectors)]
-                here = left + a_column_bytes * step
-                multiply(k, totals, [here + a_row_bytes * row for row in range(count)], columns)
-            loop.words = [left + a_column_bytes * unrolled]
-        return loop.vectors, loop.words[0]
 
     def sums(starts: Sequence[Word], count: int) -> None:
         left, c = starts
@@ -246,13 +281,11 @@ def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool) -> None:
             for row in range(count)
             for j in range(vectors)
         ]
-        begin, totals = b, [k.constant(0.0)] * len(places)
-        if packed and count == of.most:
-            unrolled = UNROLLED[k.width]
-            middle = end - length % unrolled * b_row_bytes
-            totals, left = steps(totals, left, begin, middle, count, unrolled)
-            begin = middle
-        totals, _ = steps(totals, left, begin, end, count, 1)
+        unrolled = UNROLLED[k.width] if packed and count == of.most else 1
+        numbers = [a_row_bytes * row for row in range(count)]
+        totals, _ = product_sums(
+            k, length, left, numbers, a_column_bytes, b, b_row_bytes, vectors, unrolled
+        )
         sums_and_places = list(zip(totals, places, strict=True))
         if packed:
             for total, place in sums_and_places:
