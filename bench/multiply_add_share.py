@@ -21,11 +21,12 @@ from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient, plan_direct
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
+from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import IgemmFilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiler, team
-from demitasse.backends.kernels.products import FewRows, matrix_products
+from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning

@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.bound import load, store
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.filter_packing import FilterPacking, Order, pack_panel
 from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import structs
@@ -36,7 +36,6 @@ from demitasse.backends.kernels.language.values import (
     choose,
     chunk,
     minimum,
-    transposed,
 )
 from demitasse.backends.kernels.products import (
     LINE_BYTES,
@@ -47,7 +46,6 @@ from demitasse.backends.kernels.products import (
 )
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import decline_if
-from demitasse.backends.storage import narrowed
 
 LENGTH = 512
 """Elements of a window that are copied at a time, at most; as many rows of a panel stay in the
@@ -78,9 +76,6 @@ UNROLLED = 4
 
 MOST_AXES = 3
 """Spatial axes of images: planes, rows, columns."""
-
-Order = Literal["", "by_filter", "by_term"]
-"""Order of filters: panels; filter after filter, terms side by side; or term after term."""
 
 Block = tuple[int, int, int, int, int]
 """First tap, taps, first channel, channels of each tap and first term of a block of sums."""
@@ -374,95 +369,6 @@ def _row_places(k: Kernel, row_bytes: Word, rows: int) -> list[Word | int]:
     return [odd[i // by] * by if i else 0 for i, by in enumerate(factors)]
 
 
-def pack_panel(
-    k: Kernel, f: IgemmFields | PackFields, order: Order, panel: Word, vectors: int, term: Word,
-    length: Word, into: Word, places: Word | None = None,
-) -> None:  # fmt: skip
-    """Copy some terms of a panel's filters, each to its place; padding is left as it is."""
-    panel_bytes, first = vectors * k.vector_bytes, panel * (vectors * k.width)
-
-    def target(at: Word) -> Word:
-        if places is None:
-            return into + at * panel_bytes
-        return into + k.load_word(places + at * INT)
-
-    if order == "by_term":
-        some = [k.lane_mask(f.filter_count - first - k.width * j) for j in range(vectors)]
-        source = f.filters + term * f.filter_bytes + first * FLOAT
-        with k.loop(length) as one:
-            at, other = source + one.i * f.filter_bytes, target(one.i)
-            for j in range(vectors):
-                value = k.masked_load(at + k.vector_bytes * j, some[j])
-                k.store(value, other + k.vector_bytes * j)
-        return
-    for j in range(vectors):
-        numbers = [minimum(first + (k.width * j + i), f.filter_count - 1) for i in range(k.width)]
-        rows = [f.filters + number * f.filter_bytes + term * FLOAT for number in numbers]
-        with k.loop(length // k.width) as square:
-            at = square.i * k.width
-            columns = transposed([k.load(row + at * FLOAT) for row in rows])
-            for i, column in enumerate(columns):
-                k.store(column, target(at + i) + k.vector_bytes * j)
-        with k.loop(length, length // k.width * k.width) as one:
-            k.store(
-                k.gather([row + one.i * FLOAT for row in rows]), target(one.i) + k.vector_bytes * j
-            )
-
-
-class PackFields(structs.Struct):
-    """Filters, in C order and in panels."""
-
-    filters: structs.Address
-    filter_bytes: Word
-    """Bytes from one filter, or from one term, to the next."""
-    filter_count: Word
-    terms: Word
-    places: structs.Address
-    """Bytes from the beginning of a panel to each term."""
-    panels: Word
-    packed: structs.Output
-
-
-@PackFields.kernel("pack_filters")
-def _pack_kernel(k: Kernel, f: PackFields, order: Order, vectors: int) -> None:
-    with k.loop(*reversed(chunk(f.panels, *k.thread()))) as panel:
-        into = f.packed + panel.i * f.terms * (vectors * k.vector_bytes)
-        pack_panel(k, f, order, panel.i, vectors, k.word(0), f.terms, into, f.places)
-
-
-class FilterPacking:
-    """A copy of filters into panels, whose padding has any numbers.
-
-    Args:
-        order: Order of the filters.
-        stride: Elements from one filter, or from one term, to the next.
-        by_tap: Whether a filter has channels within taps, and not taps within channels.
-    """
-
-    def __init__(
-        self, schedule: IgemmSchedule, order: Order, stride: int, *, by_tap: bool = False
-    ) -> None:
-        taps, c, panel = len(schedule.taps), schedule.channels, schedule.panel
-        self._threads = min(schedule.tuning.threads, schedule.panels)
-        self._kernel = _pack_kernel(schedule.width, order, schedule.vectors)
-        terms = np.arange(taps * c).reshape(taps, c)  # tap after tap
-        places = terms if by_tap else np.ascontiguousarray(terms.T)
-        self._arguments = structs.Arguments(
-            PackFields.values(
-                filter_bytes=stride * FLOAT,
-                filter_count=schedule.filters,
-                terms=taps * c,
-                places=places.reshape(-1) * (panel * FLOAT),
-                panels=schedule.panels,
-            )
-        )
-
-    def __call__(self, weights: np.ndarray, packed: np.ndarray) -> None:
-        """Copy weights that lie as was said."""
-        each = {"filters": weights, "packed": packed}
-        self._arguments.run(self._kernel, self._threads, each)
-
-
 def _epilogue(
     k: Kernel, f: IgemmFields, place: Word, *, adds: bool, limited: bool, relu: bool
 ) -> Finish:
@@ -640,19 +546,6 @@ def row_images(rows: int, length: int) -> Images:
     return Images((rows, length, 1, 1), length, length, length, length)
 
 
-def _pairs(filters: np.ndarray) -> np.ndarray:
-    """Return filters rounded to bfloat16, two channels in each float.
-
-    Shapes: (panels, taps, C, panel) -> (panels, taps, ceil(C / 2), panel).
-    """
-    panels, taps, channels, panel = filters.shape
-    lower, upper = np.zeros((2, panels, taps, -(-channels // 2), panel), np.uint32)
-    lower[...] = narrowed(filters[:, :, ::2], "bfloat16")
-    upper[:, :, : channels // 2] = narrowed(filters[:, :, 1::2], "bfloat16")
-    both: np.ndarray = lower | upper << 16
-    return both.view(np.float32)
-
-
 class ImplicitGemm:
     """y = filters * windows of x + offset, perhaps plus other images, then a rectifier.
 
@@ -685,7 +578,7 @@ class ImplicitGemm:
         packed = LENGTH if schedule.order else 0
         values, self.scratch_size = product_values(schedule, self._blocks, x, y, most, packed)
         self._none = aligned(schedule.filters)
-        self._packings: dict[tuple[Order, int, bool], FilterPacking] = {}
+        self._packings: dict[tuple[int, ...], FilterPacking] = {}
         numbers = then.numbers(schedule.panels * schedule.panel)  # whole vectors are read
         self.slopes = numbers[: schedule.filters]
         parts, filter_parts = schedule.divided
@@ -707,37 +600,9 @@ class ImplicitGemm:
 
         Shapes: (M, C, taps), (size,).
         """
-        schedule = self.schedule
-        _, c, taps = weights.shape
-        if schedule.tuning.bf16:
-            floats = aligned(schedule.panels * taps * c * schedule.panel)
-            self._pack(weights, floats)
-            by_term = floats.reshape(-1, taps, c, schedule.panel)
-            filters[...] = _pairs(by_term).reshape(-1)
-        else:
-            self._pack(weights, filters)
-
-    def _packing(self, order: Order, stride: int, *, by_tap: bool = False) -> FilterPacking:
-        key = order, stride, by_tap
-        if key not in self._packings:
-            self._packings[key] = FilterPacking(self.schedule, order, stride, by_tap=by_tap)
-        return self._packings[key]
-
-    def _pack(self, weights: np.ndarray, filters: np.ndarray) -> None:
-        schedule = self.schedule
-        m, c, taps = weights.shape
-        by_filter, by_channel, by_tap = (stride // FLOAT for stride in weights.strides)
-        if (taps == 1 or by_tap == 1) and (c == 1 or by_channel == taps):
-            self._packing("by_filter", by_filter)(weights, filters)
-        elif taps == 1 and by_filter == 1:
-            self._packing("by_term", by_channel)(weights, filters)
-        elif by_channel == 1 and by_tap == c:
-            self._packing("by_filter", by_filter, by_tap=True)(weights, filters)
-        elif taps:
-            by_term = filters.reshape(-1, taps, c, schedule.panel)
-            for panel, first in enumerate(range(0, m, schedule.panel)):
-                some = weights[first : first + schedule.panel]
-                by_term[panel, ..., : len(some)] = some.transpose(2, 1, 0)
+        if weights.strides not in self._packings:
+            self._packings[weights.strides] = FilterPacking(self.schedule, weights)
+        self._packings[weights.strides](weights, filters)
 
     def __call__(
         self,

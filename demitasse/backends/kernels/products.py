@@ -1,31 +1,24 @@
-"""Matrix products of kernels: panels of columns, and few rows."""
+"""Matrix products of kernels, by panels of columns."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from demitasse.backends.arrays import address, aligned
-from demitasse.backends.kernels.bound import BoundKernel, threads_for
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Vector,
     Word,
     choose,
-    chunk,
     fma,
-    minimum,
     pair_fma,
 )
-from demitasse.backends.kernels.math_functions import sigmoid, tanh
-from demitasse.backends.kernels.tuning import Tuning
 
 ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
@@ -295,139 +288,6 @@ def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool) -> None:
 
     product_rows(k, rows, of, (a, c), (a_row_bytes, c_row_bytes), sums)
     k.done()
-
-
-Then = Rectifier | Literal["sigmoid", "tanh"]
-"""Epilogue of the sums."""
-
-MOST_ROWS = {4: 8, 8: 4, 16: 8}
-"""Floats of a vector -> rows for which the sums of two vectors fit into registers."""
-
-REGISTERS = {4: 32, 8: 16, 16: 32}
-"""Vector registers by vector width."""
-
-WRITTEN = 16
-"""Approximate number of unrolled products in the innermost loop."""
-
-SUMMED = 512
-"""Products added in order; sums of such sums have smaller rounding errors."""
-
-FEWEST_EACH = 1 << 16
-"""Least number of the weight's elements per thread."""
-
-
-class RowFields(Struct):
-    """Rows, and the panels of a weight."""
-
-    x: Address
-    y: Output
-    weight: Address
-    offsets: Address
-    """One offset for each output."""
-    length: Word
-    """Elements of a row."""
-    panel_stride: Word
-    outputs: Word
-    """Elements of a row of results."""
-    rectifier: Address
-    """Numbers of the epilogue: the slope of negative sums, or the limits."""
-
-
-@RowFields.kernel("few_rows")
-def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str) -> None:
-    """Write the kernel; ``then`` is "" for a slope, "limits", or a function."""
-    width = k.width
-    panel_floats, row_bytes = vectors * width, f.length * FLOAT
-    panel_bytes = panel_floats * FLOAT
-    at_once = max(n for n in range(1, most_vectors(width, rows) + 1) if vectors % n == 0)
-    finished = _finish(k, f, then)
-    begin, end = chunk((f.outputs + (panel_floats - 1)) // panel_floats, *k.thread())
-
-    def steps(sums: list[Vector], panel: Word, start: Word, stop: Word, count: int) -> list[Vector]:
-        """Multiply with some numbers of each row, ``count`` of them per step."""
-        with k.loop(stop, start, count, vectors=sums) as loop:
-            for step in range(count):
-                place, here = loop.i + step, panel + (loop.i + step) * panel_bytes
-                columns = [k.load(here + k.vector_bytes * j) for j in range(at_once)]
-                numbers = [k.broadcast(f.x + row_bytes * i + place * FLOAT) for i in range(rows)]
-                products = [(number, column) for number in numbers for column in columns]
-                loop.vectors = [
-                    fma(*product, total)
-                    for product, total in zip(products, loop.vectors, strict=True)
-                ]
-        return loop.vectors
-
-    products = rows * at_once
-    none, unrolled = [k.constant(0.0)] * products, max(1, WRITTEN // products)
-    with k.loop(end, begin) as panel, k.loop(vectors, 0, at_once) as first:
-        place = panel.i * panel_floats + first.i * width
-        source = f.weight + (panel.i * f.panel_stride + first.i * width) * FLOAT
-        with k.loop(f.length, 0, SUMMED, vectors=none) as part:
-            stop = minimum(part.i + SUMMED, f.length)
-            middle = part.i + (stop - part.i) // unrolled * unrolled
-            found = steps(none, source, part.i, middle, unrolled)
-            if unrolled > 1:
-                found = steps(found, source, middle, stop, 1)
-            part.vectors = [one + more for one, more in zip(part.vectors, found, strict=True)]
-        for j in range(at_once):
-            here = place + j * width
-            some = k.lane_mask(f.outputs - here)
-            offset = k.masked_load(f.offsets + here * FLOAT, some)
-            for i, total in enumerate(part.vectors[j::at_once]):
-                target = f.y + (f.outputs * i + here) * FLOAT
-                k.masked_store(finished(total + offset), target, some)
-
-
-def _finish(k: Kernel, f: RowFields, then: str) -> Callable[[Vector], Vector]:
-    """Return a function that writes the epilogue of sums."""
-    if then in ("", "limits"):
-        return rectifying(k, f.rectifier, None, limited=then == "limits")
-    return partial(sigmoid if then == "sigmoid" else tanh, k)
-
-
-def most_vectors(width: int, rows: int) -> int:
-    """Return how many vectors of a panel fit into registers, with their sums and a number."""
-    return max(1, (REGISTERS[width] - 1) // (rows + 1))
-
-
-class FewRows(BoundKernel):
-    """y = x W^T + b, and an epilogue; NaN stays.
-
-    Panels have as many outputs, whole vectors, whose columns lie side by side in the weight, and
-    ``columns``, at least the ``length`` of a row. A call takes x, y, (rows, outputs), the weight,
-    (panels, columns, panel), and b or None.
-
-    Raises:
-        ValueError: There are too many rows, or the panels are no whole vectors.
-    """
-
-    def __init__(
-        self, rows: int, length: int, outputs: int, panel: int, columns: int, tuning: Tuning,
-        then: Then = NOTHING,
-    ) -> None:  # fmt: skip
-        most = MOST_ROWS[tuning.width]
-        if not 1 <= rows <= most or panel % tuning.width:
-            message = (
-                f"{rows} rows and panels of {panel} were given; give 1 to {most}, and whole "
-                f"vectors of {tuning.width}"
-            )
-            raise ValueError(message)
-        rectifier = then if isinstance(then, Rectifier) else NOTHING
-        kind = then if isinstance(then, str) else "limits" if then.limited else ""
-        self._none = aligned(outputs)
-        values = RowFields.values(
-            length=length,
-            panel_stride=panel * columns,
-            outputs=outputs,
-            rectifier=rectifier.numbers(),
-        )
-        kernel = _kernel(tuning.width, rows, panel // tuning.width, kind)
-        threads = threads_for(tuning, length * outputs, FEWEST_EACH)
-        super().__init__("few rows", kernel, values, tuning, threads)
-
-    def __call__(self, *arrays: np.ndarray | int | None) -> None:
-        *others, offsets = arrays
-        super().__call__(*others, self._none if offsets is None else offsets)
 
 
 WIDEST = 3

@@ -29,6 +29,7 @@ from demitasse.backends.kernels.depthwise.gradient import DepthwiseGradients
 from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
+from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
@@ -40,7 +41,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.lrn import L2Normalize, LocalResponse, WithinResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pooling import Pooling
-from demitasse.backends.kernels.products import FewRows, matrix_products
+from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.recurrence import Recurrence, RecurrentBackward, SavedStates
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans

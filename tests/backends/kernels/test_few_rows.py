@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, normal
 
 from demitasse.backends.kernels.epilogue import NOTHING, RELU, Rectifier
-from demitasse.backends.kernels.products import MOST_ROWS, FewRows
+from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])

@@ -24,11 +24,12 @@ from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import rectifier_of
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
-from demitasse.backends.kernels.igemm import ImplicitGemm, Order, dense_schedule, row_images
+from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows, Then, most_vectors
+from demitasse.backends.kernels.filter_packing import Order
+from demitasse.backends.kernels.igemm import ImplicitGemm, dense_schedule, row_images
 from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.kernels.products import MOST_ROWS, FewRows, Then, most_vectors
 from demitasse.backends.step import Operand, Operands
 
 Matrix = Operand | np.ndarray

@@ -1,0 +1,143 @@
+"""Copies of filters into panels, of which implicit GEMM reads one term after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language import structs
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.values import FLOAT, INT, Word, chunk, minimum, transposed
+from demitasse.backends.storage import narrowed
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.igemm import IgemmFields, IgemmSchedule
+
+Order = Literal["", "by_filter", "by_term"]
+"""Order of filters: panels; filter after filter, terms side by side; or term after term."""
+
+
+def pack_panel(
+    k: Kernel, f: IgemmFields | PackFields, order: Order, panel: Word, vectors: int, term: Word,
+    length: Word, into: Word, places: Word | None = None,
+) -> None:  # fmt: skip
+    """Copy some terms of a panel's filters, each to its place; padding is left as it is."""
+    panel_bytes, first = vectors * k.vector_bytes, panel * (vectors * k.width)
+
+    def target(at: Word) -> Word:
+        if places is None:
+            return into + at * panel_bytes
+        return into + k.load_word(places + at * INT)
+
+    if order == "by_term":
+        some = [k.lane_mask(f.filter_count - first - k.width * j) for j in range(vectors)]
+        source = f.filters + term * f.filter_bytes + first * FLOAT
+        with k.loop(length) as one:
+            at, other = source + one.i * f.filter_bytes, target(one.i)
+            for j in range(vectors):
+                value = k.masked_load(at + k.vector_bytes * j, some[j])
+                k.store(value, other + k.vector_bytes * j)
+        return
+    for j in range(vectors):
+        numbers = [minimum(first + (k.width * j + i), f.filter_count - 1) for i in range(k.width)]
+        rows = [f.filters + number * f.filter_bytes + term * FLOAT for number in numbers]
+        with k.loop(length // k.width) as square:
+            at = square.i * k.width
+            columns = transposed([k.load(row + at * FLOAT) for row in rows])
+            for i, column in enumerate(columns):
+                k.store(column, target(at + i) + k.vector_bytes * j)
+        with k.loop(length, length // k.width * k.width) as one:
+            k.store(
+                k.gather([row + one.i * FLOAT for row in rows]), target(one.i) + k.vector_bytes * j
+            )
+
+
+class PackFields(structs.Struct):
+    """Filters in an order of their own, and in panels."""
+
+    filters: structs.Address
+    filter_bytes: Word
+    """Bytes from one filter, or from one term, to the next."""
+    filter_count: Word
+    terms: Word
+    places: structs.Address
+    """Bytes from the beginning of a panel to each term."""
+    panels: Word
+    packed: structs.Output
+
+
+@PackFields.kernel("pack_filters")
+def _pack_kernel(k: Kernel, f: PackFields, order: Order, vectors: int) -> None:
+    with k.loop(*reversed(chunk(f.panels, *k.thread()))) as panel:
+        into = f.packed + panel.i * f.terms * (vectors * k.vector_bytes)
+        pack_panel(k, f, order, panel.i, vectors, k.word(0), f.terms, into, f.places)
+
+
+class FilterPacking:
+    """A copy of filters into panels, whose padding has any numbers.
+
+    Args:
+        weights: Filters (M, C, taps) with the strides of those of all calls.
+    """
+
+    def __init__(self, schedule: IgemmSchedule, weights: np.ndarray) -> None:
+        self._schedule = schedule
+        _, c, taps = weights.shape
+        by_filter, by_channel, by_tap = (stride // FLOAT for stride in weights.strides)
+        terms = np.add.outer(by_tap * np.arange(taps), by_channel * np.arange(c)).reshape(-1)
+        places = terms.argsort()  # of the terms in memory, each in a panel
+        order: Order = ""
+        stride = by_filter
+        if np.array_equal(terms[places], np.arange(terms.size)):
+            order = "by_filter"
+        elif by_filter == taps == 1:
+            order, stride = "by_term", by_channel
+        self._kernel = _pack_kernel(schedule.width, order, schedule.vectors) if order else 0
+        self._arguments = structs.Arguments(
+            PackFields.values(
+                filter_bytes=stride * FLOAT,
+                filter_count=schedule.filters,
+                terms=terms.size,
+                places=places * (schedule.panel * FLOAT),
+                panels=schedule.panels,
+            )
+        )
+
+    def __call__(self, weights: np.ndarray, packed: np.ndarray) -> None:
+        """Copy weights, in bfloat16 if the schedule is; ``packed`` are zeros where padded.
+
+        Shapes: (M, C, taps), (panels * terms * filters of a panel,).
+        """
+        schedule, (_, c, taps) = self._schedule, weights.shape
+        if not schedule.tuning.bf16:
+            self._copy(weights, packed)
+            return
+        floats = aligned(schedule.panels * taps * c * schedule.panel)
+        self._copy(weights, floats)
+        packed[...] = _pairs(floats.reshape(-1, taps, c, schedule.panel)).reshape(-1)
+
+    def _copy(self, weights: np.ndarray, packed: np.ndarray) -> None:
+        schedule, (m, c, taps) = self._schedule, weights.shape
+        if self._kernel:
+            threads = min(schedule.tuning.threads, schedule.panels)
+            self._arguments.run(self._kernel, threads, {"filters": weights, "packed": packed})
+            return
+        by_term = packed.reshape(schedule.panels, taps, c, schedule.panel)
+        for panel, first in enumerate(range(0, m, schedule.panel)):
+            some = weights[first : first + schedule.panel]
+            by_term[panel, ..., : len(some)] = some.transpose(2, 1, 0)
+
+
+def _pairs(filters: np.ndarray) -> np.ndarray:
+    """Return filters rounded to bfloat16, two channels in each float.
+
+    Shapes: (panels, taps, C, panel) -> (panels, taps, ceil(C / 2), panel).
+    """
+    panels, taps, channels, panel = filters.shape
+    lower, upper = np.zeros((2, panels, taps, -(-channels // 2), panel), np.uint32)
+    lower[...] = narrowed(filters[:, :, ::2], "bfloat16")
+    upper[:, :, : channels // 2] = narrowed(filters[:, :, 1::2], "bfloat16")
+    both: np.ndarray = lower | upper << 16
+    return both.view(np.float32)
