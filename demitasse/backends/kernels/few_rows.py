@@ -11,8 +11,9 @@ from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
-from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, chunk, fma, minimum
+from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, chunk, minimum
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
+from demitasse.backends.kernels.products import product_sums
 from demitasse.backends.kernels.tuning import Tuning
 
 Then = Rectifier | Literal["sigmoid", "tanh"]
@@ -61,31 +62,18 @@ def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str) -> None
     finished = _finish(k, f, then)
     begin, end = chunk((f.outputs + (panel_floats - 1)) // panel_floats, *k.thread())
 
-    def steps(sums: list[Vector], panel: Word, start: Word, stop: Word, count: int) -> list[Vector]:
-        """Multiply with some numbers of each row, ``count`` of them per step."""
-        with k.loop(stop, start, count, vectors=sums) as loop:
-            for step in range(count):
-                place, here = loop.i + step, panel + (loop.i + step) * panel_bytes
-                columns = [k.load(here + k.vector_bytes * j) for j in range(at_once)]
-                numbers = [k.broadcast(f.x + row_bytes * i + place * FLOAT) for i in range(rows)]
-                products = [(number, column) for number in numbers for column in columns]
-                loop.vectors = [
-                    fma(*product, total)
-                    for product, total in zip(products, loop.vectors, strict=True)
-                ]
-        return loop.vectors
-
     products = rows * at_once
     none, unrolled = [k.constant(0.0)] * products, max(1, WRITTEN // products)
+    lefts = [row_bytes * i for i in range(rows)]
     with k.loop(end, begin) as panel, k.loop(vectors, 0, at_once) as first:
         place = panel.i * panel_floats + first.i * width
         source = f.weight + (panel.i * f.panel_stride + first.i * width) * FLOAT
         with k.loop(f.length, 0, SUMMED, vectors=none) as part:
-            stop = minimum(part.i + SUMMED, f.length)
-            middle = part.i + (stop - part.i) // unrolled * unrolled
-            found = steps(none, source, part.i, middle, unrolled)
-            if unrolled > 1:
-                found = steps(found, source, middle, stop, 1)
+            length = minimum(f.length - part.i, SUMMED)
+            left, right = f.x + part.i * FLOAT, source + part.i * panel_bytes
+            found, _ = product_sums(
+                k, length, left, lefts, FLOAT, right, panel_bytes, at_once, unrolled
+            )
             part.vectors = [one + more for one, more in zip(part.vectors, found, strict=True)]
         for j in range(at_once):
             here = place + j * width
