@@ -12,9 +12,11 @@ list of addresses is XNNPACK's indirection buffer (M. Dukhan, *The Indirect Conv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,6 +93,7 @@ class ProductFields(structs.Struct):
     """Windows of images and filters in panels."""
 
     x: ImageFields
+    """The input; ``y`` is the output. The channels of all groups lie side by side."""
     y: ImageFields
     images: Word
     step_down: Word
@@ -108,8 +111,19 @@ class ProductFields(structs.Struct):
     block_count: Word
     zeros: structs.Address
     """Zeros in place of a pixel outside."""
+    groups: Word
+    channels: Word
+    """Channels of the input of a group."""
+    filter_group_stride: Word
+    """Elements from the filters of a group to the next's."""
     panels: Word
+    """Panels of a group."""
     filter_count: Word
+    """Filters of a group."""
+    filters: structs.Address
+    """The filters, or their gradient."""
+    filter_bytes: Word
+    """Bytes from one filter, or from one term, to the next of filters in C order."""
     whole: Word
     """Number of panels without padding."""
     rest: Word
@@ -120,13 +134,18 @@ class ProductFields(structs.Struct):
     most_rows: Word
     """Windows that are copied at a time."""
     parts: Word
-    """In how many parts the pixels, or the blocks, are divided."""
+    """In how many parts the pixels, or the blocks, of a group are divided."""
     filter_parts: Word
+
+    @property
+    def pixels(self) -> Word:
+        """Pixels of all outputs."""
+        return self.images * self.y_planes * self.y.rows * self.y.columns
 
 
 def product_values(
     schedule: IgemmSchedule, blocks: Sequence[Block], x: Images, y: Images, rows: int,
-    panel_rows: int,
+    panel_rows: int, filter_group_stride: int,
 ) -> tuple[dict[str, int | np.ndarray], int]:  # fmt: skip
     """Return values of the fields, and elements of scratch memory for a call.
 
@@ -149,6 +168,9 @@ def product_values(
         "blocks": np.array(blocks, np.int64),
         "block_count": len(blocks),
         "zeros": aligned(schedule.channels),
+        "groups": schedule.groups,
+        "channels": schedule.channels,
+        "filter_group_stride": filter_group_stride,
         "panels": schedule.panels,
         "filter_count": schedule.filters,
         "whole": whole,
@@ -159,6 +181,44 @@ def product_values(
     return values, size * schedule.tuning.threads // FLOAT
 
 
+class Part(NamedTuple):
+    """Part of a group's work, in the kernel.
+
+    Attributes:
+        group: Number of the group.
+        number: Number of the part of the pixels, or blocks.
+        panels: The first panel, and the one behind the last.
+        filters: Address of the group's filters.
+        buffer: Address of copied windows; their list is at ``entries``.
+        columns: Address of scratch memory for a panel.
+    """
+
+    group: Word
+    number: Word
+    panels: tuple[Word, Word]
+    filters: Word
+    buffer: Word
+    entries: Word
+    columns: Word
+
+
+@contextmanager
+def each_part(k: Kernel, f: ProductFields) -> Iterator[Part]:
+    """Write a loop over the thread's parts of the work."""
+    thread, threads = k.thread()
+    of_group = f.parts * f.filter_parts
+    begin, end = chunk(f.groups * of_group, thread, threads)
+    buffer = f.scratch + thread * f.scratch_bytes
+    entries = buffer + f.most_rows * ROW_BYTES
+    columns = entries + f.most_rows * ENTRY_BYTES
+    with k.loop(end, begin) as part:
+        group, place = part.i // of_group, part.i % of_group
+        panels = chunk(f.panels, place % f.filter_parts, f.filter_parts)
+        filters = f.filters + group * f.filter_group_stride * FLOAT
+        number = place // f.filter_parts
+        yield Part(group, number, panels, filters, buffer, entries, columns)
+
+
 class IgemmFields(ProductFields):
     """A convolution."""
 
@@ -166,8 +226,6 @@ class IgemmFields(ProductFields):
     filters: structs.Address
     """Filters: panel after panel, term after term; or in C order."""
     terms: Word
-    filter_bytes: Word
-    """Bytes from one filter, or from one term, to the next of filters in C order."""
     offsets: structs.Address
     """One offset for each channel of the output."""
     added: structs.OptionalAddress
@@ -183,16 +241,11 @@ def _kernel(
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``."""
     panel_bytes = vectors * k.vector_bytes
-    thread, threads = k.thread()
-    begin, end = chunk(f.parts * f.filter_parts, thread, threads)
-    buffer = f.scratch + thread * f.scratch_bytes
-    entries = buffer + f.most_rows * ROW_BYTES
-    packed = entries + f.most_rows * ENTRY_BYTES
     x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * FLOAT
-    with k.loop(end, begin) as part:
-        pixels = f.images * f.y_planes * f.y.rows * f.y.columns
-        first, last = chunk(pixels, part.i // f.filter_parts, f.parts)
-        panel, behind = chunk(f.panels, part.i % f.filter_parts, f.filter_parts)
+    with each_part(k, f) as part:
+        x = f.x.at + part.group * f.channels * FLOAT
+        first, last = chunk(f.pixels, part.number, f.parts)
+        panel, behind = part.panels
         all_tiles = (last - first + (rows - 1)) // rows
         times = (all_tiles * rows + (f.most_rows - 1)) // f.most_rows
         with k.loop(times) as some:
@@ -201,28 +254,29 @@ def _kernel(
             count = minimum(stop, last - first) - start
             tiles = (count + (rows - 1)) // rows
             if not in_place:
-                list_windows(k, f, origin, count, tiles * rows, entries)
+                list_windows(k, f, origin, count, tiles * rows, part.entries)
             with k.loop(f.block_count) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
                 length = copied[1] * ((copied[3] + 1) // 2 if bf16 else copied[3])
                 if not in_place:
-                    copy_windows(k, f, copied, entries, buffer, tiles * rows, bf16=bf16)
+                    copy_windows(k, f, part, copied, tiles * rows, bf16=bf16)
                 with k.loop(behind, panel) as one:
-                    whole, place = one.i < f.whole, one.i * panel_bytes
-                    filters = f.filters + (one.i * f.terms + term) * panel_bytes
+                    whole = one.i < f.whole
+                    place = part.group * f.filter_count * FLOAT + one.i * panel_bytes
+                    filters = part.filters + (one.i * f.terms + term) * panel_bytes
                     following = filters + f.terms * panel_bytes
                     if order:
-                        filters = following = packed
-                        pack_panel(k, f, order, one.i, vectors, term, length, packed)
+                        filters = following = part.columns
+                        pack_panel(k, f, order, one.i, vectors, term, length, filters)
                     with k.loop(tiles, words=[following]) as tile:
                         row = tile.i * rows
                         if in_place:
                             # the last tile begins early, and computes the same again
                             row = minimum(row, last - origin - rows)
-                            left = f.x.at + (origin + row) * x_bytes
+                            left = x + (origin + row) * x_bytes
                             lefts = _row_places(k, x_bytes, rows)
                         else:
-                            left = buffer + row * ROW_BYTES
+                            left = part.buffer + row * ROW_BYTES
                             lefts = [ROW_BYTES * i for i in range(rows)]
                         sums, tile.words = product_sums(
                             k, length, left, lefts, FLOAT, filters, panel_bytes, vectors,
@@ -233,7 +287,7 @@ def _kernel(
                             target = f.y.at + (origin + row) * y_bytes + place
                             targets = [target + y_bytes * i for i in range(rows)]
                         else:
-                            entry = entries + row * ENTRY_BYTES + 4 * INT
+                            entry = part.entries + row * ENTRY_BYTES + 4 * INT
                             targets = [
                                 k.load_word(entry + ENTRY_BYTES * i) + place for i in range(rows)
                             ]
@@ -317,10 +371,10 @@ def _place(images: ImageFields, plane_stride: Word, plane: Word, row: Word, colu
 
 
 def copy_windows(
-    k: Kernel, f: ProductFields, copied: Sequence[Word], entries: Word, buffer: Word, rows: Word, *,
+    k: Kernel, f: ProductFields, part: Part, copied: Sequence[Word], rows: Word, *,
     bf16: bool = False,
 ) -> None:  # fmt: skip
-    """Copy some channels of some taps, ``copied``, of the windows in the list."""
+    """Copy some channels of some taps, ``copied``, of the windows in the part's list."""
     tap, taps, channel, channels = copied
     end, several = channels * FLOAT, k.vector_bytes * COPIED
     middle = end // several * several
@@ -334,17 +388,18 @@ def copy_windows(
         return at // 2 if bf16 else at
 
     store = k.store_bfloat if bf16 else k.store
-    with k.loop(taps, words=[f.taps + tap * (3 * INT), buffer]) as one:
+    with k.loop(taps, words=[f.taps + tap * (3 * INT), part.buffer]) as one:
         at, into = one.words
         down, right, deep = k.load_words(at, 3)
-        distance = _place(f.x, f.x_plane_stride, deep, down, right) + channel
-        with k.loop(rows, words=[entries, into]) as window:
+        distance = _place(f.x, f.x_plane_stride, deep, down, right)
+        distance = distance + part.group * f.channels + channel
+        with k.loop(rows, words=[part.entries, into]) as window:
             entry, target = window.words
             corner, plane, row, column = k.load_words(entry, 4)
             plane, row, column = plane + deep, row + down, column + right
             inside = (row > -1) & (row < f.x.rows) & (column > -1) & (column < f.x.columns)
             inside = inside & (plane > -1) & (plane < f.x_planes)
-            source = choose(inside, corner + distance * FLOAT, f.zeros + channel * FLOAT)
+            source = choose(inside, corner + distance * FLOAT, f.zeros)
             with k.loop(middle, 0, several) as vector:
                 for place in range(0, several, k.vector_bytes):
                     copy(source, target, vector.i + place)
@@ -398,12 +453,13 @@ class IgemmSchedule(TunedKernel):
     Attributes:
         taps: Row, column and plane of each tap in the first window, which may be negative.
         step: Rows, columns and planes of the input from one window to the next.
-        channels: Channels of the input, in the groups of a product.
-        filters: Channels of the output, in these groups.
+        channels: Channels of the input, in a group.
+        filters: Channels of the output, in a group.
         pixels: Pixels of all outputs.
+        groups: Number of groups.
         order: Order of filters that are packed on the way; "" if they come in panels.
-        merged: Groups of a product: so many that their filters fill a vector. Filters are zeros for
-            the channels of other groups.
+        merged: Groups of the convolution in each: so many that their filters fill a vector. Filters
+            are zeros for the channels of other groups.
     """
 
     kernel = "igemm"
@@ -414,6 +470,7 @@ class IgemmSchedule(TunedKernel):
     filters: int
     pixels: int
     tuning: Tuning
+    groups: int = 1
     order: Order = ""
     merged: int = 1
 
@@ -451,11 +508,12 @@ class IgemmSchedule(TunedKernel):
         return self.divide(self.pixels, ROWS[self.width][self.vectors])
 
     def divide(self, count: int, at_once: int = 1) -> tuple[int, int]:
-        """Return in how many parts ``count`` pieces and the panels are divided, of equal work.
+        """Return in how many parts ``count`` pieces and the panels of a group are divided.
 
-        A part computes ``at_once`` pieces at a time. Of equal ways, the panels are divided least.
+        The parts have about equal work, and compute ``at_once`` pieces at a time. Of equal ways,
+        the panels are divided least.
         """
-        threads = self.tuning.threads
+        threads = math.ceil(self.tuning.threads / self.groups)
         ways = [(min(threads // n, count), n) for n in range(1, min(threads, self.panels) + 1)]
 
         def longest(way: tuple[int, int]) -> int:
@@ -530,7 +588,7 @@ def plan_igemm(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Igem
     merged = max((n for n in range(1, most + 1) if op.group % n == 0), default=1)
     return IgemmSchedule(
         taps, (down, right, deep), channels * merged, filters * merged, pixels, tuning,
-        merged=merged,
+        groups=op.group // merged, merged=merged,
     )  # fmt: skip
 
 
@@ -550,7 +608,8 @@ class ImplicitGemm:
     """y = filters * windows of x + offset, perhaps plus other images, then a rectifier.
 
     Attributes:
-        size: Elements of the packed filters: panel after panel, of each the terms.
+        size: Elements of the packed filters: group after group, panel after panel, of each the
+            terms.
         scratch_size: Elements of scratch memory for a call.
         slopes: Factors of negative sums, one for each channel; or the limits.
     """
@@ -574,13 +633,16 @@ class ImplicitGemm:
             bf16=schedule.tuning.bf16,
         )  # fmt: skip
         terms = schedule.terms(len(schedule.taps), schedule.channels)
-        self.size, most = schedule.panels * terms * schedule.panel, MOST_ROWS // rows * rows
+        of_group, most = schedule.panels * terms * schedule.panel, MOST_ROWS // rows * rows
         packed = LENGTH if schedule.order else 0
-        values, self.scratch_size = product_values(schedule, self._blocks, x, y, most, packed)
-        self._none = aligned(schedule.filters)
+        values, self.scratch_size = product_values(
+            schedule, self._blocks, x, y, most, packed, of_group
+        )
+        self.size, count = schedule.groups * of_group, schedule.groups * schedule.filters
+        self._none = aligned(count)
         self._packings: dict[tuple[int, ...], FilterPacking] = {}
-        numbers = then.numbers(schedule.panels * schedule.panel)  # whole vectors are read
-        self.slopes = numbers[: schedule.filters]
+        numbers = then.numbers(count + schedule.panel)  # whole vectors are read
+        self.slopes = numbers[:count]
         parts, filter_parts = schedule.divided
         self._arguments = structs.Arguments(
             IgemmFields.values(
@@ -596,9 +658,9 @@ class ImplicitGemm:
         )
 
     def pack(self, weights: np.ndarray, filters: np.ndarray) -> None:
-        """Pack weights; ``filters`` are zeros where panels are padded.
+        """Pack weights of a group; ``filters`` are zeros where panels are padded.
 
-        Shapes: (M, C, taps), (size,).
+        Shapes: (M, C, taps), (size / groups,).
         """
         if weights.strides not in self._packings:
             self._packings[weights.strides] = FilterPacking(self.schedule, weights)

@@ -1,4 +1,4 @@
-"""Convolutions and their gradients by implicit GEMM: group by group, phase by phase.
+"""Convolutions and their gradients by implicit GEMM, phase by phase of the strides.
 
 The gradient of the filters is a kernel of its own: a sum over the windows.
 """
@@ -6,9 +6,10 @@ The gradient of the filters is a kernel of its own: a sum over the windows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise, product
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +24,10 @@ from demitasse.backends.kernels.igemm import (
     UNROLLED,
     IgemmSchedule,
     ImplicitGemm,
+    Part,
     ProductFields,
     copy_windows,
+    each_part,
     list_windows,
     product_values,
     write_sums,
@@ -47,15 +50,12 @@ MOST_PIXELS = 192
 cache."""
 
 
-class _Part(NamedTuple):
-    """A product of one group, and where its source and target begin, in elements."""
+class _Phase(NamedTuple):
+    """A product: all outputs, or pixels of the input that are a stride apart."""
 
     gemm: ImplicitGemm
-    group: int
-    first: int  # channel of the target
     taps: Sequence[int]  # numbers of the convolution's taps
-    source: int
-    target: int
+    first: int  # elements of the target before the first pixel
 
 
 class IgemmConvolution:
@@ -68,11 +68,11 @@ class IgemmConvolution:
     """
 
     def __init__(
-        self, schedule: IgemmSchedule, parts: Sequence[_Part], *, back: bool, by_tap: bool
+        self, schedule: IgemmSchedule, phases: Sequence[_Phase], *, back: bool, by_tap: bool
     ) -> None:
-        self.schedule, self._parts, self._back, self._by_tap = schedule, parts, back, by_tap
-        self.scratch_size = max(part.gemm.scratch_size for part in parts)
-        ends = [*accumulate(part.gemm.size for part in parts)]
+        self.schedule, self._phases, self._back, self._by_tap = schedule, phases, back, by_tap
+        self.scratch_size = max(phase.gemm.scratch_size for phase in phases)
+        ends = [*accumulate(phase.gemm.size for phase in phases)]
         self.filters = aligned(ends[-1])
         self.nbytes = self.filters.nbytes
         self._filters = [self.filters[a:b] for a, b in pairwise([0, *ends])]
@@ -85,7 +85,7 @@ class IgemmConvolution:
         one, n = self.schedule, self.schedule.merged
         channels, m = one.channels // n, one.filters // n
         last = (len(one.taps), channels) if self._by_tap else (channels, len(one.taps))
-        size = one.filters * math.prod(last) * (1 + max(part.group for part in self._parts))
+        size = one.groups * one.filters * math.prod(last)
         by_group = weights[:size].reshape(-1, n, m, *last)
         if self._by_tap:
             by_group = by_group.swapaxes(3, 4)
@@ -94,11 +94,11 @@ class IgemmConvolution:
             for group in range(n):
                 by_group[:, group, :, group] = own[:, group]
         by_group = by_group.reshape(-1, one.filters, one.channels, len(one.taps))
-        for part, filters in zip(self._parts, self._filters, strict=True):
-            own = by_group[part.group]
-            if len(part.taps) < own.shape[2]:
-                own = own[:, :, part.taps]
-            part.gemm.pack(own.swapaxes(0, 1) if self._back else own, filters)
+        for phase, filters in zip(self._phases, self._filters, strict=True):
+            packed = filters.reshape(one.groups, -1)
+            for own, into in zip(by_group, packed, strict=True):
+                some = own[:, :, phase.taps] if len(phase.taps) < own.shape[2] else own
+                phase.gemm.pack(some.swapaxes(0, 1) if self._back else some, into)
 
     def __call__(
         self,
@@ -112,26 +112,13 @@ class IgemmConvolution:
 
         ``added``, in the layout of the target, is added before the rectifier; None for nothing.
         """
-        for part, filters in zip(self._parts, self._filters, strict=True):
-            own = None if offsets is None else offsets[part.first :]
-            more = None if added is None else added[part.target :]
-            part.gemm(source[part.source :], target[part.target :], filters, own, scratch, more)
+        for phase, filters in zip(self._phases, self._filters, strict=True):
+            phase.gemm(source, target[phase.first :], filters, offsets, scratch, added)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Take factors of negative sums, one for each channel of the target."""
-        for part in self._parts:
-            part.gemm.slopes[...] = slopes[part.first : part.first + len(part.gemm.slopes)]
-
-
-def _groups(schedule: IgemmSchedule, x: Images, y: Images) -> Iterator[tuple[Images, Images]]:
-    """Yield input and output of each group; those of all groups have the same layouts."""
-    for _ in range(x.shape[1] // schedule.channels):
-        yield _of_group(x, schedule.channels), _of_group(y, schedule.filters)
-
-
-def _of_group(images: Images, channels: int) -> Images:
-    n, _, h, w = images.shape
-    return replace(images, shape=(n, channels, h, w), block=channels, block_stride=0)
+        for phase in self._phases:
+            phase.gemm.slopes[...] = slopes[: len(phase.gemm.slopes)]
 
 
 def igemm_forward(
@@ -147,15 +134,9 @@ def igemm_forward(
 
     ``by_tap`` says how the weights lie; see :meth:`IgemmConvolution.update`.
     """
-    taps, m = range(len(schedule.taps)), schedule.filters
-    parts = [
-        _Part(
-            ImplicitGemm(schedule, *images, then, adds=adds),
-            group, group * m, taps, group * schedule.channels, group * m,
-        )
-        for group, images in enumerate(_groups(schedule, x, y))
-    ]  # fmt: skip
-    return IgemmConvolution(schedule, parts, back=False, by_tap=by_tap)
+    gemm = ImplicitGemm(schedule, x, y, then, adds=adds)
+    phases = [_Phase(gemm, range(len(schedule.taps)), 0)]
+    return IgemmConvolution(schedule, phases, back=False, by_tap=by_tap)
 
 
 def igemm_input_gradient(
@@ -166,46 +147,35 @@ def igemm_input_gradient(
     For each phase of the strides, the pixels of the input are a convolution of the gradients of the
     outputs, by the taps that reach these pixels; where none does they are zeros.
     """
-    parts = []
-    down, right, deep = schedule.step
-    for group, (one_x, one_y) in enumerate(_groups(schedule, x, y)):
-        n, channels, rows, columns = one_x.shape
-        for first in product(range(down), range(right), range(deep)):
-            h, w, d = (
-                -(-(end - at) // step)
-                for end, at, step in zip(
-                    (rows, columns, x.planes), first, schedule.step, strict=True
-                )
-            )
-            if min(h, w, d) < 1:
-                continue
-            away = [[at - one for at, one in zip(first, tap, strict=True)] for tap in schedule.taps]
-            reached = {
-                number: (one[0] // down, one[1] // right, one[2] // deep)
-                for number, one in enumerate(away)
-                if not any(at % step for at, step in zip(one, schedule.step, strict=True))
-            }
-            images = replace(
-                one_x,
-                shape=(n, channels, h, w),
-                row_stride=one_x.row_stride * down,
-                column_stride=one_x.column_stride * right,
-                planes=d,
-                plane_stride=one_x.plane_stride * deep,
-            )
-            turned = replace(
-                schedule, taps=(*reached.values(),), step=(1, 1, 1), channels=schedule.filters,
-                filters=channels, pixels=n * d * h * w,
-            )  # fmt: skip
-            begin = first[0] * x.row_stride + first[1] * x.column_stride
-            begin += first[2] * x.plane_stride
-            parts.append(
-                _Part(
-                    ImplicitGemm(turned, one_y, images), group, group * channels, [*reached],
-                    group * schedule.filters, group * channels + begin,
-                )
-            )  # fmt: skip
-    return IgemmConvolution(schedule, parts, back=True, by_tap=by_tap)
+    phases = []
+    n, channels, *size = x.shape
+    strides = x.row_stride, x.column_stride, x.plane_stride
+    for first in product(*map(range, schedule.step)):
+        h, w, d = (
+            -(-(end - at) // step)
+            for end, at, step in zip((*size, x.planes), first, schedule.step, strict=True)
+        )
+        if min(h, w, d) < 1:
+            continue
+        away = [[at - one for at, one in zip(first, tap, strict=True)] for tap in schedule.taps]
+        down, right, deep = schedule.step
+        reached = {
+            number: (one[0] // down, one[1] // right, one[2] // deep)
+            for number, one in enumerate(away)
+            if not any(at % step for at, step in zip(one, schedule.step, strict=True))
+        }
+        row_stride, column_stride, plane_stride = map(mul, strides, schedule.step)
+        images = replace(
+            x, shape=(n, channels, h, w), row_stride=row_stride, column_stride=column_stride,
+            planes=d, plane_stride=plane_stride,
+        )  # fmt: skip
+        turned = replace(
+            schedule, taps=(*reached.values(),), step=(1, 1, 1), channels=schedule.filters,
+            filters=schedule.channels, pixels=n * d * h * w,
+        )  # fmt: skip
+        gemm = ImplicitGemm(turned, y, images)
+        phases.append(_Phase(gemm, [*reached], sum(map(mul, strides, first))))
+    return IgemmConvolution(schedule, phases, back=True, by_tap=by_tap)
 
 
 class GradientFields(ProductFields):
@@ -213,8 +183,6 @@ class GradientFields(ProductFields):
 
     filters: structs.Output
     """Gradient of the filters: term after term, filters side by side."""
-    filter_bytes: Word
-    """Bytes from one term to the next."""
     offsets: structs.OptionalAddress
     """Gradient of the offsets."""
     ones: structs.Address
@@ -225,62 +193,56 @@ class GradientFields(ProductFields):
 def _kernel(k: Kernel, f: GradientFields, rows: int, vectors: int) -> None:
     """Write the kernel of tiles of some terms."""
     panel_bytes = vectors * k.vector_bytes
-    thread, threads = k.thread()
-    begin, end = chunk(f.parts * f.filter_parts, thread, threads)
-    buffer = f.scratch + thread * f.scratch_bytes
-    entries = buffer + f.most_rows * ROW_BYTES
-    columns = entries + f.most_rows * ENTRY_BYTES
-    nowhere = columns + f.most_rows * panel_bytes
-    pixels = f.images * f.y_planes * f.y.rows * f.y.columns
-    times = (pixels + (f.most_rows - 1)) // f.most_rows
-    with k.loop(end, begin) as part:
-        first, last = chunk(f.block_count, part.i // f.filter_parts, f.parts)
-        panel, behind = chunk(f.panels, part.i % f.filter_parts, f.filter_parts)
+    with each_part(k, f) as part:
+        nowhere = part.columns + f.most_rows * panel_bytes
+        times = (f.pixels + (f.most_rows - 1)) // f.most_rows
+        first, last = chunk(f.block_count, part.number, f.parts)
+        panel, behind = part.panels
         with k.loop(times) as some:
-            start, stop = chunk(pixels, some.i, times)
+            start, stop = chunk(f.pixels, some.i, times)
             count, again = stop - start, some.i > 0
-            list_windows(k, f, start, count, count, entries)
+            list_windows(k, f, start, count, count, part.entries)
 
             def multiply(left: Word, step: int, targets: Sequence[Word], panel: Word) -> None:
                 """Sum numbers that are ``step`` bytes apart, times the panel of gradients."""
                 numbers = [FLOAT * i for i in range(len(targets))]
                 sums, _ = product_sums(
-                    k, count, left, numbers, step, columns, panel_bytes, vectors, UNROLLED
+                    k, count, left, numbers, step, part.columns, panel_bytes, vectors, UNROLLED
                 )
                 write_sums(k, sums, targets, panel < f.whole, f.rest, again)
 
             with k.loop(last, first) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
-                copy_windows(k, f, copied, entries, buffer, count)
+                copy_windows(k, f, part, copied, count)
                 length = copied[1] * copied[3]
                 with k.loop(behind, panel) as one:
-                    place = one.i * panel_bytes
-                    _copy_panel(k, f, one.i, entries, columns, count, vectors)
+                    place = part.group * f.filter_count * FLOAT + one.i * panel_bytes
+                    _copy_panel(k, f, one.i, place, part, count, vectors)
                     with k.when((f.offsets > 0) & (block.i < 1)):
                         multiply(f.ones, 0, [f.offsets + place], one.i)
                     with k.loop((length + (rows - 1)) // rows) as tile:
                         row = tile.i * rows
-                        target = f.filters + (term + row) * f.filter_bytes + place
+                        target = part.filters + (term + row) * f.filter_bytes
+                        target = target + one.i * panel_bytes
                         own = [
                             choose(row + i < length, target + f.filter_bytes * i, nowhere)
                             for i in range(rows)
                         ]
-                        multiply(buffer + row * FLOAT, ROW_BYTES, own, one.i)
+                        multiply(part.buffer + row * FLOAT, ROW_BYTES, own, one.i)
 
 
 def _copy_panel(
-    k: Kernel, f: GradientFields, panel: Word, entries: Word, columns: Word, count: Word,
-    vectors: int,
-) -> None:  # fmt: skip
-    """Copy some channels of the gradients of outputs; the last panel is padded with zeros."""
+    k: Kernel, f: GradientFields, panel: Word, place: Word, part: Part, count: Word, vectors: int
+) -> None:
+    """Copy a panel of the gradients of outputs, at some bytes of a pixel, padded with zeros."""
     panel_bytes = vectors * k.vector_bytes
     some = [k.lane_mask(f.rest - k.width * j) for j in range(vectors)]
     with k.cases(choose(panel < f.whole, 1, 0)) as case:
         for whole in (1, 0):
             case(whole)
-            with k.loop(count, words=[entries + 4 * INT, columns]) as one:
+            with k.loop(count, words=[part.entries + 4 * INT, part.columns]) as one:
                 entry, target = one.words
-                source = k.load_word(entry) + panel * panel_bytes
+                source = k.load_word(entry) + place
                 for j in range(vectors):
                     at = source + k.vector_bytes * j
                     value = k.load(at) if whole else k.masked_load(at, some[j])
@@ -289,10 +251,10 @@ def _copy_panel(
 
 
 class FilterGradient:
-    """The gradients of the filters and offsets of a group.
+    """The gradients of filters and offsets.
 
     Attributes:
-        size: Elements of the filters' gradient.
+        size: Elements of the gradient of a group's filters.
         scratch_size: Elements of scratch memory for a call.
     """
 
@@ -303,7 +265,9 @@ class FilterGradient:
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
         self._kernel = _kernel(schedule.width, schedule.rows_of(longest), schedule.vectors)
         pixels = min(MOST_PIXELS, schedule.pixels)
-        values, self.scratch_size = product_values(schedule, blocks, x, y, pixels, pixels + 1)
+        values, self.scratch_size = product_values(
+            schedule, blocks, x, y, pixels, pixels + 1, self.size
+        )
         parts, filter_parts = schedule.divide(len(blocks))
         self._arguments = structs.Arguments(
             GradientFields.values(
@@ -331,26 +295,24 @@ class FilterGradient:
         self._arguments.run(self._kernel, threads, {**each, "scratch": scratch})
 
 
-class IgemmFilterGradient:
+class IgemmFilterGradient(FilterGradient):
     """The gradients of the filters and offsets of a convolution.
 
     Attributes:
         strides: Elements from one group, filter, channel and, for each axis, tap to the next, as
             the gradient of the filters is written.
-        scratch_size: Elements of scratch memory for a call.
     """
 
     def __init__(self, schedule: IgemmSchedule, op: ops.Conv, x: Images, y: Images) -> None:
-        self.schedule = schedule
-        self._groups = [FilterGradient(schedule, *images) for images in _groups(schedule, x, y)]
-        each = schedule.filters * schedule.channels
+        super().__init__(schedule, x, y)
+        each, n = schedule.filters * schedule.channels, schedule.merged
         taps = [math.prod(op.kernel[axis + 1 :]) for axis in range(len(op.kernel))]
-        self.strides = self._groups[0].size, 1, schedule.filters, *(each * tap for tap in taps)
-        self.scratch_size, self._merged = self._groups[0].scratch_size, None
-        if (n := schedule.merged) > 1:
+        self.strides = self.size, 1, schedule.filters, *(each * tap for tap in taps)
+        self._merged = None
+        if n > 1:
             area, c = math.prod(op.kernel), schedule.channels // n
             self.strides = schedule.filters // n * c * area, c * area, area, *taps
-            self._merged = aligned(len(self._groups) * self._groups[0].size)
+            self._merged = aligned(schedule.groups * self.size)
 
     def __call__(
         self,
@@ -361,19 +323,16 @@ class IgemmFilterGradient:
         scratch: np.ndarray,
     ) -> None:
         """Write the gradients of the filters and, unless None, of the offsets."""
-        one = self.schedule
-        for group, gradient in enumerate(self._groups):
-            own = None if offsets is None else offsets[group * one.filters :]
-            into = (filters if self._merged is None else self._merged)[group * gradient.size :]
-            x, y = source[group * one.channels :], dy[group * one.filters :]
-            gradient(x, y, into, own, scratch)
-        if self._merged is not None:
-            call_recorder.call(self._take_groups, self._merged, filters)
+        if self._merged is None:
+            super().__call__(source, dy, filters, offsets, scratch)
+            return
+        super().__call__(source, dy, self._merged, offsets, scratch)
+        call_recorder.call(self._take_groups, self._merged, filters)
 
     def _take_groups(self, merged: np.ndarray, filters: np.ndarray) -> None:
         """Write the gradients of the filters, of which each belongs to the channels of a group."""
         one, n = self.schedule, self.schedule.merged
         c, m = one.channels // n, one.filters // n
-        by_tap = merged.reshape(len(self._groups), -1, n, c, n, m)
+        by_tap = merged.reshape(one.groups, -1, n, c, n, m)
         own = by_tap.diagonal(axis1=2, axis2=4).transpose(0, 4, 3, 2, 1)
         filters[: own.size].reshape(own.shape)[...] = own
