@@ -662,6 +662,8 @@ class ImplicitGemm:
 
         Shapes: (M, C, taps), (size / groups,).
         """
+        if not weights.size:  # no tap reaches the pixels
+            return
         if weights.strides not in self._packings:
             self._packings[weights.strides] = FilterPacking(self.schedule, weights)
         self._packings[weights.strides](weights, filters)
