@@ -72,8 +72,8 @@ NARROW = 8
 MOST_GROUPS = 32
 """Groups at most of products in bfloat16."""
 
-MOST_PARTS = 2048
-"""Products of a convolution at most: one for each group and phase of the strides."""
+MOST_PHASES = 2048
+"""Products of a convolution at most: one for each phase of the strides."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,9 +280,9 @@ class IgemmKernels(ConvKernels):
         return self._call(make, replace(operands, source=read), operands.other)
 
     def data(self, operands: ConvOperands) -> KernelCall:
-        parts = self.op.group // self.schedule.merged * math.prod(self.schedule.step)
-        message = f"{parts} products, one for each group and phase; at most {MOST_PARTS}"
-        decline_if(parts > MOST_PARTS, message)
+        phases = math.prod(self.schedule.step)
+        message = f"{phases} products, one for each phase of the strides; at most {MOST_PHASES}"
+        decline_if(phases > MOST_PHASES, message)
         operands, images = self._images(operands, "target", "source")
         make = partial(igemm_input_gradient, self.schedule, *images, by_tap=self.by_rows)
         return self._call(make, operands, None)
