@@ -237,12 +237,14 @@ class Band(NamedTuple):
 
     Attributes:
         chunk: Number of the chunk.
+        again: Number of bands of the chunk before.
         copy: Address of the copied rows.
         output: Address of the first output.
         rows: Number of rows.
     """
 
     chunk: Word
+    again: Word
     copy: Word
     output: Word
     rows: Word
@@ -267,7 +269,7 @@ def each_band(k: Kernel, f: BandFields, *, ones: bool = False) -> Iterator[Band]
             row = band.i % f.bands_per_image * f.rows_per_band
             rows = minimum(f.rows_per_band, f.y.rows - row)
             _copy(k, f, image, row * f.step_down - f.top, copy)
-            yield Band(mine.i, copy, f.y.row(image, row), rows)
+            yield Band(mine.i, band.i - begin, copy, f.y.row(image, row), rows)
 
 
 def _copy(k: Kernel, f: BandFields, image: Word, first: Word, copy: Word) -> None:
@@ -424,7 +426,7 @@ def _gradient_kernel(k: Kernel, f: GradientFields, taps: int, vectors: int) -> N
                     pixel.words = [window + window_bytes, gradient + dy_bytes]
                 row.vectors = pixel.vectors
             targets = [sums + (tile.i * vectors + at) * k.vector_bytes for at in range(len(zeros))]
-            k.accumulate(list(zip(row.vectors, targets, strict=True)), 1)
+            k.accumulate(list(zip(row.vectors, targets, strict=True)), band.again)
 
 
 class DirectGradient:
@@ -460,13 +462,9 @@ class DirectGradient:
         scratch: np.ndarray,
     ) -> None:  # fmt: skip
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
-        call_recorder.call(self._clear)
         each = {"x.at": source, "y.at": dy, "scratch": scratch}
         self._arguments.run(self._kernel, self.schedule.tuning.threads, each)
         call_recorder.call(self._unpack, weight, bias)
-
-    def _clear(self) -> None:
-        self.sums[...] = 0.0
 
     def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
         """Write the sums to the parameters, whose filters come one by one."""

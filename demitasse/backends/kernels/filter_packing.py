@@ -13,14 +13,23 @@ from demitasse.backends.kernels.language.values import FLOAT, INT, Word, chunk, 
 from demitasse.backends.storage import narrowed
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.igemm import IgemmFields, IgemmSchedule
+    from demitasse.backends.kernels.igemm import IgemmSchedule
 
 Order = Literal["", "by_filter", "by_term"]
 """Order of filters: panels; filter after filter, terms side by side; or term after term."""
 
 
+class FilterFields(structs.Struct):
+    """Filters."""
+
+    filters: structs.Address
+    filter_bytes: Word
+    """Bytes from one filter, or from one term, to the next of filters that lie so."""
+    filter_count: Word
+
+
 def pack_panel(
-    k: Kernel, f: IgemmFields | PackFields, order: Order, panel: Word, vectors: int, term: Word,
+    k: Kernel, f: FilterFields, order: Order, panel: Word, vectors: int, term: Word,
     length: Word, into: Word, places: Word | None = None,
 ) -> None:  # fmt: skip
     """Copy some terms of a panel's filters, each to its place; padding is left as it is."""
@@ -54,13 +63,9 @@ def pack_panel(
             )
 
 
-class PackFields(structs.Struct):
+class PackFields(FilterFields):
     """Filters in an order of their own, and in panels."""
 
-    filters: structs.Address
-    filter_bytes: Word
-    """Bytes from one filter, or from one term, to the next."""
-    filter_count: Word
     terms: Word
     places: structs.Address
     """Bytes from the beginning of a panel to each term."""

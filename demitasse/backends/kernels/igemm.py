@@ -24,7 +24,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.bound import load, store
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.filter_packing import FilterPacking, Order, pack_panel
+from demitasse.backends.kernels.filter_packing import FilterFields, FilterPacking, Order, pack_panel
 from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import structs
@@ -89,8 +89,8 @@ COPIED = 4
 """Vectors that are copied at a time."""
 
 
-class ProductFields(structs.Struct):
-    """Windows of images and filters in panels."""
+class ProductFields(FilterFields):
+    """Windows of images, and filters of each group in panels."""
 
     x: ImageFields
     """The input; ``y`` is the output. The channels of all groups lie side by side."""
@@ -118,12 +118,6 @@ class ProductFields(structs.Struct):
     """Elements from the filters of a group to the next's."""
     panels: Word
     """Panels of a group."""
-    filter_count: Word
-    """Filters of a group."""
-    filters: structs.Address
-    """The filters, or their gradient."""
-    filter_bytes: Word
-    """Bytes from one filter, or from one term, to the next of filters in C order."""
     whole: Word
     """Number of panels without padding."""
     rest: Word
