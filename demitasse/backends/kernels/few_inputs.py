@@ -200,8 +200,8 @@ class BandFields(Struct):
     panel_stride: Word
     """Elements from one panel of filters to the next."""
     vector_table: Address
-    """Of each vector: bytes from the first filter to its first, and from the beginning of a pixel
-    of the output to its channels."""
+    """Columns: bytes from the first filter to a vector's first, and from the beginning of a pixel of
+    the output to the vector."""
 
 
 def band_values(
