@@ -200,8 +200,8 @@ class BandFields(Struct):
     panel_stride: Word
     """Elements from one panel of filters to the next."""
     vector_table: Address
-    """Columns: bytes from the first filter to a vector's first, and from the beginning of a pixel of
-    the output to the vector."""
+    """Columns: bytes from the first filter to a vector's first, and from the beginning of an
+    output's pixel to the vector."""
 
 
 def band_values(
@@ -367,7 +367,7 @@ def _window_sums(
 class DirectConvolution(WindowConvolution):
     """A convolution of few channels, with an offset for each filter and perhaps an epilogue.
 
-    It reads images in C order.
+    Images that are read are in C order.
 
     Attributes:
         scratch_size: Elements of scratch memory for a call.
@@ -375,6 +375,8 @@ class DirectConvolution(WindowConvolution):
             Shape: (panels, taps, filters of a panel).
         nbytes: Bytes of the filters.
     """
+
+    schedule: DirectSchedule
 
     def __init__(self, schedule: DirectSchedule, y: Images, then: Rectifier = NOTHING) -> None:
         panels, columns = schedule.order.shape
