@@ -37,7 +37,7 @@ from demitasse.backends.kernels.igemm_convolution import (
     igemm_input_gradient,
 )
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.lrn import L2Normalize, LocalResponse, WithinResponse
+from demitasse.backends.kernels.lrn import LocalResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.products import FewRows, matrix_products
@@ -254,10 +254,10 @@ def plane_norm(width):
     return y
 
 
-def lrn(kind):
+def lrn(*, within):
     def run(width):
         images = last((2, C, *SIZE))
-        of = kind(images, 5, 0.7, 1.0, Tuning(width))
+        of = LocalResponse(images, 5, 0.7, 1.0, Tuning(width), within=within)
         x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
         y, dx, scratch = np.zeros_like(x), np.zeros_like(x), aligned(of.forward.scratch_size)
         of.forward(x, y, scratch)
@@ -295,15 +295,6 @@ def pooling(method):
         return found
 
     return run
-
-
-def l2_normalize(width):
-    images = last((2, C, *SIZE))
-    run = L2Normalize(images, 0.25, Tuning(width))
-    run.scales[:] = numbers(C, seed=1)
-    x = in_memory(numbers(*images.shape), images)
-    run(x, x)
-    return x
 
 
 def elementwise_functions(width):
@@ -399,14 +390,13 @@ KERNELS = {
     "RNN, both ways": recurrent("RNN", 1),
     "BatchNorm by the batch's statistics, both ways": norm,
     "MVN": plane_norm,
-    "LRN across channels, both ways": lrn(LocalResponse),
-    "LRN within channels, both ways": lrn(WithinResponse),
+    "LRN across channels, both ways": lrn(within=False),
+    "LRN within channels, both ways": lrn(within=True),
     "Softmax over few classes": softmax(500, 21, 1),
     "Softmax over many classes": softmax(50, 1001, 1),
     "Softmax of pixels, both ways": softmax(2, 40, 99),
     "MAX pooling, both ways": pooling("MAX"),
     "AVE pooling, both ways": pooling("AVE"),
-    "Normalize": l2_normalize,
     "functions of elements and their gradients": elementwise_functions,
     "Scale, Bias and gates": channel_affine,
     "gradient of gates": gate_gradient,

@@ -1,22 +1,16 @@
-"""LRN and Normalize."""
+"""LRN."""
+
+from functools import partial
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg
-from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import IMAGE_AXES, kernel_tuning
+from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
 from demitasse.backends.cpu.kernel_calls import BoundCall, first_suitable, suitable_images
 from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.cpu.step import CpuStep, Derived
-from demitasse.backends.cpu.steps.epilogue import values
-from demitasse.backends.kernels.lrn import (
-    L2Normalize,
-    LocalResponse,
-    Response,
-    WithinResponse,
-    takes_lengths,
-)
-from demitasse.backends.step import Declined, Operands, decline_if
+from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.kernels.lrn import LocalResponse, takes
+from demitasse.backends.step import Declined
 
 
 class LRNStep(CpuStep[ops.LRN]):
@@ -35,50 +29,15 @@ class LRNStep(CpuStep[ops.LRN]):
         ends = self.in_and_out(self.layout, self.layout)
         self.forward_calls = [BoundCall(self.engine, self.kernel.forward, *ends)]
 
-    def _kernel(self, layout: Layout) -> Response:
+    def _kernel(self, layout: Layout) -> LocalResponse:
         op, tuning = self.op, kernel_tuning(self.engine)
-        kind = LocalResponse if op.region == "ACROSS_CHANNELS" else WithinResponse
-        images = suitable_images(layout, kind.takes, op.size, op.beta, tuning.width)
-        return kind(images, op.size, op.alpha, op.k, tuning)
+        within = op.region == "WITHIN_CHANNEL"
+        fits = partial(takes, within=within)
+        images = suitable_images(layout, fits, op.size, op.beta, tuning.width)
+        return LocalResponse(images, op.size, op.alpha, op.k, tuning, within=within)
 
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         if at.propagate_down[0]:
             arguments = InputArg("src", at.bottom[0], layout), *self.gradients(layout, layout)
             self.backward_calls = [BoundCall(self.engine, self.kernel.backward, *arguments)]
-
-
-class L2NormalizeStep(CpuStep[ops.L2Normalize]):
-    """In the layout of the channels that is found, or with the channels last; in place or not."""
-
-    def __init__(self, engine: Engine, op: ops.L2Normalize, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        decline_if(at.backward, "a gradient is wanted; our kernel of lengths runs forward")
-        if op.across or len(op.bottom) != IMAGE_AXES:
-            what = "a whole item's length" if op.across else f"{len(op.bottom)} axes"
-            message = f"{what}; our kernel takes that of each pixel of (N, C, H, W)"
-            raise Declined(message)
-
-    def prepare(self) -> None:
-        tuning, shape = kernel_tuning(self.engine), self.op.bottom
-
-        def make(layout: Layout) -> L2Normalize:
-            return L2Normalize(
-                suitable_images(layout, takes_lengths, tuning.width), self.op.eps, tuning
-            )
-
-        expected = self.expected(self.at.bottom[0], shape)
-        layout, kernel = first_suitable((expected, layouts.innermost(shape, 1)), make)
-        self.derived, self.kept_bytes = [_Scales(kernel, self.at)], kernel.scales.nbytes
-        self.forward_calls = [BoundCall(self.engine, kernel, *self.in_and_out(layout, layout))]
-
-
-class _Scales(Derived):
-    """The scales of a kernel, copied from the parameter."""
-
-    def __init__(self, kernel: L2Normalize, at: Operands) -> None:
-        super().__init__(at.params)
-        self._kernel = kernel
-
-    def _derive(self) -> None:
-        self._kernel.scales[...] = values(self._params[0])
