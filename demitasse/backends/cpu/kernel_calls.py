@@ -20,7 +20,7 @@ from demitasse.backends.cpu.jit_adapters.calls import (
     kernel_tuning,
 )
 from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.kernels.elementwise import MOST, Elementwise
+from demitasse.backends.kernels.elementwise import MOST, Chain, Elementwise
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.planes import takes as takes_planes
 from demitasse.backends.step import Declined, Operand, decline_if
@@ -64,15 +64,11 @@ class BoundCall(KernelCall):
 
 
 def elementwise_call(
-    engine: Engine,
-    function: str,
-    numbers: Sequence[float],
-    sources: Sequence[Argument],
-    *targets: OutputArg,
+    engine: Engine, chain: Chain, sources: Sequence[Argument], *targets: OutputArg
 ) -> KernelCall:
-    """Return a call of a function of every element."""
+    """Return a call of functions of every element."""
     decline_if(len(sources) > MOST, f"{len(sources)} arrays; our kernels read up to {MOST}")
-    kernel = Elementwise(function, numbers, targets[0].layout.size, kernel_tuning(engine))
+    kernel = Elementwise(chain, len(sources), targets[0].layout.size, kernel_tuning(engine))
     return BoundCall(engine, kernel, *sources, *targets)
 
 

@@ -279,7 +279,7 @@ def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
         for gate in range(gates):
             given, more = (k.masked_load(end + row_bytes * gate, some) for end in ends)
             inputs.append(given + more + k.load(sums + gate * k.vector_bytes))
-        h = _lstm(k, f, place, inputs, keeps=keeps) if cell == "LSTM" else tanh(k, inputs[0])
+        h = _lstm(k, f, place, inputs, keeps=keeps) if cell == "LSTM" else tanh(inputs[0])
         k.masked_store(h, f.hidden + place.in_all, some)
         with k.when(tile.step >= f.steps - 1):
             k.masked_store(h, f.last_h + at, some)
@@ -293,10 +293,10 @@ def _lstm(
 ) -> Vector:
     """Write the step of an LSTM; return the hidden state."""
     some, last = place.some, f.last_c + place.at
-    gates = i, forget, o, g = [*(sigmoid(k, value) for value in inputs[:3]), tanh(k, inputs[3])]
+    gates = i, forget, o, g = [*(sigmoid(value) for value in inputs[:3]), tanh(inputs[3])]
     before = k.masked_load(last, some)
     c = place.cont * forget * before + i * g
-    squashed = tanh(k, c)
+    squashed = tanh(c)
     k.masked_store(c, last, some)
     if keeps:
         for gate, value in enumerate(gates):
@@ -412,12 +412,12 @@ class BackFields(StepFields):
     cells that it begins with."""
 
 
-def _past_tanh(k: Kernel, squashed: Vector, gradient: Vector) -> Vector:
-    return (k.constant(1.0) - squashed * squashed) * gradient
+def _past_tanh(squashed: Vector, gradient: Vector) -> Vector:
+    return (1.0 - squashed * squashed) * gradient
 
 
-def _past_sigmoid(k: Kernel, gate: Vector, gradient: Vector) -> Vector:
-    return gradient * gate * (k.constant(1.0) - gate)
+def _past_sigmoid(gate: Vector, gradient: Vector) -> Vector:
+    return gradient * gate * (1.0 - gate)
 
 
 def _lstm_gradient(
@@ -426,14 +426,14 @@ def _lstm_gradient(
     """Write the gradient of the cell; return those of the gates' inputs."""
     some, (i, forget, o, g) = place.some, gates
     squashed = k.masked_load(f.squashed + place.in_all, some)
-    dc = k.masked_load(f.dc + place.at, some) + _past_tanh(k, squashed, dh) * o
+    dc = k.masked_load(f.dc + place.at, some) + _past_tanh(squashed, dh) * o
     before = dc * place.cont
     k.masked_store(before * forget, f.dc + place.at, some)
     return [
-        _past_sigmoid(k, i, dc * g),
-        _past_sigmoid(k, forget, before * k.masked_load(f.cells + place.in_all, some)),
-        _past_sigmoid(k, o, dh * squashed),
-        _past_tanh(k, g, dc * i),
+        _past_sigmoid(i, dc * g),
+        _past_sigmoid(forget, before * k.masked_load(f.cells + place.in_all, some)),
+        _past_sigmoid(o, dh * squashed),
+        _past_tanh(g, dc * i),
     ]
 
 
@@ -474,7 +474,7 @@ def _gradient_kernel(k: Kernel, f: BackFields, cell: str) -> None:
             if cell == "LSTM":
                 found = _lstm_gradient(k, f, place, known, dh)
             else:
-                found = [_past_tanh(k, known[0], dh)]
+                found = [_past_tanh(known[0], dh)]
             for at, gradient in zip(places, found, strict=True):
                 k.masked_store(gradient, f.dz + at, place.some)
 

@@ -299,13 +299,13 @@ def pooling(method):
 
 def elementwise_functions(width):
     found = []
-    names = (elementwise.FUNCTIONS, elementwise.SLOPES, elementwise.SLOPES_OF_BOTH,
-             elementwise.COMBINATIONS, elementwise.SUMS)  # fmt: skip
-    for name in (one for kind in names for one in kind):
-        arrays = [numbers(1001, seed=seed) * 4 for seed in range(elementwise._count(name))]
-        y = np.zeros(1001, np.float32)
-        elementwise.Elementwise(name, (0.5, 0.75, 0.25), 1001, Tuning(width))(*arrays, y)
-        found.append(y)
+    for name, count in elementwise.ARRAYS.items():
+        for arrays in range(1, count + 1) if name in elementwise.SUMS else [count]:
+            given = [numbers(1001, seed=seed) * 4 for seed in range(arrays)]
+            results = [np.zeros(1001, np.float32) for _ in range(1 + (name in elementwise.PAIRS))]
+            chain = [(name, (0.5, 0.75, 0.25))]
+            elementwise.Elementwise(chain, arrays, 1001, Tuning(width))(*given, *results)
+            found += results
     return found
 
 
@@ -407,8 +407,7 @@ KERNELS = {
 }  # fmt: skip
 
 ORDER_FOLLOWS_WIDTH = {
-    "few output channels", "LSTM, both ways", "RNN, both ways", "Normalize",
-    "Softmax over many classes",
+    "few output channels", "LSTM, both ways", "RNN, both ways", "Softmax over many classes",
 }  # fmt: skip
 """Kernels whose sums have another order at another width."""
 
