@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.channel_affine import ChannelFactors
+from demitasse.backends.kernels.channel_affine import channel_factors
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -19,7 +19,7 @@ def placed(shape, width, *, whole):
 
 
 def apply(x, factors, offsets, images, tuning):
-    run = ChannelFactors(images, factors, offsets, tuning)
+    run = channel_factors(images, factors, offsets, tuning)
     source = in_memory(x, images)
     target = np.full_like(source, np.nan)
     run(source, target)
@@ -54,7 +54,7 @@ def test_what_lies_between_pixels_is_not_written(threads, width):
     source, target = aligned(x.size), aligned(x.size)
     source[:], target[:] = x.reshape(-1), np.nan
 
-    ChannelFactors(images, ones, none, tuning)(source, target)
+    channel_factors(images, ones, none, tuning)(source, target)
 
     y = target.reshape(24, -1)
     np.testing.assert_array_equal(y[:, :c], np.maximum(x[:, :c], 0))
@@ -80,12 +80,12 @@ def test_channels_that_fill_no_whole_vectors_are_refused(width):
 
     assert not images.has_whole_vectors(width)
     with pytest.raises(ValueError, match="whole vectors"):
-        ChannelFactors(images, np.ones(width + 1), np.ones(width + 1), Tuning(width=width))
+        channel_factors(images, np.ones(width + 1), np.ones(width + 1), Tuning(width=width))
 
 
 def test_code_names_the_instructions():
     images = Images.in_blocks((1, 16, 2, 2), 16)
     ones = np.ones(16, np.float32)
 
-    assert ChannelFactors(images, ones, ones, Tuning(width=16)).code == "factors llvm:avx512"
-    assert ChannelFactors(images, ones, ones, Tuning(width=8)).code == "factors llvm:avx2"
+    assert channel_factors(images, ones, ones, Tuning(width=16)).code == "factors llvm:avx512"
+    assert channel_factors(images, ones, ones, Tuning(width=8)).code == "factors llvm:avx2"

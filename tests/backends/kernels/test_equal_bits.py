@@ -20,7 +20,7 @@ from tilings import tiling
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import elementwise
-from demitasse.backends.kernels.channel_affine import ChannelFactors, gates
+from demitasse.backends.kernels.channel_affine import channel_factors, gates
 from demitasse.backends.kernels.channel_affine import gate_gradient as gradient_of_gates
 from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.depthwise import plan_depthwise
@@ -313,7 +313,7 @@ def channel_affine(width):
     images = blocks()
     x, y = in_memory(numbers(*images.shape), images), aligned(2 * C * math.prod(SIZE))
     factors, offsets = numbers(C, seed=1), numbers(C, seed=2)
-    ChannelFactors(images, factors, offsets, Tuning(width))(x, y)
+    channel_factors(images, factors, offsets, Tuning(width))(x, y)
     gated = np.zeros_like(y)
     gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
     return y, gated

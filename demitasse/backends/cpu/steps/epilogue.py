@@ -23,7 +23,7 @@ from demitasse.backends.cpu.step import CpuStep, Derived, FusedStep, Runnable, o
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.elementwise import ONES, decline_other_than_relu
 from demitasse.backends.cpu.steps.norm import decline_other_scales, stored_statistics
-from demitasse.backends.kernels.channel_affine import ChannelFactors
+from demitasse.backends.kernels.channel_affine import channel_factors
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.step import Declined, Operand, Operands, decline_if
 
@@ -154,7 +154,7 @@ class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
         self.derived, self.kept_bytes = [factors], factors.nbytes
         layout = self.expected(source)
         images = suitable_images(layout, Images.has_whole_vectors, tuning.width)
-        kernel = ChannelFactors(images, factors.factor, factors.offset, tuning)
+        kernel = channel_factors(images, factors.factor, factors.offset, tuning)
         ends = InputArg("src", source, layout), OutputArg("dst", target, layout)
         self.forward_calls = [BoundCall(engine, kernel, *ends)]
 
