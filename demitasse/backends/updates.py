@@ -1,7 +1,7 @@
 """The numbers of one parameter update, and what a backend's fast updates must offer.
 
-Solvers write each formula once, in array API terms (``demitasse.training.update_rules``). A backend
-may have a faster body for all of them; a test holds the two equal.
+Each formula is written once (``update_formulas``). A backend may have a faster body for all; a test
+holds the two equal.
 """
 
 from collections.abc import Sequence
