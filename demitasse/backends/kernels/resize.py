@@ -138,11 +138,12 @@ def _one_by_one(k: Kernel, f: Resize, source: Word, targets: list[Word]) -> None
     with k.loop(f.columns.count, f.columns.fast) as column:
         place = source + k.load_word(f.columns.table + column.i * INT)
         shares = f.columns.shares + column.i * (8 * HALF)
-        left_share, right_share = k.load_half(shares), k.load_half(shares + HALF)
+        left_share, right_share = (k.load_unsigned(shares + HALF * n, 16) for n in range(2))
         for number, target in enumerate(targets):
             left = place + f.plane_bytes * number
             right = left + f.columns.pixel_bytes
-            total = k.load_byte(left) * left_share + k.load_byte(right) * right_share
+            total = k.load_unsigned(left, 8) * left_share
+            total = total + k.load_unsigned(right, 8) * right_share
             k.store_half(total >> 4, target + column.i * HALF)
 
 

@@ -89,7 +89,7 @@ def _write_group(k: Kernel, f: SuppressionFields, first: Word, count: Word) -> N
         k.store(choose(numbers, right, lowest), rows[2] + some.i)
     before = k.load_word(f.kept)
     with k.loop(count) as box:
-        upper = k.load_half(rows[5] + box.i * FLOAT + HALF) % (1 << 15)
+        upper = k.load_unsigned(rows[5] + box.i * FLOAT + HALF, 16) % (1 << 15)
         number, row = k.load_word(f.kept) + 1, box.i * FLOAT
         with k.when((upper < FIRST_NAN) & (number - before <= f.most)):
             k.store_word(number, f.kept)

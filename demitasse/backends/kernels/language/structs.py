@@ -54,12 +54,6 @@ class Output(Address):
     __slots__ = ()
 
 
-class Code(Word):
-    """Kind of a field: the address of a compiled function."""
-
-    __slots__ = ()
-
-
 class _When(Enum):
     RUNTIME = "each call"
 
@@ -249,7 +243,5 @@ def _fault(name: str, kind: type, value: object) -> str | None:
         fits = fits or (value is None and kind is OptionalAddress)
         return None if fits else f"{given} for {name}, which is the address of an array"
     # the protocol is last: asking for it takes long
-    if not isinstance(value, int | SupportsIndex) or isinstance(value, np.ndarray):
-        return f"{given} for {name}, which is an integer"
-    missing = issubclass(kind, Code) and not index(value)
-    return f"0 for {name}, which is the address of a function" if missing else None
+    fits = isinstance(value, int | SupportsIndex) and not isinstance(value, np.ndarray)
+    return None if fits else f"{given} for {name}, which is an integer"
