@@ -1,9 +1,8 @@
 """Greedy non-maximum suppression of boxes; ``layers/detection/boxes.py`` has the same in numpy."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from math import inf, nan
-from threading import get_ident
 
 import numpy as np
 
@@ -107,10 +106,9 @@ def _write_group(k: Kernel, f: SuppressionFields, first: Word, count: Word) -> N
                 k.store(choose(limit >= overlap, overlap, k.constant(nan)), rows[5] + some.i)
 
 
-@lru_cache(16)
-def _arguments(thread: int) -> Arguments:
-    """Return the arguments of a thread's calls."""
-    del thread
+@cache
+def _arguments() -> Arguments:
+    """Return the arguments of all calls."""
     numbers = dict.fromkeys(("row_bytes", "last_limit", "groups", "most"), RUNTIME)
     return Arguments(SuppressionFields.values(**numbers))
 
@@ -131,6 +129,6 @@ def suppressed(
     each = {"boxes": boxes, "columns": columns, "limits": limits, "kept": kept}
     each["counts"] = np.array(counts, np.int64)
     numbers = {"last_limit": len(limits) - 1, "groups": len(counts), "most": most}
-    _arguments(get_ident()).run(_kernel(WIDTH), 1, {**each, **numbers, "row_bytes": row * FLOAT})
+    _arguments().run(_kernel(WIDTH), 1, {**each, **numbers, "row_bytes": row * FLOAT})
     stay: list[int] = kept[1 : 1 + kept[0]].tolist()
     return stay

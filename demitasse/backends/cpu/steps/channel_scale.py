@@ -24,7 +24,7 @@ from demitasse.backends.cpu.kernel_calls import (
     plane_images,
 )
 from demitasse.backends.cpu.step import CpuStep, O
-from demitasse.backends.cpu.steps.elementwise import SaveInput
+from demitasse.backends.cpu.steps.elementwise import save_call
 from demitasse.backends.kernels.channel_affine import gate_gradient, gates, slope_gradient, slopes
 from demitasse.backends.step import Operand, Operands, decline_if
 
@@ -111,7 +111,7 @@ class PReLUStep(_PlaneStep[ops.PReLU]):
         source, target = self.in_and_out(self.layout, self.layout)
         self.slopes = InputArg("weights", self.at.params[0], layouts.plain((self.op.bottom[1],)))
         kernel = slopes(self.images, self.tuning)
-        keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
+        keep = [save_call(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, BoundCall(self.engine, kernel, source, self.slopes, target)]
 
     def prepare_backward(self) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -12,13 +12,13 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import BufferArg, InputArg, OutputArg, written_layout
 from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.jit_adapters.calls import copy_call
 from demitasse.backends.cpu.kernel_calls import elementwise_call
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, Runnable, op_title
 from demitasse.backends.kernels.elementwise import MOST, SLOPES_OF_BOTH
 from demitasse.backends.step import (
     AnyStep,
-    LayoutUse,
     Operand,
     Operands,
     decline_gradients,
@@ -35,20 +35,9 @@ def decline_other_than_relu(then: ops.Activation) -> None:
     decline_if(then.function != "relu" or any(then.parameters), message)
 
 
-class SaveInput:
-    """Saved copy of an input that is overwritten next, in the same layout."""
-
-    workspace = 0
-    implementations: ClassVar[list[str]] = []
-    layout_uses: ClassVar[list[LayoutUse]] = []
-
-    def __init__(self, engine: Engine, source: InputArg, target: Operand) -> None:
-        self.engine, self.source = engine, source
-        self.target = OutputArg(source.role, target, source.layout)
-
-    def __call__(self) -> None:
-        layout = self.source.layout
-        self.engine.reorder(self.source.array(), layout, self.target.array(), layout)
+def save_call(engine: Engine, source: InputArg, target: Operand) -> Runnable:
+    """Return the call that saves an input, which is overwritten next, in the same layout."""
+    return copy_call(engine, source, OutputArg("saved", target, source.layout))
 
 
 def summed(
@@ -165,7 +154,7 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         self.layout = layout = _row(self.at, padded=function.keeps_zero)
         source, target = self.in_and_out(layout, layout)
         call = elementwise_call(engine, [(function.name, function.numbers)], [source], target)
-        keep = [SaveInput(engine, source, self.known)] if self.copies else []
+        keep = [save_call(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
 
     def prepare_backward(self) -> None:
@@ -241,7 +230,7 @@ class CombinationStep(CpuStep[ops.Eltwise]):
         if self.marks is not None:
             name = "larger_of_which"
             targets.append(OutputArg("dst", self.marks, layout))
-        keep = [SaveInput(engine, sources[0], self.factors[0])] if self.copies else []
+        keep = [save_call(engine, sources[0], self.factors[0])] if self.copies else []
         self.forward_calls = [*keep, elementwise_call(engine, [(name, ())], sources, *targets)]
 
     def prepare_backward(self) -> None:
