@@ -174,7 +174,7 @@ def _kernel(k: Kernel, f: ResponseFields, size: int, *, within: bool, gradient: 
     def normalized(value: Vector, scale: Vector) -> Vector:
         if within:
             return value / (root(scale) * root(root(scale)))
-        inverse = k.constant(1.0) / root(scale)
+        inverse = 1.0 / root(scale)
         return value * (inverse * root(inverse))
 
     with (_each_plane if within else _each_row)(k, f, size) as region:

@@ -70,7 +70,7 @@ def _kernel(k: Kernel, f: SuppressionFields) -> None:
 
 def _write_group(k: Kernel, f: SuppressionFields, first: Word, count: Word) -> None:
     """Write the suppression of ``count`` boxes from the ``first`` on."""
-    vector, zero, lowest = k.vector_bytes, k.constant(0.0), k.constant(-inf)
+    vector = k.vector_bytes
     end = (count + (WIDTH - 1)) // WIDTH * vector
     rows = [f.columns + f.row_bytes * i for i in range(ROWS)]
     with k.loop(count) as box:
@@ -80,12 +80,12 @@ def _write_group(k: Kernel, f: SuppressionFields, first: Word, count: Word) -> N
     with k.loop(end, 0, vector) as some:
         left, top, right, bottom = (k.load(row + some.i) for row in rows[:4])
         wide, high = right - left, bottom - top
-        area = choose(zero > high, zero, choose(zero > wide, zero, wide * high))
+        area = choose(high < 0.0, 0.0, choose(wide < 0.0, 0.0, wide * high))
         k.store(area, rows[4] + some.i)
-        k.store(zero, rows[5] + some.i)
-        numbers = (left >= lowest) & (top >= lowest) & (right >= lowest) & (bottom >= lowest)
-        k.store(choose(numbers, left, k.constant(inf)), rows[0] + some.i)  # else it overlaps none
-        k.store(choose(numbers, right, lowest), rows[2] + some.i)
+        k.store(k.constant(0.0), rows[5] + some.i)
+        numbers = (left >= -inf) & (top >= -inf) & (right >= -inf) & (bottom >= -inf)
+        k.store(choose(numbers, left, inf), rows[0] + some.i)  # else it overlaps none
+        k.store(choose(numbers, right, -inf), rows[2] + some.i)
     before = k.load_word(f.kept)
     with k.loop(count) as box:
         upper = k.load_unsigned(rows[5] + box.i * FLOAT + HALF, 16) % (1 << 15)
@@ -101,9 +101,9 @@ def _write_group(k: Kernel, f: SuppressionFields, first: Word, count: Word) -> N
                 high = clamp_max(own[3], other[3]) - clamp_min(own[1], other[1])
                 shared = wide * high
                 overlap = shared / (own[4] + other[4] - shared)
-                overlap = choose((wide > zero) & (high > zero), overlap, zero)
+                overlap = choose((wide > 0.0) & (high > 0.0), overlap, 0.0)
                 overlap = larger(other[5], overlap)
-                k.store(choose(limit >= overlap, overlap, k.constant(nan)), rows[5] + some.i)
+                k.store(choose(limit >= overlap, overlap, nan), rows[5] + some.i)
 
 
 @cache
