@@ -11,7 +11,7 @@ from math import pi, sqrt
 import numpy as np
 
 from demitasse.backends import normal
-from demitasse.backends.kernels.bound import BoundKernel, load, own_vectors, store, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, own_vectors, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Output, Struct
 from demitasse.backends.kernels.language.values import (
@@ -248,13 +248,13 @@ def _kernel(k: Kernel, f: ElementFields, arrays: int, *functions: str) -> None:
 
     def body(place: Word, some: Condition | None) -> None:
         addresses = (f.x, f.other, f.third, f.fourth)[:arrays]
-        values = [load(k, address + place, some) for address in addresses]
+        values = [k.load(address + place, some) for address in addresses]
         for number, name in enumerate(functions):
             taken, own = ARRAYS[name], constants[MOST * number : MOST * (number + 1)]
             result = FORMULAS[name](own, *values[:taken])
             values[:taken] = result if isinstance(result, tuple) else [result]
         for value, target in zip(values, (f.y, f.also), strict=False):
-            store(k, value, target + place, some)
+            k.store(value, target + place, some)
 
     own_vectors(k, f.count, body)
 

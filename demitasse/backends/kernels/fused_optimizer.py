@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from demitasse.backends.arrays import address
-from demitasse.backends.kernels.bound import each_vector, load, store
+from demitasse.backends.kernels.bound import each_vector
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct
 from demitasse.backends.kernels.language.values import (
@@ -85,15 +85,15 @@ def _update(
 
     def body(place: Word, some: Condition | None) -> None:
         w, g, *kept = (array + place for array in arrays[: 2 + formula.histories])
-        weight, gradient = load(k, w, some), load(k, g, some) * scale
+        weight, gradient = k.load(w, some), k.load(g, some) * scale
         if decay == "coupled":
             gradient = gradient + weight * decay_rate
-        before = [load(k, array, some) for array in kept]
+        before = [k.load(array, some) for array in kept]
         change, *history = formula.change(root, others, gradient, before)
         if decay == "decoupled":
             change = change + weight * decay_rate
         for value, array in zip((*history, change, weight - change), (*kept, g, w), strict=True):
-            store(k, value, array, some)
+            k.store(value, array, some)
 
     each_vector(k, count, body)
 

@@ -6,7 +6,7 @@ made of two of those. ``demitasse/io/data/images/resize.py`` has the same in num
 
 import numpy as np
 
-from demitasse.backends.kernels.bound import BoundKernel, each_vector, load, store, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
 from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -196,8 +196,8 @@ def _kernel(k: Kernel, f: InterpolationFields) -> None:
             pixels = [[above + left, below + left], [above + right, below + right]]
 
             def mix(place: Word, some: Condition | None) -> None:
-                corners = [[load(k, pixel + place, some) for pixel in side] for side in pixels]
-                store(k, _mixed(corners, vertical, horizontal), at + place, some)
+                corners = [[k.load(pixel + place, some) for pixel in side] for side in pixels]
+                k.store(_mixed(corners, vertical, horizontal), at + place, some)
 
             each_vector(k, y.block_channels, mix)
 

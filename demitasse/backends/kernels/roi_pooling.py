@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.bound import BoundKernel, each_vector, load, store, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
 from demitasse.backends.kernels.image_fields import BlockFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -114,11 +114,11 @@ def _kernel(k: Kernel, f: RegionFields) -> None:
             with k.loop(bottom, top, vectors=[k.constant(-inf)]) as row:
                 here = source + row.i * row_bytes + place
                 with k.loop(right, left, vectors=row.vectors) as pixel:
-                    value = load(k, here + pixel.i * column_bytes, some)
+                    value = k.load(here + pixel.i * column_bytes, some)
                     pixel.vectors = [larger(pixel.vectors[0], value)]
                 row.vectors = pixel.vectors
             is_filled = (top < bottom) & (left < right)
-            store(k, choose(is_filled, row.vectors[0], 0.0), target + place, some)
+            k.store(choose(is_filled, row.vectors[0], 0.0), target + place, some)
 
         each_vector(k, x.block_channels, write)
 
@@ -173,11 +173,11 @@ def _means_kernel(k: Kernel, f: MeanFields) -> None:
                 start = here + line.i * f.width * FLOAT
                 with k.loop(right, left, k.width, vectors=line.vectors) as pixel:
                     some = k.lane_mask(minimum(right - pixel.i, k.width))
-                    value = k.masked_load(start + pixel.i * FLOAT, some)
+                    value = k.load(start + pixel.i * FLOAT, some)
                     pixel.vectors = [pixel.vectors[0] + value]
                 line.vectors = pixel.vectors
             mean = horizontal_sum(line.vectors[0]) / count
-            k.masked_store(mean, result, k.lane_mask(k.word(1)))
+            k.store(mean, result, k.lane_mask(k.word(1)))
             output.words = [here + bins * plane * FLOAT, result + bins * FLOAT]
 
 

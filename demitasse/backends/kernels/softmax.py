@@ -11,7 +11,7 @@ from functools import reduce
 from math import inf
 from typing import Literal, NamedTuple
 
-from demitasse.backends.kernels.bound import BoundKernel, load, store, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     Address,
@@ -84,12 +84,12 @@ class _Rows(NamedTuple):
 
     def load(self, array: Word, place: Word, otherwise: float = 0.0) -> Vector:
         """Return a vector of an array, with another number in place of what does not exist."""
-        vector = load(self.k, array + place, self.some)
+        vector = self.k.load(array + place, self.some)
         return vector if self.some is None else choose(self.some, vector, otherwise)
 
     def store(self, vector: Vector, place: Word) -> None:
         """Write a vector of the result."""
-        store(self.k, vector, self.f.y + place, self.some)
+        self.k.store(vector, self.f.y + place, self.some)
 
     def each(
         self, join: Join, start_value: float, body: Callable[[_Rows, int, Vector, Word], Vector]

@@ -174,8 +174,10 @@ class Kernel(Routine):
 
     # -- memory --------------------------------------------------------------------------------
 
-    def load(self, address: Word) -> Vector:
-        """Return the vector at an address."""
+    def load(self, address: Word, some: Condition | None = None) -> Vector:
+        """Return the vector at an address, with zeros for the lanes that ``some`` lacks."""
+        if some is not None:
+            return self.masked_load(address, some)
         return Vector(self._b, self._load(address, self._vector, FLOAT))
 
     def load_float(self, address: Word) -> Float:
@@ -192,9 +194,12 @@ class Kernel(Routine):
         kind = ir.VectorType(ir.IntType(bits), count)
         return IntVector(self._b, self._load(address, kind, bits // 8))
 
-    def store(self, value: Vector | Float, address: Word) -> None:
-        """Write a vector or a float to an address."""
-        self._store(value.llvm, address, FLOAT)
+    def store(self, value: Vector | Float, address: Word, some: Condition | None = None) -> None:
+        """Write a float, a vector, or the lanes of a vector that ``some`` has, to an address."""
+        if some is not None and isinstance(value, Vector):
+            self.masked_store(value, address, some)
+        else:
+            self._store(value.llvm, address, FLOAT)
 
     def store_bfloat(self, value: Vector | Float, address: Word) -> None:
         """Write a vector or a float, rounded to bfloat16, to an address."""
