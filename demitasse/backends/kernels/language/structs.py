@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import count
 from operator import index
 from typing import Any, Concatenate, Final, ParamSpec, Self, SupportsIndex, get_type_hints
 
@@ -27,7 +28,7 @@ from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import Word
+from demitasse.backends.kernels.language.values import INT, Word
 
 
 class Address(Word):
@@ -129,7 +130,7 @@ class Struct:
     @classmethod
     def read(cls, k: Kernel) -> Self:
         """Return the fields of the struct whose address is the kernel's first argument."""
-        return cls._read(iter(k.load_words(k.arguments[0], _count(cls))))
+        return cls._read(k.load_word(k.arguments[0] + INT * place) for place in count())
 
     @classmethod
     def _read(cls, words: Iterator[Word]) -> Self:
@@ -223,11 +224,6 @@ def _kinds(struct: type[Struct]) -> dict[str, type]:
     if struct not in _known:
         _known[struct] = get_type_hints(struct)
     return _known[struct]
-
-
-def _count(struct: type[Struct]) -> int:
-    kinds = _kinds(struct).values()
-    return sum(_count(kind) if issubclass(kind, Struct) else 1 for kind in kinds)
 
 
 def _fault(name: str, kind: type, value: object) -> str | None:
