@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.update_formulas import FORMULAS, UpdateFormula
-from demitasse.backends.updates import Piece, Update
+from demitasse.backends.updates import FORMULAS, Piece, Update, UpdateFormula
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter

@@ -24,8 +24,7 @@ from demitasse.backends.kernels.language.values import (
     root,
 )
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.update_formulas import FORMULAS, UpdateFormula
-from demitasse.backends.updates import Piece
+from demitasse.backends.updates import FORMULAS, Piece, UpdateFormula
 
 ALONE = 1 << 16
 """Elements up to which one thread ends before other threads would start."""
