@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from demitasse import Net, Solver
+from demitasse import Blob, Net, Solver
 from demitasse.backends.cpu import slow_reason
-from demitasse.backends.cpu.arguments import CachedReorder
+from demitasse.backends.cpu.arguments import DerivedArg, InputArg
 from demitasse.backends.cpu.engine import engine
-from demitasse.backends.cpu.jit_adapters.winograd import WinogradCall
-from demitasse.core.device import Device
+from demitasse.backends.cpu.layout import plain
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
-from demitasse.memory import SyncedMemory
 
 pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
@@ -18,65 +16,69 @@ ROLE = "test"
 SIZE = 100
 
 
-def doubled(memory, target):
-    target[...] = memory.cpu_data() * 2
+def doubled(target, values):
+    target[...] = values * 2
 
 
 @pytest.fixture
-def memory():
-    made = SyncedMemory(SIZE, "float32", Device("cpu"))
-    made.mutable_cpu_data()[...] = 1
-    return made
+def source():
+    blob = Blob((SIZE,), device="cpu")
+    blob.mutable_cpu_data()[...] = 1
+    return InputArg(ROLE, blob, plain((SIZE,)))
 
 
-def test_what_has_changed_each_time_takes_no_memory_of_its_own(memory):
-    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
+def derived(source, make=doubled, **options):
+    return DerivedArg(engine(), ROLE, source.layout, make, source, **options)
 
-    first = copy.of(memory, engine())
-    second = another.of(memory, engine())
-    memory.mutable_cpu_data()[...] = 3
-    third = copy.of(memory, engine())
+
+def test_what_has_changed_each_time_takes_no_memory_of_its_own(source):
+    copy, another = derived(source), derived(source)
+
+    first = copy.array()
+    second = another.array()
+    source.memory.mutable_cpu_data()[...] = 3
+    third = copy.array()
 
     assert np.shares_memory(first, second)
     assert np.shares_memory(first, third)
     assert (third == 6).all()
-    assert copy.nbytes == another.nbytes == 0
+    assert copy.copied == another.copied == 0
 
 
-def test_what_is_asked_for_twice_unchanged_gets_memory_of_its_own(memory):
-    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
-    copy.of(memory, engine())
+def test_what_is_asked_for_twice_unchanged_gets_memory_of_its_own(source):
+    copy, another = derived(source), derived(source)
+    copy.array()
 
-    own = copy.of(memory, engine())
-    shared = another.of(memory, engine())
+    own = copy.array()
+    shared = another.array()
 
     assert not np.shares_memory(own, shared)
-    assert copy.nbytes == own.nbytes
-    assert copy.of(memory, engine()) is own
+    assert copy.copied == own.nbytes
+    assert copy.array() is own
 
 
-def test_memory_of_its_own_follows_later_changes(memory):
-    copy = CachedReorder(ROLE, SIZE, doubled, kept=True)
-    copy.of(memory, engine())
+def test_memory_of_its_own_follows_later_changes(source):
+    copy = derived(source, kept=True)
+    copy.array()
 
-    memory.mutable_cpu_data()[...] = 4
+    source.memory.mutable_cpu_data()[...] = 4
 
-    assert (copy.of(memory, engine()) == 8).all()
+    assert (copy.array() == 8).all()
 
 
-def test_a_copy_that_was_cut_short_is_made_again(memory):
+def test_a_copy_that_was_cut_short_is_made_again(source):
     left = [KeyboardInterrupt, None]
 
-    def make(memory, target):
+    def make(target, values):
         if len(left) > 1:
             raise left.pop(0)
-        doubled(memory, target)
+        doubled(target, values)
 
-    copy = CachedReorder(ROLE, SIZE, make, kept=True)
+    copy = derived(source, make, kept=True)
     with pytest.raises(KeyboardInterrupt):
-        copy.of(memory, engine())
+        copy.array()
 
-    assert (copy.of(memory, engine()) == 2).all()
+    assert (copy.array() == 2).all()
 
 
 SOLVER = """
@@ -118,6 +120,48 @@ def test_kernels_are_not_made_for_a_step_that_another_takes_the_place_of():
 
     conv = next(entry for entry in net.plan.entries if entry.layer.name == "conv")
     [alone], [fused] = conv.step.forward_calls, conv.group.step.forward_calls
-    assert isinstance(alone, WinogradCall)
-    assert "kernel" in vars(fused)
-    assert "kernel" not in vars(alone)
+    assert "winograd" in alone.code
+    assert "kernel" in vars(fused.kernel)
+    assert "kernel" not in vars(alone.kernel)
+
+
+@pytest.mark.parametrize("kind", ["winograd", "igemm", "direct", "separable"])
+def test_folded_weights_follow_changes_in_replayed_passes(kind):
+    channels = 3 if kind == "direct" else 64
+    windows = {"igemm": "kernel_size: 1", "separable": "kernel_size: 3 pad: 1 group: 64"}
+    rest = windows.get(kind, "kernel_size: 3 pad: 1")
+    layers = [("c", "x", rest)]
+    if kind == "separable":
+        layers = [("a", "x", "kernel_size: 1"), ("c", "a", rest), ("d", "c", "kernel_size: 1")]
+    text = f"""
+    layer {{ name: "x" type: "Input" top: "x" input_param {{
+      shape {{ dim: 1 dim: {channels} dim: 56 dim: 56 }} }} }}"""
+    for name, bottom, param in layers:
+        text += f"""
+    layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}"
+      convolution_param {{ num_output: 64 {param} weight_filler {{ type: "xavier" }} }} }}
+    layer {{ name: "{name}_n" type: "BatchNorm" bottom: "{name}" top: "{name}" }}
+    layer {{ name: "{name}_s" type: "Scale" bottom: "{name}" top: "{name}"
+      scale_param {{ bias_term: true filler {{ type: "uniform" min: 0.5 max: 2 }} }} }}
+    layer {{ name: "{name}_r" type: "ReLU" bottom: "{name}" top: "{name}" }}"""
+    param = parse_text(text, NetParameter)
+    fast = Net(param, "TEST", device="cpu", seed=1, keep_blobs="outputs")
+    plain = Net(param, "TEST", device="cpu", seed=1, optimize=False)
+    for net in (fast, plain):
+        net.blobs["x"].data[...] = np.random.default_rng(0).normal(size=net.blobs["x"].shape)
+        for blobs in net.params.values():
+            if len(blobs) == 3:
+                for blob, value in zip(blobs, (0.1, 2.0, 1.0), strict=True):
+                    blob.data[...] = value
+
+    for factor in (1, 1, 1, 2, 0.5, 2, 0.5, 2, 3, 3, 3, 0.1):
+        for net in (fast, plain):
+            for name in ("c_s", "c"):
+                blob = net.params[name][0]
+                blob.mutable_cpu_data()[...] *= factor
+            net.forward()
+        want = plain.blobs[layers[-1][0]].cpu_data()
+        got = fast.blobs[layers[-1][0]].cpu_data()
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+    assert kind in fast.plan.entries[fast.layer_names.index("c")].group.step.code

@@ -117,7 +117,7 @@ def test_images_of_one_channel_are_taken_by_their_rows(filters, stride, columns,
     with tuned(width=width):
         planned = expect_same(text, ["c"])
 
-    assert planned.plan.entries[1].step.general.by_rows == (columns >= 16)
+    assert planned.plan.entries[1].step.kernels[-1].by_rows == (columns >= 16)
 
 
 def test_more_axes_run_elsewhere_and_say_why():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 
-from demitasse.backends.cpu.kernel_calls import first_suitable
+from demitasse.backends.cpu.images import first_suitable
 from demitasse.backends.cpu.layout import (
     BLOCK,
     BLOCKS,

@@ -10,9 +10,9 @@ from lowered import (
     NEEDS_KERNELS,
     WIDTHS,
     build,
-    calls,
     conv,
     expect_same,
+    kernels,
     layer,
     net,
     our_kernels,
@@ -23,13 +23,12 @@ from lowered import (
 from tilings import KERNELS
 
 from demitasse.backends.cpu.engine import engine
-from demitasse.backends.kernels import language as jit
 from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
-if jit.status().ready:
-    from demitasse.backends.cpu.jit_adapters.calls import FilterGradientCall
-    from demitasse.backends.cpu.jit_adapters.winograd import WinogradCall
+
+CONVOLUTION, GRADIENT = "WinogradConvolution", "WinogradGradient"
+"""Kernels of forward passes and of gradients of inputs, and of gradients of weights."""
 
 ROUNDING = 5e-5
 """Of the largest value; the definition's own error is a third of the one here."""
@@ -70,7 +69,7 @@ def test_both_passes_are_the_portable_ones(layout, n, group, c, m, size, kernel,
 
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    assert (WinogradCall in calls(planned)) == (group * min(c, m) >= engine().tuning.width)
+    assert (CONVOLUTION in kernels(planned)) == (group * min(c, m) >= engine().tuning.width)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -87,7 +86,7 @@ def test_deconvolutions_train_over_tiles(layout, windows, bias):
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
     if layout == "channels last":
-        assert calls(planned) == [WinogradCall, FilterGradientCall, WinogradCall]
+        assert kernels(planned) == [CONVOLUTION, GRADIENT, CONVOLUTION]
 
 
 def test_all_three_passes_go_over_tiles():
@@ -95,7 +94,7 @@ def test_all_three_passes_go_over_tiles():
 
     run(planned)
 
-    assert calls(planned) == [WinogradCall, FilterGradientCall, WinogradCall]
+    assert kernels(planned) == [CONVOLUTION, GRADIENT, CONVOLUTION]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -103,7 +102,7 @@ def test_all_three_passes_go_over_tiles():
 def test_channels_that_nearly_fill_blocks_train_over_tiles(c, m):
     planned = expect_same(net(conv(m), shape=(2, c, 12, 12)), ["c"], rtol=ROUNDING)
 
-    assert calls(planned) == [WinogradCall, FilterGradientCall, WinogradCall]
+    assert kernels(planned) == [CONVOLUTION, GRADIENT, CONVOLUTION]
 
 
 @pytest.mark.parametrize("rows", [13, 20, 27])
@@ -116,7 +115,7 @@ def test_strips_are_worked_on_a_few_at_a_time(rows, taps, strips):
     def tiles():
         planned = build(text)
         planned.forward()
-        return planned.plan.entries[1].step.forward_calls[0].tiling
+        return planned.plan.entries[1].step.forward_calls[0].kernel.kernel.tiling
 
     with tuned(fewest_tiles=1, stack_bytes=strips * tiles().strip_bytes):
         assert 1 <= tiles().strips_per_block <= strips
@@ -141,7 +140,7 @@ def test_channels_that_fill_no_whole_vectors():
 
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    assert calls(planned) == [WinogradCall, FilterGradientCall, WinogradCall]
+    assert kernels(planned) == [CONVOLUTION, GRADIENT, CONVOLUTION]
 
 
 def test_blocks_of_channels_and_rows_of_tiles_that_are_cut_off():
@@ -160,7 +159,7 @@ def test_offsets_and_a_rectifier_are_part_of_the_way_back():
 
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
     planned.forward()
-    assert calls(planned) == [WinogradCall]
+    assert kernels(planned) == [CONVOLUTION]
     assert planned.plan.entries[1].group.count == 2
 
 
@@ -203,7 +202,7 @@ def test_a_setting_asks_for_the_definition():
     finally:
         settings.set("winograd", None)
 
-    assert WinogradCall not in calls(planned)
+    assert CONVOLUTION not in kernels(planned)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ def test_other_windows_follow_the_definition(rest):
 
     planned.forward()
 
-    assert WinogradCall not in calls(planned)
+    assert CONVOLUTION not in kernels(planned)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])

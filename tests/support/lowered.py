@@ -10,6 +10,7 @@ from demitasse import Net
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu import slow_reason
 from demitasse.backends.cpu.engine import engine
+from demitasse.backends.cpu.kernel_calls import PackedKernel
 from demitasse.io.proto import NetParameter, parse_text
 
 SEED = 5
@@ -43,7 +44,7 @@ def our_kernels(width, layout):
         layout: Of images, one of ``LAYOUTS``. Blocks are of ``width`` channels; where those do not
             divide, the channels are last.
     """
-    from demitasse.backends.cpu.jit_adapters.convolutions import IgemmKernels
+    from demitasse.backends.cpu.convolutions import IgemmKernels
     from demitasse.backends.cpu.steps.convolution import WindowStep
 
     prepare, images = WindowStep.__init__, IgemmKernels._images
@@ -158,11 +159,12 @@ def conv(m, rest="kernel_size: 3 pad: 1", bottom="x", name="c"):
     )
 
 
-def calls(planned, name="c"):
-    """The types of what a layer's Step runs, or that of the group it begins."""
+def kernels(planned, name="c"):
+    """The names of the kernels that a layer's Step runs, or that of the group it begins."""
     entry = planned.plan.entries[planned.layer_names.index(name)]
     step = entry.group.step if entry.group else entry.step
-    return [type(call) for call in (*step.forward_calls, *step.backward_calls)]
+    found = [call.kernel for call in (*step.forward_calls, *step.backward_calls)]
+    return [type(one.kernel if isinstance(one, PackedKernel) else one).__name__ for one in found]
 
 
 RELU = layer("r", "ReLU", "c", "c")

@@ -1,7 +1,9 @@
 """Arguments of kernels, in the layout that each needs."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,55 +14,6 @@ from demitasse.backends.cpu.layout import Layout, plain
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Layouts, LayoutUse, Memory, Operand
 from demitasse.errors import DeviceError, ErrorCode
-
-NEVER = (-1, -1)
-
-
-class CachedReorder:
-    """A memory's contents in another form, converted again after a change.
-
-    While every read follows a change, as for parameters in training, the copy is in shared scratch
-    memory. After two reads without a change in between, the copy gets its own memory.
-
-    Args:
-        role: Name of the copy's scratch memory. Copies of one role overwrite each other.
-        kept: True to use its own memory from the first read.
-    """
-
-    __slots__ = ("_kept", "_make", "_own", "_role", "_size", "_version")
-
-    def __init__(
-        self,
-        role: str,
-        size: int,
-        make: Callable[[Memory, np.ndarray], None],
-        *,
-        kept: bool = False,
-    ) -> None:
-        self._role, self._size, self._make, self._kept = role, size, make, kept
-        self._own: np.ndarray | None = None
-        self._version = NEVER
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its own memory."""
-        return 0 if self._own is None else self._own.nbytes
-
-    def of(self, memory: Memory, engine: Engine) -> np.ndarray:
-        """Return the present copy, valid until the next copy of this role. Shape: (size,)."""
-        version = memory.serial, memory.version
-        target = self._own
-        if target is None and not self._kept and version != self._version:
-            target = engine.scratch_for(self._role, self._size)
-        elif target is None:
-            target, self._version = aligned(self._size), NEVER
-            self._own = target
-        elif version == self._version:
-            return target
-        self._version = NEVER  # should this be cut short
-        self._make(memory, target)
-        self._version = version
-        return target
 
 
 class Argument(ABC):
@@ -82,9 +35,6 @@ class Argument(ABC):
     def array(self) -> np.ndarray:
         """Return the memory in the kernel's layout. Shape: (layout.size,)."""
 
-    def done(self) -> None:  # noqa: B027 - most have nothing to clean up
-        """Clean up, after the kernel ran."""
-
     @property
     def copied(self) -> int:
         """Bytes of a copy in another layout that it keeps."""
@@ -94,6 +44,73 @@ class Argument(ABC):
     def layout_use(self) -> LayoutUse | None:
         """The layout in which it uses a blob, for Steps that are prepared later."""
         return None
+
+
+class Derived:
+    """Something that is made from arguments, and made again after each change of one of them.
+
+    Args:
+        make: Makes it; takes the arrays of all sources.
+        sources: The arguments.
+    """
+
+    def __init__(self, make: Callable[..., None], *sources: BlobArg | DerivedArg) -> None:
+        self._make, self._sources = make, sources
+        self._made_from: Hashable = None
+
+    @property
+    def version(self) -> Hashable:
+        """Changes whenever a source may have changed."""
+        return tuple([source.version for source in self._sources])
+
+    def follow(self, *target: np.ndarray) -> None:
+        """Make it, perhaps in an array, if a source has changed since the last time."""
+        version = self.version
+        if version != self._made_from:
+            self._made_from = None  # should this be cut short
+            self._make(*target, *[source.array() for source in self._sources])
+            self._made_from = version
+
+
+class DerivedArg(Derived, Argument):
+    """An argument that is made from others: a copy in another layout, packed filters.
+
+    While every read follows a change, as for parameters in training, it is in shared scratch
+    memory. After two reads without a change in between, it gets its own memory.
+
+    Args:
+        role: Name of the scratch memory. Arguments of one role overwrite each other.
+        make: Takes the array, which it writes, and those of all sources.
+        kept: True to use its own memory from the first read.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        role: str,
+        layout: Layout,
+        make: Callable[..., None],
+        *sources: BlobArg | DerivedArg,
+        kept: bool = False,
+    ) -> None:
+        Derived.__init__(self, make, *sources)
+        Argument.__init__(self, role, layout)
+        self.engine, self._kept = engine, kept
+        self._own: np.ndarray | None = None
+
+    def array(self) -> np.ndarray:
+        target = self._own
+        if target is None and not self._kept and self.version != self._made_from:
+            target = self.engine.scratch_for(self.role, self.layout.size)
+        elif target is None:
+            target, self._made_from = aligned(self.layout.size), None
+            self._own = target
+        self.follow(target)
+        return target
+
+    @property
+    def copied(self) -> int:
+        return 0 if self._own is None else self._own.nbytes
 
 
 class BufferArg(Argument):
@@ -116,9 +133,13 @@ class BufferArg(Argument):
         return self.buffer
 
 
-def scratch_argument(engine: Engine, role: str, layout: Layout) -> BufferArg:
-    """Return an argument in shared memory, for a gradient that is not wanted."""
-    return BufferArg(role, layout, engine.scratch_for(role, layout.size))
+class ScratchArg(Argument):
+    """An argument in shared memory, which is out of use after the call."""
+
+    __slots__ = ()
+
+    def array(self) -> np.ndarray:
+        return self.engine.scratch_for(self.role, self.layout.size)
 
 
 class BlobArg(Argument):
@@ -140,6 +161,21 @@ class BlobArg(Argument):
         """The memory of this pass."""
         return self.blob.diff_memory if self.diff else self.blob.data_memory
 
+    @property
+    def version(self) -> Hashable:
+        """Changes whenever the contents may have changed."""
+        memory = self.memory
+        return memory.serial, memory.version
+
+
+class _Contents(BlobArg):
+    """The contents of a blob, in whatever layout, as the source of a copy."""
+
+    __slots__ = ()
+
+    def array(self) -> Any:
+        return self.memory
+
 
 class InputArg(BlobArg):
     """An argument that is read."""
@@ -150,25 +186,43 @@ class InputArg(BlobArg):
 
     def __init__(self, role: str, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
         super().__init__(role, blob, layout, diff=diff)
-        self._copy = CachedReorder(role, layout.size, self._convert)
-
-    @property
-    def layout_use(self) -> LayoutUse | None:
-        return None if self.diff else LayoutUse("preferred", self.blob, self.layout)
+        self._copy: DerivedArg | None = None
 
     def array(self) -> np.ndarray:
         memory = self.memory
         if self.plain:
             return memory.cpu_data()
         side: np.ndarray | None = memory.private_data(self.layout, alone=self.alone)
-        return self._copy.of(memory, self.engine) if side is None else side
+        return self._converted() if side is None else side
 
-    def _convert(self, memory: Memory, target: np.ndarray) -> None:
+    def _converted(self) -> np.ndarray:
+        """Return a copy in this layout."""
+        if self._copy is None:
+            contents = _Contents(self.role, self.blob, self.layout, diff=self.diff)
+            self._copy = DerivedArg(self.engine, self.role, self.layout, self._convert, contents)
+        return self._copy.array()
+
+    def _convert(self, target: np.ndarray, memory: Memory) -> None:
         memory.convert(self.layout, target)
 
     @property
     def copied(self) -> int:
-        return self._copy.nbytes
+        return 0 if self._copy is None else self._copy.copied
+
+
+class PreferredArg(InputArg):
+    """An argument that is read, by a kernel that takes this layout alone."""
+
+    __slots__ = ()
+
+    @property
+    def layout_use(self) -> LayoutUse:
+        return LayoutUse("preferred", self.blob, self.layout)
+
+
+def parameters(blobs: Iterable[Operand]) -> list[InputArg]:
+    """Return arguments for parameters in C order."""
+    return [InputArg("", blob, plain((blob.count,))) for blob in blobs]
 
 
 class ParamArg(InputArg):
@@ -177,6 +231,10 @@ class ParamArg(InputArg):
     __slots__ = ()
 
     alone = True
+
+
+Source = InputArg | DerivedArg
+"""An argument from which another is made."""
 
 
 class OutputArg(BlobArg):
@@ -232,11 +290,6 @@ class GradArg(OutputArg):
                 self.engine.reorder(self._part, layout, part, in_order)
             total = memory.mutable_cpu_data()[: part.shape[0]]
         total += part
-
-
-def layout_uses(arguments: Iterable[Argument]) -> list[LayoutUse]:
-    """Return the layouts in which arguments use blobs."""
-    return [use for argument in arguments if (use := argument.layout_use) is not None]
 
 
 def written_layout(layouts: Layouts, memory: Memory, shape: tuple[int, ...]) -> Layout:

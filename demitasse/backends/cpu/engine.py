@@ -17,6 +17,9 @@ from demitasse.backends.step import Declined
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
 
+KERNEL = "kernel"
+"""Role of the scratch memory that a kernel uses while it runs."""
+
 SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
 
@@ -74,10 +77,6 @@ class Engine(HostEngine):
                 raise DeviceError(message, code=ErrorCode.FAILED) from None
             self._copies[here, there] = copy
         return copy
-
-    def workspaces(self, *sizes: int) -> list[np.ndarray]:
-        """Return scratch arrays of these sizes, shared by all Steps of a thread."""
-        return [self.scratch(-place, (size,)) for place, size in enumerate(sizes)]
 
     def scratch_for(self, role: str, size: int) -> np.ndarray:
         """Return a scratch array for an argument of this role, shared by all Steps of a thread.

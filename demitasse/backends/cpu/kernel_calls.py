@@ -1,66 +1,152 @@
-"""Calls of kernels with their arguments, and the layouts that kernels take."""
+"""Calls of kernels with their arguments."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
 
 from demitasse.backends.cpu.arguments import (
     Argument,
+    Derived,
     GradArg,
+    InputArg,
     OutputArg,
-    scratch_argument,
+    Source,
 )
-from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import (
-    KernelCall,
-    folded_images,
-    images_of,
-    kernel_tuning,
-)
+from demitasse.backends.cpu.copies import LayoutCopy
+from demitasse.backends.cpu.engine import KERNEL, Engine
 from demitasse.backends.cpu.layout import Layout
+from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.elementwise import MOST, Chain, Elementwise
-from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.planes import takes as takes_planes
-from demitasse.backends.step import Declined, Operand, decline_if
+from demitasse.backends.kernels.language import call_recorder
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.step import LayoutUse, decline_if
+from demitasse.backends.storage import Stored
 
-K = TypeVar("K")
+
+def kernel_tuning(engine: Engine, lowering: str = "", storage: Stored = "float") -> Tuning:
+    """Return the tuning of our kernels, by the settings and the storage of a net's values."""
+    tuning = engine.tuning.as_set(wanted(), storage)
+    tuning.require(lowering)
+    return tuning
 
 
 def _nothing() -> None:
     """Return the array of an absent argument."""
 
 
-class BoundCall(KernelCall):
+class KernelCall:
     """A kernel with an argument for each array that it takes.
 
     Args:
-        kernel: The kernel; its scratch memory, if any, is its last array.
+        kernel: A function of these arrays, and then of scratch memory if its ``scratch_size`` is
+            not 0. Its ``nbytes`` are the bytes that it holds.
         arguments: None for an absent array.
-        code: Name of the code, of a kernel without one.
-        held: Bytes of the kernel.
+        code: Name of the code, of a kernel without one; "" to have none.
     """
 
     def __init__(
         self,
         engine: Engine,
-        kernel: Any,
+        kernel: Callable[..., None],
         *arguments: Argument | None,
-        code: str = "",
-        held: int = 0,
+        code: str | None = None,
     ) -> None:
-        self.kernel = kernel
-        self._arrays = [_nothing if argument is None else argument.array for argument in arguments]
-        present = [argument for argument in arguments if argument is not None]
-        self._gradients = [one for one in present if isinstance(one, GradArg)]
-        scratch = getattr(kernel, "scratch_size", 0)
-        super().__init__(engine, present, code or kernel.code, scratch=scratch, held=held)
+        self.engine, self.kernel = engine, kernel
+        self.code: str = getattr(kernel, "code", "") if code is None else code
+        self._arrays = [_nothing if one is None else one.array for one in arguments]
+        self.arguments = [*dict.fromkeys(one for one in arguments if one is not None)]
+        self._gradients = [one for one in self.arguments if isinstance(one, GradArg)]
+        for argument in self.arguments:
+            argument.engine = engine
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that it holds."""
+        held: int = getattr(self.kernel, "nbytes", 0)
+        return held + sum(argument.copied for argument in self.arguments)
+
+    @property
+    def layout_uses(self) -> list[LayoutUse]:
+        """The layouts of the blobs that it writes, and of those that it prefers to read."""
+        uses = (argument.layout_use for argument in self.arguments)
+        return [use for use in uses if use is not None]
+
+    def scratch(self) -> list[np.ndarray]:
+        """Return the scratch memory in a list, which is empty if the kernel takes none."""
+        size: int = getattr(self.kernel, "scratch_size", 0)
+        return [self.engine.scratch_for(KERNEL, size)] if size else []
 
     def __call__(self) -> None:
+        """Run it."""
         self.kernel(*[array() for array in self._arrays], *self.scratch())
         for gradient in self._gradients:
             gradient.done()
+
+
+class PackedKernel:
+    """A kernel that has copies of parameters in its own order, made again after each change.
+
+    It is made at the first run, because fused calls replace some of the prepared calls.
+
+    Args:
+        make: Returns the kernel.
+        takes: Parameter that a method of the kernel takes, by the method's name; None for none.
+    """
+
+    def __init__(self, make: Callable[[], Any], **takes: Source | None) -> None:
+        self._make = make
+        self._takes = {name: source for name, source in takes.items() if source is not None}
+
+    @cached_property
+    def kernel(self) -> Any:
+        """The kernel."""
+        return self._make()
+
+    @cached_property
+    def _derived(self) -> list[Derived]:
+        return [
+            Derived(partial(call_recorder.call, attrgetter(name)(self.kernel)), source)
+            for name, source in self._takes.items()
+        ]
+
+    @property
+    def scratch_size(self) -> int:
+        """Elements of scratch memory for a call."""
+        size: int = getattr(self.kernel, "scratch_size", 0)
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        held: int = getattr(self.kernel, "nbytes", 0) if "kernel" in vars(self) else 0
+        return held + sum(source.copied for source in self._takes.values())
+
+    def __call__(self, *arrays: np.ndarray | None) -> None:
+        """Run the kernel with the present parameters."""
+        for one in self._derived:
+            one.follow()
+        self.kernel(*arrays)
+
+
+def copy_call(
+    engine: Engine,
+    source: InputArg,
+    target: OutputArg,
+    here: Layout | None = None,
+    there: Layout | None = None,
+) -> KernelCall:
+    """Return a copy from one layout to another, by default those of the arguments.
+
+    Raises:
+        Declined: There are too many loops, or blocks of several sizes.
+    """
+    ends = here or source.layout, there or target.layout
+    return KernelCall(engine, LayoutCopy(*ends, kernel_tuning(engine)), source, target)
 
 
 def elementwise_call(
@@ -69,60 +155,4 @@ def elementwise_call(
     """Return a call of functions of every element."""
     decline_if(len(sources) > MOST, f"{len(sources)} arrays; our kernels read up to {MOST}")
     kernel = Elementwise(chain, len(sources), targets[0].layout.size, kernel_tuning(engine))
-    return BoundCall(engine, kernel, *sources, *targets)
-
-
-def gradient_argument(
-    engine: Engine, role: str, blob: Operand, layout: Layout, *, wanted: bool
-) -> Argument:
-    """Return an argument for a blob's gradient, in shared memory if the gradient is not wanted."""
-    if wanted:
-        return OutputArg(role, blob, layout, diff=True)
-    return scratch_argument(engine, role, layout)
-
-
-def suitable_images(
-    layout: Layout,
-    takes: Callable[..., bool],
-    *numbers: float,
-    find: Callable[[Layout], Images | None] = images_of,
-) -> Images:
-    """Return the images of a layout; the last of the numbers is the floats of a vector.
-
-    Raises:
-        Declined: The kernel does not take the images.
-    """
-    images = find(layout)
-    if images is None or not takes(images, *numbers):
-        message = f"channels of {layout.shape} that fill no vectors of {numbers[-1]} here"
-        raise Declined(message)
-    return images
-
-
-def plane_images(layout: Layout, width: int) -> Images:
-    """Return a layout of (N, C, *spatial) as images for kernels that go through planes.
-
-    Raises:
-        Declined: Channels lie neither side by side nor in blocks nor in C order.
-    """
-    n, c, *spatial = layout.shape
-    pixels = math.prod(spatial)
-
-    def find(layout: Layout) -> Images | None:
-        if layout.plain:
-            return Images.in_blocks((n, c, 1, pixels), c if pixels == 1 and c >= width else 1)
-        images = folded_images(layout) if spatial else None
-        return images if images is not None and images.shape[1] == c else None
-
-    return suitable_images(layout, takes_planes, width, find=find)
-
-
-def first_suitable(layouts: Iterable[Layout], make: Callable[[Layout], K]) -> tuple[Layout, K]:
-    """Return the first layout that a kernel takes, and the kernel."""
-    reason = Declined("no layout suits the kernel")
-    for layout in dict.fromkeys(layouts):
-        try:
-            return layout, make(layout)
-        except Declined as declined:
-            reason = declined
-    raise reason
+    return KernelCall(engine, kernel, *sources, *targets)

@@ -1,13 +1,12 @@
 """Base of this backend's Steps."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from demitasse.backends.cpu.arguments import InputArg, OutputArg, written_layout
 from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.kernel_calls import KernelCall
 from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import LayoutUse, Operand, Operands, Step, decline_if, decline_in_place
 
@@ -16,52 +15,12 @@ O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
 
 
-class Runnable(Protocol):
-    """Call of a Step: a kernel with its arguments."""
-
-    def __call__(self) -> None:
-        """Compute."""
-
-    @property
-    def workspace(self) -> int:
-        """Bytes it holds."""
-
-    @property
-    def implementations(self) -> Sequence[str]:
-        """Names of the code that it runs."""
-
-    @property
-    def layout_uses(self) -> Iterable[LayoutUse]:
-        """The layouts of the blobs that it writes, and of those that it prefers to read."""
-
-
-class Derived(ABC):
-    """Values that are computed from parameters, again after each change."""
-
-    def __init__(self, params: Sequence[Operand]) -> None:
-        self._params = params
-        self._versions: list[tuple[int, int]] = []
-
-    def follow(self) -> None:
-        """Compute the values again if a parameter has changed; called in every pass."""
-        present = [(m.serial, m.version) for m in [blob.data_memory for blob in self._params]]
-        if present != self._versions:
-            call_recorder.mark_incomplete()
-            self._derive()
-            self._versions = present
-
-    @abstractmethod
-    def _derive(self) -> None:
-        """Compute the values."""
-
-
 class CpuStep(Step[Engine, O], Generic[O]):
     """Calls of kernels that run in order, forward and backward.
 
     A Step whose pass does more states its own ``replayable`` and ``backward_replayable``.
 
     Attributes:
-        derived: Values that are brought up to date before the forward calls.
         followers: Names of the other operations that the forward calls run.
         kept_bytes: Bytes besides those of the calls.
 
@@ -79,9 +38,8 @@ class CpuStep(Step[Engine, O], Generic[O]):
         decline_if(any(blob.count == 0 for blob in (*at.bottom, *at.top)), message)
         if self.needs_bottom:
             decline_in_place(at, "kernels need a top of their own")
-        self.forward_calls: list[Runnable] = []
-        self.backward_calls: list[Runnable] = []
-        self.derived: Sequence[Derived] = ()
+        self.forward_calls: list[KernelCall] = []
+        self.backward_calls: list[KernelCall] = []
         self.followers: Sequence[str] = ()
         self.kept_bytes = 0
 
@@ -132,8 +90,6 @@ class CpuStep(Step[Engine, O], Generic[O]):
         return written_layout(self.at.layouts, memory, shape or blob.shape)
 
     def forward(self) -> None:
-        for values in self.derived:
-            values.follow()
         for call in self.forward_calls:
             call()
 
@@ -145,7 +101,7 @@ class CpuStep(Step[Engine, O], Generic[O]):
 class FusedStep(CpuStep[O]):
     """An operation and what follows it, forward; each computes its own gradient."""
 
-    def __init__(self, first: CpuStep[O], call: Runnable, followers: Sequence[str]) -> None:
+    def __init__(self, first: CpuStep[O], call: KernelCall, followers: Sequence[str]) -> None:
         super().__init__(first.engine, first.op, first.at)
         self.forward_calls = [call]
         self.followers = followers
@@ -158,7 +114,6 @@ def op_title(op: Op) -> str:
     return type(op).__name__
 
 
-def _names(calls: Iterable[Runnable]) -> str:
+def _names(calls: Iterable[KernelCall]) -> str:
     """Return the names of what calls run, each once."""
-    names = (name for call in calls for name in call.implementations)
-    return ", ".join(dict.fromkeys(names)) or "nothing"
+    return ", ".join(dict.fromkeys(call.code for call in calls if call.code)) or "nothing"

@@ -3,12 +3,15 @@
 A normalisation with fixed statistics has this form.
 """
 
-import numpy as np
-
 from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Output, Struct
+from demitasse.backends.kernels.language.structs import (
+    Address,
+    OptionalAddress,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.values import (
     Vector,
     Word,
@@ -108,16 +111,14 @@ def _slope_sums_kernel(k: Kernel, f: NumberGradientFields, lanes: Lanes) -> None
         plane.store_numbers(planes.over_images(plane, 1)[0], f.gradients)
 
 
-def channel_factors(
-    images: Images, factors: np.ndarray, offsets: np.ndarray, tuning: Tuning
-) -> BoundKernel:
+def channel_factors(images: Images, tuning: Tuning) -> BoundKernel:
     """Return y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
-    Factors and offsets, (C,), are read in each call, which takes x and y.
+    A call takes x, the factors, the offsets, and y, which may be x. Shapes: (C,), (C,).
     """
     need_layout(images.has_whole_vectors(tuning.width), images)
     lanes = Lanes.of(images, tuning.width)
-    values = NumberFields.values(numbers=factors, added=offsets, walk=lanes.values(images))
+    values = NumberFields.values(walk=lanes.values(images))
     return BoundKernel("factors", _factors_kernel(lanes.width, lanes), values, tuning)
 
 

@@ -490,6 +490,7 @@ class DirectConvolution:
     Attributes:
         scratch_size: Elements of scratch memory for a call.
         filters: The filters of each panel, tap after tap. Shape: (taps * pixel_stride,).
+        nbytes: Bytes of the filters.
     """
 
     def __init__(self, banding: DirectSchedule, y: Images, then: Rectifier = NOTHING) -> None:
@@ -497,6 +498,7 @@ class DirectConvolution:
         self._kernel = _kernel(width)
         self.scratch_size = banding.chunks * banding.copy_size
         self.filters = aligned(banding.taps * banding.pixel_stride)
+        self.nbytes = self.filters.nbytes
         self._offsets, self._rectifier = (aligned(banding.pixel_stride) for _ in range(2))
         numbers = then.numbers(width)
         self._rectifier.reshape(-1, width)[:, : numbers.size] = numbers
@@ -557,6 +559,7 @@ class DirectGradient:
     Attributes:
         scratch_size: Elements of scratch memory for a call.
         sums: Sums of each chunk. Shape: (chunks, taps * pixel_stride).
+        nbytes: Bytes of the sums.
     """
 
     def __init__(self, banding: DirectSchedule, y: Images, *, bias: bool) -> None:
@@ -566,6 +569,7 @@ class DirectGradient:
         self._taps = banding.taps + bias
         chunk = self._taps * banding.pixel_stride
         self.sums = aligned(banding.chunks * chunk).reshape(banding.chunks, chunk)
+        self.nbytes = self.sums.nbytes
         self._arguments = Arguments(
             band_values(
                 banding, y, window_sums(width), self._taps, banding.tap_table[: self._taps],

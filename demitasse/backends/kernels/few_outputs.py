@@ -39,7 +39,10 @@ from demitasse.backends.step import decline_if
 
 @dataclass(frozen=True)
 class FewOutputsSchedule(ConvSchedule):
-    """A convolution to few channels. Threads divide the rows of all images."""
+    """A convolution to few channels. Threads divide the rows of all images.
+
+    The channels of ``x`` are those of the operation's bottom, perhaps filled up to whole vectors.
+    """
 
     kernel: ClassVar[str] = "narrow"
 
@@ -145,6 +148,7 @@ class NarrowConvolution(WindowConvolution):
     Attributes:
         filters: The filters: for each, vector after vector, and tap after tap. Shape:
             (M, vectors, taps, width).
+        nbytes: Bytes of the filters.
     """
 
     def __init__(self, lines: FewOutputsSchedule, x: Images, then: Rectifier = NOTHING) -> None:
@@ -152,7 +156,7 @@ class NarrowConvolution(WindowConvolution):
         (images, planes, rows, columns), taps = lines.y, op.kernel[0] * op.kernel[1]
         places = np.array([place for _, place in x.vectors(width)], np.int64)
         self.filters = aligned(planes * lines.x[1] * taps).reshape(planes, -1, taps, width)
-        rectifier = then.numbers(planes)
+        self.nbytes, rectifier = self.filters.nbytes, then.numbers(planes)
         # a plane is taken for an image of one channel
         y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1, 1)
         values = NarrowFields.values(
@@ -168,6 +172,10 @@ class NarrowConvolution(WindowConvolution):
         super().__init__(lines, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:
-        planes, vectors, taps, width = self.filters.shape
-        by_channel = weights[: self.filters.size].reshape(planes, vectors, width, taps)
-        self.filters[...] = by_channel.transpose(0, 1, 3, 2)
+        op, (planes, vectors, taps, width) = self.schedule.op, self.filters.shape
+        channels = op.bottom[op.axis]  # zeros fill the last vector
+        by_channel = np.zeros((planes, vectors * width, taps), np.float32)
+        own = weights[: planes * channels * taps].reshape(planes, channels, taps)
+        by_channel[:, :channels] = own
+        filters = by_channel.reshape(planes, vectors, width, taps)
+        self.filters[...] = filters.transpose(0, 1, 3, 2)

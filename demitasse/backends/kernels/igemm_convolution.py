@@ -64,6 +64,7 @@ class IgemmConvolution:
 
     Attributes:
         filters: The filters of all products.
+        nbytes: Bytes of the filters.
         scratch_size: Elements of scratch memory for a call.
     """
 
@@ -74,6 +75,7 @@ class IgemmConvolution:
         self.scratch_size = max(part.gemm.scratch_size for part in parts)
         ends = [*accumulate(part.gemm.size for part in parts)]
         self.filters = aligned(ends[-1])
+        self.nbytes = self.filters.nbytes
         self._filters = [self.filters[a:b] for a, b in pairwise([0, *ends])]
 
     def update(self, weights: np.ndarray) -> None:
@@ -104,12 +106,12 @@ class IgemmConvolution:
         source: np.ndarray,
         target: np.ndarray,
         offsets: np.ndarray | None,
+        added: np.ndarray | None,
         scratch: np.ndarray,
-        added: np.ndarray | None = None,
     ) -> None:
         """Convolve, with one offset for each channel of the target; None for zeros.
 
-        ``added``, in the layout of the target, is added before the rectifier.
+        ``added``, in the layout of the target, is added before the rectifier; None for nothing.
         """
         for part, filters in zip(self._parts, self._filters, strict=True):
             own = None if offsets is None else offsets[part.first :]

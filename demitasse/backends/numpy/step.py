@@ -33,9 +33,7 @@ class Engine:
         """Bytes of this thread's working memory."""
         return sum(array.nbytes for array in self._arrays.by_name.values())
 
-    def scratch(
-        self, name: str | int, shape: tuple[int, ...], dtype: str = "float32"
-    ) -> np.ndarray:
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
         """Return an array with arbitrary contents, good until this thread asks for ``name`` again.
 
         Shapes: ``shape``, C order.

@@ -19,11 +19,11 @@ def placed(shape, width, *, whole):
 
 
 def apply(x, factors, offsets, images, tuning):
-    run = channel_factors(images, factors, offsets, tuning)
+    run = channel_factors(images, tuning)
     source = in_memory(x, images)
     target = np.full_like(source, np.nan)
-    run(source, target)
-    run(source, source)  # in place
+    run(source, factors, offsets, target)
+    run(source, factors, offsets, source)  # in place
     np.testing.assert_array_equal(source, target)
     n, c, h, w = x.shape
     blocks = target.reshape(n, c // images.block, h, w, images.block)
@@ -54,7 +54,7 @@ def test_what_lies_between_pixels_is_not_written(threads, width):
     source, target = aligned(x.size), aligned(x.size)
     source[:], target[:] = x.reshape(-1), np.nan
 
-    channel_factors(images, ones, none, tuning)(source, target)
+    channel_factors(images, tuning)(source, ones, none, target)
 
     y = target.reshape(24, -1)
     np.testing.assert_array_equal(y[:, :c], np.maximum(x[:, :c], 0))
@@ -80,12 +80,11 @@ def test_channels_that_fill_no_whole_vectors_are_refused(width):
 
     assert not images.has_whole_vectors(width)
     with pytest.raises(ValueError, match="whole vectors"):
-        channel_factors(images, np.ones(width + 1), np.ones(width + 1), Tuning(width=width))
+        channel_factors(images, Tuning(width=width))
 
 
 def test_code_names_the_instructions():
     images = Images.in_blocks((1, 16, 2, 2), 16)
-    ones = np.ones(16, np.float32)
 
-    assert channel_factors(images, ones, ones, Tuning(width=16)).code == "factors llvm:avx512"
-    assert channel_factors(images, ones, ones, Tuning(width=8)).code == "factors llvm:avx2"
+    assert channel_factors(images, Tuning(width=16)).code == "factors llvm:avx512"
+    assert channel_factors(images, Tuning(width=8)).code == "factors llvm:avx2"

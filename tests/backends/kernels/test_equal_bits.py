@@ -109,7 +109,7 @@ def winograd_gradient(width):
     x, dy = (in_memory(numbers(*shape), last(shape)) for shape in (op.bottom, op.top))
     weight, bias = np.zeros((M, C, *op.kernel), np.float32), np.zeros(M, np.float32)
     run = WinogradGradient(of, last(op.bottom), last(op.top))
-    run(x, dy, weight, bias, aligned(run.scratch_size), aligned(run.sums_size))
+    run(x, dy, weight, bias, aligned(run.sums_size), aligned(run.scratch_size))
     return weight, bias
 
 
@@ -166,7 +166,7 @@ def implicit_gemm(kernel):
         plan = plan_igemm(op, op.bottom, op.top, tuned(width))
         convolve = igemm_forward(plan, last(op.bottom), last(op.top), RELU)
         convolve.update(weights)
-        convolve(x, y, offsets, aligned(convolve.scratch_size))
+        convolve(x, y, offsets, None, aligned(convolve.scratch_size))
         return y
 
     return run
@@ -179,7 +179,7 @@ def implicit_gemm_gradients(width):
     plan = plan_igemm(op, op.bottom, op.top, tuned(width))
     back = igemm_input_gradient(plan, last(op.bottom), last(op.top))
     back.update(weights)
-    back(dy, dx, None, aligned(back.scratch_size))
+    back(dy, dx, None, None, aligned(back.scratch_size))
     of_filters = IgemmFilterGradient(plan, op, last(op.bottom), last(op.top))
     filters, offsets = aligned(weights.size), aligned(M)
     of_filters(x, dy, filters, offsets, aligned(of_filters.scratch_size))
@@ -194,7 +194,7 @@ def separable(width):
     run = SeparableConvolution(plan, last(each.bottom), last(pixels.top), (RELU, RELU))
     run.depthwise.update(windows)
     run.update(weights)
-    run(x, y, (first, second), aligned(run.scratch_size))
+    run(x, y, first, second, aligned(run.scratch_size))
     return y
 
 
@@ -313,7 +313,7 @@ def channel_affine(width):
     images = blocks()
     x, y = in_memory(numbers(*images.shape), images), aligned(2 * C * math.prod(SIZE))
     factors, offsets = numbers(C, seed=1), numbers(C, seed=2)
-    channel_factors(images, factors, offsets, Tuning(width))(x, y)
+    channel_factors(images, Tuning(width))(x, factors, offsets, y)
     gated = np.zeros_like(y)
     gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
     return y, gated

@@ -99,7 +99,7 @@ class Case:
         run = igemm_forward(self.plan(tuning), *ends, then, adds=adds)
         run.update(self.weights.reshape(-1))
         added = None if self.added is None else self.added.memory
-        run(self.x.memory, self.y.memory, self.offsets, scratch(run), added)
+        run(self.x.memory, self.y.memory, self.offsets, added, scratch(run))
         self.y.expect_gaps()
         return self.y.values.copy()
 
@@ -107,7 +107,7 @@ class Case:
         dx = Numbers(np.full(self.op.bottom, np.nan), gap=3)
         run = igemm_input_gradient(self.plan(tuning), dx.images, self.dy.images)
         run.update(self.weights.reshape(-1))
-        run(self.dy.memory, dx.memory, None, scratch(run))
+        run(self.dy.memory, dx.memory, None, None, scratch(run))
         dx.expect_gaps()
         return dx.values.copy()
 
@@ -293,7 +293,7 @@ def test_weights_may_change(width):
 
     case.weights *= 2
     run.update(case.weights.reshape(-1))
-    run(case.x.memory, case.y.memory, case.offsets, scratch(run))
+    run(case.x.memory, case.y.memory, case.offsets, None, scratch(run))
 
     expect_close(case.y.values, case.wanted())
 

@@ -72,7 +72,7 @@ class Case:
         target, scratch = aligned(math.prod(self.pixels.top)), aligned(run.scratch_size)
         target[:], scratch[:] = np.nan, np.nan
         added = self.offsets if other is None else (*self.offsets, in_memory(other, y))
-        run(in_memory(self.x, x), target, added, scratch)
+        run(in_memory(self.x, x), target, *added, scratch)
         return out_of_memory(target, y)
 
     def wanted(self, then=(RELU, RELU), other=0, read=np.asarray):
@@ -195,7 +195,7 @@ def test_an_image_to_add_is_refused_where_none_is_added():
     for adds, added in ((False, (*case.offsets, image)), (True, case.offsets)):
         run = SeparableConvolution(blocks, x, y, adds=adds)
         with pytest.raises(TypeError, match="other"):
-            run(in_memory(case.x, x), image, added, scratch)
+            run(in_memory(case.x, x), image, *added, scratch)
 
 
 @WIDTH
@@ -265,7 +265,7 @@ def test_weights_may_change(width):
         case.weights *= factor
         run.depthwise.update(case.windows.reshape(-1))
         run.update(case.weights.reshape(-1))
-        run(in_memory(case.x, whole(case.each.bottom)), target, case.offsets, scratch)
+        run(in_memory(case.x, whole(case.each.bottom)), target, *case.offsets, scratch)
 
     expect_close(out_of_memory(target, whole(case.pixels.top)), case.wanted())
 

@@ -121,7 +121,7 @@ def test_the_gradients_of_weights_and_bias(kernel, c, m, group, threads, tuning,
 
     x_images, y_images = Images.in_blocks(shape, c), Images.in_blocks(dy.shape, m)
     gradient = WinogradGradient(of, x_images, y_images)
-    gradient(memory, slopes, weight, bias, *zeros(gradient.scratch_size, gradient.sums_size))
+    gradient(memory, slopes, weight, bias, *zeros(gradient.sums_size, gradient.scratch_size))
 
     expect_close(weight, correlated_slopes(x, dy, kernel, pad, group))
     expect_close(bias, dy.sum(axis=(0, 2, 3), dtype=float))

@@ -13,20 +13,20 @@ from demitasse.backends.cpu.arguments import (
     GradArg,
     InputArg,
     OutputArg,
-    scratch_argument,
+    ScratchArg,
 )
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
-from demitasse.backends.cpu.kernel_calls import (
-    BoundCall,
-    first_suitable,
-    gradient_argument,
-    plane_images,
-)
+from demitasse.backends.cpu.images import first_suitable, plane_images
+from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.step import CpuStep, O
-from demitasse.backends.cpu.steps.elementwise import save_call
+from demitasse.backends.cpu.steps.elementwise import saved_copy
 from demitasse.backends.kernels.channel_affine import gate_gradient, gates, slope_gradient, slopes
 from demitasse.backends.step import Operand, Operands, decline_if
+
+
+def _gradient_of(role: str, blob: Operand, layout: layouts.Layout, *, wanted: bool) -> Argument:
+    """Return an argument for a blob's gradient, in shared memory if the gradient is not wanted."""
+    return OutputArg(role, blob, layout, diff=True) if wanted else ScratchArg(role, layout)
 
 
 class _PlaneStep(CpuStep[O]):
@@ -64,7 +64,7 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
         self._take_layout(self._x)
         other, layout = self._other, self.layout
         self.forward_calls = [
-            BoundCall(
+            KernelCall(
                 self.engine, gates(self.images, self.tuning, adds=other is not None),
                 *self._sources(),
                 None if other is None else InputArg("added", other, layout),
@@ -85,16 +85,14 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
         added: OutputArg | None = None
         if self._other is not None and self._other in wanted and self._other is not at.top[0]:
             added = OutputArg("dst", self._other, layout, diff=True)
+        numbers = layouts.plain(self._gate.shape)
         targets = (
-            gradient_argument(engine, role, blob, one, wanted=blob in wanted)
-            for role, blob, one in (
-                ("diff_src", self._x, layout),
-                ("dst", self._gate, layouts.plain(self._gate.shape)),
-            )
+            _gradient_of("diff_src", self._x, layout, wanted=self._x in wanted),
+            _gradient_of("dst", self._gate, numbers, wanted=self._gate in wanted),
         )
         kernel = gate_gradient(self.images, self.tuning, adds=added is not None)
         dy = InputArg("diff_dst", at.top[0], layout, diff=True)
-        self.backward_calls = [BoundCall(engine, kernel, *self._sources(), dy, *targets, added)]
+        self.backward_calls = [KernelCall(engine, kernel, *self._sources(), dy, *targets, added)]
 
 
 class PReLUStep(_PlaneStep[ops.PReLU]):
@@ -111,17 +109,17 @@ class PReLUStep(_PlaneStep[ops.PReLU]):
         source, target = self.in_and_out(self.layout, self.layout)
         self.slopes = InputArg("weights", self.at.params[0], layouts.plain((self.op.bottom[1],)))
         kernel = slopes(self.images, self.tuning)
-        keep = [save_call(self.engine, source, self.known)] if self.keeps_input else []
-        self.forward_calls = [*keep, BoundCall(self.engine, kernel, source, self.slopes, target)]
+        keep = [saved_copy(self.engine, source, self.known)] if self.keeps_input else []
+        self.forward_calls = [*keep, KernelCall(self.engine, kernel, source, self.slopes, target)]
 
     def prepare_backward(self) -> None:
         at, engine, layout, channels = self.at, self.engine, self.layout, self.slopes.layout
         wanted = at.propagate_down[0]
-        dx = gradient_argument(engine, "diff_src", at.bottom[0], layout, wanted=wanted)
-        gradient: Argument = scratch_argument(engine, "diff_weights", channels)
+        dx = _gradient_of("diff_src", at.bottom[0], layout, wanted=wanted)
+        gradient: Argument = ScratchArg("diff_weights", channels)
         if at.param_propagate_down[0]:
             gradient = GradArg("diff_weights", at.params[0], channels)
         source = InputArg("src", self.known, layout)
         dy = InputArg("diff_dst", at.top[0], layout, diff=True)
         kernel = slope_gradient(self.images, self.tuning)
-        self.backward_calls = [BoundCall(engine, kernel, source, self.slopes, dy, dx, gradient)]
+        self.backward_calls = [KernelCall(engine, kernel, source, self.slopes, dy, dx, gradient)]

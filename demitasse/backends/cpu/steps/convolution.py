@@ -1,28 +1,33 @@
 """Convolution by kernels of our own."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import GradArg, InputArg, OutputArg
-from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import (
+from demitasse.backends.cpu.arguments import GradArg, InputArg, OutputArg, Source
+from demitasse.backends.cpu.convolutions import (
+    ConvCase,
     ConvKernels,
     ConvOperands,
-    Folded,
     GradientOperands,
+    conv_kernels,
+)
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.images import first_suitable
+from demitasse.backends.cpu.kernel_calls import KernelCall
+from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.cpu.steps.epilogue import (
+    Epilogue,
+    Link,
+    folded_offsets,
+    folded_weights,
     rectifier_of,
 )
-from demitasse.backends.cpu.jit_adapters.convolutions import (
-    IgemmKernels,
-    conv_kernels,
-    transposed_kernels,
-)
-from demitasse.backends.cpu.step import CpuStep, Runnable
-from demitasse.backends.step import Operand, Operands, decline_if
+from demitasse.backends.step import Declined, Operands, decline_if
 from demitasse.backends.windows import ConvGeometry
 
 C = TypeVar("C", bound=ops.Conv)
@@ -32,12 +37,15 @@ class WindowStep(CpuStep[C]):
     """A convolution, or the gradient of one, between an image and a map.
 
     Attributes:
+        kernels: Kernels of the convolution, the first of which are tried first.
         image: Shape of the image, (N, C, *spatial).
         maps: Shape of the map, (N, M, *positions).
         w: Shape of the weight, (M, C, *kernel), or (G, M / G, C / G, *kernel) of several groups.
     """
 
     needs_bottom = True
+
+    kernels: Sequence[ConvKernels]
 
     def __init__(self, engine: Engine, op: C, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -55,18 +63,28 @@ class WindowStep(CpuStep[C]):
         """Return the sizes of image and map."""
         return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
 
+    @property
+    def weight(self) -> InputArg:
+        """The weight, in C order."""
+        return InputArg("weights", self.at.params[0], layouts.plain(self.w))
+
+    def first_of(self, make: Callable[[ConvKernels], KernelCall]) -> KernelCall:
+        """Return the call of the first kernels that do not decline it."""
+        return first_suitable(self.kernels, make)[1]
+
     def prepare_backward(self) -> None:
+        operands = self._weights_operands()
         if self.at.param_propagate_down[0]:
-            self.backward_calls.append(self._weights_gradient())
+            self.backward_calls.append(self.first_of(lambda one: one.weights(operands)))
         if self.at.propagate_down[0]:
             self.backward_calls.append(self._data_gradient())
 
     @abstractmethod
-    def _weights_gradient(self) -> Runnable:
-        """Return a call that adds to the gradients of weight and bias."""
+    def _weights_operands(self) -> GradientOperands:
+        """Return the operands of the gradients of weight and bias."""
 
     @abstractmethod
-    def _data_gradient(self) -> Runnable:
+    def _data_gradient(self) -> KernelCall:
         """Return a call that writes the gradient of the bottom."""
 
 
@@ -75,66 +93,48 @@ class ConvStep(WindowStep[ops.Conv]):
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
         super().__init__(engine, op, at)
-        self.bias = layouts.plain((self.maps[1],)) if op.bias else None
         ends = self.image, self.maps
-        self.general = IgemmKernels(engine, op, *ends, at.storage)
-        self.kernels = conv_kernels(engine, op, *ends, training=at.backward, storage=at.storage)
-        self.transposed = transposed_kernels(engine, op, *ends) if at.backward else None
+        case = ConvCase(engine, op, *ends, at.layouts, training=at.backward, storage=at.storage)
+        self.kernels, self.declined = conv_kernels(case)
 
     def prepare(self) -> None:
-        self.kernels = self.kernels.within(self.image_layout, self.map_layout)
-        self.declined = self.kernels.why
-        self.forward_calls = [self.fused(self.at.top[0])]
+        self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]
 
-    def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
-        """Return the convolution with an activation after it, in the same layouts."""
-        return self.fused(target, then)
-
-    def fused(
-        self,
-        target: Operand,
-        then: ops.Activation | None = None,
-        *,
-        other: Operand | None = None,
-        slopes: Operand | None = None,
-        folded: Folded | None = None,
-    ) -> Runnable:
+    def fused(self, epilogue: Epilogue) -> KernelCall:
         """Return the forward pass and what follows.
-
-        ``other`` is added before the activation. ``slopes`` are those of a PReLU in place of an
-        activation. ``folded`` replaces the parameters.
 
         Raises:
             Declined: No kernel computes what follows.
         """
-        at = self.at
-        y = self.map_layout
-        bias: InputArg | np.ndarray | None = folded.bias if folded else None
-        if self.bias and not folded:
-            bias = InputArg("bias", at.params[1], self.bias)
-        channels = layouts.plain((self.maps[1],))
+        target, other, slopes = epilogue.target, epilogue.other, epilogue.slopes
         in_place = other is not None and other.data_memory is target.data_memory
         decline_if(in_place, "a sum in place")
+        weight, offsets = self.folded(epilogue.links)
         operands = ConvOperands(
-            source=InputArg("src", at.bottom[0], self.image_layout),
-            target=OutputArg("dst", target, y),
-            weight=at.params[0],
-            layouts=at.layouts,
-            bias=bias,
-            then=rectifier_of(then),
-            slopes=InputArg("slope", slopes, channels) if slopes else None,
-            other=InputArg("added", other, y) if other else None,
-            external_weights=folded is not None,
+            InputArg("src", self.at.bottom[0], self.image_layout),
+            OutputArg("dst", target, self.map_layout),
+            weight,
+            offsets,
+            rectifier_of(epilogue.then),
+            InputArg("slope", slopes, self._channels) if slopes else None,
+            InputArg("added", other, self.map_layout) if other else None,
         )
-        made = None if other else self.kernels.forward(operands)
-        message = "PReLU behind kernels of few channels, which know ReLU"
-        decline_if(made and slopes and not self.kernels.takes_slopes, message)
         message = "a sum after kernels that gain more than fusing the sum would"
-        decline_if(other is not None and type(self.kernels) is not ConvKernels, message)
-        made = made or self.general.forward(operands)
-        if folded is not None:
-            folded.update = made.update
-        return made
+        decline_if(other is not None and len(self.kernels) > 1, message)
+        return self.first_of(lambda one: one.forward(operands))
+
+    def folded(self, links: Sequence[Link]) -> tuple[Source, Source | None]:
+        """Return weights and offsets, with links folded into them."""
+        bias = InputArg("bias", self.at.params[1], self._channels) if self.op.bias else None
+        if not links:
+            return self.weight, bias
+        engine, channels = self.engine, self.maps[1]
+        weight = folded_weights(engine, channels, links, self.weight)
+        return weight, folded_offsets(engine, channels, links, bias)
+
+    @property
+    def _channels(self) -> layouts.Layout:
+        return layouts.plain((self.maps[1],))
 
     @property
     def backward_replayable(self) -> bool:
@@ -157,35 +157,29 @@ class ConvStep(WindowStep[ops.Conv]):
     def prepare_backward(self) -> None:
         wanted = self.at.param_propagate_down[0], self.at.propagate_down[0]
         operands = self._weights_operands(), self._data_operands()
-        together = self.kernels.gradients(*operands, wanted) if any(wanted) else None
-        if together is None:
+        try:
+            self.backward_calls = [self.kernels[0].gradients(*operands, wanted)]
+        except Declined:
             super().prepare_backward()
-        else:
-            self.backward_calls = [together]
 
     def _weights_operands(self) -> GradientOperands:
         at = self.at
-        bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
+        bias = None
+        if self.op.bias and at.param_propagate_down[1]:
+            bias = GradArg("diff_bias", at.params[1], self._channels)
         return GradientOperands(
             InputArg("src", at.bottom[0], self.image_layout),
             InputArg("diff_dst", at.top[0], self.map_layout, diff=True),
             GradArg("diff_weights", at.params[0], layouts.plain(self.w)),
-            GradArg("diff_bias", at.params[1], bias) if bias else None,
-            at.layouts,
+            bias,
         )
 
     def _data_operands(self) -> ConvOperands:
         at = self.at
         source = InputArg("diff_dst", at.top[0], self.map_layout, diff=True)
         target = OutputArg("diff_src", at.bottom[0], self.image_layout, diff=True)
-        return ConvOperands(source, target, at.params[0], at.layouts)
+        return ConvOperands(source, target, self.weight)
 
-    def _weights_gradient(self) -> Runnable:
-        operands = self._weights_operands()
-        own = (self.transposed or self.kernels).weights(operands)
-        return own or self.general.weights(operands)
-
-    def _data_gradient(self) -> Runnable:
+    def _data_gradient(self) -> KernelCall:
         operands = self._data_operands()
-        own = (self.transposed or self.kernels).data(operands)
-        return own or self.general.data(operands)
+        return self.first_of(lambda one: one.data(operands))

@@ -8,8 +8,8 @@ from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import KernelCall, copy_call, folded_images
-from demitasse.backends.cpu.kernel_calls import first_suitable
+from demitasse.backends.cpu.images import first_suitable, folded_images
+from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call
 from demitasse.backends.cpu.layout import Layout, c_order
 from demitasse.backends.cpu.step import CpuStep, O
 from demitasse.backends.cpu.steps.elementwise import IMAGES, summed

@@ -11,11 +11,10 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import BufferArg, InputArg, OutputArg, written_layout
-from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import copy_call
-from demitasse.backends.cpu.kernel_calls import elementwise_call
+from demitasse.backends.cpu.engine import KERNEL, Engine
+from demitasse.backends.cpu.kernel_calls import KernelCall, elementwise_call
 from demitasse.backends.cpu.layout import Layout
-from demitasse.backends.cpu.step import CpuStep, Runnable, op_title
+from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.kernels.elementwise import MOST, SLOPES_OF_BOTH
 from demitasse.backends.step import (
     AnyStep,
@@ -35,9 +34,11 @@ def decline_other_than_relu(then: ops.Activation) -> None:
     decline_if(then.function != "relu" or any(then.parameters), message)
 
 
-def save_call(engine: Engine, source: InputArg, target: Operand) -> Runnable:
-    """Return the call that saves an input, which is overwritten next, in the same layout."""
-    return copy_call(engine, source, OutputArg("saved", target, source.layout))
+def saved_copy(engine: Engine, source: InputArg, blob: Operand) -> KernelCall:
+    """Return a copy of an input that is overwritten next, in the same layout."""
+    layout = source.layout
+    target = OutputArg(source.role, blob, layout)
+    return KernelCall(engine, engine.copy(layout, layout), source, target, code="")
 
 
 def summed(
@@ -49,7 +50,7 @@ def summed(
     *,
     diff: bool = False,
     rectify: bool = False,
-) -> list[Runnable]:
+) -> list[KernelCall]:
     """Return the calls of target = sum of factor * source, all in one layout.
 
     A kernel adds up to four; each further kernel adds up to three to the target.
@@ -63,7 +64,7 @@ def summed(
     written = OutputArg("dst", target, layout, diff=diff)
     reads = [InputArg(f"src {i}", blob, layout, diff=diff) for i, blob in enumerate(sources)]
     so_far = InputArg("src", target, layout, diff=diff)
-    calls: list[Runnable] = []
+    calls: list[KernelCall] = []
     while reads:
         now, numbers = reads[: MOST - bool(calls)], factors[: MOST - bool(calls)]
         reads, factors = reads[len(now) :], factors[len(now) :]
@@ -154,7 +155,7 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         self.layout = layout = _row(self.at, padded=function.keeps_zero)
         source, target = self.in_and_out(layout, layout)
         call = elementwise_call(engine, [(function.name, function.numbers)], [source], target)
-        keep = [save_call(engine, source, self.known)] if self.copies else []
+        keep = [saved_copy(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
 
     def prepare_backward(self) -> None:
@@ -230,7 +231,7 @@ class CombinationStep(CpuStep[ops.Eltwise]):
         if self.marks is not None:
             name = "larger_of_which"
             targets.append(OutputArg("dst", self.marks, layout))
-        keep = [save_call(engine, sources[0], self.factors[0])] if self.copies else []
+        keep = [saved_copy(engine, sources[0], self.factors[0])] if self.copies else []
         self.forward_calls = [*keep, elementwise_call(engine, [(name, ())], sources, *targets)]
 
     def prepare_backward(self) -> None:
@@ -252,7 +253,7 @@ class CombinationStep(CpuStep[ops.Eltwise]):
         name = "parted" if len(targets) > 1 else ("marked", "unmarked")[min(targets)]
         self.backward_calls = [self._gradient(name, self.marks, *targets.values())]
 
-    def _gradient(self, name: str, known: Operand, *targets: OutputArg) -> Runnable:
+    def _gradient(self, name: str, known: Operand, *targets: OutputArg) -> KernelCall:
         sources = [
             InputArg("src", known, self.layout),
             InputArg("diff_dst", self.at.top[0], self.layout, diff=True),
@@ -309,7 +310,7 @@ class SumStep(CpuStep[ops.Eltwise]):
         last = layouts.innermost(shape, 1)
         return last if last in found else found[0]
 
-    def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
+    def with_activation(self, then: ops.Activation, target: Operand) -> KernelCall:
         """Return the sum with an activation after it, in the same layout."""
         decline_other_than_relu(then)
         at, factors = self.at, self.op.coefficients
@@ -369,7 +370,7 @@ class DropoutStep(CpuStep[ops.Dropout]):
         """True unless it would be a copy in place."""
         return self.mask is not None or self.op.factor != 1 or not self.at.in_place
 
-    def _call(self, source: Operand, target: Operand, *, diff: bool) -> Runnable:
+    def _call(self, source: Operand, target: Operand, *, diff: bool) -> KernelCall:
         """Return target = source * mask, source * factor, or a copy."""
         read = InputArg("src", source, self.layout, diff=diff)
         written = OutputArg("dst", target, self.layout, diff=diff)
@@ -385,7 +386,7 @@ class DropoutStep(CpuStep[ops.Dropout]):
         kept: Any = self.at.random_words(self.shape) > self.op.threshold
         factor = mask.dtype.type(self.op.factor)
         layout, size = self.layout, math.prod(self.shape)
-        plain = mask if layout.plain else self.engine.workspaces(size)[0][:size]
+        plain = mask if layout.plain else self.engine.scratch_for(KERNEL, size)
         np.multiply(kept, factor, out=plain.reshape(self.shape))
         if not layout.plain:
             self.engine.reorder(plain, layouts.plain(self.shape), mask, layout)

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import aligned
-from demitasse.backends.cpu.arguments import InputArg, OutputArg
-from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import (
-    Folded,
-    kernel_tuning,
-    rectifier_of,
-)
-from demitasse.backends.cpu.kernel_calls import BoundCall, suitable_images
-from demitasse.backends.cpu.step import CpuStep, Derived, FusedStep, Runnable, op_title
-from demitasse.backends.cpu.steps.convolution import ConvStep
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.arguments import DerivedArg, InputArg, OutputArg, parameters
+from demitasse.backends.cpu.engine import KERNEL, Engine
+from demitasse.backends.cpu.images import suitable_images
+from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
+from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.elementwise import ONES, decline_other_than_relu
 from demitasse.backends.cpu.steps.norm import decline_other_scales, stored_statistics
 from demitasse.backends.kernels.channel_affine import channel_factors
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Declined, Operand, Operands, decline_if
+
+SIX = (0.0, 6.0)
+"""The limits of ReLU6."""
+
+
+def rectifier_of(then: ops.Activation | None) -> Rectifier:
+    """Return what our kernels do for an activation, or for none."""
+    if then is None:
+        return NOTHING
+    if then.function == "clip":
+        low, high = then.parameters
+        return Rectifier(limits=(low, high))
+    if then.function == "relu6" and not any(then.parameters):
+        return Rectifier(limits=SIX)
+    if then.function == "relu":
+        slope = then.parameters[0] if then.parameters else 0.0
+        if slope >= 0:  # so it is monotone, and its gradient known from the result
+            return Rectifier(slope=slope)
+    message = (
+        f"{op_title(then)} runs by itself; kernels append ReLU with a slope of at least 0, ReLU6 "
+        "and Clip"
+    )
+    raise Declined(message)
+
 
 PARTS = {
     "links": "factors and offsets",
@@ -41,27 +63,28 @@ class Epilogue:
     """Operations that are fused with the convolution before them.
 
     Attributes:
-        links: Factors and offsets of its channels.
-        other: A blob that is added.
-        slopes: The slopes of a PReLU in place of the activation ``then``.
         target: The blob that is written.
+        links: Factors and offsets of its channels, with fixed parameters.
+        other: A blob that is added before the activation ``then``.
+        slopes: The slopes of a PReLU in place of the activation.
     """
 
-    links: Sequence[Link]
     target: Operand
+    links: Sequence[Link] = ()
     other: Operand | None = None
     then: ops.Activation | None = None
     slopes: Operand | None = None
 
     @classmethod
-    def match(cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands]]) -> Epilogue:
-        """Return the operations after a convolution as an epilogue."""
+    def match(
+        cls, conv: ops.Conv, target: Operand, rest: Sequence[tuple[ops.Op, Operands]]
+    ) -> Epilogue:
+        """Return the operations after a convolution, whose top is ``target``, as an epilogue."""
         links: list[Link] = []
         parts: dict[str, Any] = {}
-        target = conv.at.top[0]
         for op, at in rest:
             sums = isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES)
-            if not parts and conv.op.axis == 1 and (link := _link(op, at, conv.op.top)):
+            if not parts and conv.axis == 1 and (link := _link(op, at, conv.top)):
                 links.append(link)
             elif not parts and sums:
                 parts["other"] = at.bottom[at.bottom[0] is target]
@@ -74,18 +97,17 @@ class Epilogue:
                 message = f"{op_title(op)} does not run inside this convolution"
                 raise Declined(message)
             target = at.top[0]
-        return cls(links, target, **parts)
-
-    def call(self, conv: ConvStep, folded: Folded | None = None) -> Runnable:
-        """Return one call for the convolution and the epilogue."""
-        other, slopes = self.other, self.slopes
-        return conv.fused(self.target, self.then, other=other, slopes=slopes, folded=folded)
+        return cls(target, links, **parts)
 
     def decline_all_but(self, *parts: str) -> None:
         """Decline parts that a kernel does not compute."""
-        present = [name for name in PARTS if getattr(self, name) not in (None, [])]
+        present = [name for name in PARTS if getattr(self, name) not in (None, [], ())]
         others = [PARTS[name] for name in present if name not in parts]
         decline_if(others, f"{' and '.join(others)} behind the convolution; the kernel has none")
+
+
+Link = tuple[ops.BatchNorm | ops.Scale, Operands]
+"""An operation that multiplies channels with factors and adds offsets, and its blobs."""
 
 
 def _link(op: ops.Op, at: Operands, shape: ops.Shape) -> Link | None:
@@ -99,47 +121,71 @@ def _link(op: ops.Op, at: Operands, shape: ops.Shape) -> Link | None:
     return None
 
 
-class FoldedWeights(Derived):
-    """Weights and offsets of a convolution, and of what multiplies its channels after it.
+def fold(links: Sequence[Link], params: Sequence[np.ndarray], offset: np.ndarray) -> np.ndarray:
+    """Fold operations with these parameters into offsets, and return their factors.
 
-    Attributes:
-        folded: Folded weights; the call that uses them sets ``update``.
+    Shapes: offset (C,), factors (C,).
     """
-
-    def __init__(self, conv: ConvStep, links: Sequence[Link]) -> None:
-        self.folded = Folded(aligned(conv.maps[1]))
-        self._conv, self._links = conv, links
-        super().__init__([*conv.at.params, *(blob for _, at in links for blob in at.params)])
-
-    def _derive(self) -> None:
-        """Multiply factors into the weights, channel by channel, and add up the offsets."""
-        conv, bias = self._conv, self.folded.bias
-        params, channels = conv.at.params, bias.shape[0]
-        factor: np.ndarray = np.ones(channels, np.float32)
-        bias[...] = values(params[1]) if conv.op.bias else 0.0
-        fold(self._links, factor, bias)
-        weight = values(params[0]).reshape(channels, -1)
-        [scratch] = conv.engine.workspaces(weight.size)  # until it is packed
-        product = scratch[: weight.size]
-        np.multiply(weight, factor[:, np.newaxis], out=product.reshape(channels, -1))
-        self.folded.update(product)
+    factor, arrays = np.ones_like(offset), iter(params)
+    for op, at in links:
+        own = [next(arrays)[: blob.count] for blob in at.params]
+        if isinstance(op, ops.BatchNorm):
+            mean, variance = stored_statistics(*own)
+            by = np.reciprocal(np.sqrt(variance + np.float32(op.eps)))
+            offset[...] = (offset - mean) * by
+        else:
+            by = own[0]
+            offset[...] = offset * by + (own[1] if op.bias else 0.0)
+        factor *= by
+    return factor
 
 
-class FoldedStep(FusedStep[ops.Conv]):
-    """A convolution and the factors and offsets of its channels after it, with fixed parameters.
+def folded_offsets(
+    engine: Engine, channels: int, links: Sequence[Link], bias: InputArg | None = None
+) -> DerivedArg:
+    """Return a bias, or zeros, with links folded into it. Shape: (C,)."""
 
-    The folded weights are made again when a parameter has changed.
-    """
+    def make(target: np.ndarray, *params: np.ndarray) -> None:
+        target[...] = 0.0 if bias is None else params[0][:channels]
+        fold(links, params if bias is None else params[1:], target)
 
-    def __init__(self, conv: ConvStep, epilogue: Epilogue, followers: Sequence[str]) -> None:
-        weights = FoldedWeights(conv, epilogue.links)
-        folded = weights.folded
-        super().__init__(conv, epilogue.call(conv, folded), followers)
-        self.derived, self.kept_bytes = [weights], folded.bias.nbytes
+    first = () if bias is None else (bias,)
+    return _derived(engine, "offsets", (channels,), make, *first, *_parameters(links), kept=True)
 
 
-Link = tuple[ops.BatchNorm | ops.Scale, Operands]
-"""An operation that multiplies channels with factors and adds offsets, and its blobs."""
+def folded_factors(engine: Engine, channels: int, links: Sequence[Link]) -> DerivedArg:
+    """Return the factors of links. Shape: (C,)."""
+
+    def make(target: np.ndarray, *params: np.ndarray) -> None:
+        target[...] = fold(links, params, np.zeros_like(target))
+
+    return _derived(engine, "factors", (channels,), make, *_parameters(links), kept=True)
+
+
+def folded_weights(
+    engine: Engine, channels: int, links: Sequence[Link], weight: InputArg
+) -> DerivedArg:
+    """Return weights with factors of their filters, in scratch memory until they are packed."""
+
+    def make(target: np.ndarray, weights: np.ndarray, *params: np.ndarray) -> None:
+        factor = fold(links, params, np.zeros(channels, np.float32))
+        by_filter = weights[: target.size].reshape(channels, -1)
+        np.multiply(by_filter, factor[:, np.newaxis], out=target.reshape(channels, -1))
+
+    return _derived(engine, KERNEL, weight.layout.shape, make, weight, *_parameters(links))
+
+
+def _parameters(links: Sequence[Link]) -> list[InputArg]:
+    return parameters(blob for _, at in links for blob in at.params)
+
+
+def _derived(
+    engine: Engine, role: str, shape: ops.Shape, make: Callable[..., None], *sources: InputArg,
+    kept: bool = False,
+) -> DerivedArg:  # fmt: skip
+    """Return an argument that a function of arrays makes."""
+    recorded, layout = partial(call_recorder.call, make), layouts.plain(shape)
+    return DerivedArg(engine, role, layout, recorded, *sources, kept=kept)
 
 
 class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
@@ -147,39 +193,18 @@ class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
 
     def __init__(self, engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands]) -> None:
         source, target = at[0].bottom[0], at[-1].top[0]
-        links = links_of(chain, at, source.shape)
+        links, channels = links_of(chain, at, source.shape), source.shape[1]
         super().__init__(engine, links[0][0], at[0])
         self.followers, tuning = [op_title(op) for op in chain[1:]], kernel_tuning(engine)
-        factors = FixedFactors(source.shape[1], links)
-        self.derived, self.kept_bytes = [factors], factors.nbytes
         layout = self.expected(source)
         images = suitable_images(layout, Images.has_whole_vectors, tuning.width)
-        kernel = channel_factors(images, factors.factor, factors.offset, tuning)
-        ends = InputArg("src", source, layout), OutputArg("dst", target, layout)
-        self.forward_calls = [BoundCall(engine, kernel, *ends)]
-
-
-class FixedFactors(Derived):
-    """One factor and one offset per channel, computed from the parameters.
-
-    Attributes:
-        factor: The factors. Shape: (C,).
-        offset: The offsets. Shape: (C,).
-    """
-
-    def __init__(self, channels: int, links: Sequence[Link]) -> None:
-        self.factor, self.offset = aligned(channels), aligned(channels)
-        self._links = links
-        super().__init__([blob for _, own in links for blob in own.params])
-
-    def _derive(self) -> None:
-        self.factor[...], self.offset[...] = 1.0, 0.0
-        fold(self._links, self.factor, self.offset)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it keeps."""
-        return self.factor.nbytes + self.offset.nbytes
+        self.forward_calls = [
+            KernelCall(
+                engine, channel_factors(images, tuning),
+                InputArg("src", source, layout), folded_factors(engine, channels, links),
+                folded_offsets(engine, channels, links), OutputArg("dst", target, layout),
+            )
+        ]  # fmt: skip
 
 
 def links_of(chain: Sequence[ops.Op], at: Sequence[Operands], shape: ops.Shape) -> list[Link]:
@@ -198,24 +223,3 @@ def links_of(chain: Sequence[ops.Op], at: Sequence[Operands], shape: ops.Shape) 
             raise Declined(message)
         links.append(link)
     return links
-
-
-def fold(links: Sequence[Link], factor: np.ndarray, offset: np.ndarray) -> None:
-    """Fold further operations into factors and offsets, channel by channel.
-
-    Shapes: factor (C,), offset (C,).
-    """
-    for op, at in links:
-        if isinstance(op, ops.BatchNorm):
-            mean, variance = stored_statistics(at.params)
-            by = np.reciprocal(np.sqrt(variance + np.float32(op.eps)))
-            offset[...] = (offset - mean) * by
-        else:
-            by = values(at.params[0])
-            offset[...] = offset * by + (values(at.params[1]) if op.bias else 0.0)
-        factor *= by
-
-
-def values(blob: Operand) -> np.ndarray:
-    """Return a parameter. Shape: (count,)."""
-    return blob.data_memory.cpu_data()[: blob.count]

@@ -14,7 +14,7 @@ from demitasse.backends.cpu.steps.elementwise import (
     SumStep,
     decline_other_than_relu,
 )
-from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep, FoldedStep
+from demitasse.backends.cpu.steps.epilogue import Epilogue, FactorsStep
 from demitasse.backends.cpu.steps.fused_convolutions import SeparableStep
 from demitasse.backends.cpu.steps.norm import NormParts, NormStep, decline_other_scales
 from demitasse.backends.cpu.steps.products import InnerProductStep
@@ -42,20 +42,20 @@ def fuse(
     second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)
     if isinstance(first, ConvStep) and second:
         return SeparableStep(engine, chain, at, steps, second)
-    then, target = chain[1], at[-1].top[0]
-    if len(chain) == 2 and isinstance(then, ops.Activation):
-        call = first.with_activation(then, target)
-        if then.function != "relu":  # the gradient may be known from what it reads alone
+    then = chain[1] if len(chain) == 2 and isinstance(chain[1], ops.Activation) else None
+    if isinstance(first, ConvStep):
+        if then is None:
             decline_gradients(at)
-        return FusedStep(first, call, names)
-    if not isinstance(first, ConvStep):
+        rest = list(zip(chain[1:], at[1:], strict=True))
+        call = first.fused(Epilogue.match(first.op, first.at.top[0], rest))
+    elif then is not None:
+        call = first.with_activation(then, at[-1].top[0])
+    else:
         message = f"{', '.join(names)} after {op_title(chain[0])}; one ReLU is"
         raise Declined(message)
-    decline_gradients(at)
-    epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], strict=True)))
-    if epilogue.links:
-        return FoldedStep(first, epilogue, names)
-    return FusedStep(first, epilogue.call(first), names)
+    if then is not None and then.function != "relu":
+        decline_gradients(at)  # the gradient of ReLU is known from what it reads alone
+    return FusedStep(first, call, names)
 
 
 def _norm(

@@ -5,8 +5,8 @@ from functools import partial
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg
-from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
-from demitasse.backends.cpu.kernel_calls import BoundCall, first_suitable, suitable_images
+from demitasse.backends.cpu.images import first_suitable, suitable_images
+from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.lrn import LocalResponse, takes
@@ -27,7 +27,7 @@ class LRNStep(CpuStep[ops.LRN]):
             message = f"{op.region} of {op.size} to {op.beta:g}: {declined}"
             raise Declined(message) from None
         ends = self.in_and_out(self.layout, self.layout)
-        self.forward_calls = [BoundCall(self.engine, self.kernel.forward, *ends)]
+        self.forward_calls = [KernelCall(self.engine, self.kernel.forward, *ends)]
 
     def _kernel(self, layout: Layout) -> LocalResponse:
         op, tuning = self.op, kernel_tuning(self.engine)
@@ -40,4 +40,4 @@ class LRNStep(CpuStep[ops.LRN]):
         at, layout = self.at, self.layout
         if at.propagate_down[0]:
             arguments = InputArg("src", at.bottom[0], layout), *self.gradients(layout, layout)
-            self.backward_calls = [BoundCall(self.engine, self.kernel.backward, *arguments)]
+            self.backward_calls = [KernelCall(self.engine, self.kernel.backward, *arguments)]

@@ -17,16 +17,24 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import Argument, BufferArg, GradArg, InputArg, OutputArg
+from demitasse.backends.cpu.arguments import (
+    Argument,
+    BufferArg,
+    Derived,
+    GradArg,
+    InputArg,
+    OutputArg,
+    parameters,
+)
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
-from demitasse.backends.cpu.kernel_calls import BoundCall, first_suitable, plane_images
+from demitasse.backends.cpu.images import first_suitable, plane_images
+from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
-from demitasse.backends.step import Operand, Operands, decline_if
+from demitasse.backends.step import Operands, decline_if
 
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
@@ -55,9 +63,10 @@ class NormParts:
         return self.norm is not None and not self.norm[0].use_global_stats
 
 
-def stored_statistics(blobs: Sequence[Operand]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance from a BatchNorm's three blobs. Shapes: (C,), (C,)."""
-    mean, variance, weight = (blob.data_memory.cpu_data()[: blob.count] for blob in blobs)
+def stored_statistics(
+    mean: np.ndarray, variance: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance from a BatchNorm's three parameters. Shapes: (C,), (C,)."""
     factor = np.float32(0.0 if weight[0] == 0 else 1.0 / weight[0])
     return mean * factor, variance * factor
 
@@ -94,7 +103,7 @@ class NormStep(CpuStep[O]):
         self.in_place = self.at.top[0] is self.at.bottom[0]
         self.spare: np.ndarray | None = None
         self.input: np.ndarray | None = None
-        self.versions: tuple[int, ...] = ()
+        self.statistics: Derived | None = None
 
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.parts.shape)
@@ -107,8 +116,12 @@ class NormStep(CpuStep[O]):
             for place, role in enumerate(("scale", "shift")[: 1 + op.bias]):
                 self.factors[place] = InputArg(role, at.params[place], channels)
         ends = self.source, self.target, *self.factors
-        self.call = BoundCall(self.engine, self.kernel, *ends, held=3 * self.kernel.mean.nbytes)
+        self.call = KernelCall(self.engine, self.kernel, *ends)
+        self.kept_bytes = 3 * self.kernel.mean.nbytes
         self.forward_calls = [self.call]
+        if self.parts.norm is not None and not self.parts.uses_batch_stats:
+            take = partial(call_recorder.call, self._take_statistics)
+            self.statistics = Derived(take, *parameters(self.parts.norm[1].params))
 
     def _kernel(self, layout: Layout) -> Normalization:
         """Return the kernel, with the numbers of a Scale alone."""
@@ -131,8 +144,8 @@ class NormStep(CpuStep[O]):
     # -- running -------------------------------------------------------------------------------
 
     def forward(self) -> None:
-        if self.parts.norm and not self.parts.uses_batch_stats:
-            self._use_stored(*self.parts.norm)
+        if self.statistics is not None:
+            self.statistics.follow()
         if self.in_place and self.at.backward:
             self._run_keeping_input()
         else:
@@ -161,14 +174,11 @@ class NormStep(CpuStep[O]):
     def _keep(self, source: np.ndarray) -> None:
         self.input = source
 
-    def _use_stored(self, op: ops.BatchNorm, at: Operands) -> None:
+    def _take_statistics(self, mean: np.ndarray, variance: np.ndarray, weight: np.ndarray) -> None:
         """Take the running averages, divided by their weight."""
-        versions = tuple(blob.data_memory.version for blob in at.params)
-        if versions != self.versions:
-            call_recorder.mark_incomplete()
-            self.versions, kernel = versions, self.kernel
-            kernel.mean[...], kernel.variance[...] = stored_statistics(at.params)
-            kernel.inverse[...] = np.reciprocal(np.sqrt(kernel.variance + np.float32(op.eps)))
+        kernel, c = self.kernel, self.parts.shape[1]
+        kernel.mean[...], kernel.variance[...] = stored_statistics(mean[:c], variance[:c], weight)
+        kernel.inverse[...] = np.reciprocal(np.sqrt(kernel.variance + np.float32(kernel.eps)))
 
     def _add_to_averages(self, op: ops.BatchNorm, at: Operands) -> None:
         """Add the batch's statistics to the running sums, the variance without bias."""
@@ -208,13 +218,14 @@ class NormStep(CpuStep[O]):
         size = 0 if at.propagate_down[0] else layout.size
         arguments = source, dy, dx if not size else _fixed(size), *self.factors, *rows
         kernel = NormalizationGradient(self.kernel, learns=learns)
-        self.back = BoundCall(self.engine, kernel, *arguments, held=4 * size)
+        self.back = KernelCall(self.engine, kernel, *arguments)
+        self.kept_bytes += 4 * size
         self.backward_calls = [self.back]
         self.behind: OutputArg | None = None
         if self.followers and not self.in_place:
             self.behind = OutputArg("diff_dst", at.top[0], layout, diff=True)
             kernel = NormalizationGradient(self.kernel, behind=True, learns=learns)
-            self.both = BoundCall(self.engine, kernel, *arguments, self.behind)
+            self.both = KernelCall(self.engine, kernel, *arguments, self.behind)
             self.back.arguments = self.both.arguments
 
     def backward(self) -> None:
@@ -258,7 +269,7 @@ class MVNStep(CpuStep[ops.MVN]):
         find = partial(plane_images, width=tuning.width)
         layout, images = first_suitable((*known, blocks(bottom.shape, layouts.BLOCK)), find)
         kernel = PlaneNorm(images, self.op.eps, tuning)
-        self.forward_calls = [BoundCall(self.engine, kernel, *self.in_and_out(layout, layout))]
+        self.forward_calls = [KernelCall(self.engine, kernel, *self.in_and_out(layout, layout))]
         self._deviations = kernel.deviations
 
     @property

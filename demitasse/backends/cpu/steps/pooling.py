@@ -8,13 +8,8 @@ from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import (
-    KernelCall,
-    copy_call,
-    folded_images,
-    kernel_tuning,
-)
-from demitasse.backends.cpu.kernel_calls import BoundCall, first_suitable, suitable_images
+from demitasse.backends.cpu.images import first_suitable, folded_images, suitable_images
+from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.images import Images
@@ -40,7 +35,7 @@ class PoolStep(CpuStep[ops.Pool]):
         self.x, (self.y, kernel) = first_suitable(self._layouts(expected), self._in)
         self._kernel, self.kept_bytes = kernel, kernel.winners.nbytes
         ends = self.in_and_out(self.x, self.y)
-        self.forward_calls = [BoundCall(self.engine, kernel.forward, *ends)]
+        self.forward_calls = [KernelCall(self.engine, kernel.forward, *ends)]
 
     def _layouts(self, expected: Layout) -> Iterator[Layout]:
         """Yield the bottom's layout; blocks of channels, for gradients; the channels last.
@@ -68,7 +63,7 @@ class PoolStep(CpuStep[ops.Pool]):
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
             dy, dx = self.gradients(self.x, self.y)
-            self.backward_calls = [BoundCall(self.engine, self._kernel.backward, dx, dy)]
+            self.backward_calls = [KernelCall(self.engine, self._kernel.backward, dx, dy)]
 
 
 class SpatialPyramidPoolStep(CpuStep[ops.SpatialPyramidPool]):
@@ -125,7 +120,9 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
         layout, kernel = first_suitable(known, self._kernel)
         ends = self.in_and_out(layout, target)
         self.forward_calls = [
-            KernelCall(self.engine, ends, kernel.code, lambda x, y: kernel.run(x, self._bins(), y))
+            KernelCall(
+                self.engine, lambda x, y: kernel.run(x, self._bins(), y), *ends, code=kernel.code
+            )
         ]
 
     def _kernel(self, layout: Layout) -> RegionMaxima | RegionMeans:
@@ -160,4 +157,4 @@ class InterpolationStep(CpuStep[ops.Interpolation]):
         before, after = (Images.in_blocks((n, c, h, w), c) for h, w in (bottom, op.top[2:]))
         ends = self.in_and_out(*(layouts.innermost(shape, 1) for shape in (op.bottom, op.top)))
         kernel = Interpolation(before, after, op.cut, op.size, tuning)
-        self.forward_calls = [BoundCall(self.engine, kernel, *ends)]
+        self.forward_calls = [KernelCall(self.engine, kernel, *ends)]

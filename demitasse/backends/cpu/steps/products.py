@@ -16,18 +16,13 @@ from demitasse.backends.cpu.arguments import (
     InputArg,
     OutputArg,
     ParamArg,
+    parameters,
 )
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import (
-    ConvCall,
-    ConvOperands,
-    KernelCall,
-    kernel_tuning,
-    rectifier_of,
-)
-from demitasse.backends.cpu.kernel_calls import BoundCall
+from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.cpu.steps.epilogue import rectifier_of
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import ImplicitGemm, Order, dense_schedule, row_images
 from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_forward
@@ -83,25 +78,25 @@ class Product:
             kernel = FewRows(rows, k, m, panel, k, tuning, _epilogue(then))
             code = kernel.code
         else:
-            order = "" if self._alone else self._order(self._transpose)
-            kernel = self._gemm(k, m, order, rectifier_of(then))
+            order: Order = "by_term" if self._transpose else "by_filter"
+            kernel = self._gemm(k, m, "" if self._alone else order, rectifier_of(then))
             panel, code = kernel.schedule.panel, kernel.schedule.code
         weight = InputArg("weights", self._weight, self._w)
         if self._alone:
             weight = ParamArg("weights", self._weight, layouts.blocked(self._w.shape, 0, panel))
         bias = None if self._bias is None else InputArg("bias", self._bias, self.row)
         ends = _argument(InputArg, "src", x, self.x), _argument(OutputArg, "dst", y, self.y)
-        return BoundCall(self._engine, kernel, *ends, weight, bias, code=code)
+        return KernelCall(self._engine, kernel, *ends, weight, bias, code=code)
 
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
         """Return a call that computes the gradient of x."""
-        gemm = self._gemm(self.m, self.k, self._order(not self._transpose))
+        gemm = self._gemm(self.m, self.k, "by_filter" if self._transpose else "by_term")
         ends = (
             _argument(InputArg, "diff_dst", dy, self.y, diff=True),
             _argument(OutputArg, "diff_src", dx, self.x, diff=True),
         )
         weight = InputArg("weights", self._weight, self._w)
-        return BoundCall(self._engine, gemm, *ends, weight, None, code=gemm.schedule.code)
+        return KernelCall(self._engine, gemm, *ends, weight, None, code=gemm.schedule.code)
 
     def gradients(
         self, x: Matrix, dy: Matrix, *, weight: bool = True, bias: bool
@@ -117,10 +112,10 @@ class Product:
             kernel = FilterGradient(schedule, *_ends(self.rows, channels, filters))
             target = GradArg("diff_weights", self._weight, self._w)
             arguments = left, right, target, None
-            calls.append(BoundCall(self._engine, kernel, *arguments, code=schedule.code))
+            calls.append(KernelCall(self._engine, kernel, *arguments, code=schedule.code))
         if bias and self._bias is not None:
             target = GradArg("diff_bias", self._bias, self.row)
-            calls.append(BoundCall(self._engine, self._sum, gradient, target, code=schedule.code))
+            calls.append(KernelCall(self._engine, self._sum, gradient, target, code=schedule.code))
         return calls
 
     def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
@@ -137,10 +132,6 @@ class Product:
         schedule = dense_schedule(self.rows, length, outputs, self._tuning, order)
         ends = _ends(self.rows, length, outputs)
         return ImplicitGemm(schedule, *ends, then, self._stride)
-
-    @staticmethod
-    def _order(by_term: bool) -> Order:
-        return "by_term" if by_term else "by_filter"
 
 
 def _ends(rows: int, length: int, outputs: int) -> tuple[Images, Images]:
@@ -194,28 +185,20 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
         )  # fmt: skip
 
     def prepare(self) -> None:
-        self.forward_calls = [self._forward(self.at.top[0])]
+        self.forward_calls = [self.with_activation(None, self.at.top[0])]
 
-    def with_activation(self, then: ops.Activation, target: Operand) -> KernelCall:
-        """Return the product with an activation after it."""
-        return self._forward(target, then)
-
-    def _forward(self, target: Operand, then: ops.Activation | None = None) -> KernelCall:
+    def with_activation(self, then: ops.Activation | None, target: Operand) -> KernelCall:
+        """Return the product with an activation after it, or with none."""
         at, product = self.at, self._product
         tuning = kernel_tuning(self.engine, storage=at.storage)
         if tuning.bf16 and not self.op.transpose and product.k >= tuning.width < product.m:
             schedule = dense_schedule(product.rows, product.k, product.m, tuning)
-            operands = ConvOperands(
-                InputArg("src", at.bottom[0], product.x),
-                OutputArg("dst", target, product.y),
-                at.params[0],
-                at.layouts,
-                InputArg("bias", at.params[1], product.row) if self.op.bias else None,
-                rectifier_of(then),
-            )
-            ends = _ends(product.rows, product.k, product.m)
-            make = partial(igemm_forward, schedule, *ends, operands.then)
-            return ConvCall(self.engine, operands, schedule.code, make)
+            images = _ends(product.rows, product.k, product.m)
+            make = partial(igemm_forward, schedule, *images, rectifier_of(then))
+            kernel = PackedKernel(make, update=parameters(at.params)[0])
+            ends = InputArg("src", at.bottom[0], product.x), OutputArg("dst", target, product.y)
+            bias = InputArg("bias", at.params[1], product.row) if self.op.bias else None
+            return KernelCall(self.engine, kernel, *ends, bias, None, code=schedule.code)
         return product.forward(at.bottom[0], target, then)
 
     def prepare_backward(self) -> None:

@@ -11,9 +11,8 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg, OutputArg, ParamArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import KernelCall, kernel_tuning
-from demitasse.backends.cpu.kernel_calls import elementwise_call
-from demitasse.backends.cpu.step import CpuStep, Runnable
+from demitasse.backends.cpu.kernel_calls import KernelCall, elementwise_call, kernel_tuning
+from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.products import Matrix, Product
 from demitasse.backends.kernels.recurrence import Recurrence, RecurrentBackward, SavedStates
 from demitasse.backends.step import Declined, Operand, Operands, decline_if
@@ -40,11 +39,9 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         kind = InputArg if at.backward else ParamArg
         packed = kind("weights", weight, layouts.channel_blocks(shape, tuning.width))
         self.sequence = Recurrence(op.cell, self.z, tuning, static=static, kept=self.kept)
-        self.forward_calls.append(
-            KernelCall(
-                engine, (packed,), self.sequence.code, self._run_steps, held=self.sequence.nbytes
-            )
-        )
+        self.kept_bytes += self.sequence.nbytes
+        call = KernelCall(engine, self._run_steps, packed, code=self.sequence.code)
+        self.forward_calls.append(call)
         self.hidden: np.ndarray | None = None
         if op.cell == "RNN":
             self._add_output(at.params[self.first_state + 1 :])
@@ -125,13 +122,13 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         weight, known = at.params[state], self.z if self.hidden is None else self.hidden
         self.back = RecurrentBackward(self.op.cell, self.dz, known, self.kept, tuning)
         plain = InputArg("weights", weight, layouts.plain(weight.shape))
-        self.backward_calls.append(KernelCall(engine, (plain,), self.back.code, self._run_back))
+        self.backward_calls.append(KernelCall(engine, self._run_back, plain, code=self.back.code))
         if at.param_propagate_down[state]:
             every = Product(engine, self.many, weight)
             self.backward_calls += every.gradients(self.kept.before, self.dz, bias=False)
         x = at.bottom[0]
         self._learn(self.input, x, self.dz, 0, x if at.propagate_down[0] else None)
-        self.static_calls: list[Runnable] = []
+        self.static_calls: list[KernelCall] = []
         if self.op.static:
             calls, self.backward_calls = self.backward_calls, self.static_calls
             x = at.bottom[2]

@@ -8,8 +8,7 @@ from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.jit_adapters.calls import kernel_tuning
-from demitasse.backends.cpu.kernel_calls import BoundCall
+from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.softmax import Softmax
 from demitasse.backends.ops import loss_divisor
@@ -31,13 +30,13 @@ class SoftmaxStep(CpuStep[ops.Softmax]):
         self.layout = layouts.plain(self.op.bottom)
         self.kernel = softmax_kernel(self.engine, self.op.bottom, self.op.axis)
         ends = self.in_and_out(self.layout, self.layout)
-        self.forward_calls = [BoundCall(self.engine, self.kernel.forward, *ends)]
+        self.forward_calls = [KernelCall(self.engine, self.kernel.forward, *ends)]
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
             y = InputArg("dst", self.at.top[0], self.layout)
             ends = y, *self.gradients(self.layout, self.layout)
-            self.backward_calls = [BoundCall(self.engine, self.kernel.backward, *ends)]
+            self.backward_calls = [KernelCall(self.engine, self.kernel.backward, *ends)]
 
 
 SMALLEST_PROBABILITY = np.finfo(np.float32).tiny
@@ -72,7 +71,7 @@ class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
         kernel = softmax_kernel(self.engine, op.bottom, op.axis)
         source = InputArg("src", self.at.bottom[0], layout)
         target = OutputArg("dst", self.prob.blob, layout)
-        self.forward_calls = [BoundCall(self.engine, kernel.forward, source, target)]
+        self.forward_calls = [KernelCall(self.engine, kernel.forward, source, target)]
 
     def forward(self) -> None:
         self.prob.buffer()  # says that this pass has computed it

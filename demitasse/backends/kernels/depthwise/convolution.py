@@ -242,6 +242,7 @@ class DepthwiseFilters:
     Attributes:
         order: The place of each weight in C order. Shape: (vectors, taps, width).
         filters: The filters of each vector, tap after tap, in the same shape.
+        nbytes: Bytes of the filters.
     """
 
     def __init__(self, strips: DepthwiseSchedule) -> None:
@@ -250,6 +251,7 @@ class DepthwiseFilters:
         channels = np.add.outer(strips.vectors, np.arange(strips.width))
         self.order = by_channel[channels].transpose(0, 2, 1).copy()
         self.filters = aligned(self.order.size).reshape(self.order.shape)
+        self.nbytes = self.filters.nbytes
 
     def update(self, weights: np.ndarray) -> None:
         """Copy new weights, given in C order."""
@@ -284,7 +286,7 @@ class DepthwiseOperands(DepthwiseFilters):
 class DepthwiseConvolution(WindowConvolution):
     """A depthwise convolution, with an offset for each channel and an epilogue.
 
-    ``filters`` and ``update`` are those of the operands.
+    ``filters``, ``nbytes`` and ``update`` are those of the operands.
     """
 
     def __init__(
@@ -292,5 +294,5 @@ class DepthwiseConvolution(WindowConvolution):
     ) -> None:
         shape = Shape.of(strips, then, fetches=strips.fetches)
         each = DepthwiseOperands(strips, x, y, then)
-        self.filters, self.update = each.filters, each.update
+        self.filters, self.nbytes, self.update = each.filters, each.nbytes, each.update
         super().__init__(strips, _kernel(strips.width, shape), each.values, each.rectifier)

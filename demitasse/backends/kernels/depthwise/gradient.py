@@ -256,6 +256,7 @@ class DepthwiseGradients(DepthwiseFilters):
 
     Attributes:
         sums: The sums of all parts. Shape: (parts, vectors, taps and bias, width).
+        nbytes: Bytes of the filters and the sums.
 
     Raises:
         ValueError: Channels are not contiguous.
@@ -285,6 +286,7 @@ class DepthwiseGradients(DepthwiseFilters):
         vectors, taps, _ = self.order.shape
         self.sums = aligned(parts * vectors * shape.sums * width)
         self.sums = self.sums.reshape(parts, vectors, shape.sums, width)
+        self.nbytes += self.sums.nbytes
         # a channel that is in two vectors has the same sums in both
         of_sums = np.arange(self.sums[0].size).reshape(vectors, shape.sums, width)
         self._weights, self._offsets = np.empty((2, channels * taps), np.int64)

@@ -232,25 +232,21 @@ class SeparableConvolution:
             fill_panels(part, weights, firsts)
 
     @property
-    def filters_nbytes(self) -> int:
-        """Bytes of the filters that it holds, of both convolutions."""
+    def nbytes(self) -> int:
+        """Bytes of the filters of both convolutions."""
         return self.filters.nbytes + self.depthwise.filters.nbytes
 
-    def __call__(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        added: tuple[np.ndarray, ...],
-        scratch: np.ndarray,
-    ) -> None:
+    def __call__(self, source: np.ndarray, target: np.ndarray, *more: np.ndarray) -> None:
         """Convolve.
 
-        ``added`` are one offset for each channel of the first convolution's output, and of the
-        second's; and the other image if there is one, in another memory like the output's.
+        ``more`` are one offset for each channel of the first convolution's output, and of the
+        second's; the other image if there is one, in another memory like the output's; and scratch
+        memory.
 
         Raises:
             TypeError: An image is given where none is added, or none where one is.
         """
+        *added, scratch = more
         names = "depthwise.offsets", "offsets", "other"
         each = {
             "depthwise.x.at": source,

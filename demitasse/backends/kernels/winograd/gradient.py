@@ -110,7 +110,7 @@ class WinogradGradient:
 
     def __call__(
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
-        scratch: np.ndarray, sums: np.ndarray,
+        sums: np.ndarray, scratch: np.ndarray,
     ) -> None:  # fmt: skip
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
         each = {"products.filters": sums, "x.at": source, "y.at": dy}

@@ -1,0 +1,530 @@
+"""Kernels of convolutions, and their choice.
+
+``conv_kernels`` returns the kernels of a convolution, in the order in which a Step tries them.
+Implicit GEMM, which computes all convolutions, is the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.cpu import layout as layouts
+from demitasse.backends.cpu.arguments import (
+    Argument,
+    DerivedArg,
+    GradArg,
+    InputArg,
+    OutputArg,
+    PreferredArg,
+    ScratchArg,
+    Source,
+    written_layout,
+)
+from demitasse.backends.cpu.engine import Engine
+from demitasse.backends.cpu.images import (
+    IMAGE_AXES,
+    first_suitable,
+    folded_images,
+    images_in_vectors,
+    suitable_images,
+    volumes_of,
+)
+from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
+from demitasse.backends.kernels.depthwise import plan_depthwise
+from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.depthwise.gradient import DepthwiseGradients
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.few_inputs import (
+    DirectConvolution,
+    DirectGradient,
+    DirectSchedule,
+    plan_direct,
+)
+from demitasse.backends.kernels.few_outputs import (
+    NarrowConvolution,
+    plan_few_outputs,
+)
+from demitasse.backends.kernels.igemm import plan_igemm
+from demitasse.backends.kernels.igemm_convolution import (
+    IgemmFilterGradient,
+    igemm_forward,
+    igemm_input_gradient,
+)
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import call_recorder
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.winograd import WinogradSchedule, plan_winograd
+from demitasse.backends.step import Declined, Layouts, decline_if
+from demitasse.backends.storage import Stored
+
+NARROW = 8
+"""Floats of the narrowest vectors that kernels are made for."""
+
+MOST_GROUPS = 32
+"""Groups at most of products in bfloat16."""
+
+MOST_PARTS = 2048
+"""Products of a convolution at most: one for each group and phase of the strides."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConvCase:
+    """A convolution for which kernels are chosen.
+
+    Attributes:
+        x: Shape of the input, (N, C, *spatial).
+        y: Shape of the output, (N, M, *positions).
+        layouts: Layouts of the Steps prepared before.
+        training: Whether gradients are wanted.
+
+    Raises:
+        Declined: No kernels can be compiled.
+    """
+
+    engine: Engine
+    op: ops.Conv
+    x: ops.Shape
+    y: ops.Shape
+    layouts: Layouts
+    training: bool
+    storage: Stored = "float"
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """Tuning of the products, in float32 where bfloat16 does not pay.
+
+        Half of a panel of few filters is padding, and few channels are copied one by one.
+        """
+        tuning, group = kernel_tuning(self.engine, storage=self.storage), self.op.group
+        c, m = self.x[1] // group, self.y[1] // group
+        return replace(tuning, bf16=tuning.bf16 and c >= tuning.width < m and group <= MOST_GROUPS)
+
+    def fitting(self, channels: int) -> Tuning:
+        """Return the tuning with vectors no wider than so many channels, if there are such."""
+        narrow = NARROW <= channels < self.tuning.width
+        return replace(self.tuning, width=NARROW) if narrow else self.tuning
+
+
+@dataclass(frozen=True)
+class ConvOperands:
+    """The operands of a convolution's forward pass, or of its input's gradient.
+
+    Attributes:
+        weight: Weights in C order.
+        offsets: One offset per channel of the target; None for none.
+        then: What follows.
+        slopes: One slope for each channel of the target, for negative values; None for none.
+        other: What is added before the activation, in the target's layout; None for nothing.
+    """
+
+    source: InputArg
+    target: OutputArg
+    weight: Source
+    offsets: Source | None = None
+    then: Rectifier = NOTHING
+    slopes: InputArg | None = None
+    other: InputArg | None = None
+
+
+@dataclass(frozen=True)
+class GradientOperands:
+    """The operands of the gradients of weights, in C order, and bias; None for no bias."""
+
+    source: InputArg
+    dy: InputArg
+    weight: GradArg
+    bias: GradArg | None = None
+
+
+OTHER_PASSES = "these kernels compute other passes"
+
+
+class ConvKernels:
+    """Interface of kernels for some convolutions. All methods return what a Step runs.
+
+    Attributes:
+        schedule: Schedule of the kernels.
+
+    Raises:
+        Declined: Other kernels are to run; also in each method.
+    """
+
+    schedule: Any
+    packs_offsets = False
+
+    def __init__(self, case: ConvCase) -> None:
+        self.case, self.engine = case, case.engine
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        """Return the forward pass."""
+        raise Declined(OTHER_PASSES)
+
+    def weights(self, operands: GradientOperands) -> KernelCall:
+        """Return the gradient of the weights, in C order, and of the bias."""
+        raise Declined(OTHER_PASSES)
+
+    def data(self, operands: ConvOperands) -> KernelCall:
+        """Return the gradient of the input."""
+        raise Declined(OTHER_PASSES)
+
+    def gradients(
+        self, weights: GradientOperands, data: ConvOperands, wanted: tuple[bool, bool]
+    ) -> KernelCall:
+        """Return those gradients that are wanted, in one pass."""
+        raise Declined(OTHER_PASSES)
+
+    def _call(
+        self, make: Callable[[], Any], operands: ConvOperands, *more: Argument | None
+    ) -> KernelCall:
+        """Return a convolution by a kernel that packs the weights; ``more`` follow the offsets."""
+        packs = {"update": operands.weight, "take_slopes": operands.slopes}
+        ends = operands.source, operands.target
+        if self.packs_offsets:
+            kernel = PackedKernel(make, **packs, take_offsets=operands.offsets)
+            return KernelCall(self.engine, kernel, *ends, code=self.schedule.code)
+        kernel = PackedKernel(make, **packs)
+        arguments = *ends, operands.offsets, *more
+        return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
+
+    def _gradient(
+        self, kernel: Callable[..., None], operands: GradientOperands, *more: Argument
+    ) -> KernelCall:
+        """Return the gradients of the weights and the bias by a kernel."""
+        arguments = operands.source, operands.dy, operands.weight, operands.bias, *more
+        return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
+
+    def _as_written(self, operands: ConvOperands, width: int) -> tuple[ConvOperands, Images]:
+        """Return operands with the source in the layout in which it is written, if that fits."""
+        source = operands.source
+        expected = written_layout(self.case.layouts, source.memory, self.case.x)
+        find = partial(images_in_vectors, width=width)
+        layout, images = first_suitable((expected, source.layout), find)
+        return replace(operands, source=InputArg(source.role, source.blob, layout)), images
+
+
+def _in_vectors(width: int, *arguments: Argument) -> tuple[Images, ...]:
+    """Return the images of arguments whose layouts have vectors of so many channels."""
+    return tuple(images_in_vectors(argument.layout, width) for argument in arguments)
+
+
+def _in_order(argument: InputArg, shape: ops.Shape) -> InputArg:
+    """Return an argument for the same contents in C order."""
+    return InputArg(argument.role, argument.blob, layouts.plain(shape), diff=argument.diff)
+
+
+def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
+    """Return the kernels of a convolution, in order, and why no faster kernels are the first.
+
+    Raises:
+        Declined: There are none, not even implicit GEMM.
+    """
+    general: list[ConvKernels] = [IgemmKernels(case)]
+    if case.op.after:
+        return general, ("other pads after the axes than before",)
+    if case.training:
+        with suppress(Declined):
+            general.insert(0, TransposedKernels(case))
+    else:
+        with suppress(Declined):
+            return [NarrowKernels(case), *general], ()
+    kinds: Sequence[type[ConvKernels]] = (WinogradKernels, DirectKernels)
+    if case.op.group == case.x[1] > 1:
+        kinds = (DepthwiseKernels,)
+    elif max(case.op.kernel, default=1) == 1:
+        kinds = ()
+    reasons: list[str] = []
+    for kind in kinds:
+        try:
+            return [kind(case), *general], ()
+        except Declined as declined:
+            reasons.append(str(declined))
+    return general, tuple(reasons)
+
+
+class IgemmKernels(ConvKernels):
+    """Any convolution over one to three axes, with the channels last.
+
+    Images of one channel that are as wide as the filters are taken by their rows: their columns are
+    then channels.
+
+    Raises:
+        Declined: It has more axes.
+    """
+
+    def __init__(self, case: ConvCase) -> None:
+        super().__init__(case)
+        op, x = case.op, case.x
+        self.by_rows = _by_rows(op, x)
+        if self.by_rows:
+            x = x[0], x[3], x[2], 1
+            op = ops.Conv(**{**vars(op), "kernel": (op.kernel[0], 1), "bottom": x})
+        self.op, self.schedule = op, plan_igemm(op, x, case.y, case.tuning)
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        operands, images = self._images(operands, "source", "target")
+        make = partial(
+            igemm_forward, self.schedule, *images, operands.then,
+            adds=operands.other is not None, by_tap=self.by_rows,
+        )  # fmt: skip
+        source = operands.source
+        read = PreferredArg(source.role, source.blob, source.layout, diff=source.diff)
+        return self._call(make, replace(operands, source=read), operands.other)
+
+    def data(self, operands: ConvOperands) -> KernelCall:
+        parts = self.op.group // self.schedule.merged * math.prod(self.schedule.step)
+        message = f"{parts} products, one for each group and phase; at most {MOST_PARTS}"
+        decline_if(parts > MOST_PARTS, message)
+        operands, images = self._images(operands, "target", "source")
+        make = partial(igemm_input_gradient, self.schedule, *images, by_tap=self.by_rows)
+        return self._call(make, operands, None)
+
+    def weights(self, operands: GradientOperands) -> KernelCall:
+        operands, images = self._images(operands, "source", "dy")
+        kernel = IgemmFilterGradient(self.schedule, self.op, *images)
+        weight, strides = operands.weight, kernel.strides
+        if self.by_rows:
+            _, by_filter, by_channel, by_row, _ = strides
+            strides = 0, by_filter, 0, by_row, by_channel
+        shape = weight.layout.shape
+        layout = layouts.strided(shape, strides[-len(shape) :])
+        weight = GradArg(weight.role, weight.blob, layout)
+        return self._gradient(kernel, replace(operands, weight=weight))
+
+    def _images(self, operands: Any, x: str, y: str) -> tuple[Any, tuple[Images, Images]]:
+        """Return operands in layouts that are read, and the images of input and output."""
+        image, maps = getattr(operands, x), volumes_of(getattr(operands, y).layout)
+        if not self.by_rows:
+            return operands, (volumes_of(image.layout), maps)
+        n, _, rows, columns = shape = self.case.x
+        plain = type(image)(image.role, image.blob, layouts.plain(shape), diff=image.diff)
+        one = Images((n, columns, rows, 1), rows * columns, columns, columns, columns)
+        return replace(operands, **{x: plain}), (one, maps)
+
+
+FEWEST_COLUMNS = 16
+"""Columns from which on images of one channel are taken by their rows."""
+
+
+def _by_rows(op: ops.Conv, x: ops.Shape) -> bool:
+    """Return whether filters are as wide as images of one channel."""
+    if len(op.kernel) != IMAGE_AXES - 2 or x[1] != 1 or x[3] < FEWEST_COLUMNS or op.after:
+        return False
+    return (op.kernel[1], op.pad[1], op.dilation[1]) == (x[3], 0, 1)
+
+
+class DepthwiseKernels(ConvKernels):
+    """Convolutions of each channel by itself."""
+
+    def __init__(self, case: ConvCase) -> None:
+        super().__init__(case)
+        self.schedule = plan_depthwise(case.op, case.x, case.y, case.fitting(case.x[1]))
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        operands, x = self._as_written(operands, self.case.x[1])
+        y = images_in_vectors(operands.target.layout, self.case.x[1])
+        make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
+        return self._call(make, operands)
+
+    def gradients(
+        self, weights: GradientOperands, data: ConvOperands, wanted: tuple[bool, bool]
+    ) -> KernelCall:
+        decline_if(not any(wanted), "no gradient is wanted")
+        source, dy, bias = weights.source, weights.dy, weights.bias
+        x, y, dx = _in_vectors(self.case.x[1], source, dy, data.target)
+        learns, passes = wanted
+        make = partial(
+            DepthwiseGradients, self.schedule, (x, y, dx), weights=learns, data=passes,
+            bias=learns and bias is not None,
+        )  # fmt: skip
+        kernel = PackedKernel(make, update=data.weight if passes else None)
+        read, target = source if learns else dy, data.target if passes else None
+        gradients = (weights.weight, bias) if learns else (None, None)
+        arguments = read, dy, target, *gradients
+        return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
+
+
+class NarrowKernels(ConvKernels):
+    """Convolutions to few channels, without gradients; zeros fill the last vector of channels."""
+
+    def __init__(self, case: ConvCase) -> None:
+        super().__init__(case)
+        op, (n, c, *spatial), y, tuning = case.op, case.x, case.y, case.tuning
+        try:
+            self.schedule = plan_few_outputs(op, case.x, y, tuning)
+        except Declined:
+            few = replace(tuning, width=min(NARROW, tuning.width))
+            filled = n, -(-c // NARROW) * NARROW, *spatial
+            self.schedule = plan_few_outputs(op, filled, y, few)
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        schedule, source = self.schedule, operands.source
+        if schedule.x[1] == self.case.x[1]:
+            operands, x = self._as_written(operands, schedule.width)
+        else:
+            blocks = layouts.channel_blocks(self.case.x, NARROW)
+            operands = replace(operands, source=InputArg(source.role, source.blob, blocks))
+            x = suitable_images(blocks, Images.fits, NARROW, find=folded_images)
+        target = OutputArg("dst", operands.target.blob, layouts.plain(schedule.y))
+        make = partial(NarrowConvolution, schedule, x, operands.then)
+        return self._call(make, replace(operands, target=target))
+
+
+class WinogradKernels(ConvKernels):
+    """Convolutions by Winograd's filtering."""
+
+    def __init__(self, case: ConvCase) -> None:
+        super().__init__(case)
+        shapes = case.x, case.y
+        self.schedule = plan_winograd(case.op, *shapes, case.tuning, training=case.training)
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        return self._tiled(self.schedule, operands, kept=not self.case.training)
+
+    def data(self, operands: ConvOperands) -> KernelCall:
+        """Return the gradient of the input: a convolution of the output's with turned filters."""
+        return self._tiled(self.schedule.backward, operands)
+
+    def _tiled(
+        self, tiling: WinogradSchedule, operands: ConvOperands, *, kept: bool = False
+    ) -> KernelCall:
+        from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
+        from demitasse.backends.kernels.winograd.filters import Filters
+
+        def transform(positions: np.ndarray, weights: np.ndarray) -> None:
+            filters.update(weights, positions)
+
+        filters, size = Filters(tiling), layouts.plain((tiling.filter_size,))
+        role, weight = "weights", operands.weight
+        transformed = DerivedArg(self.engine, role, size, transform, weight, kept=kept)
+        ends = operands.source, operands.target
+        x, y = _in_vectors(tiling.width, *ends)
+        make = partial(WinogradConvolution, tiling, x, y, operands.then)
+        kernel = PackedKernel(make, take_slopes=operands.slopes, take_offsets=operands.offsets)
+        return KernelCall(self.engine, kernel, *ends, transformed, code=tiling.code)
+
+    def weights(self, operands: GradientOperands) -> KernelCall:
+        from demitasse.backends.kernels.winograd.gradient import WinogradGradient
+
+        x, y = _in_vectors(self.schedule.width, operands.source, operands.dy)
+        kernel = WinogradGradient(self.schedule, x, y)
+        # the memory of the transformed filters, which are out of use by now
+        sums = ScratchArg("weights", layouts.plain((kernel.sums_size,)))
+        return self._gradient(kernel, operands, sums)
+
+
+class DirectKernels(ConvKernels):
+    """Direct convolutions of few input channels, which read images in C order."""
+
+    packs_offsets = True
+
+    def __init__(self, case: ConvCase) -> None:
+        super().__init__(case)
+        tuning = case.tuning if case.training else case.fitting(case.y[1])
+        self.schedule = plan_direct(case.op, case.x, case.y, tuning)
+
+    def forward(self, operands: ConvOperands) -> KernelCall:
+        target, known = operands.target, [operands.target.layout]
+        if not self.case.training:
+            wished: Any = self.case.layouts.preferred(target.memory)[-1:]
+            known[:0] = [one for one in wished if one.shape == target.layout.shape]
+        layout, y = first_suitable(known, partial(images_in_vectors, width=self.schedule.width))
+        operands = replace(
+            operands,
+            source=_in_order(operands.source, self.case.x),
+            target=OutputArg(target.role, target.blob, layout),
+        )
+        return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)
+
+    def weights(self, operands: GradientOperands) -> KernelCall:
+        y = images_in_vectors(operands.dy.layout, self.schedule.width)
+        kernel = DirectGradient(self.schedule, y, bias=operands.bias is not None)
+        source = _in_order(operands.source, self.case.x)
+        return self._gradient(kernel, replace(operands, source=source))
+
+
+class TransposedKernels(ConvKernels):
+    """Direct convolution of the output's gradient, for gradients of convolutions to few channels.
+
+    The schedule is that of the convolution from the output's gradient to the input's.
+    """
+
+    packs_offsets = True
+
+    def __init__(self, case: ConvCase) -> None:
+        super().__init__(case)
+        op = case.op
+        reach = tuple(d * (k - 1) for d, k in zip(op.dilation, op.kernel, strict=True))
+        pad = tuple(r - p for r, p in zip(reach, op.pad, strict=True))
+        message = "gradients that are convolutions over one group, of stride 1, with less padding"
+        decline_if(op.group > 1 or set(op.stride) != {1} or min(pad) < 0, message)
+        case.tuning.require("transposed")
+        flipped = ops.Conv(
+            dtype=op.dtype, bottom=case.y, top=case.x, axis=1, kernel=op.kernel, stride=op.stride,
+            pad=pad, dilation=op.dilation, group=1, bias=False,
+        )  # fmt: skip
+        self.schedule = plan_direct(flipped, case.y, case.x, case.tuning)
+
+    def data(self, operands: ConvOperands) -> KernelCall:
+        images = images_in_vectors(operands.target.layout, self.schedule.width)
+        operands = replace(operands, source=_in_order(operands.source, self.case.y))
+        make = partial(TransposedConvolution, self.schedule, images, operands.then)
+        return self._call(make, operands)
+
+    def weights(self, operands: GradientOperands) -> KernelCall:
+        images = images_in_vectors(operands.source.layout, self.schedule.width)
+        kernel = TransposedGradient(self.schedule, images)
+        return self._gradient(kernel, replace(operands, dy=_in_order(operands.dy, self.case.y)))
+
+
+def _flipped(filters: np.ndarray, banding: DirectSchedule, *, back: bool = False) -> np.ndarray:
+    """Return filters (M, C, *kernel) as (C, M, *kernel), turned round; or ``back``."""
+    axes = (banding.y[1], banding.x[1]) if back else (banding.x[1], banding.y[1])
+    by_filter = filters.reshape(*axes, *banding.op.kernel)
+    return by_filter[:, :, ::-1, ::-1].swapaxes(0, 1)
+
+
+class TransposedConvolution(DirectConvolution):
+    """The gradient of the input."""
+
+    def update(self, weights: np.ndarray) -> None:
+        super().update(np.ascontiguousarray(_flipped(weights, self.banding)).reshape(-1))
+
+
+class TransposedGradient:
+    """The gradients of weights and bias; the output's gradient is in C order."""
+
+    def __init__(self, banding: DirectSchedule, images: Images) -> None:
+        self._banding = banding
+        self._kernel = DirectGradient(banding, images, bias=False)
+        self._flipped = aligned(banding.y[1] * banding.taps)
+        self.scratch_size = self._kernel.scratch_size
+        self.nbytes = self._kernel.nbytes + self._flipped.nbytes
+
+    def __call__(
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
+        scratch: np.ndarray,
+    ) -> None:  # fmt: skip
+        self._kernel(dy, source, self._flipped, None, scratch)
+        call_recorder.call(self._write, weight)
+        if bias is not None:
+            call_recorder.call(self._sum, dy, bias)
+
+    def _write(self, weight: np.ndarray) -> None:
+        """Write the gradient of the filters."""
+        filters = _flipped(self._flipped, self._banding, back=True)
+        weight[: filters.size].reshape(filters.shape)[...] = filters
+
+    def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:
+        """Write the gradient of the bias."""
+        n, m, *places = self._banding.x
+        each = np.add.reduce(dy[: n * m * places[0] * places[1]].reshape(n, m, -1), axis=2)
+        np.add.reduce(each, axis=0, out=bias[:m])
