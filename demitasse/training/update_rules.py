@@ -1,8 +1,6 @@
-"""Update rules: the change that each type of solver subtracts from the weights.
+"""Update rules of the solvers: a formula with weight decay, and what its fields may be.
 
-The formulas are array API code for every backend. In them w is the weight, g its gradient (clipped,
-divided by ``iter_size``, with the decay added), r the learning rate times ``lr_mult``, h and k the
-history.
+The rules are array API code for every backend.
 
 Source: Caffe, ``src/caffe/solvers/*_solver.cpp``; AdamW is Loshchilov and Hutter's, "Decoupled
 weight decay regularization"; LARS You, Gitman and Ginsburg's, "Large batch training of
@@ -10,59 +8,15 @@ convolutional networks"; LAMB You and others', "Large batch optimization for dee
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.updates import Piece, Update
+from demitasse.backends.updates import FORMULAS, Piece, Update, UpdateFormula
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter
-
-Formula = Callable[[Any, Update, Array, Sequence[Array]], tuple[Array, ...]]
-
-
-def _sgd(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
-    """Return h = r g + momentum h, subtract h: the learning rate is inside the momentum."""
-    del xp
-    h = u.momentum * history[0] + u.rate * g
-    return h, h
-
-
-def _nesterov(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
-    """Return h as SGD's, subtract (1 + momentum) h - momentum h_before."""
-    del xp
-    before = u.momentum * history[0]
-    h = before + u.rate * g
-    return (1 + u.momentum) * h - before, h
-
-
-def _adagrad(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
-    """Return h = h + g^2, subtract r g / (sqrt(h) + delta)."""
-    h = history[0] + g * g
-    return u.rate * (g / (xp.sqrt(h) + u.delta)), h
-
-
-def _rmsprop(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
-    """Return h = rms_decay h + (1 - rms_decay) g^2, subtract r g / (sqrt(h) + delta)."""
-    h = u.decay2 * history[0] + (1 - u.decay2) * (g * g)
-    return u.rate * (g / (xp.sqrt(h) + u.delta)), h
-
-
-def _adadelta(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
-    """Subtract r v with v = g sqrt((k + delta) / (h + delta)); h averages g^2, k averages v^2."""
-    h = u.momentum * history[0] + (1 - u.momentum) * (g * g)
-    v = g * xp.sqrt((history[1] + u.delta) / (h + u.delta))
-    k = u.momentum * history[1] + (1 - u.momentum) * (v * v)
-    return u.rate * v, h, k
-
-
-def _adam(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
-    """Subtract r correction h / (sqrt(k) + delta); h averages g, k averages g^2."""
-    h = u.momentum * history[0] + (1 - u.momentum) * g
-    k = u.decay2 * history[1] + (1 - u.decay2) * (g * g)
-    return (u.rate * u.correction) * (h / (xp.sqrt(k) + u.delta)), h, k
 
 
 @dataclass(frozen=True)
@@ -75,8 +29,7 @@ class UpdateRule:
     """
 
     type: str  # name in solver files
-    formula: Formula  # returns the change to subtract from the weights, and the new history
-    histories: int = 1  # arrays of a parameter, in the order of Caffe's solver states
+    formula: UpdateFormula
     averages: tuple[str, ...] = ()  # fields that are decay rates: at least 0 and below 1
     squares: str = "momentum2"  # field with the decay rate of averages of squares
     takes_momentum: bool = True
@@ -87,25 +40,34 @@ class UpdateRule:
     coasts: bool = False  # momentum still moves a parameter whose ``lr_mult`` is 0
     zero_stays: bool = False  # with a gradient of 0: padding may be updated
 
+    @property
+    def histories(self) -> int:
+        """Number of history arrays of a parameter."""
+        return self.formula.histories
 
-ADAM = UpdateRule("Adam", _adam, histories=2, averages=("momentum", "momentum2"), corrected=True)
+
+ADAM = UpdateRule("Adam", FORMULAS["Adam"], averages=("momentum", "momentum2"), corrected=True)
 
 RULES = {
     rule.type: rule
     for rule in (
-        UpdateRule("SGD", _sgd, coasts=True, zero_stays=True),
-        UpdateRule("Nesterov", _nesterov, coasts=True, zero_stays=True),
-        UpdateRule("AdaGrad", _adagrad, takes_momentum=False),
+        UpdateRule("SGD", FORMULAS["SGD"], coasts=True, zero_stays=True),
+        UpdateRule("Nesterov", FORMULAS["Nesterov"], coasts=True, zero_stays=True),
+        UpdateRule("AdaGrad", FORMULAS["AdaGrad"], takes_momentum=False),
         UpdateRule(
-            "RMSProp", _rmsprop, averages=("rms_decay",), squares="rms_decay", takes_momentum=False
+            "RMSProp", FORMULAS["RMSProp"], averages=("rms_decay",), squares="rms_decay",
+            takes_momentum=False,
         ),
-        UpdateRule("AdaDelta", _adadelta, histories=2, averages=("momentum",)),
+        UpdateRule("AdaDelta", FORMULAS["AdaDelta"], averages=("momentum",)),
         ADAM,
         replace(ADAM, type="AdamW", decoupled=True, takes_l1=False),
-        UpdateRule("LARS", _sgd, takes_l1=False, trusts="gradient", coasts=True, zero_stays=True),
+        UpdateRule(
+            "LARS", FORMULAS["SGD"], takes_l1=False, trusts="gradient", coasts=True,
+            zero_stays=True,
+        ),
         replace(ADAM, type="LAMB", decoupled=True, takes_l1=False, trusts="step"),
     )
-}
+}  # fmt: skip
 """The rules by the ``type`` in solver files."""
 
 
@@ -137,14 +99,15 @@ def apply(xp: Any, piece: Piece) -> None:
     if u.trust and rule.trusts == "gradient":
         length = _norm(xp, w)
         g = g * _trust(xp, u.trust, length, _norm(xp, raw) + u.decay * length)
-    value, *history = rule.formula(xp, u, g, [kept[...] for kept in piece.history])
+    kept = [array[...] for array in piece.history]
+    value, *history = rule.formula.change(xp.sqrt, rule.formula.coefficients(u), g, kept)
     if u.decay and rule.decoupled:
         value = value + (u.rate * u.decay) * w
     if u.trust and rule.trusts == "step":
         value = value * _trust(xp, u.trust * u.rate, _norm(xp, w), _norm(xp, value))
     arrays = (*piece.history, piece.diff, piece.data)
-    for kept, new in zip(arrays, (*history, value, w - value), strict=True):
-        kept[...] = new if u.guard is None else xp.where(xp.isfinite(u.guard), new, kept[...])
+    for array, new in zip(arrays, (*history, value, w - value), strict=True):
+        array[...] = new if u.guard is None else xp.where(xp.isfinite(u.guard), new, array[...])
 
 
 def _norm(xp: Any, array: Array) -> Array:

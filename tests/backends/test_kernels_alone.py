@@ -97,7 +97,7 @@ for one, other in zip(*outputs):
     ("phase", "codes"),
     [
         ("TEST", {"direct", "winograd", "igemm", "copy", "few"}),
-        ("TRAIN", {"direct", "winograd", "igemm", "norm", "sum2", "copy"}),
+        ("TRAIN", {"direct", "winograd", "igemm", "norm", "sum", "copy"}),
     ],
 )
 def test_kernels_run_all_layers(phase, codes):

@@ -21,7 +21,7 @@ from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.engine import KERNEL, Engine
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.threads import wanted
-from demitasse.backends.kernels.elementwise import MOST, Elementwise
+from demitasse.backends.kernels.elementwise import MOST, Chain, Elementwise
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import LayoutUse, decline_if
@@ -150,13 +150,9 @@ def copy_call(
 
 
 def elementwise_call(
-    engine: Engine,
-    function: str,
-    numbers: Sequence[float],
-    sources: Sequence[Argument],
-    *targets: OutputArg,
+    engine: Engine, chain: Chain, sources: Sequence[Argument], *targets: OutputArg
 ) -> KernelCall:
-    """Return a call of a function of every element."""
+    """Return a call of functions of every element."""
     decline_if(len(sources) > MOST, f"{len(sources)} arrays; our kernels read up to {MOST}")
-    kernel = Elementwise(function, numbers, targets[0].layout.size, kernel_tuning(engine))
+    kernel = Elementwise(chain, len(sources), targets[0].layout.size, kernel_tuning(engine))
     return KernelCall(engine, kernel, *sources, *targets)

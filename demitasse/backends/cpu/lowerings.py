@@ -39,7 +39,6 @@ LOWERINGS: Lowerings = {
     ops.Interpolation: (_step("pooling", "InterpolationStep"),),
     ops.LRN: (_step("lrn", "LRNStep"), *NUMPY[ops.LRN]),
     ops.MVN: (_step("norm", "MVNStep"),),
-    ops.L2Normalize: (_step("lrn", "L2NormalizeStep"),),
     ops.Permute: (_step("copies", "PermuteStep"),),
     ops.Pool: (_step("pooling", "PoolStep"), *NUMPY[ops.Pool]),
     ops.PReLU: (_step("channel_scale", "PReLUStep"),),

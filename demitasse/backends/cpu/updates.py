@@ -3,8 +3,8 @@
 numpy updates by rare formulas, and where no kernel can be compiled.
 """
 
-import threading
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -19,12 +19,9 @@ from demitasse.backends.updates import Piece
 __all__ = ["apply", "sumsq"]
 
 
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.optimizers: dict[Tuning, FusedOptimizer] = {}
-
-
-_own = _OfThread()
+@cache
+def _optimizer(tuning: Tuning) -> FusedOptimizer:
+    return FusedOptimizer(tuning)
 
 
 def apply(pieces: Sequence[Piece]) -> None:
@@ -37,8 +34,6 @@ def apply(pieces: Sequence[Piece]) -> None:
         has_kernel = u.kind in RULES and not u.l1 and piece.data.dtype == np.float32
         (fused if tuning.width and has_kernel else rest).append(piece)
     if fused:
-        if tuning not in _own.optimizers:
-            _own.optimizers[tuning] = FusedOptimizer(tuning)
-        _own.optimizers[tuning](fused)
+        _optimizer(tuning)(fused)
     if rest:
         numpy_updates.apply(rest)

@@ -1,6 +1,6 @@
 """Parameter updates on the GPU: one kernel launch for all parameters of a net.
 
-The formulas are those of ``demitasse.training.update_rules``.
+The formulas are those of ``demitasse.backends.updates``.
 """
 
 from collections.abc import Callable, Sequence

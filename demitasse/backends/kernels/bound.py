@@ -8,7 +8,6 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Arguments, Values
 from demitasse.backends.kernels.language.values import (
     FLOAT,
-    Condition,
     Vector,
     Word,
     choose,
@@ -45,19 +44,6 @@ class BoundKernel:
         """Run it with the arrays and integers that it lacks, in the order of the fields."""
         each = dict(zip(self._names, given, strict=True))
         self._arguments.run(self._kernels, self.threads, each)
-
-
-def load(k: Kernel, address: Word, some: Condition | None) -> Vector:
-    """Return the vector at an address, with zeros for the lanes that ``some`` lacks."""
-    return k.load(address) if some is None else k.masked_load(address, some)
-
-
-def store(k: Kernel, value: Vector, address: Word, some: Condition | None) -> None:
-    """Write a vector, or the lanes of it that ``some`` has."""
-    if some is None:
-        k.store(value, address)
-    else:
-        k.masked_store(value, address, some)
 
 
 Body = Callable[..., Sequence[Vector] | None]

@@ -4,16 +4,18 @@ A normalisation with fixed statistics has this form.
 """
 
 from demitasse.backends.kernels.bound import BoundKernel
-from demitasse.backends.kernels.image_fields import BlockFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Output, Struct
+from demitasse.backends.kernels.language.structs import (
+    Address,
+    OptionalAddress,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.values import (
-    FLOAT,
     Vector,
     Word,
     choose,
-    chunk,
     clamp_max,
     fma,
     rectified,
@@ -22,52 +24,13 @@ from demitasse.backends.kernels.planes import Lanes, Plane, PlaneFields, Planes
 from demitasse.backends.kernels.tuning import Tuning
 
 
-class FactorFields(Struct):
-    """Images with a factor and an offset for each channel."""
-
-    x: BlockFields
-    y: Output
-    """The output in the same layout; may be the image."""
-    factors: Address
-    offsets: Address
-
-
-@FactorFields.kernel("channel_factors")
-def _kernel(k: Kernel, f: FactorFields) -> None:
-    x, block_bytes = f.x, f.x.block_channels * FLOAT
-    none = k.constant(0.0)  # of what is below 0
-    begin, end = chunk(x.images * x.blocks * x.rows, *k.thread())
-    with k.loop(end, begin) as line:
-        image, block, row = x.line(line.i)
-        source = x.start(image, block, row)
-        target = f.y + (source - x.at)
-        factors, offsets = f.factors + block * block_bytes, f.offsets + block * block_bytes
-        with k.loop(x.columns) as column:
-            right = column.i * x.column_stride * FLOAT
-            here, there = source + right, target + right
-            with k.loop(block_bytes, 0, k.vector_bytes) as place:
-                factor, offset = k.load(factors + place.i), k.load(offsets + place.i)
-                value = fma(k.load(here + place.i), factor, offset)
-                k.store(rectified(value, none), there + place.i)
-
-
-def channel_factors(images: Images, tuning: Tuning) -> BoundKernel:
-    """Return y = max(x * factor + offset, 0), channel by channel; NaN stays.
-
-    A call takes x, y, the factors and the offsets. Shapes: (C,), (C,).
-    """
-    need_layout(images.has_whole_vectors(tuning.width), images)
-    values = FactorFields.values(x=BlockFields.of(images))
-    return BoundKernel("factors", _kernel(tuning.width), values, tuning)
-
-
 class NumberFields(Struct):
     """Images and numbers of their channels; all images have the layout of ``x``."""
 
     x: Address
     numbers: Address
     added: OptionalAddress
-    """Images that are added to the product."""
+    """Images that are added to the product, or numbers of the channels that are."""
     y: Output
     """The result; may be an image that is read."""
     walk: PlaneFields
@@ -86,6 +49,17 @@ class NumberGradientFields(Struct):
     added: OptionalAddress
     """Gradient of the images that were added."""
     walk: PlaneFields
+
+
+@NumberFields.kernel("channel_factors")
+def _factors_kernel(k: Kernel, f: NumberFields, lanes: Lanes) -> None:
+    def numbers(plane: Plane) -> tuple[Vector, Vector]:
+        return plane.numbers(f.numbers), plane.numbers(f.added)
+
+    def write(here: Word, plane: Plane, numbers: tuple[Vector, Vector]) -> None:
+        plane.store(rectified(fma(plane.load(f.x + here), *numbers)), f.y + here)
+
+    Planes(k, f.walk, lanes).each_vector(numbers, write)
 
 
 @NumberFields.kernel("gates")
@@ -111,17 +85,17 @@ def _gradient_kernel(
     k: Kernel, f: NumberGradientFields, lanes: Lanes, *, slopes: bool, adds: bool
 ) -> None:
     """Write the gradients of the images, and those of gates or each plane's sum for slopes."""
-    planes, zero, one = Planes(k, f.walk, lanes), k.constant(0.0), k.constant(1.0)
+    planes = Planes(k, f.walk, lanes)
     with planes.each() as plane:
         numbers = plane.numbers(f.numbers if slopes else f.numbers + plane.row)
 
         def step(at: Word, part: Plane, total: Vector) -> list[Vector]:
             here = plane.first + at
             x, dy = part.load(f.x + here), part.load(f.dy + here)
-            part.store(dy * (choose(x > zero, one, numbers) if slopes else numbers), f.dx + here)
+            part.store(dy * (choose(x > 0.0, 1.0, numbers) if slopes else numbers), f.dx + here)
             if adds:
                 part.store(dy, f.added + here)
-            return [fma(dy, clamp_max(x, zero) if slopes else x, total)]
+            return [fma(dy, clamp_max(x, 0.0) if slopes else x, total)]
 
         [total] = planes.summed(plane, 1, step, ahead=[f.x, f.dy])
         if slopes:
@@ -135,6 +109,17 @@ def _slope_sums_kernel(k: Kernel, f: NumberGradientFields, lanes: Lanes) -> None
     planes = Planes(k, f.walk, lanes)
     with planes.of_first_image() as plane:
         plane.store_numbers(planes.over_images(plane, 1)[0], f.gradients)
+
+
+def channel_factors(images: Images, tuning: Tuning) -> BoundKernel:
+    """Return y = max(x * factor + offset, 0), channel by channel; NaN stays.
+
+    A call takes x, the factors, the offsets, and y, which may be x. Shapes: (C,), (C,).
+    """
+    need_layout(images.has_whole_vectors(tuning.width), images)
+    lanes = Lanes.of(images, tuning.width)
+    values = NumberFields.values(walk=lanes.values(images))
+    return BoundKernel("factors", _factors_kernel(lanes.width, lanes), values, tuning)
 
 
 def gates(images: Images, tuning: Tuning, *, adds: bool) -> BoundKernel:

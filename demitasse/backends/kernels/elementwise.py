@@ -11,7 +11,7 @@ from math import pi, sqrt
 import numpy as np
 
 from demitasse.backends import normal
-from demitasse.backends.kernels.bound import BoundKernel, load, own_vectors, store, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, own_vectors, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Output, Struct
 from demitasse.backends.kernels.language.values import (
@@ -42,16 +42,13 @@ Numbers = Sequence[Vector]
 """Constants of a function."""
 
 Formula = Callable[..., Vector]
-"""Takes the kernel, the function's constants, and an element of each array."""
+"""Takes the function's constants, and an element of each array."""
 
 LARGEST = 50.0
 """No exponential of more is taken in the gradient of BNLL."""
 
-NUMBERS = 3
-"""Constants of a function; a weighted sum has one for each array."""
-
 MOST = 4
-"""Arrays that a function reads at most."""
+"""Arrays that a function reads at most, and constants that it has."""
 
 
 class ElementFields(Struct):
@@ -66,128 +63,108 @@ class ElementFields(Struct):
     """The second result of a pair of functions."""
     count: Word
     numbers: Address
-    """The function's constants."""
+    """Constants of the functions, ``MOST`` for each."""
 
 
-def _linear(_k: Kernel, numbers: Numbers, x: Vector) -> Vector:
-    _, scale, shift = numbers
+def _linear(numbers: Numbers, x: Vector) -> Vector:
+    _, scale, shift, *_ = numbers
     return x * scale + shift
 
 
-def _square(k: Kernel, numbers: Numbers, x: Vector) -> Vector:
-    inner = _linear(k, numbers, x)
+def _square(numbers: Numbers, x: Vector) -> Vector:
+    inner = _linear(numbers, x)
     return inner * inner
 
 
-def _hard_swish(k: Kernel, _: Numbers, x: Vector) -> Vector:
-    gate = clamp_max(clamp_min(x + k.constant(3.0), k.constant(0.0)), k.constant(6.0))
-    return x * gate / k.constant(6.0)
+def _elu(numbers: Numbers, x: Vector) -> Vector:
+    return clamp_min(x, 0.0) + numbers[0] * exp_less_one(clamp_max(x, 0.0))
 
 
-def _elu(k: Kernel, numbers: Numbers, x: Vector) -> Vector:
-    zero = k.constant(0.0)
-    return clamp_min(x, zero) + numbers[0] * exp_less_one(k, clamp_max(x, zero))
-
-
-def _bnll(k: Kernel, _: Numbers, x: Vector) -> Vector:
-    return clamp_min(x, k.constant(0.0)) + log_one_more(k, exp(k, clamp_max(x, -x)))
-
-
-def _bell(k: Kernel, x: Vector) -> tuple[Vector, Vector]:
+def _bell(x: Vector) -> tuple[Vector, Vector]:
     """Return a = |x|, and exp(-a^2 / 2); see ``backends.normal``."""
-    size = clamp_max(clamp_min(x, -x), k.constant(normal.LARGEST))
-    near = rounded(size * k.constant(normal.STEPS_PER_ONE)) * k.constant(1 / normal.STEPS_PER_ONE)
-    half = k.constant(-0.5)
-    return size, exp(k, near * near * half) * exp(k, (size - near) * (size + near) * half)
+    size = clamp_max(clamp_min(x, -x), normal.LARGEST)
+    near = rounded(size * normal.STEPS_PER_ONE) * (1 / normal.STEPS_PER_ONE)
+    return size, exp(near * near * -0.5) * exp((size - near) * (size + near) * -0.5)
 
 
-def _tail(k: Kernel, size: Vector) -> Vector:
+def _tail(size: Vector) -> Vector:
     """Return the tail of the normal distribution above ``size``, divided by the bell."""
-    one = k.constant(1.0)
-    inverse = one / (size + k.constant(4.0))
+    inverse = 1.0 / (size + 4.0)
     coefficients = reversed(normal.tail_powers(float(np.finfo(np.float32).eps)))
-    return polynomial(k, one - inverse * k.constant(8.0), tuple(coefficients)) * inverse
+    return polynomial(1.0 - inverse * 8.0, tuple(coefficients)) * inverse
 
 
-def _gelu(k: Kernel, _: Numbers, x: Vector) -> Vector:
-    size, bell = _bell(k, x)
-    return clamp_min(x, k.constant(0.0)) - _tail(k, size) * bell * size
+def _gelu(_: Numbers, x: Vector) -> Vector:
+    size, bell = _bell(x)
+    return clamp_min(x, 0.0) - _tail(size) * bell * size
 
 
 FUNCTIONS: dict[str, Formula] = {
-    "abs": lambda k, _, x: clamp_min(x, -x) + k.constant(0.0),  # of negative zero, too
-    "bnll": _bnll,
-    "clip": lambda _k, numbers, x: clamp_min(clamp_max(x, numbers[1]), numbers[0]),
+    "abs": lambda _, x: clamp_min(x, -x) + 0.0,  # of negative zero, too
+    "bnll": lambda _, x: clamp_min(x, 0.0) + log_one_more(exp(clamp_max(x, -x))),
+    "clip": lambda numbers, x: clamp_min(clamp_max(x, numbers[1]), numbers[0]),
     "elu": _elu,
-    "exp": lambda k, numbers, x: exp(k, x * numbers[0]) * numbers[1],
+    "exp": lambda numbers, x: exp(x * numbers[0]) * numbers[1],
     "gelu": _gelu,
-    "hard_swish": _hard_swish,
+    "hard_swish": lambda _, x: x * clamp_max(clamp_min(x + 3.0, 0.0), 6.0) / 6.0,
     "linear": _linear,
-    "relu": lambda _k, numbers, x: rectified(x, numbers[0]),
-    "sigmoid": lambda k, _, x: sigmoid(k, x),
+    "relu": lambda numbers, x: rectified(x, numbers[0]),
+    "sigmoid": lambda _, x: sigmoid(x),
     "square": _square,
-    "swish": lambda k, numbers, x: x * sigmoid(k, x * numbers[0]),
-    "tanh": lambda k, _, x: tanh(k, x),
+    "swish": lambda numbers, x: x * sigmoid(x * numbers[0]),
+    "tanh": lambda _, x: tanh(x),
 }
 """Functions of one array."""
 
 
-def _abs_slope(k: Kernel, _: Numbers, x: Vector, dy: Vector) -> Vector:
-    zero, one = k.constant(0.0), k.constant(1.0)
-    return dy * choose(x > zero, one, choose(zero > x, -one, x))  # 0 of 0, NaN of NaN
+def _chosen(condition: Condition, dy: Vector) -> Vector:
+    """Return the gradient where a condition holds; NaN and infinity leave NaN elsewhere."""
+    return dy * choose(condition, dy.constant(1.0), 0.0)
 
 
-def _clip_slope(k: Kernel, numbers: Numbers, x: Vector, dy: Vector) -> Vector:
-    low, high, _ = numbers
-    return dy * choose((x >= low) & (high >= x), k.constant(1.0), k.constant(0.0))
+def _abs_slope(_: Numbers, x: Vector, dy: Vector) -> Vector:
+    return dy * choose(x > 0.0, 1.0, choose(x < 0.0, -1.0, x))  # 0 of 0, NaN of NaN
 
 
-def _inside_slope(k: Kernel, numbers: Numbers, x: Vector, dy: Vector) -> Vector:
-    low, high, _ = numbers
-    return dy * choose((x > low) & (high > x), k.constant(1.0), k.constant(0.0))
+def _bnll_slope(_: Numbers, x: Vector, dy: Vector) -> Vector:
+    e = exp(clamp_max(x, LARGEST))
+    return dy * (e / (e + 1.0))
 
 
-def _bnll_slope(k: Kernel, _: Numbers, x: Vector, dy: Vector) -> Vector:
-    e = exp(k, clamp_max(x, k.constant(LARGEST)))
-    return dy * (e / (e + k.constant(1.0)))
+def _gelu_slope(_: Numbers, x: Vector, dy: Vector) -> Vector:
+    size, bell = _bell(x)
+    density = size * (1 / sqrt(2 * pi))
+    below = (_tail(size) - density) * bell  # the derivative at -|x|; 1 less that at |x|
+    return dy * choose(x > 0.0, 1.0 - below, below)
 
 
-def _gelu_slope(k: Kernel, _: Numbers, x: Vector, dy: Vector) -> Vector:
-    size, bell = _bell(k, x)
-    density = size * k.constant(1 / sqrt(2 * pi))
-    below = (_tail(k, size) - density) * bell  # the derivative at -|x|; 1 less that at |x|
-    return dy * choose(x > k.constant(0.0), k.constant(1.0) - below, below)
+def _hard_swish_slope(_: Numbers, x: Vector, dy: Vector) -> Vector:
+    curve = (x + x + 3.0) / 6.0
+    return dy * choose(x >= 3.0, 1.0, choose(x <= -3.0, 0.0, curve))
 
 
-def _hard_swish_slope(k: Kernel, _: Numbers, x: Vector, dy: Vector) -> Vector:
-    zero, one, three = k.constant(0.0), k.constant(1.0), k.constant(3.0)
-    curve = (x + x + three) / k.constant(6.0)
-    return dy * choose(x >= three, one, choose(-three >= x, zero, curve))
+def _relu_slope(numbers: Numbers, x: Vector, dy: Vector) -> Vector:
+    return dy * choose(x > 0.0, 1.0, choose(x <= 0.0, numbers[0], 0.0))
 
 
-def _relu_slope(k: Kernel, numbers: Numbers, x: Vector, dy: Vector) -> Vector:
-    zero = k.constant(0.0)
-    return dy * choose(x > zero, k.constant(1.0), choose(zero >= x, numbers[0], zero))
-
-
-def _square_slope(k: Kernel, numbers: Numbers, x: Vector, dy: Vector) -> Vector:
-    power, scale, _ = numbers
-    return dy * (power * scale * _linear(k, numbers, x))
+def _square_slope(numbers: Numbers, x: Vector, dy: Vector) -> Vector:
+    power, scale, *_ = numbers
+    return dy * (power * scale * _linear(numbers, x))
 
 
 SLOPES: dict[str, Formula] = {
     "abs_slope": _abs_slope,
     "bnll_slope": _bnll_slope,
-    "clip_slope": _clip_slope,
-    "exp_slope": lambda _k, numbers, y, dy: dy * y * numbers[0],
+    "clip_slope": lambda n, x, dy: _chosen((x >= n[0]) & (x <= n[1]), dy),
+    "exp_slope": lambda numbers, y, dy: dy * y * numbers[0],
     "gelu_slope": _gelu_slope,
     "hard_swish_slope": _hard_swish_slope,
-    "inside_slope": _inside_slope,
-    "linear_slope": lambda _k, numbers, _x, dy: dy * numbers[1],
+    "inside_slope": lambda n, x, dy: _chosen((x > n[0]) & (x < n[1]), dy),
+    "linear_slope": lambda numbers, _, dy: dy * numbers[1],
     "relu_slope": _relu_slope,
-    "sigmoid_slope": lambda k, _, y, dy: dy * y * (k.constant(1.0) - y),
+    "sigmoid_slope": lambda _, y, dy: dy * y * (1.0 - y),
     "square_slope": _square_slope,
-    "tanh_slope": lambda k, _, y, dy: dy * (k.constant(1.0) - y * y),
+    "tanh_slope": lambda _, y, dy: dy * (1.0 - y * y),
 }
 """Gradients, from a function's input and the gradient of its result.
 
@@ -195,111 +172,113 @@ The gradients of exponential, sigmoid and tanh read the result in place of the i
 """
 
 
-def _elu_slope(k: Kernel, numbers: Numbers, x: Vector, y: Vector, dy: Vector) -> Vector:
-    return dy * choose(x > k.constant(0.0), k.constant(1.0), y + numbers[0])
+def _elu_slope(numbers: Numbers, x: Vector, y: Vector, dy: Vector) -> Vector:
+    return dy * choose(x > 0.0, 1.0, y + numbers[0])
 
 
-def _swish_slope(k: Kernel, numbers: Numbers, x: Vector, y: Vector, dy: Vector) -> Vector:
-    one, by = k.constant(1.0), y * numbers[0]
-    gate = one / (one + exp(k, -(x * numbers[0])))
-    return dy * (by + gate * (one - by))
+def _swish_slope(numbers: Numbers, x: Vector, y: Vector, dy: Vector) -> Vector:
+    by = y * numbers[0]
+    gate = 1.0 / (1.0 + exp(-(x * numbers[0])))
+    return dy * (by + gate * (1.0 - by))
 
 
 SLOPES_OF_BOTH: dict[str, Formula] = {"elu_slope": _elu_slope, "swish_slope": _swish_slope}
 """Gradients, from a function's input, the contents of its result's memory, and their gradient."""
 
 
-def _larger(_k: Kernel, _: Numbers, one: Vector, two: Vector) -> Vector:
+def _larger(_: Numbers, one: Vector, two: Vector) -> Vector:
     return choose(one > two, one, two)
 
 
 COMBINATIONS: dict[str, Formula] = {
-    "first_larger": lambda k, _, one, two: choose(one > two, k.constant(1.0), k.constant(0.0)),
     "larger": _larger,
-    "marked": lambda k, _, mark, dy: choose(mark > k.constant(0.0), dy, k.constant(0.0)),
-    "product": lambda _k, _, one, two: one * two,
-    "unmarked": lambda k, _, mark, dy: choose(mark > k.constant(0.0), k.constant(0.0), dy),
+    "marked": lambda _, mark, dy: choose(mark > 0.0, dy, 0.0),
+    "product": lambda _, one, two: one * two,
+    "unmarked": lambda _, mark, dy: choose(mark > 0.0, 0.0, dy),
 }
 """Functions of two arrays; the first array of some is a mask."""
 
-PAIRS: dict[str, tuple[str, str]] = {
-    "larger_of_which": ("larger", "first_larger"),
-    "parted": ("marked", "unmarked"),
+
+def _larger_of_which(_: Numbers, one: Vector, two: Vector) -> tuple[Vector, Vector]:
+    first = one > two
+    return choose(first, one, two), choose(first, one.constant(1.0), 0.0)
+
+
+def _parted(_: Numbers, mark: Vector, dy: Vector) -> tuple[Vector, Vector]:
+    first = mark > 0.0
+    return choose(first, dy, 0.0), choose(first, 0.0, dy)
+
+
+PAIRS: dict[str, Callable[..., tuple[Vector, Vector]]] = {
+    "larger_of_which": _larger_of_which,
+    "parted": _parted,
 }
-"""Two of these at once, with two results."""
+"""Functions of two arrays with two results."""
 
 
-def _sum(_k: Kernel, _: Numbers, *arrays: Vector) -> Vector:
+def _sum(_: Numbers, *arrays: Vector) -> Vector:
     return reduce(Vector.__add__, arrays)
 
 
-def _rectified_sum(_k: Kernel, numbers: Numbers, *arrays: Vector) -> Vector:
-    return rectified(reduce(Vector.__add__, arrays), numbers[0])
+SUMS: dict[str, Formula] = {
+    "rectified_sum": lambda numbers, *arrays: rectified(_sum(numbers, *arrays), numbers[0]),
+    "sum": _sum,
+    "weighted_sum": lambda numbers, *arrays: _sum(numbers, *map(Vector.__mul__, arrays, numbers)),
+}
+"""Sums of all arrays, from first to last. The sum of one array is a copy."""
 
-
-def _weighted_sum(_k: Kernel, numbers: Numbers, *arrays: Vector) -> Vector:
-    return reduce(Vector.__add__, map(Vector.__mul__, arrays, numbers))
-
-
-SUMS: dict[str, tuple[Formula, int]] = {
-    f"{name}{count}": (formula, count)
-    for name, formula in (
-        ("sum", _sum), ("rectified_sum", _rectified_sum), ("weighted_sum", _weighted_sum)
+ARRAYS: dict[str, int] = {
+    name: count
+    for count, group in (
+        (1, FUNCTIONS), (2, SLOPES), (2, COMBINATIONS), (2, PAIRS), (3, SLOPES_OF_BOTH),
+        (MOST, SUMS),
     )
-    for count in range(1, MOST + 1)
+    for name in group
 }  # fmt: skip
-"""Sums, from first to last, and their number of arrays. The sum of one array is a copy."""
+"""Number of arrays that a function takes, at most."""
 
-
-KNOWN = FUNCTIONS | SLOPES | SLOPES_OF_BOTH | COMBINATIONS | {n: f for n, (f, _) in SUMS.items()}
+FORMULAS: dict[str, Callable[..., Vector | tuple[Vector, Vector]]]
+FORMULAS = {**FUNCTIONS, **SLOPES, **SLOPES_OF_BOTH, **COMBINATIONS, **PAIRS, **SUMS}
 
 
 @ElementFields.kernel("elementwise")
-def _kernel(k: Kernel, f: ElementFields, function: str) -> None:
-    first, *chain = function.split("-")
-    count = _count(function)
-    numbers = range(max(NUMBERS * (1 + len(chain)), count))
-    constants = [k.broadcast(f.numbers + FLOAT * place) for place in numbers]
-    formulas = [KNOWN[each] for each in PAIRS.get(first, (first,))]
+def _kernel(k: Kernel, f: ElementFields, arrays: int, *functions: str) -> None:
+    places = [FLOAT * place for place in range(MOST * len(functions))]
+    constants = [k.broadcast(f.numbers + place) for place in places]
 
     def body(place: Word, some: Condition | None) -> None:
-        read = [load(k, array + place, some) for array in (f.x, f.other, f.third, f.fourth)[:count]]
-        own = (constants[:NUMBERS], *read[:1]) if chain else (constants, *read)
-        results = [formula(k, *own) for formula in formulas]
-        for number, each in enumerate(chain, 1):
-            more = read[1:] if each in COMBINATIONS else ()
-            results = [KNOWN[each](k, constants[NUMBERS * number :][:NUMBERS], *results, *more)]
-        for result, target in zip(results, (f.y, f.also), strict=False):
-            store(k, result, target + place, some)
+        addresses = (f.x, f.other, f.third, f.fourth)[:arrays]
+        values = [k.load(address + place, some) for address in addresses]
+        for number, name in enumerate(functions):
+            taken, own = ARRAYS[name], constants[MOST * number : MOST * (number + 1)]
+            result = FORMULAS[name](own, *values[:taken])
+            values[:taken] = result if isinstance(result, tuple) else [result]
+        for value, target in zip(values, (f.y, f.also), strict=False):
+            k.store(value, target + place, some)
 
     own_vectors(k, f.count, body)
 
 
-def _count(function: str) -> int:
-    """Return how many arrays a function takes."""
-    if "-" in function:
-        return 2 if function.rpartition("-")[2] in COMBINATIONS else 1
-    if function in SUMS:
-        return SUMS[function][1]
-    return 1 if function in FUNCTIONS else 3 if function in SLOPES_OF_BOTH else 2
+Chain = Sequence[tuple[str, Sequence[float]]]
+"""Functions by name, each with its constants, that are applied one after the other."""
 
 
 class Elementwise(BoundKernel):
-    """y = f(x), or of the arrays that a function takes; or two such results.
+    """y = f(x), or of the arrays that a chain of functions takes; or two such results.
 
-    The function is named in :data:`FUNCTIONS`, :data:`SLOPES`, :data:`SLOPES_OF_BOTH`,
-    :data:`COMBINATIONS`, :data:`PAIRS` or :data:`SUMS`; ``numbers`` are its constants. A name like
-    "linear-clip-product" is a chain of functions, ``NUMBERS`` constants of each; the last may be a
-    combination of the result with the second array.
+    The functions are those of :data:`FORMULAS`. Each takes the result before it, and as many
+    further arrays as it lacks.
 
     A call takes the arrays that are read, and those that are written, which may be among the first.
     """
 
-    def __init__(self, function: str, numbers: Sequence[float], count: int, tuning: Tuning) -> None:
-        constants = np.zeros(max(MOST, NUMBERS * (1 + function.count("-"))), np.float32)
-        constants[: len(numbers)] = numbers
-        lacking = ("other", "third", "fourth")[_count(function) - 1 :]
-        absent = dict.fromkeys([*lacking, *["also"] * (function not in PAIRS)])
+    def __init__(self, chain: Chain, arrays: int, count: int, tuning: Tuning) -> None:
+        names, constants = [name for name, _ in chain], np.zeros((len(chain), MOST), np.float32)
+        for row, (_, numbers) in zip(constants, chain, strict=True):
+            row[: len(numbers)] = numbers
+        lacking = ("other", "third", "fourth")[arrays - 1 :]
+        absent = dict.fromkeys([*lacking, *["also"] * (names[-1] not in PAIRS)])
         values = ElementFields.values(count=count, numbers=constants, **absent)
         threads = threads_for(tuning, count, FEWEST_EACH)
-        super().__init__(function, _kernel(tuning.width, function), values, tuning, threads)
+        kernel = _kernel(tuning.width, arrays, *names)
+        super().__init__("-".join(names), kernel, values, tuning, threads)

@@ -1,7 +1,6 @@
 """Products of few rows with a weight in panels, which is read once."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -88,7 +87,7 @@ def _finish(k: Kernel, f: RowFields, then: str) -> Callable[[Vector], Vector]:
     """Return a function that writes the epilogue of sums."""
     if then in ("", "limits"):
         return rectifying(k, f.rectifier, None, limited=then == "limits")
-    return partial(sigmoid if then == "sigmoid" else tanh, k)
+    return sigmoid if then == "sigmoid" else tanh
 
 
 def most_vectors(width: int, rows: int) -> int:

@@ -22,7 +22,6 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.bound import load, store
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.filter_packing import FilterFields, FilterPacking, Order, pack_panel
 from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
@@ -325,13 +324,13 @@ def write_sums(
             values = list(sums)
             if before is not None:
                 values = [
-                    choose(before, total + load(k, at, masks[j]), total)
+                    choose(before, total + k.load(at, masks[j]), total)
                     for total, (at, j) in zip(values, places, strict=True)
                 ]
             if finish is not None:
                 values = finish(values, places, masks)
             for value, (at, j) in zip(values, places, strict=True):
-                store(k, value, at, masks[j])
+                k.store(value, at, masks[j])
 
 
 def list_windows(
@@ -427,13 +426,13 @@ def _epilogue(
         sums: Sequence[Vector], places: Sequence[tuple[Word, int]], masks: Masks
     ) -> list[Vector]:
         ats = [place + k.vector_bytes * j for j in range(len(masks))]
-        offsets = [load(k, f.offsets + at, some) for at, some in zip(ats, masks, strict=True)]
+        offsets = [k.load(f.offsets + at, some) for at, some in zip(ats, masks, strict=True)]
         then = [rectifying(k, f.rectifier, at, limited=limited, relu=relu) for at in ats]
         values = []
         for total, (at, j) in zip(sums, places, strict=True):
             value = total + offsets[j]
             if adds:
-                value += load(k, at + (f.added - f.y.at), masks[j])
+                value += k.load(at + (f.added - f.y.at), masks[j])
             values.append(then[j](value))
         return values
 

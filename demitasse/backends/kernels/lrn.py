@@ -1,4 +1,4 @@
-"""Local response normalisation across and within channels, and pixels divided by their lengths.
+"""Local response normalisation across and within channels, and its gradient.
 
 A row of an image, or a plane of a vector of channels, is gone through three times, while it is in
 the caches. What neighbours are summed of, squares or the gradient's ratios, is written to memory
@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial, reduce
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.bound import BoundKernel, each_vector, load, store, threads_for
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.image_fields import BlockFields
-from demitasse.backends.kernels.images import Images, need_layout
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
@@ -26,17 +25,7 @@ from demitasse.backends.kernels.language.structs import (
     Output,
     Struct,
 )
-from demitasse.backends.kernels.language.values import (
-    FLOAT,
-    Condition,
-    Vector,
-    Word,
-    chunk,
-    fma,
-    horizontal_sum,
-    minimum,
-    root,
-)
+from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, chunk, fma, root
 from demitasse.backends.kernels.tuning import Tuning
 
 BETA = 0.75
@@ -185,7 +174,7 @@ def _kernel(k: Kernel, f: ResponseFields, size: int, *, within: bool, gradient: 
     def normalized(value: Vector, scale: Vector) -> Vector:
         if within:
             return value / (root(scale) * root(root(scale)))
-        inverse = k.constant(1.0) / root(scale)
+        inverse = 1.0 / root(scale)
         return value * (inverse * root(inverse))
 
     with (_each_plane if within else _each_row)(k, f, size) as region:
@@ -209,159 +198,57 @@ def _kernel(k: Kernel, f: ResponseFields, size: int, *, within: bool, gradient: 
             if region.add_down:
                 region.add_down()
             with region.each_vector() as spot:
-                direct, value, total = (
-                    k.load(y + spot.at),
-                    k.load(x + spot.at),
-                    region.total(spot.ratios),
-                )
-                left = (
-                    direct - total * value * factor
-                    if within
-                    else fma(-(total * factor), value, direct)
-                )
+                direct, value = k.load(y + spot.at), k.load(x + spot.at)
+                total = region.total(spot.ratios)
+                if within:
+                    left = direct - total * value * factor
+                else:
+                    left = fma(-(total * factor), value, direct)
                 k.store(left, y + spot.at)
 
 
-class Response:
+def widest(width: int, *, within: bool) -> int:
+    """Return the greatest size of windows."""
+    return WIDEST if within else 2 * width + 1
+
+
+def takes(images: Images, size: int, beta: float, width: int, *, within: bool) -> bool:
+    """Return whether images have whole vectors of contiguous channels, and windows fit."""
+    fits = beta == BETA and size <= widest(width, within=within)
+    return fits and images.has_whole_vectors(width)
+
+
+class LocalResponse:
     """y = x * (k + alpha / count * sum of squares of ``count`` neighbours) ** -0.75.
+
+    Neighbours are ``size`` channels or, ``within`` a channel, ``size`` by ``size`` pixels.
 
     Attributes:
         forward: Takes x, y and scratch memory.
         backward: Takes x, dy, dx, which is other memory, and scratch memory.
     """
 
-    name: ClassVar[str]
-    within: ClassVar[bool]
-
-    @classmethod
-    def widest(cls, width: int) -> int:
-        """Return the greatest size of windows."""
-        return WIDEST if cls.within else 2 * width + 1
-
-    @classmethod
-    def takes(cls, images: Images, size: int, beta: float, width: int) -> bool:
-        """Return whether images have whole vectors of contiguous channels, and windows fit."""
-        return images.has_whole_vectors(width) and beta == BETA and size <= cls.widest(width)
-
-    def __init__(self, images: Images, size: int, alpha: float, k: float, tuning: Tuning) -> None:
+    def __init__(
+        self, images: Images, size: int, alpha: float, k: float, tuning: Tuning, *, within: bool
+    ) -> None:
         width, (_, channels, rows, columns) = tuning.width, images.shape
-        if not self.takes(images, size, BETA, width):
+        if not takes(images, size, BETA, width, within=within):
             message = (
                 f"{channels} channels in blocks of {images.block} and windows of {size} were given;"
-                f" give whole vectors of {width}, and windows of {self.widest(width)} at most"
+                f" give whole vectors of {width}, and windows of {widest(width, within=within)} at"
+                " most"
             )
             raise ValueError(message)
-        rate, around = alpha / (size**2 if self.within else size), size // 2 * 2
+        rate, around = alpha / (size**2 if within else size), size // 2 * 2
         elements = STACKS * columns * (channels + 2 * width)
-        if self.within:
+        if within:
             elements = width * ((rows + around) * columns + rows * (columns + around))
-        numbers = np.array([rate, k, 2 * rate * BETA], np.float32)
+        name, numbers = "lrn" + " within" * within, np.array([rate, k, 2 * rate * BETA], np.float32)
 
         def bound(*, gradient: bool) -> BoundKernel:
-            kernel = _kernel(width, size, within=self.within, gradient=gradient)
+            kernel = _kernel(width, size, within=within, gradient=gradient)
             dy = RUNTIME if gradient else None
             values = ResponseFields.values(x=BlockFields.of(images), dy=dy, numbers=numbers)
-            scratch = tuning.threads * elements
-            return BoundKernel(self.name, kernel, values, tuning, scratch_size=scratch)
+            return BoundKernel(name, kernel, values, tuning, scratch_size=tuning.threads * elements)
 
         self.forward, self.backward = bound(gradient=False), bound(gradient=True)
-
-
-class LocalResponse(Response):
-    """Neighbours are ``size`` channels."""
-
-    name, within = "lrn", False
-
-
-class WithinResponse(Response):
-    """Neighbours are ``size`` by ``size`` pixels of a channel."""
-
-    name, within = "lrn within", True
-
-
-FEWEST_EACH = 1 << 13
-"""Elements of a thread at least."""
-
-
-class L2NormalizeFields(Struct):
-    """Images whose pixels follow each other; the results may be in the same memory."""
-
-    x: BlockFields
-    y: Output
-    scales: Address
-    """One scale for each channel."""
-    eps: Address
-    """Added to a sum of squares."""
-    pixels: Word
-    """Pixels of an image."""
-    pixel_stride: Word
-
-
-@L2NormalizeFields.kernel("lengths")
-def _lengths_kernel(k: Kernel, f: L2NormalizeFields) -> None:
-    """Write the kernel: roots and quotients are those of a vector of pixels."""
-    width, x = k.width, f.x
-    eps, one, sums = k.broadcast(f.eps), k.constant(1.0), k.scratch(1)
-    block_bytes, pixel_bytes = x.block_stride * FLOAT, f.pixel_stride * FLOAT
-    groups = (f.pixels + (width - 1)) // width
-    begin, end = chunk(x.images * groups, *k.thread())
-    with k.loop(end, begin) as group:
-        image, first = group.i // groups, group.i % groups * width
-        offset = (image * x.image_stride + first * f.pixel_stride) * FLOAT
-        count = minimum(f.pixels - first, width)
-        with k.loop(count) as pixel:
-            source = x.at + offset + pixel.i * pixel_bytes
-            with k.loop(x.blocks, vectors=[k.constant(0.0)]) as block:
-                at = source + block.i * block_bytes
-
-                def add(place: Word, some: Condition | None, total: Vector) -> list[Vector]:
-                    value = load(k, at + place, some)
-                    return [fma(value, value, total)]
-
-                block.vectors = each_vector(k, x.block_channels, add, vectors=block.vectors)
-            total = horizontal_sum(block.vectors[0])
-            k.masked_store(total, sums + pixel.i * FLOAT, k.lane_mask(k.word(1)))
-        k.store(one / root(k.load(sums) + eps), sums)
-        with k.loop(count) as pixel, k.loop(x.blocks) as block:
-            by = k.broadcast(sums + pixel.i * FLOAT)
-            here = offset + pixel.i * pixel_bytes + block.i * block_bytes
-            scales = f.scales + block.i * x.block_channels * FLOAT
-
-            def scale(place: Word, some: Condition | None) -> None:
-                unit = load(k, x.at + here + place, some) * by
-                store(k, unit * load(k, scales + place, some), f.y + here + place, some)
-
-            each_vector(k, x.block_channels, scale)
-
-
-def takes_lengths(images: Images, width: int) -> bool:
-    """Return whether images have contiguous channels, all of them or whole vectors, and pixels."""
-    return images.has_runs(width) and images.is_even
-
-
-class L2Normalize(BoundKernel):
-    """y = s x / sqrt(sum of x^2 + eps), the sum over the channels of a pixel.
-
-    A call takes x and y, which may be the same memory and lie as ``images`` says.
-
-    Attributes:
-        scales: One for each channel; to be filled before a call. Shape: (C,).
-    """
-
-    def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
-        n, c, h, w = images.shape
-        need_layout(takes_lengths(images, tuning.width), images)
-        self.scales = aligned(c)
-        values = L2NormalizeFields.values(
-            x=BlockFields.of(images),
-            scales=self.scales,
-            eps=np.array([eps], np.float32),
-            pixels=h * w,
-            pixel_stride=images.column_stride if w > 1 else images.row_stride,
-        )
-        threads = threads_for(tuning, n * c * h * w, FEWEST_EACH)
-        super().__init__("lengths", _lengths_kernel(tuning.width), values, tuning, threads)
-
-    def take_scales(self, scales: np.ndarray) -> None:
-        """Copy new scales: one for each channel, or one for all."""
-        self.scales[...] = scales

@@ -7,7 +7,6 @@ parts so that large x lose nothing. log(1 + u) is 2 * artanh(u / (2 + u)), a sho
 from collections.abc import Sequence
 from math import log
 
-from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (
     Vector,
     choose,
@@ -31,36 +30,35 @@ ODD = tuple(1 / n for n in (1, 3, 5, 7, 9, 11, 13, 15))
 """Coefficients of artanh."""
 
 
-def exp(k: Kernel, x: Vector) -> Vector:
+def exp(x: Vector) -> Vector:
     """Return e^x of the elements, to two units of the last place; NaN stays."""
-    whole, rest = _parts(k, x)
-    half = rounded(whole * k.constant(0.5))  # 2^n itself may be too large or too small for a float
-    return polynomial(k, rest, POWERS) * exp2_int(half) * exp2_int(whole - half)
+    whole, rest = _parts(x)
+    half = rounded(whole * 0.5)  # 2^n itself may be too large or too small for a float
+    return polynomial(rest, POWERS) * exp2_int(half) * exp2_int(whole - half)
 
 
-def exp_less_one(k: Kernel, x: Vector) -> Vector:
+def exp_less_one(x: Vector) -> Vector:
     """Return e^x - 1 of elements that are not above 0, right for small ones too; NaN stays."""
-    whole, rest = _parts(k, clamp_min(x, k.constant(-40.0)))
+    whole, rest = _parts(clamp_min(x, -40.0))
     power = exp2_int(whole)
-    return fma(power, rest * polynomial(k, rest, POWERS[1:]), power - k.constant(1.0))
+    return fma(power, rest * polynomial(rest, POWERS[1:]), power - 1.0)
 
 
-def log_one_more(k: Kernel, u: Vector) -> Vector:
+def log_one_more(u: Vector) -> Vector:
     """Return log(1 + u) of elements from 0 to 1; NaN stays."""
-    ratio = u / (u + k.constant(2.0))
-    return (ratio + ratio) * polynomial(k, ratio * ratio, ODD)
+    ratio = u / (u + 2.0)
+    return (ratio + ratio) * polynomial(ratio * ratio, ODD)
 
 
-def _parts(k: Kernel, x: Vector, least: float = LEAST) -> tuple[Vector, Vector]:
+def _parts(x: Vector, least: float = LEAST) -> tuple[Vector, Vector]:
     """Return whole n and r, from -1/2 to 1/2, with e^x = 2^(n + r); of NaN r is NaN.
 
     Smaller exponents than ``least`` count as ``least``.
     """
-    floor = k.constant(least)
-    x = clamp_max(clamp_min(x, floor), k.constant(MOST))
-    whole = rounded(choose(x > floor, x, floor) * k.constant(1 / log(2)))
-    rest = fma(whole, k.constant(COARSE - log(2)), fma(whole, k.constant(-COARSE), x))
-    return whole, rest * k.constant(1 / log(2))
+    x = clamp_max(clamp_min(x, least), MOST)
+    whole = rounded(choose(x > least, x, least) * (1 / log(2)))
+    rest = fma(whole, COARSE - log(2), fma(whole, -COARSE, x))
+    return whole, rest * (1 / log(2))
 
 
 SMALL = 0.625
@@ -78,29 +76,27 @@ POWERS = (
 """Those of 2^x from -1/2 to 1/2."""
 
 
-def tanh(k: Kernel, x: Vector) -> Vector:
+def tanh(x: Vector) -> Vector:
     """Return tanh of the elements; NaN stays."""
-    one, end, size, square = k.constant(1.0), k.constant(END), clamp_min(x, -x), x * x
-    small = fma(square * polynomial(k, square, CUBES), x, x)
-    exponent = choose(end > size, size, end) * k.constant(-2 / log(2))  # of NaN the end's
+    size, square = clamp_min(x, -x), x * x
+    small = fma(square * polynomial(square, CUBES), x, x)
+    exponent = choose(size < END, size, END) * (-2 / log(2))  # of NaN the end's
     whole = rounded(exponent)
-    e = polynomial(k, exponent - whole, POWERS) * exp2_int(whole)
-    large = one - (e + e) / (one + e)
-    signed = choose(k.constant(0.0) > x, -large, large)
-    return choose(size > k.constant(SMALL), signed, small)
+    e = polynomial(exponent - whole, POWERS) * exp2_int(whole)
+    large = 1.0 - (e + e) / (1.0 + e)
+    return choose(size > SMALL, choose(x < 0.0, -large, large), small)
 
 
-def sigmoid(k: Kernel, x: Vector) -> Vector:
+def sigmoid(x: Vector) -> Vector:
     """Return 1 / (1 + exp(-x)) of the elements, to three units of the last place; NaN stays."""
-    whole, rest = _parts(k, -x, SMALLEST_POWER)  # one factor 2^n is enough: it may be infinite
-    one = k.constant(1.0)
-    return one / fma(polynomial(k, rest, POWERS), exp2_int(whole), one)
+    whole, rest = _parts(-x, SMALLEST_POWER)  # one factor 2^n is enough: it may be infinite
+    return 1.0 / fma(polynomial(rest, POWERS), exp2_int(whole), 1.0)
 
 
-def polynomial(k: Kernel, x: Vector, coefficients: Sequence[float]) -> Vector:
+def polynomial(x: Vector, coefficients: Sequence[float]) -> Vector:
     """Return a sum of powers of the elements, whose coefficients begin with the constant."""
     *lower, highest = coefficients
-    value = k.constant(highest)
+    value = x.constant(highest)
     for coefficient in reversed(lower):
-        value = fma(value, x, k.constant(coefficient))
+        value = fma(value, x, coefficient)
     return value

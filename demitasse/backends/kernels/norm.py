@@ -57,14 +57,14 @@ class BatchFields(ForwardFields):
 @ForwardFields.kernel("normalization_planes")
 def _planes_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
     """Write each plane's mean and its sum of squared deviations."""
-    planes, zero = Planes(k, f.walk, lanes), k.constant(0.0)
+    planes = Planes(k, f.walk, lanes)
     each, of_first = planes.number("each_pixel"), planes.number("first_pixels")
     with planes.each() as plane:
         about, away, squares = _deviations(planes, f.x, plane, of_first, ahead=True)
         by = away * each
         k.store(about + by, plane.sums)
         # rounding must not make it negative
-        k.store(clamp_min(fma(-away, by, squares), zero), plane.sums + k.vector_bytes)
+        k.store(clamp_min(fma(-away, by, squares), 0.0), plane.sums + k.vector_bytes)
 
 
 @ForwardFields.kernel("normalization_statistics")
@@ -80,7 +80,7 @@ def _statistics_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
 
         within, between = planes.over_images(plane, 2, add)
         variance = fma(between, planes.number("pixels"), within) * planes.number("each")
-        inverse = k.constant(1.0) / root(variance + planes.number("eps"))
+        inverse = 1.0 / root(variance + planes.number("eps"))
         for value, target in ((mean, f.mean), (variance, f.variance), (inverse, f.inverse)):
             plane.store_numbers(value, target)
 
@@ -94,7 +94,7 @@ def _kernel(k: Kernel, f: ForwardFields, lanes: Lanes, *, relu: bool) -> None:
     def write(here: Word, plane: Plane, numbers: tuple[Vector, Vector, Vector]) -> None:
         mean, factor, offset = numbers
         value = fma(plane.load(f.x + here) - mean, factor, offset)
-        plane.store(rectified(value, k.constant(0.0)) if relu else value, f.y + here)
+        plane.store(rectified(value) if relu else value, f.y + here)
 
     Planes(k, f.walk, lanes).each_vector(numbers, write, [f.x])
 
@@ -106,7 +106,7 @@ def _deviations(
 
     With ``ahead``, the next plane is prefetched.
     """
-    k, lanes, first = planes.k, planes.lanes, x + plane.first
+    lanes, first = planes.lanes, x + plane.first
     vectors = lanes.first_pixels // (lanes.width if plane.of_pixels else 1)
 
     def add_up(at: Word, part: Plane, total: Vector) -> list[Vector]:
@@ -118,7 +118,7 @@ def _deviations(
     def add(at: Word, part: Plane, total: Vector, squares: Vector) -> list[Vector]:
         away = part.load(first + at) - about
         if part.some is not None and plane.of_pixels:
-            away = choose(part.some, away, k.constant(0.0))
+            away = choose(part.some, away, 0.0)
         return [total + away, fma(away, away, squares)]
 
     away, squares = planes.summed(plane, 2, add, ahead=[x] if ahead else [])
@@ -167,12 +167,12 @@ class PlaneNormFields(Struct):
 
 @PlaneNormFields.kernel("plane_norm")
 def _plane_norm_kernel(k: Kernel, f: PlaneNormFields, lanes: Lanes) -> None:
-    planes, zero = Planes(k, f.walk, lanes), k.constant(0.0)
+    planes = Planes(k, f.walk, lanes)
     each, of_first, eps = map(planes.number, ("each_pixel", "first_pixels", "eps"))
     with planes.each() as plane:
         about, away, squares = _deviations(planes, f.x, plane, of_first, ahead=False)
         by = away * each
-        variance = clamp_min(fma(-away, by, squares) * each, zero)
+        variance = clamp_min(fma(-away, by, squares) * each, 0.0)
         mean, deviation = about + by, root(variance) + eps
         plane.store_numbers(deviation, f.deviations + plane.row)
 
@@ -220,8 +220,8 @@ class BackwardFields(Struct):
 class _Channels:
     """Statistics and factors of a plane's channels."""
 
-    def __init__(self, k: Kernel, f: BackwardFields, plane: Plane, *, relu: bool) -> None:
-        self._k, self._f = k, f
+    def __init__(self, f: BackwardFields, plane: Plane, *, relu: bool) -> None:
+        self._f = f
         rows = f.mean, f.inverse, f.factors
         self.mean, self.inverse, self.given = (plane.numbers(row) for row in rows)
         self.factor = self.inverse * self.given
@@ -229,10 +229,10 @@ class _Channels:
 
     def pixel(self, here: Word, plane: Plane) -> tuple[Vector, Vector]:
         """Return a vector of deviations, and the gradients that the rectifier let pass."""
-        f, zero = self._f, self._k.constant(0.0)
+        f = self._f
         away, dy = plane.load(f.x + here) - self.mean, plane.load(f.dy + here)
         if self._offset is not None:
-            dy = choose(fma(away, self.factor, self._offset) > zero, dy, zero)
+            dy = choose(fma(away, self.factor, self._offset) > 0.0, dy, 0.0)
         return away, dy
 
     def write(self, here: Word, plane: Plane, slopes: Vector, dy: Vector, *, behind: bool) -> None:
@@ -252,7 +252,7 @@ def _gradient_planes_kernel(
     """
     planes = Planes(k, f.walk, lanes)
     with planes.each() as plane:
-        channels = _Channels(k, f, plane, relu=relu)
+        channels = _Channels(f, plane, relu=relu)
 
         def add(at: Word, part: Plane, total: Vector, products: Vector) -> list[Vector]:
             here = plane.first + at
@@ -270,7 +270,7 @@ def _gradient_sums_kernel(k: Kernel, f: BackwardFields, lanes: Lanes) -> None:
     """Write the gradients of factors and offsets, and the terms for the input's gradient."""
     planes = Planes(k, f.walk, lanes)
     with planes.of_first_image() as plane:
-        channels = _Channels(k, f, plane, relu=False)
+        channels = _Channels(f, plane, relu=False)
         total, products = planes.over_images(plane, 2)
         products = products * channels.inverse
         by = channels.factor * planes.number("each")
@@ -286,7 +286,7 @@ def _gradient_kernel(
 ) -> None:
     def numbers(plane: Plane) -> tuple[_Channels, Vector, Vector]:
         level, slope = k.load(plane.all_sums), k.load(plane.all_sums + k.vector_bytes)
-        return _Channels(k, f, plane, relu=relu), level, slope
+        return _Channels(f, plane, relu=relu), level, slope
 
     def write(here: Word, plane: Plane, numbers: tuple[_Channels, Vector, Vector]) -> None:
         channels, level, slope = numbers

@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from demitasse.backends.kernels.bound import load, store
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
@@ -68,7 +67,7 @@ def takes(images: Images, width: int) -> bool:
     """
     block, channels = images.block, images.shape[1]
     fits = bool(width) and (block % width == 0 or block == channels > width or block == 1)
-    return fits and images.row_stride == images.shape[3] * images.column_stride
+    return fits and images.is_even
 
 
 class Lanes(NamedTuple):
@@ -195,11 +194,11 @@ class Plane:
 
     def load(self, address: Word) -> Vector:
         """Return a vector of the images, with zeros for missing lanes."""
-        return load(self.k, address, self.some)
+        return self.k.load(address, self.some)
 
     def store(self, value: Vector, address: Word) -> None:
         """Write a vector of the images."""
-        store(self.k, value, address, self.some)
+        self.k.store(value, address, self.some)
 
     def numbers(self, row: Word) -> Vector:
         """Return the numbers of the plane's channels from a row of all channels."""
@@ -209,7 +208,7 @@ class Plane:
     def store_numbers(self, value: Vector, row: Word) -> None:
         """Write the numbers of the plane's channels to a row of all channels."""
         some = self.k.lane_mask(self.k.word(1)) if self.of_pixels else self.some
-        store(self.k, value, row + self.channels, some)
+        self.k.store(value, row + self.channels, some)
 
 
 Step = Callable[..., list[Vector]]

@@ -230,14 +230,14 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
 
 @PoolGradientFields.kernel("pool_gradient")
 def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None:
-    vectors, none = range(shape.vectors), k.constant(0.0)
+    vectors = range(shape.vectors)
     steps = _steps(f.x, range(shape.pixels * shape.stride))
     sources = _steps(f.y, range(-((shape.taps - 1) // shape.stride), shape.pixels))
 
     def body(kind: tuple[int, ...], row: Word, x: Word, y: Word, first: Word, lanes: Word) -> None:
         columns, windows = range(*kind[:2]), range(*kind[2:])
         ends = list(product(columns, vectors))
-        with _each_row(k, f, row, [none] * len(ends)) as (loop, line, tap):
+        with _each_row(k, f, row, [k.constant(0.0)] * len(ends)) as (loop, line, tap):
             here, window = y + line * f.y.row_stride * FLOAT, line * f.y.columns + first
             numbers = [k.lanes(tap + i, k.width, 32) for i in range(shape.taps)]
             sums = dict(zip(ends, loop.vectors, strict=True))
@@ -252,7 +252,7 @@ def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None
                     for _, i in shape.windows(column, [pixel]):
                         share = dy
                         if shape.method != "ave":
-                            share = choose(winner.equals(numbers[i]), dy, none)
+                            share = choose(winner.equals(numbers[i]), dy, 0.0)
                         sums[column, vector] += share
             loop.vectors = [*sums.values()]
         there = x + row * f.x.row_stride * FLOAT

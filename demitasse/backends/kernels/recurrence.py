@@ -263,11 +263,11 @@ def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
         begin, end = chunk(f.rows, *k.thread())
         with k.loop(end, begin) as each, k.loop(f.blocks) as block:
             place = _place_of(k, f, gates, k.word(0), each.i, block.i)
-            h = k.masked_load(f.first_h + place.at, place.some)
-            k.masked_store(h * place.cont, before(k.word(0)) + place.at, place.some)
+            h = k.load(f.first_h + place.at, place.some)
+            k.store(h * place.cont, before(k.word(0)) + place.at, place.some)
             if cell == "LSTM":
-                c = k.masked_load(f.first_c + place.at, place.some)
-                k.masked_store(c, f.last_c + place.at, place.some)
+                c = k.load(f.first_c + place.at, place.some)
+                k.store(c, f.last_c + place.at, place.some)
     with (
         k.loop(f.last, maximum(f.first, 0)) as step,
         _each_row(k, f, step.i, gates, products) as (tile, row, sums),
@@ -277,15 +277,15 @@ def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
         ends = f.z + place.in_gates, f.static + row * f.static_bytes + tile.block * k.vector_bytes
         inputs = []
         for gate in range(gates):
-            given, more = (k.masked_load(end + row_bytes * gate, some) for end in ends)
+            given, more = (k.load(end + row_bytes * gate, some) for end in ends)
             inputs.append(given + more + k.load(sums + gate * k.vector_bytes))
-        h = _lstm(k, f, place, inputs, keeps=keeps) if cell == "LSTM" else tanh(k, inputs[0])
-        k.masked_store(h, f.hidden + place.in_all, some)
+        h = _lstm(k, f, place, inputs, keeps=keeps) if cell == "LSTM" else tanh(inputs[0])
+        k.store(h, f.hidden + place.in_all, some)
         with k.when(tile.step >= f.steps - 1):
-            k.masked_store(h, f.last_h + at, some)
+            k.store(h, f.last_h + at, some)
         with k.when(tile.step < f.steps - 1):
             cont = k.broadcast(f.cont + ((tile.step + 1) * f.rows + row) * FLOAT)
-            k.masked_store(h * cont, before(tile.step + 1) + at, some)
+            k.store(h * cont, before(tile.step + 1) + at, some)
 
 
 def _lstm(
@@ -293,16 +293,16 @@ def _lstm(
 ) -> Vector:
     """Write the step of an LSTM; return the hidden state."""
     some, last = place.some, f.last_c + place.at
-    gates = i, forget, o, g = [*(sigmoid(k, value) for value in inputs[:3]), tanh(k, inputs[3])]
-    before = k.masked_load(last, some)
+    gates = i, forget, o, g = [*(sigmoid(value) for value in inputs[:3]), tanh(inputs[3])]
+    before = k.load(last, some)
     c = place.cont * forget * before + i * g
-    squashed = tanh(k, c)
-    k.masked_store(c, last, some)
+    squashed = tanh(c)
+    k.store(c, last, some)
     if keeps:
         for gate, value in enumerate(gates):
-            k.masked_store(value, f.z + place.in_gates + f.size * (FLOAT * gate), some)
-        k.masked_store(before, f.cells + place.in_all, some)
-        k.masked_store(squashed, f.squashed + place.in_all, some)
+            k.store(value, f.z + place.in_gates + f.size * (FLOAT * gate), some)
+        k.store(before, f.cells + place.in_all, some)
+        k.store(squashed, f.squashed + place.in_all, some)
     return o * squashed
 
 
@@ -412,12 +412,12 @@ class BackFields(StepFields):
     cells that it begins with."""
 
 
-def _past_tanh(k: Kernel, squashed: Vector, gradient: Vector) -> Vector:
-    return (k.constant(1.0) - squashed * squashed) * gradient
+def _past_tanh(squashed: Vector, gradient: Vector) -> Vector:
+    return (1.0 - squashed * squashed) * gradient
 
 
-def _past_sigmoid(k: Kernel, gate: Vector, gradient: Vector) -> Vector:
-    return gradient * gate * (k.constant(1.0) - gate)
+def _past_sigmoid(gate: Vector, gradient: Vector) -> Vector:
+    return gradient * gate * (1.0 - gate)
 
 
 def _lstm_gradient(
@@ -425,15 +425,15 @@ def _lstm_gradient(
 ) -> list[Vector]:
     """Write the gradient of the cell; return those of the gates' inputs."""
     some, (i, forget, o, g) = place.some, gates
-    squashed = k.masked_load(f.squashed + place.in_all, some)
-    dc = k.masked_load(f.dc + place.at, some) + _past_tanh(k, squashed, dh) * o
+    squashed = k.load(f.squashed + place.in_all, some)
+    dc = k.load(f.dc + place.at, some) + _past_tanh(squashed, dh) * o
     before = dc * place.cont
-    k.masked_store(before * forget, f.dc + place.at, some)
+    k.store(before * forget, f.dc + place.at, some)
     return [
-        _past_sigmoid(k, i, dc * g),
-        _past_sigmoid(k, forget, before * k.masked_load(f.cells + place.in_all, some)),
-        _past_sigmoid(k, o, dh * squashed),
-        _past_tanh(k, g, dc * i),
+        _past_sigmoid(i, dc * g),
+        _past_sigmoid(forget, before * k.load(f.cells + place.in_all, some)),
+        _past_sigmoid(o, dh * squashed),
+        _past_tanh(g, dc * i),
     ]
 
 
@@ -452,7 +452,7 @@ def _gradient_kernel(k: Kernel, f: BackFields, cell: str) -> None:
 
         def weights(i: Word) -> list[Vector]:
             line = panel + i * row_bytes
-            return [k.masked_load(line + k.vector_bytes * n, part) for n, part in enumerate(some)]
+            return [k.load(line + k.vector_bytes * n, part) for n, part in enumerate(some)]
 
         # the last step has no next step
         count = choose(tile.step < f.steps - 1, f.size * gates, k.word(0))
@@ -468,15 +468,15 @@ def _gradient_kernel(k: Kernel, f: BackFields, cell: str) -> None:
             place = _place_of(k, f, gates, step, row, tile.block * VECTORS + vector.i)
             after = minimum(step + 1, f.steps - 1) * f.rows + row
             carried = total * k.broadcast(f.cont + after * FLOAT)
-            dh = carried + k.masked_load(f.dy + place.in_all, place.some)
+            dh = carried + k.load(f.dy + place.in_all, place.some)
             places = [place.in_gates + row_bytes * gate for gate in range(gates)]
-            known = [k.masked_load(f.known + at, place.some) for at in places]
+            known = [k.load(f.known + at, place.some) for at in places]
             if cell == "LSTM":
                 found = _lstm_gradient(k, f, place, known, dh)
             else:
-                found = [_past_tanh(k, known[0], dh)]
+                found = [_past_tanh(known[0], dh)]
             for at, gradient in zip(places, found, strict=True):
-                k.masked_store(gradient, f.dz + at, place.some)
+                k.store(gradient, f.dz + at, place.some)
 
 
 class RecurrentBackward(_RecurrentKernel):

@@ -6,7 +6,7 @@ made of two of those. ``demitasse/io/data/images/resize.py`` has the same in num
 
 import numpy as np
 
-from demitasse.backends.kernels.bound import BoundKernel, each_vector, load, store, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
 from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -138,11 +138,12 @@ def _one_by_one(k: Kernel, f: Resize, source: Word, targets: list[Word]) -> None
     with k.loop(f.columns.count, f.columns.fast) as column:
         place = source + k.load_word(f.columns.table + column.i * INT)
         shares = f.columns.shares + column.i * (8 * HALF)
-        left_share, right_share = k.load_half(shares), k.load_half(shares + HALF)
+        left_share, right_share = (k.load_unsigned(shares + HALF * n, 16) for n in range(2))
         for number, target in enumerate(targets):
             left = place + f.plane_bytes * number
             right = left + f.columns.pixel_bytes
-            total = k.load_byte(left) * left_share + k.load_byte(right) * right_share
+            total = k.load_unsigned(left, 8) * left_share
+            total = total + k.load_unsigned(right, 8) * right_share
             k.store_half(total >> 4, target + column.i * HALF)
 
 
@@ -195,8 +196,8 @@ def _kernel(k: Kernel, f: InterpolationFields) -> None:
             pixels = [[above + left, below + left], [above + right, below + right]]
 
             def mix(place: Word, some: Condition | None) -> None:
-                corners = [[load(k, pixel + place, some) for pixel in side] for side in pixels]
-                store(k, _mixed(corners, vertical, horizontal), at + place, some)
+                corners = [[k.load(pixel + place, some) for pixel in side] for side in pixels]
+                k.store(_mixed(corners, vertical, horizontal), at + place, some)
 
             each_vector(k, y.block_channels, mix)
 

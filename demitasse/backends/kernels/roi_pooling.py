@@ -1,14 +1,14 @@
-"""ROI pooling: the greatest value, or the mean, of each bin of a region.
-
-The vectors are channels. As many bins as a vector has elements are noted in a square, which is
-transposed, so that the results are in C order: a fully connected layer comes next.
-"""
+"""ROI pooling: the greatest value, or the mean, of each bin of a region."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.bound import BoundKernel, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
 from demitasse.backends.kernels.image_fields import BlockFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -23,13 +23,31 @@ from demitasse.backends.kernels.language.values import (
     horizontal_sum,
     larger,
     minimum,
-    transposed,
 )
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
 
 FEWEST_EACH = 1 << 12
 """Results of a thread at least."""
+
+
+class Bin(NamedTuple):
+    """A bin in a kernel.
+
+    Attributes:
+        number: Number of the bin, counted through all regions.
+        region: Its region.
+        place: Number of the bin in its region.
+        image: Image of the region.
+        rows, columns: Begin and end of its pixels.
+    """
+
+    number: Word
+    region: Word
+    place: Word
+    image: Word
+    rows: tuple[Word, Word]
+    columns: tuple[Word, Word]
 
 
 class BinFields(Struct):
@@ -51,6 +69,24 @@ class BinFields(Struct):
         """Return the fields of regions with rows and columns of bins."""
         return cls.values(regions=regions, bin_rows=pooled[0], bin_columns=pooled[1])
 
+    @contextmanager
+    def each(self, k: Kernel) -> Iterator[Bin]:
+        """Write a loop over the thread's bins."""
+        count = self.bin_rows * self.bin_columns
+
+        def span(table: Word, place: Word) -> tuple[Word, Word]:
+            first, last = k.load_words(table + place * (2 * INT), 2)
+            return first, last
+
+        begin, end = chunk(self.regions * count, *k.thread())
+        with k.loop(end, begin) as loop:
+            region, place = loop.i // count, loop.i % count
+            row = region * self.bin_rows + place // self.bin_columns
+            column = region * self.bin_columns + place % self.bin_columns
+            image = k.load_word(self.items + region * INT)
+            spans = span(self.rows, row), span(self.columns, column)
+            yield Bin(loop.i, region, place, image, *spans)
+
 
 def _tables(bins: Bins) -> list[np.ndarray]:
     return [np.ascontiguousarray(table, np.int64) for table in bins]
@@ -68,59 +104,23 @@ class RegionFields(Struct):
 
 @RegionFields.kernel("region_maxima")
 def _kernel(k: Kernel, f: RegionFields) -> None:
-    width, square, x, b = k.width, k.scratch(k.width), f.x, f.bins
-    count = b.bin_rows * b.bin_columns
-    block_vectors = (x.block_channels + (width - 1)) // width
-    vectors = x.blocks * block_vectors
-    begin, end = chunk(b.regions * vectors, *k.thread())
-    with k.loop(end, begin) as part:
-        region, vector = part.i // vectors, part.i % vectors
-        block, first = vector // block_vectors, vector % block_vectors * width
-        channels = minimum(x.block_channels - first, width)
-        item = k.load_word(b.items + region * INT)
-        source = x.at + (item * x.image_stride + block * x.block_stride + first) * FLOAT
-        channel = region * f.channels + block * x.block_channels + first
-        tables = (
-            b.rows + region * b.bin_rows * (2 * INT),
-            b.columns + region * b.bin_columns * (2 * INT),
-        )
-        with k.loop(count, 0, width, words=[k.word(0), k.word(0)]) as vector_of_bins:
-            bins = minimum(count - vector_of_bins.i, width)
-            with k.loop(bins, words=vector_of_bins.words) as one:
-                row, column = one.words
-                target = square + one.i * k.vector_bytes
-                spans = [
-                    k.load_words(table + place * (2 * INT), 2)
-                    for table, place in zip(tables, (row, column), strict=True)
-                ]
-                _write_maxima(k, x, source, k.lane_mask(channels), spans, target)
-                ends = column + 1 >= b.bin_columns
-                one.words = [row + choose(ends, 1, 0), choose(ends, 0, column + 1)]
-            vector_of_bins.words = one.words
-            noted = [k.load(square + k.vector_bytes * place) for place in range(width)]
-            for lane, maxima in enumerate(transposed(noted)):
-                some = k.lane_mask(choose(channels > lane, bins, 0))
-                k.masked_store(
-                    maxima, f.y + ((channel + lane) * count + vector_of_bins.i) * FLOAT, some
-                )
+    x, row_bytes, column_bytes = f.x, f.x.row_stride * FLOAT, f.x.column_stride * FLOAT
+    with f.bins.each(k) as one, k.loop(x.blocks) as block:
+        (top, bottom), (left, right) = one.rows, one.columns
+        source = x.start(one.image, block.i, k.word(0))
+        target = f.y + (one.number * f.channels + block.i * x.block_channels) * FLOAT
 
+        def write(place: Word, some: Condition | None) -> None:
+            with k.loop(bottom, top, vectors=[k.constant(-inf)]) as row:
+                here = source + row.i * row_bytes + place
+                with k.loop(right, left, vectors=row.vectors) as pixel:
+                    value = k.load(here + pixel.i * column_bytes, some)
+                    pixel.vectors = [larger(pixel.vectors[0], value)]
+                row.vectors = pixel.vectors
+            is_filled = (top < bottom) & (left < right)
+            k.store(choose(is_filled, row.vectors[0], 0.0), target + place, some)
 
-def _write_maxima(
-    k: Kernel, x: BlockFields, source: Word, some: Condition, spans: list[list[Word]], target: Word
-) -> None:
-    """Write the maxima of some channels in one bin, the given spans of rows and columns."""
-    (top, bottom), (left, right) = spans
-    row_bytes, column_bytes = x.row_stride * FLOAT, x.column_stride * FLOAT
-    k.store(k.constant(0.0), target)
-    with k.when((top < bottom) & (left < right)):
-        begin, width = left * column_bytes, (right - left) * column_bytes
-        start = source + top * row_bytes + begin
-        with k.loop(bottom, top, words=[start], vectors=[k.masked_load(start, some)]) as row:
-            [here] = row.words
-            with k.loop(here + width, here, column_bytes, vectors=row.vectors) as pixel:
-                pixel.vectors = [larger(pixel.vectors[0], k.masked_load(pixel.i, some))]
-            row.vectors, row.words = pixel.vectors, [here + row_bytes]
-        k.store(row.vectors[0], target)
+        each_vector(k, x.block_channels, write)
 
 
 class RegionMaxima(BoundKernel):
@@ -137,7 +137,7 @@ class RegionMaxima(BoundKernel):
         super().__init__("region maxima", _kernel(tuning.width), values, tuning, threads)
 
     def run(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:
-        """Write ``y``, (regions, C, rows, columns) in C order, from bins within the images."""
+        """Write ``y``, (regions, rows, columns, C) in C order, from bins within the images."""
         self(x, *_tables(bins), y)
 
 
@@ -161,29 +161,23 @@ class MeanFields(Struct):
 
 @MeanFields.kernel("region_means")
 def _means_kernel(k: Kernel, f: MeanFields) -> None:
-    none, one, b = k.constant(0.0), k.lane_mask(k.word(1)), f.bins
-    bins, plane = b.bin_rows * b.bin_columns, f.height * f.width
-    begin, end = chunk(b.regions * bins, *k.thread())
-    with k.loop(end, begin) as part:
-        region, place = part.i // bins, part.i % bins
-        row, column = place // b.bin_columns, place % b.bin_columns
-        top, bottom = k.load_words(b.rows + (region * b.bin_rows + row) * (2 * INT), 2)
-        spans = b.columns + (region * b.bin_columns + column) * (2 * INT)
-        left, right = k.load_words(spans, 2)
-        image = k.load_word(b.items + region * INT) * f.outputs * bins
-        source = f.x + (image + place) * plane * FLOAT
-        target = f.y + (region * f.outputs * bins + place) * FLOAT
-        count = k.broadcast(f.counts + part.i * FLOAT)
+    bins, plane = f.bins.bin_rows * f.bins.bin_columns, f.height * f.width
+    with f.bins.each(k) as one:
+        (top, bottom), (left, right) = one.rows, one.columns
+        source = f.x + (one.image * f.outputs * bins + one.place) * plane * FLOAT
+        target = f.y + (one.region * f.outputs * bins + one.place) * FLOAT
+        count = k.broadcast(f.counts + one.number * FLOAT)
         with k.loop(f.outputs, words=[source, target]) as output:
             here, result = output.words
-            with k.loop(bottom, top, vectors=[none]) as line:
+            with k.loop(bottom, top, vectors=[k.constant(0.0)]) as line:
                 start = here + line.i * f.width * FLOAT
                 with k.loop(right, left, k.width, vectors=line.vectors) as pixel:
                     some = k.lane_mask(minimum(right - pixel.i, k.width))
-                    value = k.masked_load(start + pixel.i * FLOAT, some)
+                    value = k.load(start + pixel.i * FLOAT, some)
                     pixel.vectors = [pixel.vectors[0] + value]
                 line.vectors = pixel.vectors
-            k.masked_store(horizontal_sum(line.vectors[0]) / count, result, one)
+            mean = horizontal_sum(line.vectors[0]) / count
+            k.store(mean, result, k.lane_mask(k.word(1)))
             output.words = [here + bins * plane * FLOAT, result + bins * FLOAT]
 
 

@@ -11,7 +11,7 @@ from functools import reduce
 from math import inf
 from typing import Literal, NamedTuple
 
-from demitasse.backends.kernels.bound import BoundKernel, load, store, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     Address,
@@ -82,24 +82,24 @@ class _Rows(NamedTuple):
     planes: int
     some: Condition | None
 
-    def load(self, array: Word, place: Word, otherwise: Vector) -> Vector:
+    def load(self, array: Word, place: Word, otherwise: float = 0.0) -> Vector:
         """Return a vector of an array, with another number in place of what does not exist."""
-        vector = load(self.k, array + place, self.some)
+        vector = self.k.load(array + place, self.some)
         return vector if self.some is None else choose(self.some, vector, otherwise)
 
     def store(self, vector: Vector, place: Word) -> None:
         """Write a vector of the result."""
-        store(self.k, vector, self.f.y + place, self.some)
+        self.k.store(vector, self.f.y + place, self.some)
 
     def each(
-        self, join: Join, begin: Vector, body: Callable[[_Rows, int, Vector, Word], Vector]
+        self, join: Join, start_value: float, body: Callable[[_Rows, int, Vector, Word], Vector]
     ) -> list[Vector]:
         """Write a loop over the elements, and return what is joined of each row.
 
         ``body`` takes the rows, the number of a vector, what is joined so far, and bytes to the
         elements.
         """
-        k, f, start = self.k, self.f, self.start
+        k, f, start, begin = self.k, self.f, self.start, self.k.constant(start_value)
         if self.planes:
             with k.loop(f.length, vectors=[begin] * self.planes, words=[start]) as element:
                 [at] = element.words
@@ -163,48 +163,44 @@ def _each_row(k: Kernel, f: SoftmaxFields, kind: Kind, body: Callable[[_Rows], N
 
 @SoftmaxFields.kernel("softmax")
 def _kernel(k: Kernel, f: SoftmaxFields, kind: Kind) -> None:
-    none, lowest, one = k.constant(0.0), k.constant(-inf), k.constant(1.0)
-
     def write(rows: _Rows) -> None:
         x, y = rows.f.x, rows.f.y
 
         def larger(some: _Rows, _: int, found: Vector, at: Word) -> Vector:
-            return clamp_min(found, some.load(x, at, lowest))
+            return clamp_min(found, some.load(x, at, -inf))
 
-        largest = rows.each(clamp_min, lowest, larger)
+        largest = rows.each(clamp_min, -inf, larger)
 
         def add(some: _Rows, row: int, total: Vector, at: Word) -> Vector:
-            value = exp(k, some.load(x, at, lowest) - largest[row])  # NaN of NaN and infinity
+            value = exp(some.load(x, at, -inf) - largest[row])  # NaN of NaN and infinity
             some.store(value, at)
             return total + value
 
-        shares = [one / total for total in rows.each(Vector.__add__, none, add)]
+        shares = [1.0 / total for total in rows.each(Vector.__add__, 0.0, add)]
 
         def scale(some: _Rows, row: int, carried: Vector, at: Word) -> Vector:
-            some.store(some.load(y, at, none) * shares[row], at)
+            some.store(some.load(y, at) * shares[row], at)
             return carried
 
-        rows.each(Vector.__add__, none, scale)
+        rows.each(Vector.__add__, 0.0, scale)
 
     _each_row(k, f, kind, write)
 
 
 @SoftmaxFields.kernel("softmax_gradient")
 def _gradient_kernel(k: Kernel, f: SoftmaxFields, kind: Kind) -> None:
-    none = k.constant(0.0)
-
     def write(rows: _Rows) -> None:
         def add(some: _Rows, _: int, total: Vector, at: Word) -> Vector:
-            return fma(some.load(f.x, at, none), some.load(f.dy, at, none), total)
+            return fma(some.load(f.x, at), some.load(f.dy, at), total)
 
-        totals = rows.each(Vector.__add__, none, add)
+        totals = rows.each(Vector.__add__, 0.0, add)
 
         def multiply(some: _Rows, row: int, carried: Vector, at: Word) -> Vector:
-            slope = some.load(f.dy, at, none) - totals[row]
-            some.store(some.load(f.x, at, none) * slope, at)
+            slope = some.load(f.dy, at) - totals[row]
+            some.store(some.load(f.x, at) * slope, at)
             return carried
 
-        rows.each(Vector.__add__, none, multiply)
+        rows.each(Vector.__add__, 0.0, multiply)
 
     _each_row(k, f, kind, write)
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.bound import BoundKernel, each_vector, load, store, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.values import (
@@ -78,7 +78,7 @@ def _runs(
     one, other = loops[0].places(begin, source, target)
 
     def body(place: Word, some: Condition | None) -> None:
-        store(k, load(k, one + place, some), other + place, some)
+        k.store(k.load(one + place, some), other + place, some)
 
     each_vector(k, end - begin, body)
 

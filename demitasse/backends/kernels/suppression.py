@@ -1,9 +1,8 @@
 """Greedy non-maximum suppression of boxes; ``layers/detection/boxes.py`` has the same in numpy."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from math import inf, nan
-from threading import get_ident
 
 import numpy as np
 
@@ -71,7 +70,7 @@ def _kernel(k: Kernel, f: SuppressionFields) -> None:
 
 def _write_group(k: Kernel, f: SuppressionFields, first: Word, count: Word) -> None:
     """Write the suppression of ``count`` boxes from the ``first`` on."""
-    vector, zero, lowest = k.vector_bytes, k.constant(0.0), k.constant(-inf)
+    vector = k.vector_bytes
     end = (count + (WIDTH - 1)) // WIDTH * vector
     rows = [f.columns + f.row_bytes * i for i in range(ROWS)]
     with k.loop(count) as box:
@@ -81,15 +80,15 @@ def _write_group(k: Kernel, f: SuppressionFields, first: Word, count: Word) -> N
     with k.loop(end, 0, vector) as some:
         left, top, right, bottom = (k.load(row + some.i) for row in rows[:4])
         wide, high = right - left, bottom - top
-        area = choose(zero > high, zero, choose(zero > wide, zero, wide * high))
+        area = choose(high < 0.0, 0.0, choose(wide < 0.0, 0.0, wide * high))
         k.store(area, rows[4] + some.i)
-        k.store(zero, rows[5] + some.i)
-        numbers = (left >= lowest) & (top >= lowest) & (right >= lowest) & (bottom >= lowest)
-        k.store(choose(numbers, left, k.constant(inf)), rows[0] + some.i)  # else it overlaps none
-        k.store(choose(numbers, right, lowest), rows[2] + some.i)
+        k.store(k.constant(0.0), rows[5] + some.i)
+        numbers = (left >= -inf) & (top >= -inf) & (right >= -inf) & (bottom >= -inf)
+        k.store(choose(numbers, left, inf), rows[0] + some.i)  # else it overlaps none
+        k.store(choose(numbers, right, -inf), rows[2] + some.i)
     before = k.load_word(f.kept)
     with k.loop(count) as box:
-        upper = k.load_half(rows[5] + box.i * FLOAT + HALF) % (1 << 15)
+        upper = k.load_unsigned(rows[5] + box.i * FLOAT + HALF, 16) % (1 << 15)
         number, row = k.load_word(f.kept) + 1, box.i * FLOAT
         with k.when((upper < FIRST_NAN) & (number - before <= f.most)):
             k.store_word(number, f.kept)
@@ -102,15 +101,14 @@ def _write_group(k: Kernel, f: SuppressionFields, first: Word, count: Word) -> N
                 high = clamp_max(own[3], other[3]) - clamp_min(own[1], other[1])
                 shared = wide * high
                 overlap = shared / (own[4] + other[4] - shared)
-                overlap = choose((wide > zero) & (high > zero), overlap, zero)
+                overlap = choose((wide > 0.0) & (high > 0.0), overlap, 0.0)
                 overlap = larger(other[5], overlap)
-                k.store(choose(limit >= overlap, overlap, k.constant(nan)), rows[5] + some.i)
+                k.store(choose(limit >= overlap, overlap, nan), rows[5] + some.i)
 
 
-@lru_cache(16)
-def _arguments(thread: int) -> Arguments:
-    """Return the arguments of a thread's calls."""
-    del thread
+@cache
+def _arguments() -> Arguments:
+    """Return the arguments of all calls."""
     numbers = dict.fromkeys(("row_bytes", "last_limit", "groups", "most"), RUNTIME)
     return Arguments(SuppressionFields.values(**numbers))
 
@@ -131,6 +129,6 @@ def suppressed(
     each = {"boxes": boxes, "columns": columns, "limits": limits, "kept": kept}
     each["counts"] = np.array(counts, np.int64)
     numbers = {"last_limit": len(limits) - 1, "groups": len(counts), "most": most}
-    _arguments(get_ident()).run(_kernel(WIDTH), 1, {**each, **numbers, "row_bytes": row * FLOAT})
+    _arguments().run(_kernel(WIDTH), 1, {**each, **numbers, "row_bytes": row * FLOAT})
     stay: list[int] = kept[1 : 1 + kept[0]].tolist()
     return stay

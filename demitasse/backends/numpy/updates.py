@@ -1,6 +1,6 @@
 """Parameter updates on numpy: in place, block by block, so that each block stays in the cache.
 
-The arithmetic is that of ``demitasse.training.update_rules``, operation by operation, so the
+The arithmetic is that of ``demitasse.backends.updates``, operation by operation, so the
 results are the same bit for bit. An iteration then reads and writes each array about once, and
 large nets are spread over threads (numpy lets go of the interpreter's lock inside its loops).
 """

@@ -22,8 +22,8 @@ def apply(x, factors, offsets, images, tuning):
     run = channel_factors(images, tuning)
     source = in_memory(x, images)
     target = np.full_like(source, np.nan)
-    run(source, target, factors, offsets)
-    run(source, source, factors, offsets)  # in place
+    run(source, factors, offsets, target)
+    run(source, factors, offsets, source)  # in place
     np.testing.assert_array_equal(source, target)
     n, c, h, w = x.shape
     blocks = target.reshape(n, c // images.block, h, w, images.block)
@@ -54,7 +54,7 @@ def test_what_lies_between_pixels_is_not_written(threads, width):
     source, target = aligned(x.size), aligned(x.size)
     source[:], target[:] = x.reshape(-1), np.nan
 
-    channel_factors(images, tuning)(source, target, ones, none)
+    channel_factors(images, tuning)(source, ones, none, target)
 
     y = target.reshape(24, -1)
     np.testing.assert_array_equal(y[:, :c], np.maximum(x[:, :c], 0))

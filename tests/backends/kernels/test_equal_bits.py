@@ -38,7 +38,7 @@ from demitasse.backends.kernels.igemm_convolution import (
     igemm_input_gradient,
 )
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.lrn import L2Normalize, LocalResponse, WithinResponse
+from demitasse.backends.kernels.lrn import LocalResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.products import matrix_products
@@ -254,10 +254,10 @@ def plane_norm(width):
     return y
 
 
-def lrn(kind):
+def lrn(*, within):
     def run(width):
         images = last((2, C, *SIZE))
-        of = kind(images, 5, 0.7, 1.0, Tuning(width))
+        of = LocalResponse(images, 5, 0.7, 1.0, Tuning(width), within=within)
         x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
         y, dx, scratch = np.zeros_like(x), np.zeros_like(x), aligned(of.forward.scratch_size)
         of.forward(x, y, scratch)
@@ -297,24 +297,15 @@ def pooling(method):
     return run
 
 
-def l2_normalize(width):
-    images = last((2, C, *SIZE))
-    run = L2Normalize(images, 0.25, Tuning(width))
-    run.scales[:] = numbers(C, seed=1)
-    x = in_memory(numbers(*images.shape), images)
-    run(x, x)
-    return x
-
-
 def elementwise_functions(width):
     found = []
-    names = (elementwise.FUNCTIONS, elementwise.SLOPES, elementwise.SLOPES_OF_BOTH,
-             elementwise.COMBINATIONS, elementwise.SUMS)  # fmt: skip
-    for name in (one for kind in names for one in kind):
-        arrays = [numbers(1001, seed=seed) * 4 for seed in range(elementwise._count(name))]
-        y = np.zeros(1001, np.float32)
-        elementwise.Elementwise(name, (0.5, 0.75, 0.25), 1001, Tuning(width))(*arrays, y)
-        found.append(y)
+    for name, count in elementwise.ARRAYS.items():
+        for arrays in range(1, count + 1) if name in elementwise.SUMS else [count]:
+            given = [numbers(1001, seed=seed) * 4 for seed in range(arrays)]
+            results = [np.zeros(1001, np.float32) for _ in range(1 + (name in elementwise.PAIRS))]
+            chain = [(name, (0.5, 0.75, 0.25))]
+            elementwise.Elementwise(chain, arrays, 1001, Tuning(width))(*given, *results)
+            found += results
     return found
 
 
@@ -322,7 +313,7 @@ def channel_affine(width):
     images = blocks()
     x, y = in_memory(numbers(*images.shape), images), aligned(2 * C * math.prod(SIZE))
     factors, offsets = numbers(C, seed=1), numbers(C, seed=2)
-    channel_factors(images, Tuning(width))(x, y, factors, offsets)
+    channel_factors(images, Tuning(width))(x, factors, offsets, y)
     gated = np.zeros_like(y)
     gates(images, Tuning(width), adds=True)(x, numbers(2, C, seed=3), y, gated)
     return y, gated
@@ -399,14 +390,13 @@ KERNELS = {
     "RNN, both ways": recurrent("RNN", 1),
     "BatchNorm by the batch's statistics, both ways": norm,
     "MVN": plane_norm,
-    "LRN across channels, both ways": lrn(LocalResponse),
-    "LRN within channels, both ways": lrn(WithinResponse),
+    "LRN across channels, both ways": lrn(within=False),
+    "LRN within channels, both ways": lrn(within=True),
     "Softmax over few classes": softmax(500, 21, 1),
     "Softmax over many classes": softmax(50, 1001, 1),
     "Softmax of pixels, both ways": softmax(2, 40, 99),
     "MAX pooling, both ways": pooling("MAX"),
     "AVE pooling, both ways": pooling("AVE"),
-    "Normalize": l2_normalize,
     "functions of elements and their gradients": elementwise_functions,
     "Scale, Bias and gates": channel_affine,
     "gradient of gates": gate_gradient,
@@ -417,8 +407,7 @@ KERNELS = {
 }  # fmt: skip
 
 ORDER_FOLLOWS_WIDTH = {
-    "few output channels", "LSTM, both ways", "RNN, both ways", "Normalize",
-    "Softmax over many classes",
+    "few output channels", "LSTM, both ways", "RNN, both ways", "Softmax over many classes",
 }  # fmt: skip
 """Kernels whose sums have another order at another width."""
 

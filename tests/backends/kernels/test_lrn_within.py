@@ -6,7 +6,7 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.lrn import WithinResponse
+from demitasse.backends.kernels.lrn import LocalResponse, takes
 from demitasse.backends.kernels.tuning import Tuning
 
 ALPHA, BETA, K = 0.7, 0.75, 1.0
@@ -33,7 +33,7 @@ def defined(x, dy, size):
 
 
 def computed(x, dy, size, images, tuning):
-    run = WithinResponse(images, size, ALPHA, K, tuning)
+    run = LocalResponse(images, size, ALPHA, K, tuning, within=True)
     source, slopes = in_memory(x, images), in_memory(dy, images)
     y, dx = (np.full_like(source, np.nan) for _ in range(2))
     scratch = aligned(run.forward.scratch_size)
@@ -95,20 +95,21 @@ def test_nan_and_infinity_reach_their_neighbours_and_no_others(width):
 def test_what_kernels_do_not_take_is_refused(width):
     odd, good = (Images.in_blocks((1, c, 2, 2), c) for c in (width + 1, width))
 
-    assert WithinResponse.takes(good, 5, BETA, width)
-    assert not WithinResponse.takes(good, 5, BETA, 0)
-    assert not WithinResponse.takes(good, 5, 0.5, width)
-    assert not WithinResponse.takes(good, 17, BETA, width)
-    assert not WithinResponse.takes(odd, 5, BETA, width)
+    assert takes(good, 5, BETA, width, within=True)
+    assert not takes(good, 5, BETA, 0, within=True)
+    assert not takes(good, 5, 0.5, width, within=True)
+    assert not takes(good, 17, BETA, width, within=True)
+    assert not takes(odd, 5, BETA, width, within=True)
     with pytest.raises(ValueError, match="whole vectors"):
-        WithinResponse(odd, 5, ALPHA, K, Tuning(width=width))
+        LocalResponse(odd, 5, ALPHA, K, Tuning(width=width), within=True)
 
 
 def test_code_names_the_instructions():
     images = Images.in_blocks((1, 16, 2, 2), 16)
 
     codes = [
-        WithinResponse(images, 5, ALPHA, K, Tuning(width=width)).forward.code for width in (8, 16)
+        LocalResponse(images, 5, ALPHA, K, Tuning(width=width), within=True).forward.code
+        for width in (8, 16)
     ]
 
     assert codes == ["lrn within llvm:avx2", "lrn within llvm:avx512"]

@@ -17,7 +17,7 @@ def of_all(function, width, numbers):
     def write(k):
         source, target, end = k.arguments
         with k.loop(end, 0, k.vector_bytes) as vector:
-            k.store(function(k, k.load(source + vector.i)), target + vector.i)
+            k.store(function(k.load(source + vector.i)), target + vector.i)
 
     result = np.empty_like(numbers)
     called(

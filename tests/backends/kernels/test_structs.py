@@ -13,7 +13,6 @@ from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
     Arguments,
-    Code,
     OptionalAddress,
     Struct,
 )
@@ -106,14 +105,6 @@ def test_only_an_optional_address_may_be_none():
     assert found.flat == {"at": 0}
     with expect_error(TypeError, mentions="at"):
         Maybe.values(at=0)
-
-
-def test_a_function_has_an_address():
-    class Call(Struct):
-        function: Code
-
-    with expect_error(TypeError, mentions="function"):
-        Call.values(function=0)
 
 
 def test_memory_lives_as_long_as_a_recording_of_the_call():

@@ -36,8 +36,8 @@ def test_kernels_are_linked_for_every_system(monkeypatch, architecture, widths):
     monkeypatch.setattr(compiler, "_known", {})
 
     for width in widths:
-        for function in ("gelu", "tanh_slope"):
-            elementwise.Elementwise(function, (), 100, Tuning(width))
+        for function, arrays in (("gelu", 1), ("tanh_slope", 2)):
+            elementwise.Elementwise([(function, ())], arrays, 100, Tuning(width))
         products.matrix_products(width)(1, {2})
         exported("large_frame", width, large_frame)
         compiler._known.clear()

@@ -15,7 +15,7 @@ from demitasse.backends.cpu.engine import KERNEL, Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, elementwise_call
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, op_title
-from demitasse.backends.kernels.elementwise import MOST, NUMBERS, SLOPES_OF_BOTH
+from demitasse.backends.kernels.elementwise import MOST, SLOPES_OF_BOTH
 from demitasse.backends.step import (
     AnyStep,
     Operand,
@@ -70,8 +70,8 @@ def summed(
         reads, factors = reads[len(now) :], factors[len(now) :]
         if calls:
             now, numbers = [so_far, *now], [1.0, *numbers]
-        kernel = f"{name if plain else 'weighted_sum'}{len(now)}"
-        calls.append(elementwise_call(engine, kernel, () if plain else numbers, now, written))
+        function = (name, ()) if plain else ("weighted_sum", numbers)
+        calls.append(elementwise_call(engine, [function], now, written))
     return calls
 
 
@@ -154,19 +154,20 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         engine, function = self.engine, self.function
         self.layout = layout = _row(self.at, padded=function.keeps_zero)
         source, target = self.in_and_out(layout, layout)
-        call = elementwise_call(engine, function.name, function.numbers, [source], target)
+        call = elementwise_call(engine, [(function.name, function.numbers)], [source], target)
         keep = [saved_copy(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
 
     def prepare_backward(self) -> None:
         if not self.at.propagate_down[0]:
             return
-        slope, numbers, layout = self.function.slope, self.function.numbers, self.layout
+        slope, layout = self.function.slope, self.layout
         sources = [InputArg("src", self.known, layout)]
         if slope in SLOPES_OF_BOTH:
             sources.append(InputArg("dst", self.at.top[0], layout))
         dy, dx = self.gradients(layout, layout)
-        self.backward_calls = [elementwise_call(self.engine, slope, numbers, [*sources, dy], dx)]
+        chain = [(slope, self.function.numbers)]
+        self.backward_calls = [elementwise_call(self.engine, chain, [*sources, dy], dx)]
 
 
 class ChainStep(CpuStep[ops.Activation]):
@@ -193,9 +194,8 @@ class ChainStep(CpuStep[ops.Activation]):
         layout = _row(replace(at[0], bottom=tuple(blobs)), padded=padded)
         sources = [InputArg(f"src {i}", blob, layout) for i, blob in enumerate(blobs)]
         target = OutputArg("dst", at[-1].top[0], layout)
-        name = "-".join([*(each.name for each in functions), *["product"] * product])
-        numbers = [n for each in functions for n in (*each.numbers, *[0.0] * NUMBERS)[:NUMBERS]]
-        self.forward_calls = [elementwise_call(self.engine, name, numbers, sources, target)]
+        calls = [(each.name, each.numbers) for each in functions] + [("product", ())] * product
+        self.forward_calls = [elementwise_call(self.engine, calls, sources, target)]
 
 
 class CombinationStep(CpuStep[ops.Eltwise]):
@@ -232,7 +232,7 @@ class CombinationStep(CpuStep[ops.Eltwise]):
             name = "larger_of_which"
             targets.append(OutputArg("dst", self.marks, layout))
         keep = [saved_copy(engine, sources[0], self.factors[0])] if self.copies else []
-        self.forward_calls = [*keep, elementwise_call(engine, name, (), sources, *targets)]
+        self.forward_calls = [*keep, elementwise_call(engine, [(name, ())], sources, *targets)]
 
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
@@ -258,7 +258,7 @@ class CombinationStep(CpuStep[ops.Eltwise]):
             InputArg("src", known, self.layout),
             InputArg("diff_dst", self.at.top[0], self.layout, diff=True),
         ]
-        return elementwise_call(self.engine, name, (), sources, *targets)
+        return elementwise_call(self.engine, [(name, ())], sources, *targets)
 
 
 def _row(at: Operands, *, padded: bool) -> Layout:
@@ -326,7 +326,7 @@ class SumStep(CpuStep[ops.Eltwise]):
             if wanted:
                 dy = InputArg("src", at.top[0], layout, diff=True)
                 dx = OutputArg("dst", blob, layout, diff=True)
-                call = elementwise_call(self.engine, "weighted_sum1", (factor,), [dy], dx)
+                call = elementwise_call(self.engine, [("weighted_sum", (factor,))], [dy], dx)
                 self.backward_calls.append(call)
 
 
@@ -376,10 +376,10 @@ class DropoutStep(CpuStep[ops.Dropout]):
         written = OutputArg("dst", target, self.layout, diff=diff)
         if self.mask is not None:
             arrays = [read, BufferArg("second_src", self.layout, self.mask)]
-            return elementwise_call(self.engine, "product", (), arrays, written)
+            return elementwise_call(self.engine, [("product", ())], arrays, written)
         factor = self.op.factor
-        name, numbers = ("sum1", ()) if factor == 1 else ("weighted_sum1", (factor,))
-        return elementwise_call(self.engine, name, numbers, [read], written)
+        function = ("sum", ()) if factor == 1 else ("weighted_sum", (factor,))
+        return elementwise_call(self.engine, [function], [read], written)
 
     def _fill(self, mask: np.ndarray) -> None:
         """Write this pass's mask: the factor, and 0 where an element is dropped."""
@@ -410,7 +410,7 @@ class ConstantStep(CpuStep[ops.Constant]):
             BufferArg("src", row, self.values),
             OutputArg("dst", self.at.top[0], row),
         )
-        self.forward_calls = [elementwise_call(self.engine, "sum1", (), [source], target)]
+        self.forward_calls = [elementwise_call(self.engine, [("sum", ())], [source], target)]
 
     def backward(self) -> None:
         for blob, wanted in zip(self.at.bottom, self.at.propagate_down, strict=True):

@@ -201,8 +201,8 @@ class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
         self.forward_calls = [
             KernelCall(
                 engine, channel_factors(images, tuning),
-                InputArg("src", source, layout), OutputArg("dst", target, layout),
-                folded_factors(engine, channels, links), folded_offsets(engine, channels, links),
+                InputArg("src", source, layout), folded_factors(engine, channels, links),
+                folded_offsets(engine, channels, links), OutputArg("dst", target, layout),
             )
         ]  # fmt: skip
 

@@ -101,7 +101,7 @@ VALUES = 5
 
 
 class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
-    """To C order; from C order to means, to maxima from a layout of channels or channels last."""
+    """Means from C order to C order; maxima from a layout of channels to channels last."""
 
     replayable = False
 
@@ -110,12 +110,15 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
         decline_if(at.backward, "a gradient is wanted; our kernels of regions run forward")
 
     def prepare(self) -> None:
-        op, known = self.op, [layouts.plain(self.op.bottom)]
+        op, known, target = self.op, [layouts.plain(self.op.bottom)], layouts.plain(self.op.top)
         if isinstance(op, ops.ROIPool):
             expected = self.expected(self.at.bottom[0], op.bottom)
-            known = [expected, layouts.innermost(op.bottom, 1)]
+            known, target = (
+                [expected, layouts.innermost(op.bottom, 1)],
+                layouts.innermost(op.top, 1),
+            )
         layout, kernel = first_suitable(known, self._kernel)
-        ends = self.in_and_out(layout, layouts.plain(op.top))
+        ends = self.in_and_out(layout, target)
         self.forward_calls = [
             KernelCall(
                 self.engine, lambda x, y: kernel.run(x, self._bins(), y), *ends, code=kernel.code

@@ -56,7 +56,8 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         if not self.at.backward:
             row = layouts.plain((top.count,))
             source, target = InputArg("src", top, row), OutputArg("dst", top, row)
-            self.forward_calls.append(elementwise_call(self.engine, "tanh", (), [source], target))
+            tanh = elementwise_call(self.engine, [("tanh", ())], [source], target)
+            self.forward_calls.append(tanh)
 
     def _add(
         self, rows: int, params: tuple[Operand, ...], source: Matrix, target: Matrix

@@ -99,7 +99,7 @@ from demitasse.backends.kernels.language.target import vector_width
 from demitasse.backends.kernels.tuning import Tuning
 x = np.linspace(-9, 9, 1 << 16, dtype=np.float32)
 y = np.zeros_like(x)
-Elementwise("tanh", (), x.size, Tuning(vector_width(), threads=2))(x, y)
+Elementwise([("tanh", ())], 1, x.size, Tuning(vector_width(), threads=2))(x, y)
 assert np.allclose(y, np.tanh(x), atol=1e-5), "a kernel computes wrong numbers"
 """
 """Program that runs a kernel on two threads."""

@@ -59,6 +59,10 @@ class Routine:
         """Return the integer of 64 bits at an address."""
         return Word(self._b, self._load(address, WORD, INT))
 
+    def load_words(self, address: Word, count: int) -> list[Word]:
+        """Return ``count`` consecutive integers of 64 bits."""
+        return [self.load_word(address + INT * place) for place in range(count)]
+
     def store_word(self, value: Word, address: Word) -> None:
         self._store(value.llvm, address, INT)
 
@@ -76,6 +80,44 @@ class Routine:
         """Write instructions that run if a condition holds."""
         with self._b.if_then(condition.llvm):
             yield
+
+    @contextmanager
+    def loop(
+        self,
+        end: Word | int,
+        start: Word | int = 0,
+        step: Word | int = 1,
+        *,
+        vectors: Sequence[Vector] = (),
+        words: Sequence[Word] = (),
+    ) -> Iterator[Loop]:
+        """Write a loop over ``range(start, end, step)``, which may be empty.
+
+        ``vectors`` and ``words`` are the initial values of loop-carried values; see :class:`Loop`.
+        """
+        b, before = self._b, self._b.block
+        body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
+        first: list[Any] = [self.word(start), *vectors, *words]
+        count = 1 + len(vectors)
+        b.cbranch((first[0] < end).llvm, body, after)
+        b.position_at_end(body)
+        phis = [self._phi(value, before) for value in first]
+        loop = Loop(phis[0], phis[1:count], phis[count:])
+        yield loop
+        following: list[Any] = [loop.i + step, *loop.vectors, *loop.words]
+        last = b.block
+        b.cbranch((following[0] < end).llvm, body, after)
+        b.position_at_end(after)
+        ends = [self._phi(value, before) for value in first]
+        for phi, end_phi, value in zip(phis, ends, following, strict=True):
+            phi.llvm.add_incoming(value.llvm, last)
+            end_phi.llvm.add_incoming(value.llvm, last)
+        loop.vectors, loop.words = ends[1:count], ends[count:]
+
+    def _phi(self, value: Any, source: Any) -> Any:
+        phi = self._b.phi(value.llvm.type)
+        phi.add_incoming(value.llvm, source)
+        return type(value)(self._b, phi)
 
     def call_at(self, address: Word, *arguments: Word | int) -> Word:
         """Call a function at an address; return its result, of which 64 bits need not be there."""
@@ -132,34 +174,32 @@ class Kernel(Routine):
 
     # -- memory --------------------------------------------------------------------------------
 
-    def load(self, address: Word) -> Vector:
-        """Return the vector at an address."""
+    def load(self, address: Word, some: Condition | None = None) -> Vector:
+        """Return the vector at an address, with zeros for the lanes that ``some`` lacks."""
+        if some is not None:
+            return self.masked_load(address, some)
         return Vector(self._b, self._load(address, self._vector, FLOAT))
 
     def load_float(self, address: Word) -> Float:
         """Return the float at an address."""
         return Float(self._b, self._load(address, NUMBER, FLOAT))
 
-    def load_words(self, address: Word, count: int) -> list[Word]:
-        """Return ``count`` consecutive integers of 64 bits."""
-        return [self.load_word(address + INT * place) for place in range(count)]
-
-    def load_byte(self, address: Word) -> Word:
-        """Return the integer of 8 bits, from 0 to 255, at an address."""
-        return Word(self._b, self._b.zext(self._load(address, BYTE, 1), WORD))
-
-    def load_half(self, address: Word) -> Word:
-        """Return the integer of 16 bits, from 0 to 65535, at an address."""
-        return Word(self._b, self._b.zext(self._load(address, SHORT, HALF), WORD))
+    def load_unsigned(self, address: Word, bits: int) -> Word:
+        """Return the integer of ``bits`` bits, which is not negative, at an address."""
+        value = self._load(address, ir.IntType(bits), bits // 8)
+        return Word(self._b, self._b.zext(value, WORD))
 
     def load_lanes(self, address: Word, count: int, bits: int) -> IntVector:
         """Return ``count`` integers of ``bits`` bits at an address."""
         kind = ir.VectorType(ir.IntType(bits), count)
         return IntVector(self._b, self._load(address, kind, bits // 8))
 
-    def store(self, value: Vector | Float, address: Word) -> None:
-        """Write a vector or a float to an address."""
-        self._store(value.llvm, address, FLOAT)
+    def store(self, value: Vector | Float, address: Word, some: Condition | None = None) -> None:
+        """Write a float, a vector, or the lanes of a vector that ``some`` has, to an address."""
+        if some is not None and isinstance(value, Vector):
+            self.masked_store(value, address, some)
+        else:
+            self._store(value.llvm, address, FLOAT)
 
     def store_bfloat(self, value: Vector | Float, address: Word) -> None:
         """Write a vector or a float, rounded to bfloat16, to an address."""
@@ -285,44 +325,6 @@ class Kernel(Routine):
         return Vector(self._b, value)
 
     # -- control -------------------------------------------------------------------------------
-
-    @contextmanager
-    def loop(
-        self,
-        end: Word | int,
-        start: Word | int = 0,
-        step: Word | int = 1,
-        *,
-        vectors: Sequence[Vector] = (),
-        words: Sequence[Word] = (),
-    ) -> Iterator[Loop]:
-        """Write a loop over ``range(start, end, step)``, which may be empty.
-
-        ``vectors`` and ``words`` are the initial values of loop-carried values; see :class:`Loop`.
-        """
-        b, before = self._b, self._b.block
-        body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
-        first: list[Any] = [self.word(start), *vectors, *words]
-        count = 1 + len(vectors)
-        b.cbranch((first[0] < end).llvm, body, after)
-        b.position_at_end(body)
-        phis = [self._phi(value, before) for value in first]
-        loop = Loop(phis[0], phis[1:count], phis[count:])
-        yield loop
-        following: list[Any] = [loop.i + step, *loop.vectors, *loop.words]
-        last = b.block
-        b.cbranch((following[0] < end).llvm, body, after)
-        b.position_at_end(after)
-        ends = [self._phi(value, before) for value in first]
-        for phi, end_phi, value in zip(phis, ends, following, strict=True):
-            phi.llvm.add_incoming(value.llvm, last)
-            end_phi.llvm.add_incoming(value.llvm, last)
-        loop.vectors, loop.words = ends[1:count], ends[count:]
-
-    def _phi(self, value: Any, source: Any) -> Any:
-        phi = self._b.phi(value.llvm.type)
-        phi.add_incoming(value.llvm, source)
-        return type(value)(self._b, phi)
 
     @contextmanager
     def cases(self, value: Word) -> Iterator[Callable[[int], None]]:

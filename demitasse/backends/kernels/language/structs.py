@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import count
 from operator import index
 from typing import Any, Concatenate, Final, ParamSpec, Self, SupportsIndex, get_type_hints
 
@@ -27,7 +28,7 @@ from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import Word
+from demitasse.backends.kernels.language.values import INT, Word
 
 
 class Address(Word):
@@ -50,12 +51,6 @@ class Scratch(Address):
 
 class Output(Address):
     """Kind of a field: the address of memory that the kernel writes before it reads."""
-
-    __slots__ = ()
-
-
-class Code(Word):
-    """Kind of a field: the address of a compiled function."""
 
     __slots__ = ()
 
@@ -135,7 +130,7 @@ class Struct:
     @classmethod
     def read(cls, k: Kernel) -> Self:
         """Return the fields of the struct whose address is the kernel's first argument."""
-        return cls._read(iter(k.load_words(k.arguments[0], _count(cls))))
+        return cls._read(k.load_word(k.arguments[0] + INT * place) for place in count())
 
     @classmethod
     def _read(cls, words: Iterator[Word]) -> Self:
@@ -231,11 +226,6 @@ def _kinds(struct: type[Struct]) -> dict[str, type]:
     return _known[struct]
 
 
-def _count(struct: type[Struct]) -> int:
-    kinds = _kinds(struct).values()
-    return sum(_count(kind) if issubclass(kind, Struct) else 1 for kind in kinds)
-
-
 def _fault(name: str, kind: type, value: object) -> str | None:
     """Return why a value does not fit the kind of its field, or None."""
     given = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
@@ -249,7 +239,5 @@ def _fault(name: str, kind: type, value: object) -> str | None:
         fits = fits or (value is None and kind is OptionalAddress)
         return None if fits else f"{given} for {name}, which is the address of an array"
     # the protocol is last: asking for it takes long
-    if not isinstance(value, int | SupportsIndex) or isinstance(value, np.ndarray):
-        return f"{given} for {name}, which is an integer"
-    missing = issubclass(kind, Code) and not index(value)
-    return f"0 for {name}, which is the address of a function" if missing else None
+    fits = isinstance(value, int | SupportsIndex) and not isinstance(value, np.ndarray)
+    return None if fits else f"{given} for {name}, which is an integer"

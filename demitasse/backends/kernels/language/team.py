@@ -60,7 +60,7 @@ def _create() -> Team:
     teams = [state + team * Field.END for team in range(TEAMS)]
     functions = [function_address(one) for one in (*_system_functions(), start_helper)]
     for team in teams:
-        (ctypes.c_int64 * 5).from_address(team + Field.YIELD)[:] = functions  # type: ignore[assignment]
+        (ctypes.c_int64 * 4).from_address(team + Field.YIELD)[:] = functions  # type: ignore[assignment]
     own = compiler.linked("team", write_team, FUNCTIONS, {"state": state})
     # helpers run compiled code and read this memory until the process ends
     helpers += _WORD(own["helper"]), start_helper, memory
@@ -92,14 +92,14 @@ def _start(helper: Any, team: int) -> int:
 
 
 def _system_functions() -> list[Any]:
-    """Return the functions that the team calls: to yield, to wait, to wake all, and to wake one."""
+    """Return the functions that the team calls: to yield, to wait, and to wake."""
     if system() == WINDOWS:
         library = ctypes.CDLL("kernelbase")
-        names = ["SwitchToThread", "WaitOnAddress", "WakeByAddressAll", "WakeByAddressSingle"]
+        names = ["SwitchToThread", "WaitOnAddress", "WakeByAddressAll"]
     else:
         library = ctypes.CDLL(None)
-        apple = ["__ulock_wait", "__ulock_wake", "__ulock_wake"]
-        names = ["sched_yield", *(apple if system() == MACOS else ["syscall"] * 3)]
+        apple = ["__ulock_wait", "__ulock_wake"]
+        names = ["sched_yield", *(apple if system() == MACOS else ["syscall"] * 2)]
     return [library[name] for name in names]
 
 

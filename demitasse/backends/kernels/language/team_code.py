@@ -82,8 +82,7 @@ class Field(IntEnum):
     """Address of the system's function, as the following ones."""
     WAIT = 16
     WAKE = 24
-    WAKE_ONE = 32
-    START_HELPER = 40
+    START_HELPER = 32
     """Address of a function that starts a helper of a team, and returns 0 if it cannot."""
     TICKET = 64
     WORK = 128
@@ -204,12 +203,12 @@ class Function(Routine):
             self.system(Field.WAIT, self._futex, place, WAIT, value, until, 0, 0)
 
     def wake(self, field: Field, count: Word | int) -> None:
-        """Wake up to ``count`` threads that sleep on a field, or all if ``count`` varies."""
-        place, one = self.team + int(field), count == 1
+        """Wake ``count`` threads that sleep on a field; on Windows and macOS all of them."""
+        place = self.team + int(field)
         if target.system() == target.WINDOWS:
-            self.system(Field.WAKE_ONE if one else Field.WAKE, place)
+            self.system(Field.WAKE, place)
         elif target.system() == target.MACOS:
-            self.system(Field.WAKE, COMPARE_AND_WAIT | (0 if one else WAKE_ALL), place, 0)
+            self.system(Field.WAKE, COMPARE_AND_WAIT | WAKE_ALL, place, 0)
         else:
             self.system(Field.WAKE, self._futex, place, WAKE, count, 0, 0, 0)
 
@@ -386,12 +385,8 @@ def _learn(f: Function, waited: Word, own: Word) -> None:
 def _write_play(f: Function) -> None:
     """Write the loop over a table of regions: the three arguments of each."""
     table, count = f.arguments
-    place = Variable(f, table)
-    with f.forever() as rows:
-        with f.when(place.value >= table + count * (3 * INT)):
-            rows.leave()
-        f.call("parallel", *(f.load_word(place.value + INT * column) for column in range(3)))
-        place.value += 3 * INT
+    with f.loop(count) as row:
+        f.call("parallel", *f.load_words(table + row.i * (3 * INT), 3))
     f.give()
 
 

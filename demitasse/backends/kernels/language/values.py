@@ -1,14 +1,14 @@
 """Values in a kernel, with Python's operators: integers, conditions, floats and vectors of them.
 
-Every operator writes one instruction at the builder's position. An address is a word that counts
-bytes: ``address + FLOAT * elements`` is the address of another element. Words named ``*_stride``
-count elements; words named ``*_bytes`` count bytes.
+Every operator writes one instruction at the builder's position; an operand may be a Python number.
+An address is a word that counts bytes: ``address + FLOAT * elements`` is the address of another
+element. Words named ``*_stride`` count elements; words named ``*_bytes`` count bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from llvmlite import ir
 
@@ -49,72 +49,84 @@ class Value:
     def __init__(self, builder: Any, llvm: Any) -> None:
         self.builder, self.llvm = builder, llvm
 
+    def new(self, llvm: Any) -> Self:
+        """Return another value of this class."""
+        return type(self)(self.builder, llvm)
+
+    def constant(self, number: float) -> Self:
+        """Return a Python number as a value of this type."""
+        kind = self.llvm.type
+        is_vector = isinstance(kind, ir.VectorType)
+        return self.new(SplatConstant(kind, number) if is_vector else ir.Constant(kind, number))
+
+    def operand(self, other: Self | float) -> Self:
+        """Return the operand of an operator, which may be a Python number."""
+        return other if isinstance(other, Value) else self.constant(other)
+
+
+V = TypeVar("V", bound=Value)
+
+
+def _operator(instruction: str, *, swapped: bool = False) -> Callable[[V, V | float], V]:
+    """Return the operator of an instruction; ``swapped`` if the left operand is the other one."""
+
+    def operator(self: V, other: V | float) -> V:
+        operands = [self.llvm, self.operand(other).llvm]
+        return self.new(getattr(self.builder, instruction)(*operands[:: -1 if swapped else 1]))
+
+    return operator
+
+
+def _word_operator(
+    instruction: str, *, swapped: bool = False
+) -> Callable[[Word, Word | int], Word]:
+    """Return an operator of words; their subclasses are kinds of fields, which mix."""
+    return _operator(instruction, swapped=swapped)
+
+
+def _comparison(
+    kind: str, sign: str, *, swapped: bool = False
+) -> Callable[[V, V | float], Condition]:
+    """Return a comparison, which gives a mask of vectors."""
+
+    def comparison(self: V, other: V | float) -> Condition:
+        operands = [self.llvm, self.operand(other).llvm]
+        compare = getattr(self.builder, kind)
+        return Condition(self.builder, compare(sign, *operands[:: -1 if swapped else 1]))
+
+    return comparison
+
 
 class Condition(Value):
     """Boolean value; ``&`` is logical and, ``|`` logical or."""
 
     __slots__ = ()
 
-    def __and__(self, other: Condition) -> Condition:
-        return Condition(self.builder, self.builder.and_(self.llvm, other.llvm))
-
-    def __or__(self, other: Condition) -> Condition:
-        return Condition(self.builder, self.builder.or_(self.llvm, other.llvm))
-
-
-def _word_operator(name: str) -> Callable[[Word, Word | int], Word]:
-    def operator(self: Word, other: Word | int) -> Word:
-        return Word(self.builder, getattr(self.builder, name)(self.llvm, _llvm(other)))
-
-    return operator
-
-
-def _vector_operator(name: str) -> Callable[[Vector, Vector], Vector]:
-    def operator(self: Vector, other: Vector) -> Vector:
-        return Vector(self.builder, getattr(self.builder, name)(self.llvm, other.llvm))
-
-    return operator
+    __and__ = _operator("and_")
+    __or__ = _operator("or_")
 
 
 class Word(Value):
-    """Integer of 64 bits. The other operand may be a Python int.
-
-    ``//`` and ``%`` need operands that are not negative.
-    """
+    """Integer of 64 bits. ``//`` and ``%`` need operands that are not negative."""
 
     __slots__ = ()
 
     __add__ = __radd__ = _word_operator("add")
     __sub__ = _word_operator("sub")
+    __rsub__ = _word_operator("sub", swapped=True)
     __mul__ = __rmul__ = _word_operator("mul")
     __floordiv__ = _word_operator("udiv")
     __mod__ = _word_operator("urem")
     __lshift__ = _word_operator("shl")
     __rshift__ = _word_operator("ashr")
-
-    def __rsub__(self, other: int) -> Word:
-        return -self + other
+    __lt__ = _comparison("icmp_signed", "<")
+    __le__ = _comparison("icmp_signed", "<=")
+    __gt__ = _comparison("icmp_signed", "<", swapped=True)
+    __ge__ = _comparison("icmp_signed", "<=", swapped=True)
+    equals = _comparison("icmp_signed", "==")
 
     def __neg__(self) -> Word:
-        return Word(self.builder, self.builder.neg(self.llvm))
-
-    def __lt__(self, other: Word | int) -> Condition:
-        return self._ordered("<", self, other)
-
-    def __le__(self, other: Word | int) -> Condition:
-        return self._ordered("<=", self, other)
-
-    def __gt__(self, other: Word | int) -> Condition:
-        return self._ordered("<", other, self)
-
-    def __ge__(self, other: Word | int) -> Condition:
-        return self._ordered("<=", other, self)
-
-    def equals(self, other: Word | int) -> Condition:
-        return self._ordered("==", self, other)
-
-    def _ordered(self, sign: str, a: Word | int, b: Word | int) -> Condition:
-        return Condition(self.builder, self.builder.icmp_signed(sign, _llvm(a), _llvm(b)))
+        return self.new(self.builder.neg(self.llvm))
 
 
 class Float(Value):
@@ -124,25 +136,23 @@ class Float(Value):
 
 
 class Vector(Value):
-    """Floats of 32 bits that fill a register."""
+    """Floats of 32 bits that fill a register; comparisons with NaN do not hold."""
 
     __slots__ = ()
 
-    __add__ = _vector_operator("fadd")
-    __sub__ = _vector_operator("fsub")
-    __mul__ = _vector_operator("fmul")
-    __truediv__ = _vector_operator("fdiv")
+    __add__ = __radd__ = _operator("fadd")
+    __sub__ = _operator("fsub")
+    __rsub__ = _operator("fsub", swapped=True)
+    __mul__ = __rmul__ = _operator("fmul")
+    __truediv__ = _operator("fdiv")
+    __rtruediv__ = _operator("fdiv", swapped=True)
+    __lt__ = _comparison("fcmp_ordered", ">", swapped=True)
+    __le__ = _comparison("fcmp_ordered", ">=", swapped=True)
+    __gt__ = _comparison("fcmp_ordered", ">")
+    __ge__ = _comparison("fcmp_ordered", ">=")
 
     def __neg__(self) -> Vector:
-        return Vector(self.builder, self.builder.fneg(self.llvm))
-
-    def __gt__(self, other: Vector) -> Condition:
-        """Return a mask of the larger elements; NaN is not larger."""
-        return Condition(self.builder, self.builder.fcmp_ordered(">", self.llvm, other.llvm))
-
-    def __ge__(self, other: Vector) -> Condition:
-        """Return a mask of the elements that are not smaller; NaN is neither."""
-        return Condition(self.builder, self.builder.fcmp_ordered(">=", self.llvm, other.llvm))
+        return self.new(self.builder.fneg(self.llvm))
 
 
 class IntVector(Value):
@@ -150,18 +160,16 @@ class IntVector(Value):
 
     __slots__ = ()
 
-    def __add__(self, other: IntVector) -> IntVector:
-        return self._new(self.builder.add(self.llvm, other.llvm))
-
-    def __rshift__(self, bits: int) -> IntVector:
-        by = SplatConstant(self.llvm.type, bits)
-        return self._new(self.builder.lshr(self.llvm, by))
+    __add__ = _operator("add")
+    __mul__ = _operator("mul")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("lshr")
+    equals = _comparison("icmp_unsigned", "==")
 
     def shuffle(self, order: Sequence[int | None]) -> IntVector:
         """Return the integers at the given indices; None gives 0."""
         count = self.llvm.type.count
-        zeros = self._new(SplatConstant(self.llvm.type, 0))
-        return _shuffle(self, zeros, [count if place is None else place for place in order])
+        return _shuffle(self, self.operand(0), [count if at is None else at for at in order])
 
     def concat(self, other: IntVector) -> IntVector:
         """Return these integers followed by the other vector's, of the same type."""
@@ -170,25 +178,15 @@ class IntVector(Value):
     def of_bits(self, bits: int) -> IntVector:
         """Return the same bits as integers of another size."""
         count = self.llvm.type.count * self.llvm.type.element.width // bits
-        return self._new(self.builder.bitcast(self.llvm, ir.VectorType(ir.IntType(bits), count)))
+        return self.new(self.builder.bitcast(self.llvm, ir.VectorType(ir.IntType(bits), count)))
 
     def cut(self, bits: int) -> IntVector:
         """Return the lower bits of each integer."""
-        return self._new(self.builder.trunc(self.llvm, self._kind(bits)))
+        return self.new(self.builder.trunc(self.llvm, self._kind(bits)))
 
     def extended(self, bits: int) -> IntVector:
         """Return the integers in more bits."""
-        return self._new(self.builder.zext(self.llvm, self._kind(bits)))
-
-    def equals(self, other: IntVector) -> Condition:
-        """Return a mask of the equal integers."""
-        return Condition(self.builder, self.builder.icmp_unsigned("==", self.llvm, other.llvm))
-
-    def __mul__(self, other: IntVector) -> IntVector:
-        return self._new(self.builder.mul(self.llvm, other.llvm))
-
-    def _new(self, llvm: Any) -> IntVector:
-        return IntVector(self.builder, llvm)
+        return self.new(self.builder.zext(self.llvm, self._kind(bits)))
 
     def _kind(self, bits: int) -> Any:
         return ir.VectorType(ir.IntType(bits), self.llvm.type.count)
@@ -215,21 +213,20 @@ def pair_sums(a: IntVector, b: IntVector) -> IntVector:
     )
 
 
-def _llvm(value: Value | int) -> Any:
-    return ir.Constant(WORD, value) if isinstance(value, int) else value.llvm
-
-
 @overload
 def choose(condition: Condition, yes: Word | int, no: Word | int) -> Word: ...
 @overload
-def choose(condition: Condition, yes: Vector, no: Vector) -> Vector: ...
+def choose(condition: Condition, yes: Vector, no: Vector | float) -> Vector: ...
+@overload
+def choose(condition: Condition, yes: float, no: Vector) -> Vector: ...
 
 
 def choose(condition: Condition, yes: Any, no: Any) -> Any:
-    """Return ``yes`` where the condition holds, ``no`` elsewhere."""
-    kind = Vector if isinstance(yes, Vector) else Word
-    b = condition.builder
-    return kind(b, b.select(condition.llvm, _llvm(yes), _llvm(no)))
+    """Return ``yes`` where the condition holds, ``no`` elsewhere; two numbers are words."""
+    builder = condition.builder
+    word = Word(builder, ir.Constant(WORD, 0))
+    kind = next((value for value in (yes, no) if isinstance(value, Value)), word)
+    return kind.new(builder.select(condition.llvm, *(kind.operand(v).llvm for v in (yes, no))))
 
 
 def minimum(a: Word | int, b: Word | int) -> Word:
@@ -249,16 +246,16 @@ def chunk(count: Word, index: Word, chunks: Word) -> tuple[Word, Word]:
     return count * index // chunks, count * (index + 1) // chunks
 
 
-def fma(a: Vector, b: Vector, c: Vector) -> Vector:
+def fma(a: Vector, b: Vector | float, c: Vector | float) -> Vector:
     """Return a * b + c, rounded once."""
     return _intrinsic("fma", a, b, c)
 
 
-def _intrinsic(name: str, *vectors: Vector) -> Vector:
+def _intrinsic(name: str, first: Vector, *others: Vector | float) -> Vector:
     """Return the result of one of LLVM's functions of vectors."""
-    builder, kind = vectors[0].builder, vectors[0].llvm.type
-    full, operands = f"llvm.{name}.v{kind.count}f32", (vector.llvm for vector in vectors)
-    return Vector(builder, call_function(builder, full, kind, *operands))
+    kind, operands = first.llvm.type, (first.operand(other).llvm for other in (first, *others))
+    full = f"llvm.{name}.v{kind.count}f32"
+    return first.new(call_function(first.builder, full, kind, *operands))
 
 
 def pair_fma(a: Vector, b: Vector, c: Vector) -> Vector:
@@ -280,13 +277,10 @@ def permuted(vector: Vector, order: Sequence[int]) -> Vector:
     return _shuffle(vector, vector, order)
 
 
-V = TypeVar("V", Vector, IntVector)
-
-
 def _shuffle(one: V, other: V, order: Sequence[int]) -> V:
     """Return the elements of two concatenated vectors at the indices."""
     places = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
-    return type(one)(one.builder, one.builder.shuffle_vector(one.llvm, other.llvm, places))
+    return one.new(one.builder.shuffle_vector(one.llvm, other.llvm, places))
 
 
 def horizontal_sum(
@@ -309,14 +303,13 @@ def horizontal_sums(vectors: Sequence[Vector]) -> Vector:
 
     Every sum has the bits of :func:`horizontal_sum`.
     """
-    builder, kind = vectors[0].builder, vectors[0].llvm.type
-    zeros = Vector(builder, ir.Constant(kind, None))
-    rows = [*vectors, *[zeros] * (kind.count - len(vectors))]
-    part = kind.count
+    count = vectors[0].llvm.type.count
+    rows = [*vectors, *[vectors[0].constant(0.0)] * (count - len(vectors))]
+    part = count
     while len(rows) > 1:
         half = part // 2
         # each part holds the addends of one sum: take the first halves and the second halves
-        firsts = [lane for at in range(0, 2 * kind.count, part) for lane in range(at, at + half)]
+        firsts = [lane for at in range(0, 2 * count, part) for lane in range(at, at + half)]
         others = [lane + half for lane in firsts]
         rows = [
             _shuffle(a, b, firsts) + _shuffle(a, b, others)
@@ -328,9 +321,7 @@ def horizontal_sums(vectors: Sequence[Vector]) -> Vector:
 
 def rounded(vector: Vector) -> Vector:
     """Round to the nearest integers; magnitudes are at most 1 << 22."""
-    kind = vector.llvm.type
-    # float32 has no fraction bits at this magnitude
-    large = Vector(vector.builder, SplatConstant(kind, 1.5 * 2**23))
+    large = 1.5 * 2**23  # float32 has no fraction bits at this magnitude
     return vector + large - large
 
 
@@ -342,36 +333,31 @@ def integers(vector: Vector) -> IntVector:
 
 def exp2_int(vector: Vector) -> Vector:
     """Return 2 ** n of integers from -126 to 127; other values and NaN are undefined."""
-    b, kind = vector.builder, vector.llvm.type
-    whole = ir.VectorType(ir.IntType(32), kind.count)
-    bias, place = (SplatConstant(whole, number) for number in (127, 23))
-    exponent = b.shl(b.add(b.fptosi(vector.llvm, whole), bias), place)
-    return Vector(b, b.bitcast(exponent, kind))
+    exponent = (integers(vector) + 127) << 23
+    return vector.new(vector.builder.bitcast(exponent.llvm, vector.llvm.type))
 
 
-def clamp_min(vector: Vector, floor: Vector) -> Vector:
+def clamp_min(vector: Vector, floor: Vector | float) -> Vector:
     """Return the larger of the vector and ``floor``, element by element; NaN stays."""
-    return choose(floor > vector, floor, vector)
+    return choose(vector < floor, vector.operand(floor), vector)
 
 
-def clamp_max(vector: Vector, ceiling: Vector) -> Vector:
+def clamp_max(vector: Vector, ceiling: Vector | float) -> Vector:
     """Return the smaller of the vector and ``ceiling``, element by element; NaN stays."""
     if is_x86():  # whose minimum is the other operand for NaN
-        return choose(vector > ceiling, ceiling, vector)
+        return choose(vector > ceiling, vector.operand(ceiling), vector)
     return _intrinsic("minimum", vector, ceiling)
 
 
 def larger(vector: Vector, other: Vector) -> Vector:
     """Return the larger of two vectors, element by element; NaN of either stays."""
-    builder = vector.builder
-    number = Condition(builder, builder.fcmp_ordered("ord", vector.llvm, vector.llvm))
+    number = _comparison("fcmp_ordered", "ord")(vector, vector)
     return choose(number, choose(vector >= other, vector, other), vector)
 
 
-def rectified(vector: Vector, slope: Vector) -> Vector:
+def rectified(vector: Vector, slope: Vector | float = 0.0) -> Vector:
     """Return max(x, 0) + slope * min(x, 0), as Caffe's ReLU: x for a slope of 1; NaN stays."""
-    zero = Vector(vector.builder, SplatConstant(vector.llvm.type, 0.0))
-    return fma(slope, clamp_max(vector, zero), clamp_min(vector, zero))
+    return fma(vector.operand(slope), clamp_max(vector, 0.0), clamp_min(vector, 0.0))
 
 
 def declared(module: Any, name: str, kind: Any) -> Any:

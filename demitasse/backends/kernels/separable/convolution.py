@@ -62,7 +62,7 @@ class SeparableFields(structs.Struct):
     """Numbers of the epilogue: the slope of negative sums, or the limits."""
     most: Word
     """Pixels that are multiplied at a time."""
-    multiply: structs.Code
+    multiply: Word
     """The kernel that multiplies the pixels of a block with all filters."""
     remainders: structs.Address
     """For each number of pixels that a block leaves, the kernel that multiplies so few with a
