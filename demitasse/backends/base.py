@@ -188,6 +188,15 @@ class Backend(ABC):
         """Write the elements in ``private`` to ``target``, from one layout to another."""
         raise NotImplementedError(there)
 
+    def reordered(
+        self, array: Array, here: PrivateLayout | None, there: PrivateLayout | None
+    ) -> Array:
+        """Return elements in another layout, in a new array; None is C order. Shape: (size,).
+
+        Backends whose devices have arrays of their own, and Steps with private layouts, define it.
+        """
+        raise NotImplementedError(there)
+
     @property
     def storages(self) -> tuple[Stored, ...]:
         """Storages of nets that the device supports: "float", and those of 16 bits."""

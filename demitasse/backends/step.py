@@ -55,8 +55,10 @@ class Memory(Protocol):
     def exchange_private(self, layout: PrivateLayout, side: Array) -> Array | None: ...
     def convert(self, layout: PrivateLayout, target: Array) -> None: ...
     def set_storage(self, storage: Stored, *, discard: bool = False) -> None: ...
-    def narrow_data(self, storage: Stored) -> Array: ...
-    def mutable_narrow_data(self, storage: Stored, *, discard: bool = True) -> Array: ...
+    def stored_data(self, storage: Stored, layout: PrivateLayout | None = None) -> Array: ...
+    def mutable_stored_data(
+        self, storage: Stored, layout: PrivateLayout | None = None, *, discard: bool = True
+    ) -> Array: ...
 
 
 class Operand(Protocol):
@@ -104,11 +106,12 @@ class LayoutUse(NamedTuple):
 
     Attributes:
         role: "written"; or "preferred" for data that is read.
+        layout: The layout; None for C order, which only ``written`` may have.
     """
 
     role: Literal["written", "preferred"]
     blob: Operand
-    layout: PrivateLayout
+    layout: PrivateLayout | None
     diff: bool = False
 
 

@@ -68,7 +68,7 @@ class MemoryGuard:
             memories = self._on_device = [m for m in memories if m.device_array is not None]
             for memory in memories:
                 if memory.head is Head.HEAD_AT_CPU:
-                    memory.gpu_data()
+                    memory.to_layout(memory.device_side.layout)
         self._before = [
             (m, m.state, m.version, m.host_side.array, m.device_side.array, m.device_side.layout)
             for m in memories
@@ -211,7 +211,7 @@ class MemoryGuard:
         if self._on_device:
             for memory in uploaded:
                 if memory.head not in DEVICE_HEADS:
-                    memory.gpu_data()
+                    memory.to_layout(memory.device_side.layout)
             last = self._last_use
             self._order(self._loose if known else self._on_device)
             if known and self._last_use is not last:  # on another stream than before

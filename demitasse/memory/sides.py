@@ -180,19 +180,29 @@ class DeviceSide:
             narrow = self.storage != "float" and math.isnan(value)
             self.device.backend.fill(self.array, nan_of(self.storage) if narrow else value)
 
+    def reordered(self, array: Array, layout: PrivateLayout | None) -> Array:
+        """Return elements of an array in the layout of this side in another layout.
+
+        The result is a new array; elements behind those of the layouts are undefined.
+        """
+        transfers.note(reorders=1)
+        return self.device.backend.reordered(array, self.layout, layout)
+
     def copy_to(self, host: np.ndarray) -> None:
         """Write the elements in C order to the beginning of ``host``; wait for the copy."""
         self.follow()
         backend = self.device.backend
-        if self.layout is not None:
+        if self.layout is not None and self.device.shares_host:
             backend.unpack(self.array, self.layout, host)
             transfers.note(reorders=1)
-        elif self.storage == "float":
-            backend.download(self.array, host)
+            return
+        array = self.array if self.layout is None else self.reordered(self.array, None)
+        if self.storage == "float":
+            backend.download(array, host)
             transfers.note(down=host.nbytes)
         else:
             narrow = np.empty(host.size, ARRAYS[self.storage])
-            backend.download(self.array, narrow)
+            backend.download(array, narrow)
             widen_into(narrow, self.storage, host)
             transfers.note(down=narrow.nbytes)
 
@@ -200,7 +210,7 @@ class DeviceSide:
         """Start a copy of ``host`` to the array, in C order; return the event of its end."""
         if self.storage != "float":
             host = narrowed(host, self.storage)
-        backend, event = self.device.backend, None
+        backend, event, self.layout = self.device.backend, None, None
         if backend.mutable:
             event = backend.upload(host, self.array)
         else:

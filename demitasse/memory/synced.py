@@ -55,10 +55,10 @@ _serials = itertools.count()
 class SyncedMemory:
     """``size`` elements that exist on the host, on a device, or on both.
 
-    A side is allocated when it is first used, with zeros or the contents of ``lazy_init``. On a
-    device that computes on host arrays, a Step may store the elements in a layout of its own. This
-    *private* side is then the device side; other code reads the host side, which a reorder brings
-    up to date.
+    A side is allocated when it is first used, with zeros or the contents of ``lazy_init``. A Step
+    may store the elements in a layout of its own, on the device side, which is then *private*.
+    Other code reads a converted copy: on a device that computes on host arrays the host side, which
+    a reorder brings up to date; on other devices a new array.
 
     Attributes:
         version: Grows with every write; the key of values derived from the contents.
@@ -121,7 +121,7 @@ class SyncedMemory:
         side = self.device_side
         if side.array is None:
             return host
-        return host + (self.device_nbytes if side.layout is None else int(side.buffer.nbytes))
+        return host + (self.device_nbytes if side.buffer is None else int(side.buffer.nbytes))
 
     @property
     def storage(self) -> Stored:
@@ -166,7 +166,7 @@ class SyncedMemory:
         found, host, side = [], self.host_side.array, self.device_side
         if host is not None:
             found.append(Share(HOST, id(host), self.nbytes))
-        if side.array is not None and side.layout is not None:
+        if side.array is not None and side.buffer is not None:
             found.append(Share(HOST, id(side.buffer), int(side.buffer.nbytes)))
         elif side.array is not None:
             found.append(Share(str(side.device), id(side.array), self.device_nbytes))
@@ -196,13 +196,9 @@ class SyncedMemory:
 
     def gpu_data(self) -> Array:
         """Return the device side, up to date, for reading. Shape: (size,)."""
-        self._check_open()
         if self.device.shares_host:
-            return self._to_cpu()
-        side = self._to_gpu()
-        if self.storage == "float":
-            return side
-        return self.device.backend.widen(side, self.storage)
+            return self.cpu_data()
+        return self.stored_data("float")
 
     def mutable_gpu_data(self, *, discard: bool = False) -> Array:
         """Return the device side for writing; the host side becomes stale.
@@ -211,19 +207,8 @@ class SyncedMemory:
         """
         if self.device.shares_host:
             return self.mutable_cpu_data(discard=discard)
-        self._check_open()
-        self.set_storage("float", discard=discard)
-        side = self._mutable_device_side(discard=discard)
+        side = self.mutable_stored_data("float", discard=discard)
         return side if self.device.backend.mutable else self.device_side.ref()
-
-    def _mutable_device_side(self, *, discard: bool) -> Array:
-        elsewhere = self.state is not Head.HEAD_AT_GPU
-        side = self._to_gpu(discard=discard)
-        if elsewhere:
-            self._set_device_newest()
-        self.version += 1
-        self.watch.guard = None
-        return side
 
     def lazy_init(self, write: Callable[[np.ndarray], None]) -> None:
         """Set a function that writes the host side, (size,), if a read comes before a write."""
@@ -269,7 +254,7 @@ class SyncedMemory:
             raise DeviceError(message, code=ErrorCode.BAD_STATE, head=self.state.name)
         self._to_gpu()
 
-    # -- values in 16 bits ---------------------------------------------------------------------
+    # -- storage on the device -----------------------------------------------------------------
 
     def set_storage(self, storage: Stored, *, discard: bool = False) -> None:
         """Store numbers on the device as "float", or rounded to "half" or "bfloat16".
@@ -284,27 +269,50 @@ class SyncedMemory:
         self._drop_device_side()
         side.storage = storage
 
-    def narrow_data(self, storage: Stored) -> Array:
-        """Return the contents in 16 bits on the device, for reading. Shape: (size,)."""
-        self._check_open()
-        side = self._to_gpu()
-        return side if self.storage == storage else self.device.backend.narrow(side, storage)
+    def stored_data(self, storage: Stored, layout: PrivateLayout | None = None) -> Array:
+        """Return the contents on the device in a storage and a layout, for reading.
 
-    def mutable_narrow_data(self, storage: Stored, *, discard: bool = True) -> Array:
-        """Return the device side in 16 bits, for writing. Shape: (size,).
+        The device computes on arrays of its own. Contents that are stored otherwise are converted
+        to a new array. Shape: (size,).
+        """
+        self._check_open()
+        array, side, backend = self._to_gpu(), self.device_side, self.device.backend
+        if side.storage != storage:
+            wide = storage == "float"
+            array = backend.widen(array, side.storage) if wide else backend.narrow(array, storage)
+        return array if side.layout is layout else side.reordered(array, layout)
+
+    def mutable_stored_data(
+        self, storage: Stored, layout: PrivateLayout | None = None, *, discard: bool = True
+    ) -> Array:
+        """Return the device side in a storage and a layout, for writing. Shape: (size,).
 
         ``discard`` promises that everything will be overwritten; contents are then not converted.
         """
         self._check_open()
         self.set_storage(storage, discard=discard)
-        return self._mutable_device_side(discard=discard)
+        elsewhere = self.state is not Head.HEAD_AT_GPU
+        array = self._to_gpu(discard=True) if discard else self.to_layout(layout)
+        self.device_side.layout = layout
+        if elsewhere:
+            self._set_device_newest()
+        self.version += 1
+        self.watch.guard = None
+        return array
+
+    def to_layout(self, layout: PrivateLayout | None) -> Array:
+        """Bring the contents to the device, in a layout; return its array. Shape: (size,)."""
+        array, side = self._to_gpu(), self.device_side
+        if side.layout is not layout:
+            array[...] = side.reordered(array, layout)
+            side.layout, self.watch.guard = layout, None
+        return array
 
     def overwrite(self, array: Array) -> None:
         """Round values to the beginning of the device side, which has 16 bits. Shapes: any."""
-        self._check_open()
-        self.device.backend.narrow(array, self.storage, self._mutable_device_side(discard=True))
+        self.device.backend.narrow(array, self.storage, self.mutable_stored_data(self.storage))
 
-    # -- the private side ----------------------------------------------------------------------
+    # -- the private side, where the device computes on host arrays ----------------------------
 
     def private_data(self, layout: PrivateLayout, *, alone: bool = False) -> Array | None:
         """Return the private side in ``layout``, up to date, for reading. Shape: (layout.size,).
@@ -464,7 +472,8 @@ class SyncedMemory:
             case Head.HEAD_AT_GPU:
                 host = self._host_array()
                 if not discard:
-                    if self.device_side.layout is None and (guard := current_guard()) is not None:
+                    here = self.device_side.device.shares_host
+                    if not here and (guard := current_guard()) is not None:
                         guard.downloads(self)
                     self.host_side.wait()
                     self.device_side.copy_to(host)

@@ -1,6 +1,6 @@
 """Layout assignment: format propagation over the layers of a plan.
 
-A backend may store blobs in private layouts, as the cpu backend does: channels last, or blocks of
+A backend may store blobs in private layouts: channels last, or on the cpu backend blocks of
 channels. A Step is fast in some layouts, and a change of layout between two Steps costs a copy.
 Steps therefore choose their layouts one after the other, each with those of the Steps before it.
 
@@ -43,7 +43,7 @@ class LayoutAssignment:
 
     def clear_written(self) -> None:
         """Forget the written layouts, at the start of the sweep of groups."""
-        self._written: dict[int, PrivateLayout] = {}
+        self._written: dict[int, PrivateLayout | None] = {}
 
     def add(self, step: AnyStep | None, *, backward: bool = False) -> None:
         """Add the layouts of a layer's prepared Step; None for portable code."""
@@ -51,7 +51,7 @@ class LayoutAssignment:
             serial = (blob.diff_memory if diff else blob.data_memory).serial
             if role == "written":
                 self._written[serial] = layout
-            else:
+            elif layout is not None:
                 preferred = self._preferred[serial]
                 preferred.pop(id(blob), None)  # the last reader of a blob comes last
                 preferred[id(blob)] = layout

@@ -249,6 +249,9 @@ class HostCudaBackend(Backend):
     def widen(self, array: np.ndarray, storage: str) -> np.ndarray:
         return self.engine.widen(array, storage)
 
+    def reordered(self, array: np.ndarray, here: Any, there: Any) -> np.ndarray:
+        return self.engine.reordered(array, here, there)
+
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return self.engine.dot(a, b)
 

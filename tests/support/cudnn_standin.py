@@ -15,6 +15,7 @@ from itertools import product
 from types import ModuleType
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from demitasse.backends.storage import ARRAYS, narrowed, widen_into
 
@@ -115,7 +116,8 @@ class Tensor:
         kind = NARROW.get(self.data_type)
         dtype = np.dtype(ARRAYS[kind] if kind else TYPES[self.data_type])
         memory = (ctypes.c_char * (math.prod(self.dim) * dtype.itemsize)).from_address(address)
-        return np.frombuffer(memory, dtype).reshape(self.dim)
+        strides = [dtype.itemsize * step for step in self.stride]
+        return as_strided(np.frombuffer(memory, dtype), self.dim, strides)
 
     def read(self, address):
         """The values at an address."""
@@ -134,8 +136,19 @@ class Tensor:
     def check(self):
         assert self.dim is not None
         assert self.data_type in TYPES or self.data_type in NARROW
-        dense = [math.prod(self.dim[axis + 1 :]) for axis in range(len(self.dim))]
-        assert self.stride == dense, "only arrays in C order are ours"
+        assert self.last or self.stride == _dense(self.dim), "neither C order nor channels last"
+
+    @property
+    def last(self):
+        """Whether it has channels last."""
+        n, c, *spatial = self.dim
+        outer, *inner, one = _dense([n, *spatial, c])
+        return self.stride == [outer, one, *inner]
+
+
+def _dense(dim):
+    """The strides of C order."""
+    return [math.prod(dim[axis + 1 :]) for axis in range(len(dim))]
 
 
 class Graph:
@@ -189,6 +202,9 @@ class Graph:
                 tensor.check()
                 if len(tensor.dim) not in {4, 5}:
                     raise ValueError("a tensor of a convolution has 4 or 5 axes")
+        tensors = [one for _, inputs, result, _ in self.operations for one in (*inputs, result)]
+        plain = all(one.stride == _dense(one.dim) for one in tensors)
+        assert plain or all(one.last for one in tensors), "one layout for all tensors"
         assert [result.output for *_, result, _ in self.operations][-1] is True
         self.state = "valid"
 

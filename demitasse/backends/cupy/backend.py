@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, Event, address
+from demitasse.backends.arrays import Array, Event, PrivateLayout, address
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
@@ -197,6 +197,12 @@ class CupyBackend(Backend):
     def widen(self, array: Array, storage: str) -> Array:
         with self._failures():
             return self.engine.widen(array, storage)
+
+    def reordered(
+        self, array: Array, here: PrivateLayout | None, there: PrivateLayout | None
+    ) -> Array:
+        with self._failures():
+            return self.engine.reordered(array, here, there)
 
     def copier(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
         with self._failures():

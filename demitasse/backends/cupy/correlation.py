@@ -299,36 +299,46 @@ def best_as_products(convolution: Convolution, *, tf32: bool) -> bool:
 class LibraryCorrelation:
     """Cross-correlation by a library, but for products that ``Correlation`` computes faster.
 
-    Arrays have the shapes of ``Correlation``. Declined if the library computes no wanted product.
+    Arrays have the shapes of ``Correlation``; with ``last``, images, maps and weights have channels
+    last, and the library computes all products. Declined if it computes no wanted product.
     """
 
     def __init__(
         self, engine: Engine, geometry: ConvGeometry, dtype: str, wanted: Collection[Result], *,
-        bias: bool,
+        bias: bool, last: bool,
     ) -> None:  # fmt: skip
-        self.engine, self.dtype, self.g = engine, dtype, geometry
+        self.engine, self.dtype, self.g, self.last = engine, dtype, geometry, last
         self._prepared = dict[Result, Executable]()
         self._adds_bias = False
         """True if the library adds the bias, too."""
         reasons = dict[str, None]()
         for result in wanted:
             try:
-                self._prepared[result] = self._prepare(Convolution(result, geometry, dtype))
+                convolution = Convolution(result, geometry, dtype, last=last)
+                self._prepared[result] = self._prepare(convolution)
             except Declined as declined:
                 reasons[str(declined)] = None
-        if not self._prepared:
+        if not self._prepared or (last and reasons):
             raise Declined("; ".join(reasons))
         if bias and "maps" in self._prepared:
-            appended = Convolution("maps", geometry, dtype, bias=True)
+            appended = Convolution("maps", geometry, dtype, bias=True, last=last)
             with suppress(Declined):  # where the library adds the bias fast
                 self._prepared["maps"] = engine.prepare_convolution(appended)
                 self._adds_bias = True
         maps, plane = geometry.maps, geometry.map_plane
         count = geometry.n * maps * plane
-        self._add_bias = engine.vectorized("conv", "add_bias", dtype, count, maps, plane)
+        places = 1 if last else plane
+        self._add_bias = engine.vectorized("conv", "add_bias", dtype, count, maps, places)
         self._weights = maps * geometry.height
+        taps = math.prod(geometry.window.kernel)
+        self._reorders = last and taps > 1
+        """True if gradients of the weight are computed with channels last."""
+        sizes = (maps, taps, geometry.height // taps)
         self._write_weights, self._add_weights = (
-            engine.vectorized("storage", "widen", dtype, self._weights, add) for add in (0, 1)
+            engine.transposed("transposed_sum", dtype, sizes, add)
+            if self._reorders
+            else engine.vectorized("storage", "widen", dtype, self._weights, add)
+            for add in (0, 1)
         )
         for result in self._prepared:
             self._scratch(result)  # so that a pass allocates nothing
@@ -367,7 +377,7 @@ class LibraryCorrelation:
         if total is not None and "weight" in self._prepared:
             workspace, fresh = self._scratch("weight")
             target, added = total
-            direct = not (added or self.dtype in ARRAYS)
+            direct = not (added or self._reorders or self.dtype in ARRAYS)
             self._prepared["weight"].run(image, target if direct else fresh, maps, None, workspace)
             if not direct:
                 (self._add_weights if added else self._write_weights)(fresh, target)
@@ -385,6 +395,8 @@ class LibraryCorrelation:
 
     def _prepare(self, convolution: Convolution) -> Executable:
         """Return a product by the library, unless it takes more time."""
+        if self.last:
+            return self.engine.prepare_convolution(convolution)
         slower = best_as_products(convolution, tf32=rounds_to_tf32())
         why = "matrix products take less time than the plan that cuDNN recommends"
         decline_if(slower and not settings.get("cudnn_autotune"), why)

@@ -1,99 +1,128 @@
-"""Base of this backend's Steps, and blobs and parameters in 16 bits."""
+"""Base of this backend's Steps, and blobs and parameters in 16 bits or with channels last."""
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.layout import ChannelsLast, channels_last, reads_channels_last
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.ops import Op
-from demitasse.backends.step import Operand, Operands, Saved, Step, decline_if
+from demitasse.backends.step import LayoutUse, Operand, Operands, Saved, Step, decline_if
 from demitasse.backends.storage import Stored, array_dtype, count_overflows, narrowed
 from demitasse.core.log import get_logger
 
 log = get_logger(__name__)
 
 
-def narrow_operands(
-    engine: Engine, at: Operands, params: Collection[int], *, computes: bool = True
+def stored_operands(
+    engine: Engine, at: Operands, form: "Form", params: Collection[int], *, computes: bool = True
 ) -> Operands:
-    """Return operands whose bottoms, tops and some parameters are read and written in 16 bits.
+    """Return operands whose bottoms, tops and some parameters are read and written in a form.
 
-    Gradients of parameters stay in float32. ``computes`` is False if tops share the bottom's data.
+    Gradients of parameters stay in float32 and C order. ``computes`` is False if tops share the
+    bottom's data.
     """
-    seen = {id(blob): HalfBlob(blob, at.storage) for blob in (*at.bottom, *at.top)}
+    seen = {id(blob): form.blob(blob) for blob in (*at.bottom, *at.top)}
     for blob in at.top if computes else ():
-        half_blob(blob, at.storage)
+        blob.data_memory.set_storage(form.storage)
     for blob, wanted in zip(at.bottom, at.propagate_down, strict=True):
         if at.backward and wanted:
-            blob.diff_memory.set_storage(at.storage)
+            blob.diff_memory.set_storage(form.storage)
     return replace(
         at,
         bottom=tuple(seen[id(blob)] for blob in at.bottom),
         top=tuple(seen[id(blob)] for blob in at.top),
         params=tuple(
-            NarrowParameter(engine, blob, at) if index in params else blob
+            form.parameter(engine, blob, at) if index in params else blob
             for index, blob in enumerate(at.params)
         ),
     )
 
 
-def half_blob(blob: Operand, storage: Stored) -> "HalfBlob":
-    """Return a blob that is written in 16 bits, and kept so from now on."""
-    blob.data_memory.set_storage(storage)
-    return HalfBlob(blob, storage)
+@dataclass(frozen=True)
+class Form:
+    """Form of the arrays that kernels take: a storage, and channels last or C order."""
+
+    storage: Stored
+    last: bool
+
+    @property
+    def plain(self) -> bool:
+        """True if arrays are those of the blobs."""
+        return self.storage == "float" and not self.last
+
+    def layout(self, blob: Operand) -> ChannelsLast | None:
+        """Return the layout of a blob; None for C order."""
+        return channels_last(blob.shape) if self.last else None
+
+    def blob(self, blob: Operand) -> Operand:
+        """Return a blob that is read and written in this form."""
+        return blob if self.plain else StoredBlob(blob, self)
+
+    def parameter(self, engine: Engine, blob: Operand, at: Operands) -> Operand:
+        """Return a parameter that is read in this form."""
+        plain = self.storage == "float" and self.layout(blob) is None
+        return blob if plain else StoredParameter(engine, blob, at, self)
 
 
-class _Narrow:
+class _Stored:
     """Delegate all other attributes to the blob."""
 
-    def __init__(self, blob: Operand, storage: Stored) -> None:
-        self._blob, self._storage = blob, storage
+    def __init__(self, blob: Operand, form: Form) -> None:
+        self._blob, self._storage, self._layout = blob, form.storage, form.layout(blob)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._blob, name)
 
 
-class HalfBlob(_Narrow):
-    """A blob whose data and gradient are kept in 16 bits, or converted when they are read."""
+class StoredBlob(_Stored):
+    """A blob whose data and gradient are kept in a form, or converted when they are read.
+
+    Arrays with channels last have the blob's shape all the same, for their number of elements.
+    """
 
     def read(self) -> Array:
         """Return the data, for reading."""
-        return self._view(self._blob.data_memory.narrow_data(self._storage))
+        return self._view(self._blob.data_memory.stored_data(self._storage, self._layout))
 
     def buffer(self) -> Array:
         """Return the data's array, to be overwritten."""
-        return self._view(self._blob.data_memory.mutable_narrow_data(self._storage))
+        return self._view(self._blob.data_memory.mutable_stored_data(self._storage, self._layout))
 
     def read_diff(self) -> Array:
         """Return the gradient, for reading."""
-        return self._view(self._blob.diff_memory.narrow_data(self._storage))
+        return self._view(self._blob.diff_memory.stored_data(self._storage, self._layout))
 
     def diff_buffer(self) -> Array:
         """Return the gradient's array, to be overwritten."""
-        return self._view(self._blob.diff_memory.mutable_narrow_data(self._storage))
+        return self._view(self._blob.diff_memory.mutable_stored_data(self._storage, self._layout))
 
     def mutable_gpu_diff(self) -> Array:
         """Return the gradient's array, for writing."""
         memory = self._blob.diff_memory
-        return self._view(memory.mutable_narrow_data(self._storage, discard=False))
+        return self._view(memory.mutable_stored_data(self._storage, self._layout, discard=False))
 
     def _view(self, flat: Array) -> Array:
         return flat[: self._blob.count].reshape(self._blob.shape)
 
 
-class NarrowParameter(_Narrow):
-    """A parameter, of which there is a copy in 16 bits on the device.
+class StoredParameter(_Stored):
+    """A parameter, of which there is a copy in 16 bits or with channels last on the device.
 
-    The parameter itself keeps its float32 values for updates, snapshots, sharing and reading. After
-    a change of the parameter, the copy is written again at the same address. The GPU converts
-    values that it has in float32 already, as in training; otherwise the host does. Values too large
-    for 16 bits become infinite in the copy, with one warning of the host.
+    The parameter itself keeps its values in float32 and C order for updates, snapshots, sharing and
+    reading. After a change of the parameter, the copy is written again at the same address. The GPU
+    converts values that it has already, as in training; otherwise the host rounds them. Values too
+    large for 16 bits become infinite in the copy, with one warning of the host.
     """
 
-    def __init__(self, engine: Engine, blob: Operand, at: Operands) -> None:
-        super().__init__(blob, at.storage)
+    def __init__(self, engine: Engine, blob: Operand, at: Operands, form: Form) -> None:
+        super().__init__(blob, form)
         self._engine, self._trained = engine, at.backward
+        # convolutions of float64 stay in C order
+        self._dtype = "float32" if form.storage == "float" else form.storage
         self._copy: Array | None = None
         self._known: tuple[object, int, int] | None = None
         self._warned = False
@@ -120,14 +149,30 @@ class NarrowParameter(_Narrow):
         if known is not None and known[0] is recorded and known[1:] == now[1:]:
             return
         if self._copy is None:
-            flat = self._engine.empty(self._blob.count, array_dtype(self._storage))
+            flat = self._engine.empty(self._blob.count, array_dtype(self._dtype))
             self._copy = flat.reshape(self._blob.shape)
         self._known = None  # until it is there
         if self._trained or memory.on_device:
-            self._engine.narrow(self._blob.read(), self._storage, self._copy)
-            self._known = now
+            self._convert(self._blob.read())
+        else:
+            host = self._rounded(self._blob.cpu_data())
+            if self._layout is not None:
+                host = np.ascontiguousarray(np.moveaxis(host, 1, -1)).reshape(host.shape)
+            self._engine.put(host, self._copy)
+        self._known = now
+
+    def _convert(self, array: Array) -> None:
+        if self._layout is None:
+            self._engine.narrow(array, self._storage, self._copy)
             return
-        given = self._blob.cpu_data()
+        if self._storage != "float":
+            array = self._engine.narrow(array, self._storage)
+        sizes = (self._layout.samples, self._layout.channels, self._layout.plane)
+        self._engine.transposed("transposed", self._dtype, sizes)(array, self._copy)
+
+    def _rounded(self, given: np.ndarray) -> np.ndarray:
+        if self._storage == "float":
+            return given
         host = narrowed(given, self._storage)
         if not self._warned and (beyond := count_overflows(given, host, self._storage)):
             self._warned = True
@@ -136,8 +181,7 @@ class NarrowParameter(_Narrow):
                 "what is computed with them",
                 beyond, given.size, self._blob.name, self._storage,
             )  # fmt: skip
-        self._engine.put(host, self._copy)
-        self._known = now
+        return host
 
 
 DTYPES = ("float32", "float64")  # compute dtype of the kernels
@@ -163,17 +207,19 @@ class GpuStep(Step[Engine, O]):
     """False if its tops share the data of the bottom."""
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
-        self.dtype = op.dtype
-        params = self.narrow_params
-        if at.storage != "float" and params is not None and self.takes_narrow(op):
-            self.dtype = at.storage
-            at = narrow_operands(engine, at, params, computes=self.computes)
+        narrow = at.storage != "float" and self.narrow_params is not None and self.takes_narrow(op)
+        self.dtype = at.storage if narrow else op.dtype
+        self.last = self.takes_last(engine, op, at)
+        self.form = Form(at.storage if narrow else "float", self.last)
+        if not self.form.plain:
+            params = self.narrow_params or ()
+            at = stored_operands(engine, at, self.form, params, computes=self.computes)
         super().__init__(engine, op, at)
         decline_if(op.dtype not in DTYPES, f"{op.dtype}; kernels take {' and '.join(DTYPES)}")
 
     def taken(self, blob: Operand) -> Operand:
         """Return another blob as this Step's kernels take it."""
-        return blob if self.dtype == self.op.dtype else half_blob(blob, self.at.storage)
+        return self.form.blob(blob)
 
     def saved(self, name: str, shape: tuple[int, ...]) -> Saved:
         """Return the layer's internal blob of that name, in the dtype of this Step's blobs."""
@@ -183,13 +229,32 @@ class GpuStep(Step[Engine, O]):
         """Return whether its kernels take 16 bits for this operation."""
         return True
 
+    follows_layout: ClassVar[bool] = False
+    """True if its kernels take channels last where a bottom is written so."""
+
+    def takes_last(self, engine: Engine, op: O, at: Operands) -> bool:
+        """Return whether its bottoms and tops, data and gradients, have channels last."""
+        del engine, op
+        return self.follows_layout and reads_channels_last(at)
+
+    def layout_uses(self, *, backward: bool) -> Iterable[LayoutUse]:
+        if backward:
+            return ()
+        return [LayoutUse("written", blob, self.form.layout(blob)) for blob in self.at.top]
+
     replayable = True
 
     @property
     def workspace(self) -> int:
-        """Bytes of parameters in 16 bits."""
-        return sum(one.nbytes for one in self.at.params if isinstance(one, NarrowParameter))
+        """Bytes of copies of parameters."""
+        return sum(one.nbytes for one in self.at.params if isinstance(one, StoredParameter))
 
     @property
     def code(self) -> str:
-        return "kernel" if self.dtype == self.op.dtype else f"kernel ({self.dtype})"
+        return f"kernel{self.remark}"
+
+    @property
+    def remark(self) -> str:
+        """Storage and layout in the names of code; "" for those of the blobs."""
+        parts = [self.dtype] * (self.dtype != self.op.dtype) + ["channels last"] * self.last
+        return f" ({', '.join(parts)})" if parts else ""

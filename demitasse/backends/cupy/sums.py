@@ -6,14 +6,19 @@ The cut depends on sizes alone, never on the GPU, so a sum is the same everywher
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.storage import ARRAYS, computed
+from demitasse.backends.cupy.library.engine import PACK, Engine
+from demitasse.backends.storage import ARRAYS, array_dtype, computed
 
 LEAST = 4096
 """Elements that a part has at least, unless its row has fewer; 8 for each thread of its block."""
 
 ENOUGH = 2048  # parts of all rows together that keep the largest GPU busy
+
+PACKS = 8
+"""Packs of adjacent channels that a block adds up with channels last; as in ``common.cuh``."""
 
 MULTIPLE = 4
 """Alignment of a part in elements, so that each part begins with a whole pack of 16 bytes; twice as
@@ -22,11 +27,15 @@ many elements of 16 bits."""
 
 @dataclass(frozen=True)
 class SplitReduction:
-    """Rows, each cut into ``count`` parts of ``length`` elements; the last part may be shorter."""
+    """Rows, each cut into ``count`` parts of ``length`` elements; the last part may be shorter.
+
+    A block adds up the parts of ``side`` adjacent rows.
+    """
 
     rows: int
     count: int
     length: int
+    side: int = 1
 
     @classmethod
     def of(cls, rows: int, length: int, dtype: str = "float32") -> Self:
@@ -35,6 +44,28 @@ class SplitReduction:
         multiple = 2 * MULTIPLE if dtype in ARRAYS else MULTIPLE
         each = max(1, -(-length // (wanted * multiple))) * multiple
         return cls(rows, max(1, -(-length // each)), each)
+
+    @classmethod
+    def of_channels(cls, sizes: tuple[int, int, int], dtype: str, *, last: bool) -> Self:
+        """Cut the channels of an array of (samples, channels, plane) elements.
+
+        With ``last``, rows are channels, and a part is some positions of adjacent channels.
+        """
+        samples, channels, plane = sizes
+        many = samples * plane
+        if not last:
+            return cls.of(channels, many, dtype)
+        lanes = PACK // np.dtype(array_dtype(dtype)).itemsize
+        side = PACKS * (1 if channels % lanes else lanes)
+        strips = -(-channels // side)
+        wanted = max(1, min(many * side // LEAST, ENOUGH // max(1, strips)))
+        length = max(1, -(-many // wanted))
+        return cls(channels, max(1, -(-many // length)), length, side)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks of a kernel, and elements of each."""
+        return -(-self.rows // self.side) * self.count, self.length * self.side
 
     @property
     def total(self) -> int:
@@ -60,19 +91,23 @@ class ChannelSums:
     """Computes sums of a gradient, and of its products with another array, for parameters.
 
     The sums of the gradient are wanted with ``flat``, the sums of the products with ``along``.
-    Shapes: arrays (samples, channels, plane), sums (channels,).
+    Shapes: arrays (samples, channels, plane), or (samples, plane, channels) with ``last``;
+        sums (channels,).
     """
 
     def __init__(
         self, engine: Engine, dtype: str, sizes: tuple[int, int, int], *, flat: bool = True,
-        along: bool = False,
+        along: bool = False, last: bool = False,
     ) -> None:  # fmt: skip
         samples, channels, plane = sizes
         self.engine, self.dtype = engine, computed(dtype)
-        self.parts = parts = SplitReduction.of(channels, samples * plane, dtype)
+        self.parts = parts = SplitReduction.of_channels(sizes, dtype, last=last)
         wanted = (int(flat), int(along))
         cut, size = (parts.count, parts.length), samples * channels * plane
-        first = ("sums", "channel_sums", dtype, parts.total, parts.length, channels, samples, plane)
+        if last:
+            first = ("sums", "strip_sums", dtype, *parts.blocks, channels, samples * plane)
+        else:
+            first = ("sums", "channel_sums", dtype, *parts.blocks, channels, samples, plane)
         last = ("sums", "sum_parts", self.dtype, channels, parts.count, channels, parts.count)
         flags = [(*wanted, add) for add in range(4)]
         self._sums = [engine.row_blocks(*first, *cut, *each, reach=size) for each in flags]

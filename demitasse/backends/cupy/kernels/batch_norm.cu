@@ -132,6 +132,36 @@ KERNEL part_statistics(const Stored* __restrict__ x, Real* __restrict__ means,
   }
 }
 
+// The same with channels last, x (many, channels), one block for a part of adjacent channels.
+KERNEL strip_statistics(const Stored* __restrict__ x, Real* __restrict__ means,
+                        Real* __restrict__ squares, STATISTICS_ARRAYS, Index channels, Index many,
+                        Index parts, Index length, STATISTICS_NUMBERS) {
+  const bool whole = aligned(x);
+  STATISTICS
+  each_strip(channels, many, parts, length, [&](auto strip) {
+    Pack average = {}, square = {};
+    strip.each([&](Index at, auto lanes) {
+      const Pack pack = load(x, at, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) average.lane[k] += pack.lane[k];
+    });
+    strip.sum(average);
+    for (int k = 0; k < LANES; ++k) average.lane[k] /= (Real)strip.count();
+    strip.each([&](Index at, auto lanes) {
+      const Pack pack = load(x, at, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) {
+        const Real centred = pack.lane[k] - average.lane[k];
+        square.lane[k] += centred * centred;
+      }
+    });
+    strip.sum(square);
+    strip.write([&](int k, Index c, Index at) {
+      means[at] = average.lane[k];
+      squares[at] = square.lane[k];
+      if (parts == 1) statistics.write(c, average.lane[k], square.lane[k] / (Real)many);
+    });
+  });
+}
+
 // The second pass: the mean of the means, and the sum of squares around it, which is that around
 // each part's own mean and what the part is off. One block for a channel.
 KERNEL batch_statistics(const Real* __restrict__ means, const Real* __restrict__ squares,
@@ -178,21 +208,23 @@ KERNEL normalise(const Stored* x, const Real* __restrict__ mean, const Real* __r
                  AFTER_NUMBERS) {
   const bool whole = aligned(x, y, normalised);
   AFTER
-  each_in_channels(count, channels, plane, [&](Index i, Index c, auto lanes) {
+  each_with_channels(count, channels, plane, [&](Index i, auto channel, auto lanes) {
     Pack pack = load(x, i, whole, lanes);
-    Real centre = mean[c], width = deviation[c];
-    if (stored) {
-      const Real scale = factor[0] == 0 ? (Real)0 : 1 / factor[0];
-      centre = centre * scale;
-      width = sqrt(width * scale + eps);
+    for (int k = 0; k < lanes.number; ++k) {
+      Real centre = mean[channel(k)], width = deviation[channel(k)];
+      if (stored) {
+        const Real scale = factor[0] == 0 ? (Real)0 : 1 / factor[0];
+        centre = centre * scale;
+        width = sqrt(width * scale + eps);
+      }
+      pack.lane[k] = (pack.lane[k] - centre) / width;
     }
-    for (int k = 0; k < lanes.number; ++k) pack.lane[k] = (pack.lane[k] - centre) / width;
     if (keep) {
       store(normalised, i, whole, lanes, pack);
       // as backward will read them, so that the rectifier's sign is the same there
       for (int k = 0; k < lanes.number; ++k) pack.lane[k] = (Real)(Stored)pack.lane[k];
     }
-    for (int k = 0; k < lanes.number; ++k) pack.lane[k] = after.value(c, pack.lane[k]);
+    for (int k = 0; k < lanes.number; ++k) pack.lane[k] = after.value(channel(k), pack.lane[k]);
     store(y, i, whole, lanes, pack);
   });
 }
@@ -226,6 +258,31 @@ KERNEL gradient_sums(const Stored* __restrict__ normalised, const Stored* __rest
   }
 }
 
+// The same with channels last, arrays (many, channels), one block for a part of adjacent channels.
+KERNEL strip_gradient_sums(const Stored* __restrict__ normalised, const Stored* __restrict__ dy,
+                           AFTER_ARRAYS, Real* __restrict__ flat, Real* __restrict__ along,
+                           Index channels, Index many, Index parts, Index length, AFTER_NUMBERS) {
+  const bool whole = aligned(normalised, dy);
+  AFTER
+  each_strip(channels, many, parts, length, [&](auto strip) {
+    Pack first = {}, second = {};
+    strip.each([&](Index at, auto lanes) {
+      const Pack value = load(normalised, at, whole, lanes), d = load(dy, at, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) {
+        const Real g = after.gradient(strip.c + k, value.lane[k], d.lane[k]);
+        first.lane[k] += g;
+        second.lane[k] += g * value.lane[k];
+      }
+    });
+    strip.sum(first);
+    strip.sum(second);
+    strip.write([&](int k, Index, Index at) {
+      flat[at] = first.lane[k];
+      along[at] = second.lane[k];
+    });
+  });
+}
+
 // ds = along and db = flat, the sums of gradient_sums, where they are wanted; they are added where
 // bit 1 (ds) and bit 0 (db) of `add` are set. Then, where dx is wanted, which may be dy: g, times the
 // scale, over the deviation; for the batch's own statistics without what g has in common with 1 and
@@ -243,14 +300,15 @@ KERNEL normalise_gradient(const Stored* normalised, const Stored* dy,
   if (!want_x) return;
   const bool whole = aligned(normalised, dy, dx);
   AFTER
-  each_in_channels(count, channels, plane, [&](Index i, Index c, auto lanes) {
+  each_with_channels(count, channels, plane, [&](Index i, auto channel, auto lanes) {
     Pack d = load(dy, i, whole, lanes);
     Pack value = {};
     if (measured || rectifies) value = load(normalised, i, whole, lanes);
-    const Real scale = scales ? s[c] : (Real)1, width = deviation[c];
-    const Real level = measured ? flat[c] / (Real)many : (Real)0;
-    const Real slant = measured ? along[c] / (Real)many : (Real)0;
     for (int k = 0; k < lanes.number; ++k) {
+      const Index c = channel(k);
+      const Real scale = scales ? s[c] : (Real)1, width = deviation[c];
+      const Real level = measured ? flat[c] / (Real)many : (Real)0;
+      const Real slant = measured ? along[c] / (Real)many : (Real)0;
       Real g = after.gradient(c, value.lane[k], d.lane[k]);
       if (measured) g = g - level - slant * value.lane[k];
       d.lane[k] = g * scale / width;

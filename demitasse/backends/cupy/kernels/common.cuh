@@ -261,6 +261,21 @@ __device__ inline void each_in_channels(Index count, Index channels, Index plane
   }
 }
 
+// The same for arrays with channels last, too, whose plane is 1: adjacent elements then have adjacent
+// channels. body(i, channel, lanes), where channel(k) is the channel of lane k.
+template <class Body>
+__device__ inline void each_with_channels(Index count, Index channels, Index plane, Body body) {
+  if (plane == 1 && channels % LANES == 0) {
+    walk_channels<1>(count / LANES, channels / LANES, 1, [&](Index i, Index c, auto) {
+      body(i * LANES, [=](int k) { return c * LANES + k; }, Lanes<LANES>());
+    });
+  } else {
+    each_in_channels(count, channels, plane, [&](Index i, Index c, auto lanes) {
+      body(i, [=](int) { return c; }, lanes);
+    });
+  }
+}
+
 // Call body(at, lanes) for the first of every N elements of channel c, beginning with its `first`
 // and before its `last`, spread over the threads of the block. N divides the plane and `first`.
 template <int N, class Body>
@@ -305,6 +320,83 @@ struct Part {
     }
   }
 };
+
+// -- arrays of (rows, channels): channels last -----------------------------------------------------
+
+// Packs of adjacent channels that a block adds up.
+#define PACKS 8
+
+// A share of the elements of adjacent channels, which one block adds up: `length` rows, or fewer at
+// the end. A thread has the N channels from `c` on, of every row that is `step` after the one before.
+template <int N>
+struct Strip {
+  Index channels, part, parts, first, last, wide, c;
+
+  __device__ Strip(Index row, Index channels, Index many, Index parts, Index length)
+      : channels(channels), part(row % parts), parts(parts), first(part * length), last(many),
+        wide(width()), c((row / parts * wide + (Index)threadIdx.x % wide) * N) {
+    if (last - first > length) last = first + length;
+  }
+
+  // Threads that are side by side.
+  __device__ static Index width() {
+    return (Index)blockDim.x < PACKS ? (Index)blockDim.x : PACKS;
+  }
+
+  // Number of rows.
+  __device__ Index count() const { return last - first; }
+
+  // Call body(at, lanes) for all elements of the thread, in an order that depends on sizes alone.
+  template <class Body>
+  __device__ void each(Body body) const {
+    if (c >= channels) return;
+    const Index step = (Index)blockDim.x / wide;
+    for (Index row = first + (Index)threadIdx.x / wide; row < last; row += step) {
+      body(row * channels + c, Lanes<N>());
+    }
+  }
+
+  // Add up each lane over the threads of the block that have its channel, to all of them, always in
+  // the same order.
+  __device__ void sum(Pack& pack) const {
+    __shared__ Real shared[MOST_THREADS];
+    const int me = (int)threadIdx.x, side = (int)wide;
+    for (int k = 0; k < N; ++k) {
+      shared[me] = pack.lane[k];
+      __syncthreads();
+      for (int half = (int)blockDim.x / 2; half >= side; half /= 2) {
+        if (me < half) shared[me] += shared[me + half];
+        __syncthreads();
+      }
+      pack.lane[k] = shared[me % side];
+      __syncthreads();
+    }
+  }
+
+  // Call body(k, c, at) for each lane, its channel, and the place of the part of this channel in an
+  // array (channels, parts); in one of the threads that have it.
+  template <class Body>
+  __device__ void write(Body body) const {
+    if ((Index)threadIdx.x >= wide || c >= channels) return;
+    for (int k = 0; k < N; ++k) body(k, c + k, (c + k) * parts + part);
+  }
+};
+
+// Call body(strip) for the parts of all channels, one block for a part of adjacent ones.
+template <int N, class Body>
+__device__ inline void walk_strips(Index channels, Index many, Index parts, Index length, Body body) {
+  const Index across = Strip<N>::width() * N, strips = (channels + across - 1) / across;
+  EACH_ROW(row, strips * parts) body(Strip<N>(row, channels, many, parts, length));
+}
+
+template <class Body>
+__device__ inline void each_strip(Index channels, Index many, Index parts, Index length, Body body) {
+  if (channels % LANES == 0) {
+    walk_strips<LANES>(channels, many, parts, length, body);
+  } else {
+    walk_strips<1>(channels, many, parts, length, body);
+  }
+}
 
 // -- formulas that several kernels must agree on to the bit ----------------------------------------
 

@@ -142,9 +142,9 @@ KERNEL rows_to_samples_with_bias(const Stored* __restrict__ rows, const Real* __
 KERNEL add_bias(Stored* __restrict__ maps, const Real* __restrict__ bias, Index count, Index channels,
                 Index places) {
   const bool whole = aligned(maps);
-  each_in_channels(count, channels, places, [&](Index i, Index m, auto lanes) {
+  each_with_channels(count, channels, places, [&](Index i, auto channel, auto lanes) {
     Pack pack = load(maps, i, whole, lanes);
-    for (int k = 0; k < lanes.number; ++k) pack.lane[k] += bias[m];
+    for (int k = 0; k < lanes.number; ++k) pack.lane[k] += bias[channel(k)];
     store(maps, i, whole, lanes, pack);
   });
 }

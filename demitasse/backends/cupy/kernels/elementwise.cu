@@ -125,10 +125,10 @@ KERNEL from_columns(const Stored* __restrict__ x, Stored* __restrict__ y, Index 
 KERNEL scale(const Stored* x, const Real* __restrict__ s, const Real* __restrict__ b, Stored* y,
              Index count, Index dim, Index inner, Index has_bias) {
   const bool whole = aligned(x, y);
-  each_in_channels(count, dim, inner, [&](Index i, Index d, auto lanes) {
+  each_with_channels(count, dim, inner, [&](Index i, auto channel, auto lanes) {
     Pack pack = load(x, i, whole, lanes);
-    const Real factor = s[d], bias = has_bias ? b[d] : (Real)0;
     for (int k = 0; k < lanes.number; ++k) {
+      const Real factor = s[channel(k)], bias = has_bias ? b[channel(k)] : (Real)0;
       pack.lane[k] = has_bias ? fma(pack.lane[k], factor, bias) : pack.lane[k] * factor;
     }
     store(y, i, whole, lanes, pack);

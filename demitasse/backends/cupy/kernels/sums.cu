@@ -30,6 +30,30 @@ KERNEL channel_sums(const Stored* __restrict__ x, const Stored* __restrict__ dy,
   }
 }
 
+// The same with channels last, arrays (many, channels), one block for a part of adjacent channels.
+KERNEL strip_sums(const Stored* __restrict__ x, const Stored* __restrict__ dy, Real* flat,
+                  Real* along, Index channels, Index many, Index parts, Index length,
+                  Index want_flat, Index want_along, Index add) {
+  const bool whole = aligned(dy) && (!want_along || aligned(x));
+  each_strip(channels, many, parts, length, [&](auto strip) {
+    Pack first = {}, second = {};
+    strip.each([&](Index at, auto lanes) {
+      const Pack d = load(dy, at, whole, lanes);
+      for (int k = 0; k < lanes.number; ++k) first.lane[k] += d.lane[k];
+      if (want_along) {
+        const Pack value = load(x, at, whole, lanes);
+        for (int k = 0; k < lanes.number; ++k) second.lane[k] += d.lane[k] * value.lane[k];
+      }
+    });
+    if (want_flat) strip.sum(first);
+    if (want_along) strip.sum(second);
+    strip.write([&](int k, Index, Index at) {
+      if (want_flat) flat[at] = add & 1 ? flat[at] + first.lane[k] : first.lane[k];
+      if (want_along) along[at] = add & 2 ? along[at] + second.lane[k] : second.lane[k];
+    });
+  });
+}
+
 // The second pass. one, two (rows, parts) -> flat, along (rows,). One block for a row.
 KERNEL sum_parts(const Real* __restrict__ one, const Real* __restrict__ two, Real* flat,
                  Real* along, Index rows, Index parts, Index want_flat, Index want_along,

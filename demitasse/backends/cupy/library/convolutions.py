@@ -21,7 +21,8 @@ Result = Literal["maps", "image", "weight"]
 class Convolution:
     """One of the three products, for arrays of known shapes; ``result`` is overwritten.
 
-    Arrays of "half" and "bfloat16" have a bias in float32. ``bias`` and ``relu`` follow a map.
+    Arrays of "half" and "bfloat16" have a bias in float32. ``bias`` and ``relu`` follow a map. Images,
+    maps and weights have channels last with ``last``, C order without.
 
     Shapes: image (n, C, *spatial), maps (n, M, *positions), weight (M, C / group, *kernel),
         bias (M,).
@@ -32,6 +33,7 @@ class Convolution:
     dtype: str
     bias: bool = False
     relu: bool = False
+    last: bool = False
 
     @property
     def image(self) -> Shape:

@@ -68,12 +68,13 @@ def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> An
     def tensor_of(name: str, dtype: Any = dtype) -> Any:
         """Return a tensor that the graph reads."""
         dims, number = shapes[name], NUMBERS[name]
-        return graph.tensor(name=name, dim=dims, stride=_strides(dims), data_type=dtype, uid=number)
+        strides = _strides(dims, last=convolution.last)
+        return graph.tensor(name=name, dim=dims, stride=strides, data_type=dtype, uid=number)
 
     def computes(tensor: Any, dtype: Any) -> Any:
         """Return a tensor that the graph computes, of the result's shape."""
         tensor.set_dim(shape)
-        tensor.set_stride(_strides(shape))
+        tensor.set_stride(_strides(shape, last=convolution.last))
         tensor.set_data_type(dtype)
         return tensor
 
@@ -101,9 +102,12 @@ def _shapes(convolution: Convolution) -> tuple[Shape, Shape, Shape]:
     return convolution.image, convolution.weight, convolution.maps
 
 
-def _strides(shape: list[int]) -> list[int]:
-    """Return the strides of a dense array in C order, in elements."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+def _strides(shape: list[int], *, last: bool) -> list[int]:
+    """Return the strides of a dense array, with channels last or in C order, in elements."""
+    if not last:
+        return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    samples, places, _ = _strides([shape[0], math.prod(shape[2:]), shape[1]], last=False)
+    return [samples, 1, *(places * stride for stride in _strides(shape[2:], last=False))]
 
 
 MOST_TIMED = 8  # greatest number of plans to time, in cuDNN's order of recommendation

@@ -38,6 +38,9 @@ ALIGNMENT = 256  # bytes that the beginning of every scratch array is a multiple
 STREAMS = 4
 """For how many streams a thread keeps scratch memory, and cuBLAS handles with their workspace."""
 
+TILE = 32
+"""Rows and columns that a block transposes at a time; ``SIDE`` in ``storage.cu``."""
+
 TIMED = 5  # repetitions of a timed piece of work
 
 REAL = {"float32": "float", "float64": "double"}
@@ -215,6 +218,27 @@ class Engine:
         target = self.empty(count, "float32")
         self.vectorized("storage", "widen", kind, count, 0)(array, target)
         return target.reshape(array.shape)
+
+    def transposed(self, name: str, dtype: str, sizes: tuple[int, int, int], *add: int) -> Launch:
+        """Return a kernel that transposes samples: (samples, rows, columns) -> (..., columns, rows).
+
+        ``name`` is "transposed", or "transposed_sum" with ``add``.
+        """
+        samples, rows, columns = sizes
+        tiles, tile = samples * -(-rows // TILE) * -(-columns // TILE), TILE * TILE
+        return self.row_blocks("storage", name, dtype, tiles, tile, *sizes, *add)
+
+    def reordered(self, array: Array, here: Any, there: Any) -> Array:
+        """Return elements in another layout, in a new array; see ``Backend.reordered``."""
+        # bits are copied, so one type of 16 bits stands for the other
+        dtype = "half" if array.dtype.itemsize == 2 else str(array.dtype)
+        for layout, last in ((here, False), (there, True)):
+            if layout is not None:
+                rows = (layout.channels, layout.plane)
+                sizes = (layout.samples, *(rows if last else rows[::-1]))
+                source, array = array, self.empty(int(array.size), str(array.dtype))
+                self.transposed("transposed", dtype, sizes)(source, array)
+        return array
 
     def dropout(self, dtype: str, count: int, draw: Draw, threshold: int, factor: float) -> Launch:
         """Return a kernel: x -> y, mask, by the words of the pass whose number it reads.

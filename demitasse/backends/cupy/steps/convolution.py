@@ -7,11 +7,13 @@ from typing import ClassVar, TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.correlation import Correlation, LibraryCorrelation
+from demitasse.backends.cupy.layout import reads_channels_last
 from demitasse.backends.cupy.library.convolutions import Result, rounds_to_tf32
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.cupy.sums import ChannelSums
 from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.storage import ARRAYS
 from demitasse.backends.windows import ConvGeometry
 from demitasse.core.config import settings
 
@@ -46,23 +48,44 @@ class WindowStep(GpuStep[O]):
         if self.dtype == "float32" and rounds_to_tf32():
             _log_rounding()
         samples, axis = math.prod(op.bottom[: op.axis]), op.axis
-        self.products = self._products()
+        if not self.last:
+            self.products = self._products()
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
-        reach = samples * channels * plane
-        self.add_channel_sums = ChannelSums(engine, self.dtype, (samples, channels, plane))
-        self.add_bias = engine.vectorized("conv", "add_bias", self.dtype, reach, channels, plane)
+        sizes, reach = (samples, channels, plane), samples * channels * plane
+        self.add_channel_sums = ChannelSums(engine, self.dtype, sizes, last=self.last)
+        places = 1 if self.last else plane
+        self.add_bias = engine.vectorized("conv", "add_bias", self.dtype, reach, channels, places)
+
+    def takes_last(self, engine: Engine, op: O, at: Operands) -> bool:
+        """Return whether cuDNN's tensor cores compute all products with channels last.
+
+        Convolutions with windows begin with channels last; others follow the Step before.
+        """
+        rounds = self.dtype in ARRAYS or (self.dtype == "float32" and rounds_to_tf32())
+        grouped = op.group != 1
+        if not settings.get("channels_last") or op.axis != 1 or not rounds:
+            return False
+        if (grouped and self.dtype not in ARRAYS) or at.in_place:
+            return False
+        if (grouped or math.prod(op.kernel) == 1) and not reads_channels_last(at):
+            return False
+        try:
+            self.products = self._library(engine, op, at, last=True)
+        except Declined:
+            return False
+        return True
 
     @property
     def code(self) -> str:
-        return self.products.image_code if self.transposed else self.products.map_code
+        products = self.products
+        return (products.image_code if self.transposed else products.map_code) + self.remark
 
     @property
     def backward_code(self) -> str:
-        return self.products.backward_code(self._gradients())
+        return self.products.backward_code(self._gradients(self.at)) + self.remark
 
-    def geometry(self) -> ConvGeometry:
+    def geometry(self, op: O) -> ConvGeometry:
         """Return the sizes of image, map and window."""
-        op = self.op
         shapes = (op.top, op.bottom) if self.transposed else (op.bottom, op.top)
         return ConvGeometry.between(op, *shapes)
 
@@ -95,9 +118,9 @@ class WindowStep(GpuStep[O]):
             if self.op.bias and at.param_propagate_down[1]:
                 self.add_channel_sums(dy, at.params[1].diff_total())
 
-    def _gradients(self) -> list[Result]:
+    def _gradients(self, at: Operands) -> list[Result]:
         """Return the products of the backward pass."""
-        at, wanted = self.at, list[Result]()
+        wanted = list[Result]()
         if at.backward and at.param_propagate_down[0]:
             wanted.append("weight")
         if at.backward and any(at.propagate_down):
@@ -105,15 +128,17 @@ class WindowStep(GpuStep[O]):
         return wanted
 
     def _products(self) -> Correlation | LibraryCorrelation:
-        op, geometry = self.op, self.geometry()
-        computes: Result = "image" if self.transposed else "maps"
-        wanted = [computes, *self._gradients()]
         try:
-            bias = op.bias and not self.transposed
-            return LibraryCorrelation(self.engine, geometry, self.dtype, wanted, bias=bias)
+            return self._library(self.engine, self.op, self.at, last=False)
         except Declined as declined:
             self.declined = (str(declined),)
-            return Correlation(self.engine, geometry, self.dtype)
+            return Correlation(self.engine, self.geometry(self.op), self.dtype)
+
+    def _library(self, engine: Engine, op: O, at: Operands, *, last: bool) -> LibraryCorrelation:
+        computes: Result = "image" if self.transposed else "maps"
+        wanted, bias = [computes, *self._gradients(at)], op.bias and not self.transposed
+        geometry = self.geometry(op)
+        return LibraryCorrelation(engine, geometry, self.dtype, wanted, bias=bias, last=last)
 
 
 class ConvStep(WindowStep[ops.Conv]):

@@ -4,6 +4,7 @@ import math
 from itertools import accumulate
 
 from demitasse.backends import ops
+from demitasse.backends.cupy.layout import reads_channels_last
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.step import Operands, decline_if, decline_in_place, share
@@ -16,12 +17,19 @@ class ConcatStep(GpuStep[ops.Concat]):
 
     narrow_params = ()
 
+    def takes_last(self, engine: Engine, op: ops.Concat, at: Operands) -> bool:
+        return op.axis == 1 and reads_channels_last(at)
+
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
         decline_if(len(op.bottoms) == 1, "one bottom, which the layer shares")
         widths = [math.prod(shape[op.axis :]) for shape in op.bottoms]
-        outer, full = math.prod(op.bottoms[0][: op.axis]), sum(widths)
+        outer = math.prod(op.bottoms[0][: op.axis])
+        if self.last:
+            plane = math.prod(op.bottoms[0][2:])
+            widths, outer = [width // plane for width in widths], outer * plane
+        full = sum(widths)
         columns = list(zip(widths, accumulate(widths, initial=0), strict=False))
         self._copies, self._gradients = (
             [
@@ -51,7 +59,7 @@ class ConcatStep(GpuStep[ops.Concat]):
 class SplitStep(GpuStep[ops.Split]):
     """The tops share the bottom's data; its gradient is the sum of theirs."""
 
-    narrow_params, computes = (), False
+    narrow_params, computes, follows_layout = (), False, True
     code, backward_code = "shared", "kernel"
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:

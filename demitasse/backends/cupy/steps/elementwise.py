@@ -34,6 +34,7 @@ class ActivationStep(GpuStep[ops.Activation]):
     """y = f(x) of every element."""
 
     narrow_params = ()
+    follows_layout = True
 
     def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -126,6 +127,7 @@ class SumStep(GpuStep[ops.Eltwise]):
     """
 
     narrow_params = ()
+    follows_layout = True
 
     def __init__(
         self, engine: Engine, op: ops.Eltwise, at: Operands, slope: float | None = None

@@ -38,9 +38,12 @@ class RectifiedConvStep(GpuStep[ops.Conv]):
     """
 
     def __init__(self, engine: Engine, conv: ConvStep, target: Operand) -> None:
-        super().__init__(engine, conv.op, conv.at)
-        op, self._target = conv.op, conv.taken(target)
-        convolution = Convolution("maps", conv.geometry(), conv.dtype, bias=op.bias, relu=True)
+        op = conv.op
+        super().__init__(engine, op, replace(conv.at, top=(conv.taken(target),)))
+        self.form = conv.form
+        convolution = Convolution(
+            "maps", conv.geometry(op), conv.dtype, bias=op.bias, relu=True, last=conv.last
+        )
         self._prepared = engine.prepare_convolution(convolution)
         engine.scratch("uint8", self._prepared.workspace)  # so that a pass allocates nothing
 
@@ -54,7 +57,7 @@ class RectifiedConvStep(GpuStep[ops.Conv]):
         bias = at.params[1].read() if self.op.bias else None
         x = at.bottom[0].read()
         [workspace] = self.engine.scratch("uint8", self._prepared.workspace)
-        self._prepared.run(x, weight, self._target.buffer(), bias, workspace)
+        self._prepared.run(x, weight, at.top[0].buffer(), bias, workspace)
 
 
 ORDER = "kernels fuse BatchNorm, Scale, ReLU in this order"

@@ -59,6 +59,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
 
     own_backward = True
     narrow_params = ()
+    follows_layout = True
 
     def __init__(self, engine: Engine, op: ops.BatchNorm, parts: NormParts) -> None:
         super().__init__(engine, op, parts.at)
@@ -70,19 +71,23 @@ class NormStep(GpuStep[ops.BatchNorm]):
         """True if backward needs what forward has normalised."""
         self.stored = not (self.measures or parts.backward)
         """True if the kernel takes the statistics from the running sums; backward needs none."""
-        self.cut = cut = SplitReduction.of(self.channels, many, self.dtype)
-        part = (
-            *(self.dtype, cut.total, cut.length),
-            *(self.channels, samples, plane, cut.count, cut.length),
-        )
+        sizes = (samples, self.channels, plane)
+        self.cut = cut = SplitReduction.of_channels(sizes, self.dtype, last=self.last)
+        places = (many,) if self.last else (samples, plane)
+        part = (self.dtype, *cut.blocks, self.channels, *places, cut.count, cut.length)
         channels = (op.dtype, self.channels, cut.count, self.channels, many)
-        every = (count, self.channels, plane)
+        every = (count, self.channels, 1 if self.last else plane)
         about = (
             float(op.eps),
             float(op.fraction),
             many / (many - 1) if many > 1 else 1.0,  # makes the variance unbiased
         )
-        self._measure = engine.row_blocks(family, "part_statistics", *part, *about, reach=count)
+        measure, sums = (
+            ("strip_statistics", "strip_gradient_sums")
+            if self.last
+            else ("part_statistics", "gradient_sums")
+        )
+        self._measure = engine.row_blocks(family, measure, *part, *about, reach=count)
         self._combine = engine.row_blocks(
             family, "batch_statistics", *channels, cut.count, cut.length, *about
         )
@@ -93,7 +98,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
             *(family, "normalise", self.dtype, *every, int(self.keep), int(self.stored)),
             *(float(op.eps), *parts.numbers),
         )
-        self._sums = engine.row_blocks(family, "gradient_sums", *part, *parts.numbers, reach=count)
+        self._sums = engine.row_blocks(family, sums, *part, *parts.numbers, reach=count)
         self._add = engine.row_blocks(
             *("sums", "sum_parts", op.dtype, self.channels, cut.count),
             *(self.channels, cut.count, 1, 1, 0),

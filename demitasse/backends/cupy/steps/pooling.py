@@ -3,6 +3,7 @@
 import math
 
 from demitasse.backends import ops
+from demitasse.backends.cupy.layout import reads_channels_last
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.step import Operands, decline_if, decline_in_place
@@ -17,6 +18,9 @@ class _PoolStep(GpuStep[ops.Pool]):
     """
 
     narrow_params = ()
+
+    def takes_last(self, engine: Engine, op: ops.Pool, at: Operands) -> bool:
+        return op.tops == 1 and reads_channels_last(at)
 
     def takes_narrow(self, op: ops.Pool) -> bool:
         return op.tops == 1  # a place in an image may be no number of 16 bits
@@ -35,6 +39,7 @@ class _PoolStep(GpuStep[ops.Pool]):
             )
             for number in _three(values, neutral)
         ]  # fmt: skip
+        self.numbers.append(op.bottom[1] if self.last else 1)
 
 
 def _three(values: ops.Shape, neutral: int) -> ops.Shape:

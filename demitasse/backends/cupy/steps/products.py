@@ -1,6 +1,9 @@
 """InnerProduct and Scale."""
 
+import math
+
 from demitasse.backends import ops
+from demitasse.backends.cupy.layout import reads_channels_last
 from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
@@ -64,19 +67,25 @@ class ScaleStep(GpuStep[ops.Scale]):
 
     narrow_params = ()
 
+    def takes_last(self, engine: Engine, op: ops.Scale, at: Operands) -> bool:
+        shape = at.bottom[0].shape
+        channels = (*shape[:2], math.prod(shape[2:]))
+        return (op.outer, op.dim, op.inner) == channels and reads_channels_last(at)
+
     def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
         super().__init__(engine, op, at)
         why = "a scale from a second bottom; the kernel takes a learned one"
         decline_if(len(at.bottom) > 1, why)
         count, packs = op.outer * op.dim * op.inner, engine.vectorized
-        size = ("elementwise", "scale", self.dtype, count, op.dim, op.inner)
+        inner = 1 if self.last else op.inner
+        size = ("elementwise", "scale", self.dtype, count, op.dim, inner)
         self._forward, self._spread = packs(*size, int(op.bias)), packs(*size, 0)
         self._keep = packs("elementwise", "scaled", self.dtype, count, 1.0)
         learned = at.param_propagate_down
         self.want_s, self.want_b = learned[0], op.bias and learned[1]
         sizes = (op.outer, op.dim, op.inner)
         wanted = {"flat": self.want_b, "along": self.want_s}
-        self._gradients = ChannelSums(engine, self.dtype, sizes, **wanted)
+        self._gradients = ChannelSums(engine, self.dtype, sizes, **wanted, last=self.last)
 
     def forward(self) -> None:
         at = self.at
