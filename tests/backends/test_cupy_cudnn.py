@@ -3,19 +3,16 @@
 What the real one is asked is held against it in test_cudnn_wheel.py.
 """
 
-import sys
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-from cuda_host import HostEngine, host_cuda, need_compiler
+from cuda_host import host_cuda
+from cudnn_devices import CudnnEngine, gpu_with_cudnn, installed, with_cudnn
 from cudnn_standin import FAST, FUSED, LARGE, STEADY, UNSTEADY, Frontend
 from expect_error import expect_error
-from gpu import machine
-from gpu.package import in_place
 from hypothesis import given
 from hypothesis import strategies as st
 from needs import needs
@@ -26,14 +23,13 @@ from demitasse import Net
 from demitasse.backends.cupy import correlation
 from demitasse.backends.cupy.library import cudnn_library
 from demitasse.backends.cupy.library.convolutions import Convolution
-from demitasse.backends.cupy.library.cudnn import Choice, Cudnn
+from demitasse.backends.cupy.library.cudnn import Choice
 from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.kernel_cache import folder
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry, Window
 from demitasse.core.config import settings
-from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ErrorCode
 from demitasse.io.proto import NetParameter, parse_text
 
@@ -43,37 +39,6 @@ CONVOLUTION = Convolution(
     "maps", ConvGeometry(2, 1, 3, 4, (6, 5), (4, 3), Window((3, 3), (1, 1), (0, 0), (1, 1))),
     "float32",
 )  # fmt: skip
-
-
-class CudnnEngine(HostEngine):
-    """The host's engine with what cuDNN needs besides.
-
-    Attributes:
-        current: The stream that is current.
-        times: What ``elapsed`` answers, one after the other.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.current, self.times = 0, []
-        self.cudnn = Cudnn(self, 0)
-
-    def stream(self):
-        return self.current
-
-    def elapsed(self, work):
-        work()
-        return self.times.pop(0)
-
-
-@contextmanager
-def installed(frontend):
-    """Have the stand-in installed, and nothing loaded yet."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "cudnn", frontend)
-        status.cache_clear()
-        yield frontend
-    status.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -91,13 +56,6 @@ def frontend():
 @pytest.fixture
 def device(frontend):
     return with_cudnn()
-
-
-def with_cudnn():
-    """A device whose convolutions cuDNN computes."""
-    device = host_cuda()
-    device.backend.engine = CudnnEngine()
-    return device
 
 
 def net_of(*layers: str, device, shape=(2, 3, 6, 5), phase="TRAIN", force=True, storage="float"):
@@ -600,14 +558,8 @@ class TestOnAGpu:
 
     @pytest.fixture
     def gpu(self, frontend):
-        need_compiler()
-        with in_place():
-            device = Device("cuda:0")
-            engine = device.backend.engine
-            engine.__dict__.pop("_cudnn", None)
-            frontend.submit = lambda stream, work: machine.queue_at(stream).add(work)
+        with gpu_with_cudnn(frontend) as device:
             yield device
-            engine.__dict__.pop("_cudnn", None)
 
     def test_results_are_those_of_our_own_kernels(self, frontend, gpu):
         net = net_of(conv("y"), conv("z", "y", "kernel_size: 2"), device=gpu)

@@ -104,14 +104,13 @@ class ChannelSums:
         self.parts = parts = SplitReduction.of_channels(sizes, dtype, last=last)
         wanted = (int(flat), int(along))
         cut, size = (parts.count, parts.length), samples * channels * plane
-        if last:
-            first = ("sums", "strip_sums", dtype, *parts.blocks, channels, samples * plane)
-        else:
-            first = ("sums", "channel_sums", dtype, *parts.blocks, channels, samples, plane)
-        last = ("sums", "sum_parts", self.dtype, channels, parts.count, channels, parts.count)
+        name = "strip_sums" if last else "channel_sums"
+        places = (samples * plane,) if last else (samples, plane)
+        first = ("sums", name, dtype, *parts.blocks, channels, *places)
+        second = ("sums", "sum_parts", self.dtype, channels, parts.count, channels, parts.count)
         flags = [(*wanted, add) for add in range(4)]
         self._sums = [engine.row_blocks(*first, *cut, *each, reach=size) for each in flags]
-        self._finish = [engine.row_blocks(*last, *each) for each in flags]
+        self._finish = [engine.row_blocks(*second, *each) for each in flags]
 
     def __call__(
         self, dy: Array, flat: Total | None, x: Array | None = None, along: Total | None = None

@@ -21,8 +21,8 @@ Result = Literal["maps", "image", "weight"]
 class Convolution:
     """One of the three products, for arrays of known shapes; ``result`` is overwritten.
 
-    Arrays of "half" and "bfloat16" have a bias in float32. ``bias`` and ``relu`` follow a map. Images,
-    maps and weights have channels last with ``last``, C order without.
+    Arrays of "half" and "bfloat16" have a bias in float32. ``bias`` and ``relu`` follow a map. With
+    ``last``, images, maps and weights have channels last.
 
     Shapes: image (n, C, *spatial), maps (n, M, *positions), weight (M, C / group, *kernel),
         bias (M,).

@@ -220,7 +220,7 @@ class Engine:
         return target.reshape(array.shape)
 
     def transposed(self, name: str, dtype: str, sizes: tuple[int, int, int], *add: int) -> Launch:
-        """Return a kernel that transposes samples: (samples, rows, columns) -> (..., columns, rows).
+        """Return a kernel that transposes matrices: (samples, rows, columns) to (columns, rows) each.
 
         ``name`` is "transposed", or "transposed_sum" with ``add``.
         """
