@@ -148,6 +148,8 @@ TABLE = {setting.name: setting for setting in (
             from_files=(False,)),
     Setting("cudnn_autotune", _flag, False, "time cuDNN's plans and own kernels for each "
             "convolution and use the fastest"),
+    Setting("cublas_bias", _flag, False, "let cuBLAS add the bias of InnerProduct on a GPU within "
+            "the product"),
     Setting("channels_last", _flag, False, "keep blobs in channels-last order on a GPU, between "
             "cuDNN's convolutions in TF32 or 16 bits"),
     Setting("cudnn_relu", _flag, False, "let cuDNN compute the ReLU after a convolution; it may "

@@ -26,7 +26,7 @@ INTERNAL_ERROR = 14
 _Multiply = ctypes.CFUNCTYPE(
     c_int, c_void_p, c_int, c_ulonglong, c_int, c_int, c_int, c_int, c_int, c_int, c_int, c_double,
     c_void_p, c_int, c_longlong, c_void_p, c_int, c_longlong, c_double, c_void_p, c_int, c_longlong,
-    c_int,
+    c_int, c_void_p, c_void_p, c_ulonglong,
 )  # fmt: skip
 _Device = ctypes.CFUNCTYPE(c_int)
 
@@ -82,7 +82,10 @@ def _multiply_at_once(
 
 @dataclass(frozen=True)
 class Product:
-    """out = alpha op(a) op(b) + beta out, of column-major matrices at addresses."""
+    """out = alpha op(a) op(b) + beta out, of column-major matrices at addresses.
+
+    Where there is a bias, it is added to every column, and the workspace is overwritten.
+    """
 
     width: int
     ta: int
@@ -102,6 +105,9 @@ class Product:
     ldc: int
     step_c: int
     batch: int
+    bias: int | None = None
+    workspace: int | None = None
+    workspace_bytes: int = 0
 
     @property
     def kind(self) -> str:
@@ -142,7 +148,7 @@ class Product:
             product *= self.alpha
         if self.beta:
             product += out if self.beta == 1 else self.beta * out
-        out[...] = product
+        out[...] = product + self.bias_column()
 
     def _compute_narrow(self, left: np.ndarray, right: np.ndarray, result: np.ndarray) -> None:
         """Compute with matrices of 16 bits: their products are exact in float32, the sums its."""
@@ -154,7 +160,20 @@ class Product:
         product = np.matmul(left, right) * np.float32(self.alpha)
         if self.beta:
             product += np.float32(self.beta) * out
+        product = product + self.bias_column()
         result[...] = narrowed(product, self.kind) if narrow else product
+
+    def bias_column(self) -> np.ndarray:
+        """Return the bias, wide; 0 where there is none. Shape: (m, 1)."""
+        if not self.bias:
+            return np.zeros((1, 1), np.float32)
+        bytes_at(self.workspace or 0, self.workspace_bytes)[...] = 255
+        kept = bytes_at(self.bias, self.bias_bytes).view(array_dtype(self.kind))
+        return (widened(kept, self.kind) if self.kind in ARRAYS else kept)[:, None]
+
+    @property
+    def bias_bytes(self) -> int:
+        return self.m * np.dtype(array_dtype(self.kind)).itemsize
 
 
 @dataclass(frozen=True)
@@ -205,6 +224,12 @@ def _queue(handle: int, device: int, stream: int, mode: int, width: int, *given:
                 f"{matrices.address or 0:#x}"
             )
             raise Misuse(message)
+    for what, address, size in (
+        ("bias", product.bias, product.bias_bytes),
+        ("workspace", product.workspace, product.workspace_bytes),
+    ):
+        if address and not gpu.owns(address, size):
+            raise Misuse(f"the {what} of a matrix product reaches beyond an array")
     calls.append((device, stream, mode, product.m, product.n, product.k, product.batch))
     machine.queue_at(stream).add(lambda: product.compute(mode))
     return 0

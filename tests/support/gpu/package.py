@@ -150,7 +150,7 @@ def _refusing(where: str) -> Any:
 
 def _load(libname: str) -> Any:
     """As ``cuda.pathfinder.load_nvidia_dynamic_lib``."""
-    if libname != "cublas":
+    if libname not in {"cublas", "cublasLt"}:
         message = f"the stand-in has no library {libname!r}"
         raise RuntimeError(message)
     return SimpleNamespace(abs_path=str(blas.path()))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_double, c_float, c_int, c_longlong, c_size_t, c_void_p
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from demitasse.backends.cupy.library.handles import Handle
 from demitasse.errors import DeviceError, ErrorCode
@@ -66,11 +66,11 @@ _FLOAT = 0  # the same of float32
 COMPUTE_FLOAT, ANY_ALGORITHM = 68, -1
 
 
-def load() -> ctypes.CDLL:
-    """Return the cuBLAS library that cupy would use; DeviceError if there is none."""
+def load(name: str = "cublas") -> ctypes.CDLL:
+    """Return the cuBLAS library that cupy would use, or cuBLASLt; DeviceError if there is none."""
     try:
         pathfinder: Any = import_module("cuda.pathfinder")
-        return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cublas").abs_path)
+        return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib(name).abs_path)
     except (ImportError, OSError, RuntimeError) as error:
         message = (
             f'cuBLAS cannot be loaded ({error}); pip install "cupy-cuda13x[ctk]" (or 12x) brings it'
@@ -78,11 +78,38 @@ def load() -> ctypes.CDLL:
         raise DeviceError(message, code=ErrorCode.UNAVAILABLE, library="cuBLAS") from error
 
 
-class Cublas:
-    """The functions we call, with their argument types."""
+class CudaLibrary:
+    """A library whose functions return a status: 0, or an error that another function names."""
+
+    name: ClassVar[str]
+    status_name: ClassVar[str]
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
+
+    def declare(self, name: str, arguments: Sequence[Any]) -> None:
+        """Set the argument types of a function."""
+        function = getattr(self.library, name)
+        function.argtypes, function.restype = list(arguments), c_int
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function; raise DeviceError if it fails."""
+        status = getattr(self.library, name)(*arguments)
+        if status:
+            said = getattr(self.library, self.status_name)(status).decode()
+            message = f"{name} failed: {said}"
+            raise DeviceError(
+                message, code=ErrorCode.FAILED, library=self.name, function=name, status=said
+            )
+
+
+class Cublas(CudaLibrary):
+    """The functions we call, with their argument types."""
+
+    name, status_name = "cuBLAS", "cublasGetStatusName"
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        super().__init__(library)
         self.idle: list[c_void_p] = []  # handles of ended threads
         plain: dict[str, Sequence[Any]] = {
             "cublasCreate_v2": [c_void_p],
@@ -91,40 +118,26 @@ class Cublas:
             "cublasSetMathMode": [c_void_p, c_int],
         }
         for name, arguments in plain.items():
-            self._declare(name, arguments)
+            self.declare(name, arguments)
         sizes = [c_void_p, c_int, c_int, c_int, c_int, c_int]  # handle, transposes, m, n, k
         matrix, step = [c_void_p, c_int], [c_longlong]
         for letter, _ in _SCALARS.values():
             one = [*sizes, c_void_p, *matrix, *matrix, c_void_p, *matrix]
-            self._declare(f"cublas{letter}gemm_v2", one)
+            self.declare(f"cublas{letter}gemm_v2", one)
             batch = [*sizes, c_void_p, *matrix, *step, *matrix, *step, c_void_p, *matrix, *step]
-            self._declare(f"cublas{letter}gemmStridedBatched", [*batch, c_int])
+            self.declare(f"cublas{letter}gemmStridedBatched", [*batch, c_int])
         typed, ways = [c_void_p, c_int, c_int], [c_int, c_int]
         strided = [*typed, c_longlong]
         batch = [*sizes, c_void_p, *strided, *strided, c_void_p, *strided, c_int, *ways]
-        self._declare("cublasGemmStridedBatchedEx", batch)
+        self.declare("cublasGemmStridedBatchedEx", batch)
         library.cublasGetStatusName.argtypes = [c_int]
         library.cublasGetStatusName.restype = c_char_p
-
-    def _declare(self, name: str, arguments: Sequence[Any]) -> None:
-        function = getattr(self.library, name)
-        function.argtypes, function.restype = list(arguments), c_int
 
     def create(self) -> c_void_p:
         """Return a new handle."""
         handle = c_void_p()
         self.call("cublasCreate_v2", byref(handle))
         return handle
-
-    def call(self, name: str, *arguments: object) -> None:
-        """Call a function; raise DeviceError if it fails."""
-        status = getattr(self.library, name)(*arguments)
-        if status:
-            said = self.library.cublasGetStatusName(status).decode()
-            message = f"{name} failed: {said}"
-            raise DeviceError(
-                message, code=ErrorCode.FAILED, library="cuBLAS", function=name, status=said
-            )
 
 
 class CublasHandle:

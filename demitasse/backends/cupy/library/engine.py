@@ -13,14 +13,16 @@ import numpy as np
 from demitasse.backends.arrays import Array, Event
 from demitasse.backends.cupy.library.convolutions import Convolution, Rival
 from demitasse.backends.cupy.library.cublas import Cublas, CublasHandle, Product, load
+from demitasse.backends.cupy.library.cublas_lt import BiasArrays, BiasProduct, CublasLt
 from demitasse.backends.cupy.library.cudnn import Cudnn, Executable
 from demitasse.backends.cupy.library.memory_pools import pinned_memory
 from demitasse.backends.cupy.library.uploads import InFlightCopies
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
-from demitasse.backends.step import decline_if
+from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.storage import array_dtype, computed
 from demitasse.core.config import settings
+from demitasse.errors import DeviceError
 
 FAMILIES = (
     "activation", "batch_norm", "conv", "elementwise", "function", "input", "loss", "lrn", "pool",
@@ -220,7 +222,7 @@ class Engine:
         return target.reshape(array.shape)
 
     def transposed(self, name: str, dtype: str, sizes: tuple[int, int, int], *add: int) -> Launch:
-        """Return a kernel that transposes matrices: (samples, rows, columns) to (columns, rows) each.
+        """Return a kernel that transposes matrices. Sizes: (samples, rows, columns).
 
         ``name`` is "transposed", or "transposed_sum" with ``add``.
         """
@@ -351,9 +353,41 @@ class Engine:
 
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
         """Compute a matrix product of contiguous arrays into ``out``."""
-        rounding = settings.get_often("tf32")
-        rounds = rounding == "on" or (product.convolution and rounding == "auto")
+        rounds = self._rounds(product)
         self._handle().multiply(product, *map(self.address, (a, b, out)), rounds=rounds)
+
+    @staticmethod
+    def _rounds(product: Product) -> bool:
+        rounding = settings.get_often("tf32")
+        return bool(rounding == "on" or (product.convolution and rounding == "auto"))
+
+    def prepare_bias_product(self, product: Product) -> BiasProduct:
+        """Return a product that adds a bias, ready to run; may raise Declined."""
+        try:
+            library, handle = self._cublas_lt
+        except DeviceError as error:
+            raise Declined(str(error)) from error
+        prepared = BiasProduct(
+            library, handle, product, rounds=self._rounds(product), most_workspace=CUBLAS_WORKSPACE
+        )
+        self.scratch("uint8", prepared.workspace)  # so that a pass allocates nothing
+        return prepared
+
+    def multiply_with_bias(
+        self, product: Product, prepared: BiasProduct, a: Array, b: Array, bias: Array, out: Array
+    ) -> bool:
+        """Compute a product and add a bias; return False for arrays or rounding it cannot take."""
+        arrays = BiasArrays(*map(self.address, (a, b, bias, out)))
+        if prepared.rounds != self._rounds(product) or not prepared.takes(arrays):
+            return False
+        [workspace] = self.scratch("uint8", prepared.workspace)
+        prepared.run(arrays, self.address(workspace), self.stream())
+        return True
+
+    @cached_property
+    def _cublas_lt(self) -> tuple[CublasLt, Any]:
+        library = CublasLt(load("cublasLt"))
+        return library, library.create()
 
     def prepare_convolution(
         self, convolution: Convolution, rival: Rival | None = None

@@ -5,10 +5,12 @@ import math
 from demitasse.backends import ops
 from demitasse.backends.cupy.layout import reads_channels_last
 from demitasse.backends.cupy.library.cublas import Product
+from demitasse.backends.cupy.library.cublas_lt import BiasProduct
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.cupy.sums import ChannelSums
-from demitasse.backends.step import Operands, decline_if, decline_in_place
+from demitasse.backends.step import Declined, Operands, decline_if, decline_in_place
+from demitasse.core.config import settings
 
 
 class InnerProductStep(GpuStep[ops.InnerProduct]):
@@ -32,16 +34,32 @@ class InnerProductStep(GpuStep[ops.InnerProduct]):
         ]
         self._add_bias = engine.vectorized("conv", "add_bias", dtype, rows * m, m, 1)
         self._db = ChannelSums(engine, dtype, (rows, m, 1))
+        self._with_bias: BiasProduct | None = None
+        if op.bias and settings.get("cublas_bias"):
+            try:
+                self._with_bias = engine.prepare_bias_product(self._y)
+            except Declined as declined:
+                self.declined = (str(declined),)
+            else:  # of the output's type
+                self._bias = self.form.parameter(engine, at.params[1], at)
 
     @property
     def code(self) -> str:
-        return "cuBLAS" if self.dtype == self.op.dtype else f"cuBLAS ({self.dtype})"
+        return f"cuBLAS{'' if self._with_bias is None else 'Lt'}{self.remark}"
+
+    @property
+    def backward_code(self) -> str:
+        return f"cuBLAS{self.remark}"
 
     def forward(self) -> None:
-        at = self.at
+        at, engine, fused = self.at, self.engine, self._with_bias
         x, weight = at.bottom[0].read(), at.params[0].read()
         y = at.top[0].buffer()
-        self.engine.multiply(self._y, x, weight, y)
+        if fused is not None:
+            bias = self._bias.read()
+            if engine.multiply_with_bias(self._y, fused, x, weight, bias, y):
+                return
+        engine.multiply(self._y, x, weight, y)
         if self.op.bias:
             self._add_bias(y, at.params[1].read())
 

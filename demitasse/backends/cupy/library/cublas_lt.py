@@ -1,0 +1,165 @@
+"""Matrix products with a bias, by cuBLASLt.
+
+As in ``cublas.py``, out = a b of row-major matrices is asked for as out' = b' a'. The bias of the
+columns of ``out`` is then that of the rows of out', which the library adds within the product. Its
+ReLU is not used: the library does not say that it keeps NaN, as ours does.
+"""
+
+import ctypes
+from ctypes import byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, ClassVar, NamedTuple
+
+from demitasse.backends.cupy.library.cublas import COMPUTE_FLOAT, CudaLibrary, Product
+from demitasse.backends.step import Declined, decline_if
+from demitasse.errors import DeviceError
+
+TYPES = {"float32": 0, "half": 2, "bfloat16": 14}  # ``cudaDataType`` by dtype
+COMPUTE_TF32 = 77
+
+TRANSPOSE_FIRST, TRANSPOSE_SECOND, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8  # attributes of products
+BIAS = 4  # an epilogue
+MOST_WORKSPACE, REDUCTIONS = 1, 3  # attributes of preferences
+
+WIDE_REDUCTIONS = 3
+"""Mask of the reduction schemes that add up parts of a product in float32: in place, or apart."""
+
+ALIGNMENT = 256  # bytes that arrays begin at multiples of, unless preferences say otherwise
+
+
+class Heuristic(ctypes.Structure):
+    """``cublasLtMatmulHeuristicResult_t``: an algorithm and the workspace that it needs."""
+
+    _fields_: ClassVar = [
+        ("algorithm", c_uint64 * 8),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    ]
+
+
+class CublasLt(CudaLibrary):
+    """The functions we call, with their argument types, and a handle on the current GPU."""
+
+    name, status_name = "cuBLASLt", "cublasLtGetStatusName"
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        super().__init__(library)
+        pointer, number = c_void_p, c_int
+        kinds: dict[str, list[Any]] = {
+            "MatmulDesc": [pointer, number, number],
+            "MatrixLayout": [pointer, number, c_uint64, c_uint64, c_int64],
+            "MatmulPreference": [pointer],
+        }
+        for kind, create in kinds.items():
+            self.declare(f"cublasLt{kind}Create", create)
+            self.declare(f"cublasLt{kind}Destroy", [pointer])
+        for kind in ("MatmulDesc", "MatmulPreference"):
+            self.declare(f"cublasLt{kind}SetAttribute", [pointer, number, pointer, c_size_t])
+        self.declare("cublasLtCreate", [pointer])
+        self.declare("cublasLtMatmulAlgoGetHeuristic", [*[pointer] * 7, number, pointer, pointer])
+        self.declare("cublasLtMatmul", [*[pointer] * 14, c_size_t, pointer])
+        library.cublasLtGetStatusName.argtypes = [c_int]
+        library.cublasLtGetStatusName.restype = c_char_p
+
+    def create(self) -> c_void_p:
+        """Return a new handle, for any number of threads."""
+        handle = c_void_p()
+        self.call("cublasLtCreate", byref(handle))
+        return handle
+
+
+class Descriptor:
+    """An object of the library that describes a product, a matrix or a preference."""
+
+    def __init__(self, library: CublasLt, kind: str, *arguments: object) -> None:
+        self._library, self._kind, self.value = library, kind, c_void_p()
+        library.call(f"cublasLt{kind}Create", byref(self.value), *arguments)
+
+    def set(self, attribute: int, value: ctypes._SimpleCData) -> None:  # type: ignore[type-arg]
+        """Set an attribute."""
+        name, size = f"cublasLt{self._kind}SetAttribute", ctypes.sizeof(value)
+        self._library.call(name, self.value, attribute, byref(value), size)
+
+    def __del__(self) -> None:
+        if self.value:
+            getattr(self._library.library, f"cublasLt{self._kind}Destroy")(self.value)
+
+
+class BiasArrays(NamedTuple):
+    """Addresses of the arrays of a product."""
+
+    a: int
+    b: int
+    bias: int
+    out: int
+
+
+class BiasProduct:
+    """out = a b + bias, with the algorithm that the library recommends; for one thread at a time.
+
+    Attributes:
+        rounds: True if float32 is rounded to TF32.
+        workspace: Bytes of scratch memory.
+
+    Raises:
+        Declined: The library recommends no algorithm.
+    """
+
+    def __init__(
+        self, library: CublasLt, handle: c_void_p, product: Product, *, rounds: bool,
+        most_workspace: int,
+    ) -> None:  # fmt: skip
+        decline_if(product.dtype not in TYPES, f"{product.dtype}; cuBLASLt adds no bias to it")
+        decline_if(product.empty or not product.k, "no elements")
+        self._library, self._handle, self.rounds = library, handle, rounds
+        kind, (m, n, k) = TYPES[product.dtype], (product.m, product.n, product.k)
+        compute = COMPUTE_TF32 if rounds else COMPUTE_FLOAT
+        self._product = about = Descriptor(library, "MatmulDesc", compute, TYPES["float32"])
+        about.set(TRANSPOSE_FIRST, c_int(product.transpose_b))
+        about.set(TRANSPOSE_SECOND, c_int(product.transpose_a))
+        about.set(EPILOGUE, c_uint32(BIAS))
+        about.set(BIAS_POINTER, c_void_p(ALIGNMENT))  # the heuristics look at its alignment
+        self._bias = ALIGNMENT
+        first = (k, n) if product.transpose_b else (n, k)
+        second = (m, k) if product.transpose_a else (k, m)
+        self._matrices = [
+            Descriptor(library, "MatrixLayout", kind, rows, columns, rows)
+            for rows, columns in (first, second, (n, m))
+        ]
+        self._algorithm = self._recommended(most_workspace)
+        self.workspace = int(self._algorithm.workspace)
+
+    def _recommended(self, most_workspace: int) -> Heuristic:
+        preference = Descriptor(self._library, "MatmulPreference")
+        preference.set(MOST_WORKSPACE, c_uint64(most_workspace))
+        preference.set(REDUCTIONS, c_uint32(WIDE_REDUCTIONS))
+        found, count = Heuristic(), c_int()
+        first, second, out = (matrix.value for matrix in self._matrices)
+        about = (self._handle, self._product.value, first, second, out, out, preference.value)
+        try:
+            self._library.call(
+                "cublasLtMatmulAlgoGetHeuristic", *about, 1, byref(found), byref(count)
+            )
+        except DeviceError as error:
+            raise Declined(str(error)) from error
+        decline_if(not count.value or found.state, "cuBLASLt recommends no product with a bias")
+        return found
+
+    def takes(self, arrays: BiasArrays) -> bool:
+        """Return whether arrays are aligned as the algorithm expects."""
+        return not any(address % ALIGNMENT for address in arrays)
+
+    def run(self, arrays: BiasArrays, workspace: int, stream: int) -> None:
+        """Queue the product of matrices on a stream; ``workspace`` is an address, too."""
+        a, b, bias, out = arrays
+        if bias != self._bias:
+            self._product.set(BIAS_POINTER, c_void_p(bias))
+            self._bias = bias
+        first, second, target = (matrix.value for matrix in self._matrices)
+        one, zero = byref(c_float(1)), byref(c_float(0))
+        self._library.call(
+            *("cublasLtMatmul", self._handle, self._product.value),
+            *(one, b, first, a, second, zero, out, target, out, target),
+            *(byref(self._algorithm), workspace, self.workspace, stream),
+        )
