@@ -12,7 +12,7 @@ from demitasse.core.device import Device
 from demitasse.memory import transfers
 from demitasse.testing import compare
 
-__all__ = ["moved", "nets", "randoms", "recorded", "training", "training_in_16_bits"]
+__all__ = ["moved", "nets", "options", "randoms", "recorded", "training", "training_in_16_bits"]
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 """Largest difference of a top or gradient, relative to its largest value."""
@@ -72,6 +72,41 @@ def recorded(device: Device, dry: bool) -> dict[str, Any]:
             found[f"{name}, tf32 {tf32}"] = equal
             assert equal, found
             assert all(np.isfinite(array).all() for array in weights[0]), name
+    return found
+
+
+OPTIONS = {
+    "channels_last": ("lenet", "residual", "googlenet"),
+    "cublas_bias": ("lenet", "caffenet"),
+}
+"""Settings that are off by default, and nets that they concern."""
+
+ROUNDED_OTHERWISE = 0.02
+"""Largest difference of all changes of weights with an option, in the L2 norm, in TF32; besides
+thrice the difference that TF32 itself makes."""
+
+
+def options(device: Device, dry: bool) -> dict[str, Any]:
+    """Weights after iterations with an option: near those without, and launched as queued."""
+    found: dict[str, Any] = {}
+    sizes = {"lenet": (64, 5), "caffenet": (16, 16), "residual": (16, 4), "googlenet": (4, 16)}
+    steps = 4 if dry else 8
+    for option, names in OPTIONS.items():
+        for name in names:
+            given = (2, sizes[name][1]) if dry else (sizes[name][0], 1)
+            with settings.override(tf32="off"):
+                before, exact = (_weights(name, device, *given, count) for count in (0, steps))
+            with settings.override(tf32="auto"):
+                plain = _weights(name, device, *given, steps)
+                with settings.override(**{option: True}):
+                    launched = _weights(name, device, *given, steps)
+                    with settings.override(cuda_graphs="off"):
+                        queued = _weights(name, device, *given, steps)
+            assert all(map(np.array_equal, queued, launched)), (option, name, found)
+            moved, rounding = (_distance(exact, other) for other in (before, plain))
+            off = _distance(plain, launched)
+            found[f"{option}, {name}"] = {"TF32": rounding / moved, "option": off / moved}
+            assert off <= ROUNDED_OTHERWISE * moved + 3 * rounding, found
     return found
 
 

@@ -71,11 +71,13 @@ SECTIONS = {
     "training against the host": Section("gpu_checks:training"),
     "recorded equals queued": Section("gpu_checks:recorded", 90),
     "training in 16 bits": Section("gpu_checks:training_in_16_bits", 90),
+    "options against defaults": Section("gpu_checks:options", 60),
     "copies in an iteration": Section("gpu_checks:moved", 30),
     "recorded cases": Section(
         _pytest("tests/layers/test_recorded_cases.py", "tests/training/test_solver_goldens.py"), 90
     ),
     "steps": Section("gpu_steps:steps", 300),
+    "options": Section("gpu_steps:options", 90),
     "cuDNN and NaN": Section("gpu_cudnn:not_finite", 30),
     "host microseconds": Section("gpu_times:overheads", 30),
     "GB/s": Section("gpu_times:traffic", 30),

@@ -3,7 +3,7 @@
 import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +15,7 @@ from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text
 
-__all__ = ["steps"]
+__all__ = ["options", "steps"]
 
 CASES = (
     "lenet:64:step", "resnet50:32:step", "googlenet:32:step", "caffenet:64:step",
@@ -42,6 +42,14 @@ TORCH = {
 }
 """TF32 in convolutions, in products; channels last; autocast to bfloat16. Each runs eagerly."""
 
+OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "channels_last": (
+        ("resnet50:32:step", "resnet50:32:forward", "vgg16:16:step"), ("default", "bfloat16"),
+    ),
+    "cublas_bias": (("caffenet:64:step",), ("default", "bfloat16")),
+}  # fmt: skip
+"""Settings that are off by default; cases and modes in which they are measured."""
+
 ROUNDS, TURN, MOST = 3, 0.15, 100
 
 Work = Callable[[], None]
@@ -52,7 +60,7 @@ def steps(device: Device, dry: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in REHEARSED if dry else CASES:
         case = Case.parse(text, 8 if dry else 1)
-        works, batch = _ours(case, device)
+        works, batch = _ours(case, device, OURS)
         with contextlib.suppress(ImportError):
             if not dry:
                 works |= _torch(case, *batch)
@@ -64,6 +72,37 @@ def steps(device: Device, dry: bool) -> dict[str, Any]:
                 min(peers) / min(time for mode, time in row.items() if mode in OURS), 2
             )
     return found
+
+
+def options(device: Device, dry: bool) -> dict[str, Any]:
+    """Medians with each option off and on, in milliseconds, and which default is right.
+
+    A gain is the time without the option, divided by that with it.
+    """
+    found: dict[str, Any] = {}
+    for option, (cases, modes) in OPTIONS.items():
+        found[option] = {}
+        for text in REHEARSED if dry else cases:
+            chosen = {
+                f"{mode}, {state}": OURS[mode] | {option: state == "on"}
+                for mode in modes
+                for state in ("off", "on")
+            }
+            works, _ = _ours(Case.parse(text, 8 if dry else 1), device, chosen)
+            found[option][text] = row = _interleaved(works, 0.01 if dry else TURN)
+            for mode in modes:
+                row[f"{mode}, gain"] = round(row[f"{mode}, off"] / row[f"{mode}, on"], 3)
+        found[option]["right default"] = {
+            mode: right_default([row[f"{mode}, gain"] for row in found[option].values()])
+            for mode in modes
+        }
+    return found
+
+
+def right_default(gains: Sequence[float]) -> str:
+    """Return "on" for 3 % on two cases or 10 % on one, and a cost of more than 1 % on none."""
+    pays = sum(gain >= 1.03 for gain in gains) >= 2 or max(gains) >= 1.1
+    return "on" if pays and min(gains) >= 0.99 else "off"
 
 
 def _interleaved(works: dict[str, Work], turn: float) -> dict[str, float]:
@@ -85,13 +124,15 @@ def _interleaved(works: dict[str, Work], turn: float) -> dict[str, float]:
     return {mode: round(statistics.median(some) * 1e3, 4) for mode, some in times.items()}
 
 
-def _ours(case: Case, device: Device) -> tuple[dict[str, Work], tuple[Any, ...]]:
-    """Return the work of each mode, and its batch and weights."""
+def _ours(
+    case: Case, device: Device, modes: dict[str, dict[str, Any]]
+) -> tuple[dict[str, Work], tuple[Any, ...]]:
+    """Return the work of each mode, and its batch and weights; ``modes`` are settings by name."""
     message = parse_text(case.prototxt(), NetParameter)
     works: dict[str, Work] = {}
     batch: dict[str, np.ndarray] = {}
     weights: dict[str, np.ndarray] = {}
-    for mode, chosen in OURS.items():
+    for mode, chosen in modes.items():
         with settings.override(**chosen):
             made = CaseNet(case, device)
             batch = {blob.name: np.array(blob.cpu_data()) for blob in made.inputs}

@@ -1,5 +1,7 @@
 """Blobs with channels last on a GPU: cuDNN's stand-in, over the host and over cupy's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import resnets
@@ -187,6 +189,19 @@ def test_training_is_that_in_c_order_but_for_rounding(frontend, name, storage):
         found.append(everything(net))
 
     expect_near(found[1], found[0], ALLOWED[storage])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_it_computes_the_same_where_nothing_is_rounded(frontend, name):
+    for kind, plans in frontend.plans.items():
+        frontend.plans[kind] = [replace(plan, notes=frozenset()) for plan in plans]
+    found = []
+    for last in (False, True):
+        net = net_of(NETS[name], with_cudnn(), last=last)
+        step(net)
+        found.append(everything(net))
+
+    expect_near(found[1], found[0], 2e-5)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -477,6 +492,22 @@ def test_parts_cover_all_rows():
 
 
 class TestOnAGpu:
+    @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+    def test_blobs_that_are_not_kept_share_memory(self, gpu, phase):
+        found = []
+        for last in (False, True):
+            net = net_of(RESIDUAL, gpu, last=last, phase=phase, keep_blobs="outputs")
+            for number in range(4):
+                fill(net, np.random.default_rng(number))
+                (step if phase == "TRAIN" else Net.forward)(net)
+            params = [np.array(blob.cpu_diff()) for blob in net.learnable_params]
+            found.append([np.array(net.blobs["out"].cpu_data()), *params])
+
+        most = max(np.abs(one).max() for one in found[0][1:])
+        for scale, want, got in zip([None, *[most] * 99], *found, strict=False):
+            allowed = 5e-3 * (scale or np.abs(want).max())
+            np.testing.assert_allclose(got, want, rtol=0, atol=allowed)
+
     def test_results_are_those_in_c_order(self, gpu):
         found = []
         for last in (False, True):
