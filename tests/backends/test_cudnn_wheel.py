@@ -187,6 +187,28 @@ class TestPlans:
 
     @each_layer
     @each_product
+    @pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+    def test_there_is_one_with_channels_last(self, plans, layer, result, dtype):
+        rules = replace(ROUNDED, narrow=dtype in ARRAYS)
+
+        graph, _ = plans.graph(Convolution(result, layer, dtype, last=True), rules)
+
+        assert graph.get_workspace_size() <= STRICT.most_workspace
+
+    @pytest.mark.parametrize("name", ["ResNet's 3x3", "1x1"])
+    @each_product
+    @pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+    def test_channels_last_needs_no_copies_in_the_workspace(self, plans, name, result, dtype):
+        layer, rules = LAYERS[name], replace(ROUNDED, narrow=dtype in ARRAYS)
+        sizes = []
+        for last in (False, True):
+            graph, _ = plans.graph(Convolution(result, layer, dtype, last=last), rules)
+            sizes.append(graph.get_workspace_size())
+
+        assert sizes[0] > 12_000_000 > 1_000_000 > sizes[1]
+
+    @each_layer
+    @each_product
     def test_it_is_found_again(self, plans, frontend, monkeypatch, layer, result):
         convolution = Convolution(result, layer, "float32")
         _, choice = plans.graph(convolution, STRICT)
@@ -221,7 +243,8 @@ class TestPlans:
             2, group, 2 * group, 3 * group, spatial, window.convolved(spatial), window
         )
 
-        graph_of(frontend, Convolution(result, shape, "float32"), properties)
+        last = data.draw(st.booleans())
+        graph_of(frontend, Convolution(result, shape, "float32", last=last), properties)
 
     @pytest.mark.parametrize("field", ["positions", "spatial"])
     @each_product

@@ -224,8 +224,8 @@ def test_layers_between_convolutions_keep_it(frontend):
     assert kept == {"conv1", "three", "join", "next"}
     assert apart | kept == {name for name in found if "_split_" not in name}
     assert found["join"] is channels_last(net.blobs["join"].shape)
-    assert steps(net)["join"].code == "kernel (channels last)"
-    assert steps(net)["three"].code.endswith(" (channels last)")
+    assert steps(net)["join"].code == "kernel, channels last"
+    assert steps(net)["three"].code.endswith(", channels last")
     assert "channels last" in steps(net)["three"].backward_code
 
 
@@ -323,14 +323,16 @@ class TestOthers:
         self.expect_same(pair)
 
     def test_the_host_writes_a_blob_in_the_middle(self, pair):
-        values = np.random.default_rng(8).normal(size=pair[0].blobs["res2b"].shape)
-        for net in pair:
-            net.blobs["res2b"].data[...] = values
-            net.forward(start="res3a_1" if "res3a_1" in net.layer_names else None)
+        rng = np.random.default_rng(8)
+        for _ in range(3):
+            values = rng.normal(size=pair[0].blobs["res2b"].shape)
+            tops = []
+            for net in pair:
+                net.blobs["res2b"].mutable_cpu_data()[...] = values
+                net.forward(start="res3a_1")
+                tops.append(np.array(net.blobs["out"].cpu_data()))
 
-        np.testing.assert_allclose(
-            *(net.blobs["out"].cpu_data() for net in pair), atol=2e-2, rtol=2e-2
-        )
+            np.testing.assert_allclose(*tops, atol=5e-3 * np.abs(tops[0]).max())
 
     def test_a_layer_of_the_host_reads_it_and_its_gradient_is_read(self, frontend):
         text = given(2, 3, 8, 8) + conv("a", "data", 4, 3)

@@ -256,5 +256,9 @@ class GpuStep(Step[Engine, O]):
     @property
     def remark(self) -> str:
         """Storage and layout in the names of code; "" for those of the blobs."""
-        parts = [self.dtype] * (self.dtype != self.op.dtype) + ["channels last"] * self.last
-        return f" ({', '.join(parts)})" if parts else ""
+        return (f" ({self.dtype})" if self.dtype != self.op.dtype else "") + self.order
+
+    @property
+    def order(self) -> str:
+        """Layout in the names of code; "" for C order."""
+        return ", channels last" if self.last else ""

@@ -78,11 +78,11 @@ class WindowStep(GpuStep[O]):
     @property
     def code(self) -> str:
         products = self.products
-        return (products.image_code if self.transposed else products.map_code) + self.remark
+        return (products.image_code if self.transposed else products.map_code) + self.order
 
     @property
     def backward_code(self) -> str:
-        return self.products.backward_code(self._gradients(self.at)) + self.remark
+        return self.products.backward_code(self._gradients(self.at)) + self.order
 
     def geometry(self, op: O) -> ConvGeometry:
         """Return the sizes of image, map and window."""
