@@ -205,7 +205,8 @@ class TestPlans:
             graph, _ = plans.graph(Convolution(result, layer, dtype, last=last), rules)
             sizes.append(graph.get_workspace_size())
 
-        assert sizes[0] > 12_000_000 > 1_000_000 > sizes[1]
+        assert sizes[0] > 12_000_000  # those of images and maps
+        assert sizes[1] < 1_000_000
 
     @each_layer
     @each_product

@@ -9,21 +9,27 @@ struct After {
   bool scales, shifts, rectifies;
   Real slope;
 
+  // Scales and shifts of the lanes, by their channels.
+  template <class Channels>
+  __device__ Pack factors(Channels channels) const { return scales ? channels.of(s) : Pack(); }
+  template <class Channels>
+  __device__ Pack offsets(Channels channels) const { return shifts ? channels.of(b) : Pack(); }
+
   // The normalised value after scale and shift.
-  __device__ Real affine(Index c, Real value) const {
+  __device__ Real affine(Real factor, Real offset, Real value) const {
     if (!scales) return value;
-    return shifts ? fma(value, s[c], b[c]) : value * s[c];
+    return shifts ? fma(value, factor, offset) : value * factor;
   }
 
-  __device__ Real value(Index c, Real normalised) const {
-    const Real y = affine(c, normalised);
+  __device__ Real value(Real factor, Real offset, Real normalised) const {
+    const Real y = affine(factor, offset, normalised);
     return rectifies ? rectified(y, slope) : y;
   }
 
   // The gradient of what goes into the rectifier. Its sign is computed as in the forward pass, to
   // the bit.
-  __device__ Real gradient(Index c, Real normalised, Real d) const {
-    return rectifies ? d * rectifier_slope(affine(c, normalised), slope) : d;
+  __device__ Real gradient(Real factor, Real offset, Real normalised, Real d) const {
+    return rectifies ? d * rectifier_slope(affine(factor, offset, normalised), slope) : d;
   }
 };
 
@@ -210,8 +216,10 @@ KERNEL normalise(const Stored* x, const Real* __restrict__ mean, const Real* __r
   AFTER
   each_with_channels(count, channels, plane, [&](Index i, auto channel, auto lanes) {
     Pack pack = load(x, i, whole, lanes);
+    const Pack means = channel.of(mean), deviations = channel.of(deviation);
+    const Pack factors = after.factors(channel), offsets = after.offsets(channel);
     for (int k = 0; k < lanes.number; ++k) {
-      Real centre = mean[channel(k)], width = deviation[channel(k)];
+      Real centre = means.lane[k], width = deviations.lane[k];
       if (stored) {
         const Real scale = factor[0] == 0 ? (Real)0 : 1 / factor[0];
         centre = centre * scale;
@@ -224,7 +232,9 @@ KERNEL normalise(const Stored* x, const Real* __restrict__ mean, const Real* __r
       // as backward will read them, so that the rectifier's sign is the same there
       for (int k = 0; k < lanes.number; ++k) pack.lane[k] = (Real)(Stored)pack.lane[k];
     }
-    for (int k = 0; k < lanes.number; ++k) pack.lane[k] = after.value(channel(k), pack.lane[k]);
+    for (int k = 0; k < lanes.number; ++k) {
+      pack.lane[k] = after.value(factors.lane[k], offsets.lane[k], pack.lane[k]);
+    }
     store(y, i, whole, lanes, pack);
   });
 }
@@ -240,11 +250,12 @@ KERNEL gradient_sums(const Stored* __restrict__ normalised, const Stored* __rest
   AFTER
   EACH_ROW(row, channels * parts) {
     const Part part(row, parts, length, samples * plane);
+    const Real factor = scales ? s[part.c] : (Real)1, offset = shifts ? b[part.c] : (Real)0;
     Real first = 0, second = 0;
     part.each(channels, plane, [&](Index at, auto lanes) {
       const Pack value = load(normalised, at, whole, lanes), d = load(dy, at, whole, lanes);
       for (int k = 0; k < lanes.number; ++k) {
-        const Real g = after.gradient(part.c, value.lane[k], d.lane[k]);
+        const Real g = after.gradient(factor, offset, value.lane[k], d.lane[k]);
         first += g;
         second += g * value.lane[k];
       }
@@ -265,11 +276,12 @@ KERNEL strip_gradient_sums(const Stored* __restrict__ normalised, const Stored* 
   const bool whole = aligned(normalised, dy);
   AFTER
   each_strip(channels, many, parts, length, [&](auto strip) {
+    const Pack factors = strip.of(s, scales), offsets = strip.of(b, shifts);
     Pack first = {}, second = {};
     strip.each([&](Index at, auto lanes) {
       const Pack value = load(normalised, at, whole, lanes), d = load(dy, at, whole, lanes);
       for (int k = 0; k < lanes.number; ++k) {
-        const Real g = after.gradient(strip.c + k, value.lane[k], d.lane[k]);
+        const Real g = after.gradient(factors.lane[k], offsets.lane[k], value.lane[k], d.lane[k]);
         first.lane[k] += g;
         second.lane[k] += g * value.lane[k];
       }
@@ -304,12 +316,14 @@ KERNEL normalise_gradient(const Stored* normalised, const Stored* dy,
     Pack d = load(dy, i, whole, lanes);
     Pack value = {};
     if (measured || rectifies) value = load(normalised, i, whole, lanes);
+    const Pack factors = after.factors(channel), offsets = after.offsets(channel);
+    const Pack deviations = channel.of(deviation);
+    const Pack levels = measured ? channel.of(flat) : Pack();
+    const Pack slants = measured ? channel.of(along) : Pack();
     for (int k = 0; k < lanes.number; ++k) {
-      const Index c = channel(k);
-      const Real scale = scales ? s[c] : (Real)1, width = deviation[c];
-      const Real level = measured ? flat[c] / (Real)many : (Real)0;
-      const Real slant = measured ? along[c] / (Real)many : (Real)0;
-      Real g = after.gradient(c, value.lane[k], d.lane[k]);
+      const Real scale = scales ? factors.lane[k] : (Real)1, width = deviations.lane[k];
+      const Real level = levels.lane[k] / (Real)many, slant = slants.lane[k] / (Real)many;
+      Real g = after.gradient(factors.lane[k], offsets.lane[k], value.lane[k], d.lane[k]);
       if (measured) g = g - level - slant * value.lane[k];
       d.lane[k] = g * scale / width;
     }

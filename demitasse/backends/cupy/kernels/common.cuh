@@ -261,17 +261,34 @@ __device__ inline void each_in_channels(Index count, Index channels, Index plane
   }
 }
 
+// The channels of adjacent elements: of(x) has the value of an array (channels,) for each lane.
+struct OneChannel {
+  Index c;
+
+  __device__ Pack of(const Real* x) const {
+    Pack pack;
+    for (int k = 0; k < LANES; ++k) pack.lane[k] = x[c];
+    return pack;
+  }
+};
+
+struct AdjacentChannels {
+  Index first;
+
+  __device__ Pack of(const Real* x) const { return load(x, first, aligned(x), Lanes<LANES>()); }
+};
+
 // The same for arrays with channels last, too, whose plane is 1: adjacent elements then have adjacent
-// channels. body(i, channel, lanes), where channel(k) is the channel of lane k.
+// channels. body(i, channels of the lanes, lanes).
 template <class Body>
 __device__ inline void each_with_channels(Index count, Index channels, Index plane, Body body) {
   if (plane == 1 && channels % LANES == 0) {
     walk_channels<1>(count / LANES, channels / LANES, 1, [&](Index i, Index c, auto) {
-      body(i * LANES, [=](int k) { return c * LANES + k; }, Lanes<LANES>());
+      body(i * LANES, AdjacentChannels{c * LANES}, Lanes<LANES>());
     });
   } else {
     each_in_channels(count, channels, plane, [&](Index i, Index c, auto lanes) {
-      body(i, [=](int) { return c; }, lanes);
+      body(i, OneChannel{c}, lanes);
     });
   }
 }
@@ -345,6 +362,11 @@ struct Strip {
 
   // Number of rows.
   __device__ Index count() const { return last - first; }
+
+  // Values of an array (channels,) for the channels of the thread, where they are wanted.
+  __device__ Pack of(const Real* x, bool wanted) const {
+    return wanted && c < channels ? load(x, c, aligned(x), Lanes<N>()) : Pack();
+  }
 
   // Call body(at, lanes) for all elements of the thread, in an order that depends on sizes alone.
   template <class Body>

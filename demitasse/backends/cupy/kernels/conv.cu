@@ -144,7 +144,8 @@ KERNEL add_bias(Stored* __restrict__ maps, const Real* __restrict__ bias, Index 
   const bool whole = aligned(maps);
   each_with_channels(count, channels, places, [&](Index i, auto channel, auto lanes) {
     Pack pack = load(maps, i, whole, lanes);
-    for (int k = 0; k < lanes.number; ++k) pack.lane[k] += bias[channel(k)];
+    const Pack added = channel.of(bias);
+    for (int k = 0; k < lanes.number; ++k) pack.lane[k] += added.lane[k];
     store(maps, i, whole, lanes, pack);
   });
 }

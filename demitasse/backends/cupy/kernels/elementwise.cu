@@ -127,9 +127,10 @@ KERNEL scale(const Stored* x, const Real* __restrict__ s, const Real* __restrict
   const bool whole = aligned(x, y);
   each_with_channels(count, dim, inner, [&](Index i, auto channel, auto lanes) {
     Pack pack = load(x, i, whole, lanes);
+    const Pack factor = channel.of(s), bias = has_bias ? channel.of(b) : Pack();
     for (int k = 0; k < lanes.number; ++k) {
-      const Real factor = s[channel(k)], bias = has_bias ? b[channel(k)] : (Real)0;
-      pack.lane[k] = has_bias ? fma(pack.lane[k], factor, bias) : pack.lane[k] * factor;
+      const Real value = pack.lane[k];
+      pack.lane[k] = has_bias ? fma(value, factor.lane[k], bias.lane[k]) : value * factor.lane[k];
     }
     store(y, i, whole, lanes, pack);
   });
