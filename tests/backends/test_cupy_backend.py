@@ -15,7 +15,7 @@ from demitasse import errors
 from demitasse.backends import ops
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library import engine as gpu_engine
-from demitasse.backends.cupy.library.cublas import Product
+from demitasse.backends.cupy.library.cublas import CUBLAS_WORKSPACE, Product
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings
 from demitasse.core.device import Device
@@ -388,7 +388,7 @@ class TestStreams:
     def engine(self, cupy, gpu, monkeypatch):
         def handle(library, workspace):
             assert library == "cuBLAS"
-            assert workspace[1] == gpu_engine.CUBLAS_WORKSPACE
+            assert workspace[1] == CUBLAS_WORKSPACE
             return SimpleNamespace(use=self.streams.append, multiply=self.multiply)
 
         self.products, self.streams = [], []

@@ -155,6 +155,6 @@ def test_arrays_that_begin_elsewhere_are_not_taken(gpu):
         a, b, bias, out = (own.empty(64, "float32") for _ in range(4))
 
         assert isinstance(prepared, BiasProduct)
-        assert not own.multiply_with_bias(product, prepared, a[1:], b, bias, out)
-        assert own.multiply_with_bias(product, prepared, a, b, bias, out)
+        assert not prepared.run(a[1:], b, bias, out)
+        assert prepared.run(a, b, bias, out)
         gpu.backend.synchronize()

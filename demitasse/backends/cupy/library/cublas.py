@@ -65,6 +65,9 @@ _FLOAT = 0  # the same of float32
 
 COMPUTE_FLOAT, ANY_ALGORITHM = 68, -1
 
+CUBLAS_WORKSPACE = 32 << 20
+"""Bytes of workspace for matrix products; what NVIDIA recommends for Hopper."""
+
 
 def load(name: str = "cublas") -> ctypes.CDLL:
     """Return the cuBLAS library that cupy would use, or cuBLASLt; DeviceError if there is none."""

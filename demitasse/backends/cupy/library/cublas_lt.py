@@ -5,13 +5,25 @@ columns of ``out`` is then that of the rows of out', which the library adds with
 ReLU is not used: the library does not say that it keeps NaN, as ours does.
 """
 
+from __future__ import annotations
+
 import ctypes
 from ctypes import byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from demitasse.backends.cupy.library.cublas import COMPUTE_FLOAT, CudaLibrary, Product
+from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.cublas import (
+    COMPUTE_FLOAT,
+    CUBLAS_WORKSPACE,
+    CudaLibrary,
+    Product,
+)
 from demitasse.backends.step import Declined, decline_if
 from demitasse.errors import DeviceError
+
+if TYPE_CHECKING:
+    from demitasse.backends.cupy.library.engine import Engine
 
 TYPES = {"float32": 0, "half": 2, "bfloat16": 14}  # ``cudaDataType`` by dtype
 COMPUTE_TF32 = 77
@@ -39,7 +51,7 @@ class Heuristic(ctypes.Structure):
 
 
 class CublasLt(CudaLibrary):
-    """The functions we call, with their argument types, and a handle on the current GPU."""
+    """The functions we call, with their argument types, and a handle."""
 
     name, status_name = "cuBLASLt", "cublasLtGetStatusName"
 
@@ -62,8 +74,9 @@ class CublasLt(CudaLibrary):
         library.cublasLtGetStatusName.argtypes = [c_int]
         library.cublasLtGetStatusName.restype = c_char_p
 
-    def create(self) -> c_void_p:
-        """Return a new handle, for any number of threads."""
+    @cached_property
+    def handle(self) -> c_void_p:
+        """The handle of all threads, on the GPU that is current when it is first used."""
         handle = c_void_p()
         self.call("cublasLtCreate", byref(handle))
         return handle
@@ -86,80 +99,68 @@ class Descriptor:
             getattr(self._library.library, f"cublasLt{self._kind}Destroy")(self.value)
 
 
-class BiasArrays(NamedTuple):
-    """Addresses of the arrays of a product."""
-
-    a: int
-    b: int
-    bias: int
-    out: int
-
-
 class BiasProduct:
     """out = a b + bias, with the algorithm that the library recommends; for one thread at a time.
-
-    Attributes:
-        rounds: True if float32 is rounded to TF32.
-        workspace: Bytes of scratch memory.
 
     Raises:
         Declined: The library recommends no algorithm.
     """
 
-    def __init__(
-        self, library: CublasLt, handle: c_void_p, product: Product, *, rounds: bool,
-        most_workspace: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, library: CublasLt, device: Engine, product: Product) -> None:
         decline_if(product.dtype not in TYPES, f"{product.dtype}; cuBLASLt adds no bias to it")
         decline_if(product.empty or not product.k, "no elements")
-        self._library, self._handle, self.rounds = library, handle, rounds
+        self._library, self._device, self._of = library, device, product
+        self._rounds, self._bias = device.rounds(product), ALIGNMENT
+        compute = COMPUTE_TF32 if self._rounds else COMPUTE_FLOAT
+        self._product = Descriptor(library, "MatmulDesc", compute, TYPES["float32"])
+        self._product.set(TRANSPOSE_FIRST, c_int(product.transpose_b))
+        self._product.set(TRANSPOSE_SECOND, c_int(product.transpose_a))
+        self._product.set(EPILOGUE, c_uint32(BIAS))
+        # the heuristics look at the alignment of the bias
+        self._product.set(BIAS_POINTER, c_void_p(self._bias))
         kind, (m, n, k) = TYPES[product.dtype], (product.m, product.n, product.k)
-        compute = COMPUTE_TF32 if rounds else COMPUTE_FLOAT
-        self._product = about = Descriptor(library, "MatmulDesc", compute, TYPES["float32"])
-        about.set(TRANSPOSE_FIRST, c_int(product.transpose_b))
-        about.set(TRANSPOSE_SECOND, c_int(product.transpose_a))
-        about.set(EPILOGUE, c_uint32(BIAS))
-        about.set(BIAS_POINTER, c_void_p(ALIGNMENT))  # the heuristics look at its alignment
-        self._bias = ALIGNMENT
         first = (k, n) if product.transpose_b else (n, k)
         second = (m, k) if product.transpose_a else (k, m)
         self._matrices = [
             Descriptor(library, "MatrixLayout", kind, rows, columns, rows)
             for rows, columns in (first, second, (n, m))
         ]
-        self._algorithm = self._recommended(most_workspace)
-        self.workspace = int(self._algorithm.workspace)
+        self._algorithm = self._recommended()
+        device.scratch("uint8", self._algorithm.workspace)  # so that a pass allocates nothing
 
-    def _recommended(self, most_workspace: int) -> Heuristic:
-        preference = Descriptor(self._library, "MatmulPreference")
-        preference.set(MOST_WORKSPACE, c_uint64(most_workspace))
+    def _recommended(self) -> Heuristic:
+        library, preference = self._library, Descriptor(self._library, "MatmulPreference")
+        preference.set(MOST_WORKSPACE, c_uint64(CUBLAS_WORKSPACE))
         preference.set(REDUCTIONS, c_uint32(WIDE_REDUCTIONS))
         found, count = Heuristic(), c_int()
         first, second, out = (matrix.value for matrix in self._matrices)
-        about = (self._handle, self._product.value, first, second, out, out, preference.value)
+        about = (library.handle, self._product.value, first, second, out, out, preference.value)
         try:
-            self._library.call(
-                "cublasLtMatmulAlgoGetHeuristic", *about, 1, byref(found), byref(count)
-            )
+            library.call("cublasLtMatmulAlgoGetHeuristic", *about, 1, byref(found), byref(count))
         except DeviceError as error:
             raise Declined(str(error)) from error
         decline_if(not count.value or found.state, "cuBLASLt recommends no product with a bias")
         return found
 
-    def takes(self, arrays: BiasArrays) -> bool:
-        """Return whether arrays are aligned as the algorithm expects."""
-        return not any(address % ALIGNMENT for address in arrays)
+    def run(self, a: Array, b: Array, bias: Array, out: Array) -> bool:
+        """Queue the product on the current stream, without allocating memory or waiting.
 
-    def run(self, arrays: BiasArrays, workspace: int, stream: int) -> None:
-        """Queue the product of matrices on a stream; ``workspace`` is an address, too."""
-        a, b, bias, out = arrays
-        if bias != self._bias:
-            self._product.set(BIAS_POINTER, c_void_p(bias))
-            self._bias = bias
-        first, second, target = (matrix.value for matrix in self._matrices)
-        one, zero = byref(c_float(1)), byref(c_float(0))
+        False if the arrays are not aligned, or another rounding is set, as it was prepared for.
+        """
+        device = self._device
+        places = [device.address(array) for array in (a, b, bias, out)]
+        if self._rounds != device.rounds(self._of) or any(one % ALIGNMENT for one in places):
+            return False
+        [workspace] = device.scratch("uint8", self._algorithm.workspace)
+        left, right, added, target = places
+        if added != self._bias:
+            self._product.set(BIAS_POINTER, c_void_p(added))
+            self._bias = added
+        first, second, result = (matrix.value for matrix in self._matrices)
         self._library.call(
-            *("cublasLtMatmul", self._handle, self._product.value),
-            *(one, b, first, a, second, zero, out, target, out, target),
-            *(byref(self._algorithm), workspace, self.workspace, stream),
+            *("cublasLtMatmul", self._library.handle, self._product.value, byref(c_float(1))),
+            *(right, first, left, second, byref(c_float(0)), target, result, target, result),
+            *(byref(self._algorithm), device.address(workspace), self._algorithm.workspace),
+            device.stream(),
         )
+        return True

@@ -12,8 +12,14 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, Event
 from demitasse.backends.cupy.library.convolutions import Convolution, Rival
-from demitasse.backends.cupy.library.cublas import Cublas, CublasHandle, Product, load
-from demitasse.backends.cupy.library.cublas_lt import BiasArrays, BiasProduct, CublasLt
+from demitasse.backends.cupy.library.cublas import (
+    CUBLAS_WORKSPACE,
+    Cublas,
+    CublasHandle,
+    Product,
+    load,
+)
+from demitasse.backends.cupy.library.cublas_lt import BiasProduct, CublasLt
 from demitasse.backends.cupy.library.cudnn import Cudnn, Executable
 from demitasse.backends.cupy.library.memory_pools import pinned_memory
 from demitasse.backends.cupy.library.uploads import InFlightCopies
@@ -31,9 +37,6 @@ FAMILIES = (
 
 MOST_THREADS = 512
 """Most threads in a block that adds up or compares; ``common.cuh`` has the same number."""
-
-CUBLAS_WORKSPACE = 32 << 20
-"""Bytes of workspace for matrix products; what NVIDIA recommends for Hopper."""
 
 ALIGNMENT = 256  # bytes that the beginning of every scratch array is a multiple of
 
@@ -353,41 +356,25 @@ class Engine:
 
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
         """Compute a matrix product of contiguous arrays into ``out``."""
-        rounds = self._rounds(product)
+        rounds = self.rounds(product)
         self._handle().multiply(product, *map(self.address, (a, b, out)), rounds=rounds)
 
     @staticmethod
-    def _rounds(product: Product) -> bool:
+    def rounds(product: Product) -> bool:
+        """Return whether a product may round float32 to TF32 now."""
         rounding = settings.get_often("tf32")
         return bool(rounding == "on" or (product.convolution and rounding == "auto"))
 
     def prepare_bias_product(self, product: Product) -> BiasProduct:
         """Return a product that adds a bias, ready to run; may raise Declined."""
         try:
-            library, handle = self._cublas_lt
+            return BiasProduct(self._cublas_lt, self, product)
         except DeviceError as error:
             raise Declined(str(error)) from error
-        prepared = BiasProduct(
-            library, handle, product, rounds=self._rounds(product), most_workspace=CUBLAS_WORKSPACE
-        )
-        self.scratch("uint8", prepared.workspace)  # so that a pass allocates nothing
-        return prepared
-
-    def multiply_with_bias(
-        self, product: Product, prepared: BiasProduct, a: Array, b: Array, bias: Array, out: Array
-    ) -> bool:
-        """Compute a product and add a bias; return False for arrays or rounding it cannot take."""
-        arrays = BiasArrays(*map(self.address, (a, b, bias, out)))
-        if prepared.rounds != self._rounds(product) or not prepared.takes(arrays):
-            return False
-        [workspace] = self.scratch("uint8", prepared.workspace)
-        prepared.run(arrays, self.address(workspace), self.stream())
-        return True
 
     @cached_property
-    def _cublas_lt(self) -> tuple[CublasLt, Any]:
-        library = CublasLt(load("cublasLt"))
-        return library, library.create()
+    def _cublas_lt(self) -> CublasLt:
+        return CublasLt(load("cublasLt"))
 
     def prepare_convolution(
         self, convolution: Convolution, rival: Rival | None = None

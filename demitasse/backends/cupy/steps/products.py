@@ -57,7 +57,7 @@ class InnerProductStep(GpuStep[ops.InnerProduct]):
         y = at.top[0].buffer()
         if fused is not None:
             bias = self._bias.read()
-            if engine.multiply_with_bias(self._y, fused, x, weight, bias, y):
+            if fused.run(x, weight, bias, y):
                 return
         engine.multiply(self._y, x, weight, y)
         if self.op.bias:
