@@ -173,7 +173,9 @@ def layouts(net):
 
 
 def steps(net):
-    return {one.layer.name: one.running for one in net.plan.entries if one.running is not None}
+    return {
+        one.layer.name: one.forward_step for one in net.plan.entries if one.forward_step is not None
+    }
 
 
 ALLOWED = {"float": 5e-3, "half": 2e-2, "bfloat16": 8e-2}

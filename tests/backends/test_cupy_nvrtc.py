@@ -8,7 +8,8 @@ from cubin import local_bytes
 from expect_error import expect_error
 from nvrtc import machine_code
 
-from demitasse.backends.cupy.library.engine import FAMILIES, MOST_THREADS, options, source
+from demitasse.backends.cupy.library.engine import FAMILIES, MOST_THREADS, TILE, options, source
+from demitasse.backends.cupy.sums import PACKS
 
 HOPPER = "sm_90"
 OTHERS = ("sm_75", "sm_80", "sm_100", "sm_120")
@@ -67,6 +68,8 @@ def test_faults_would_be_seen():
 
 def test_the_sources_agree_on_the_size_of_a_block():
     assert f"#define MOST_THREADS {MOST_THREADS}\n" in source("conv")
+    assert f"#define PACKS {PACKS}\n" in source("sums")
+    assert f"#define SIDE {TILE}\n" in source("storage")
 
 
 def test_every_source_is_a_family():

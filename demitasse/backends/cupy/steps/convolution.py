@@ -59,7 +59,8 @@ class WindowStep(GpuStep[O]):
     def takes_last(self, engine: Engine, op: O, at: Operands) -> bool:
         """Return whether cuDNN's tensor cores compute all products with channels last.
 
-        Convolutions with windows begin with channels last; others follow the Step before.
+        Convolutions with windows begin with channels last; others follow the Step before. The
+        prepared products become those of the Step.
         """
         rounds = self.dtype in ARRAYS or (self.dtype == "float32" and rounds_to_tf32())
         grouped = op.group != 1
