@@ -11,7 +11,7 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, minimum
+from demitasse.backends.kernels.language.values import FLOAT, Vector, choose, minimum
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd import WinogradSchedule, transforms
 from demitasse.backends.kernels.winograd.blocks import (
@@ -152,17 +152,24 @@ def back(module: object, of: Filtering, width: int, *, limited: bool = False) ->
     down, across = of
     side = across.side
     offset, then = k.load(offsets), rectifying(k, rectifier, 0, limited=limited)
-    product = transforms.rows_of_product(
-        k, down.output, side, positions, position_bytes * side, position_bytes
-    )
-    for some in transforms.some_rows(down.outputs, side, width):
-        with k.when(rows > some.start):
-            for row, found in zip(some, product(some), strict=True):
-                with k.when(rows > row):
-                    values = transforms.times_vectors(k, across.output, found)
-                    first = target + row_bytes * row
-                    for place, value in enumerate(values):
-                        with k.when(columns > place):
-                            k.store(then(value + offset), first + column_bytes * place)
+    high, wide = of.outputs
+    vector = k.vector_bytes
+    scratch = k.scratch(high * wide)
+    whole = (rows >= high) & (columns >= wide)
+    out = choose(whole, target, scratch)
+    out_row = choose(whole, row_bytes, wide * vector)
+    out_column = choose(whole, column_bytes, vector)
+
+    def load(row: int, column: int) -> Vector:
+        return k.load(positions + position_bytes * (row * side + column))
+
+    def store(row: int, column: int, value: Vector) -> None:
+        k.store(then(value + offset), out + out_row * row + out_column * column)
+
+    transforms.times_both(k, (down.output, across.output), load, store)
+    left = choose(whole, 0, rows)
+    with k.loop(left) as row, k.loop(columns) as column:
+        value = k.load(scratch + (row.i * wide + column.i) * vector)
+        k.store(value, target + row_bytes * row.i + column_bytes * column.i)
     k.done()
     return k

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -14,73 +14,40 @@ from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word,
 from demitasse.backends.kernels.windows import Padded, bordered
 from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
 
-IN_REGISTERS = {4: 20, 8: 12, 16: 20}
-"""Floats of a vector -> vectors between the two matrices, up to which most stay in registers. In
-memory each would be read as soon as it is written."""
+def times_vectors(k: Kernel, matrix: np.ndarray, values: Sequence[Vector]) -> list[Vector]:
+    """Return ``matrix @ values``, one vector for each row.
 
-WRITTEN_OUT = 6
-"""Columns of a tile up to which its code is written out."""
-
-
-def times_vectors(
-    k: Kernel, matrix: np.ndarray, values: Sequence[Vector], rows: range | None = None
-) -> list[Vector]:
-    """Return ``matrix @ values``, one vector for each row, or for each of some rows.
-
-    Rows of two points of opposite sign are the sum and the difference of an even and an odd part,
-    which are computed once. Columns that are equal except for signs are multiplied with the sum and
-    the difference of their values.
+    Columns that are equal but for signs are multiplied with the sum and the difference of their
+    values. Rows that are equal but for signs are the sum and the difference of two products.
     """
-    rows = range(len(matrix)) if rows is None else rows
-    matrix, values = _folded(k, matrix, values)
-    found: dict[int, Vector] = {}
-    for first, second, sign in _pairs(matrix):
-        if first not in rows and second not in rows:
-            continue
-        even, odd = (
-            _dot(k, (matrix[first] + s * matrix[second]) / 2, values) for s in (sign, -sign)
-        )
-        found[first] = even + odd
-        found[second] = even - odd if sign > 0 else odd - even
-    return [found[row] if row in found else _dot(k, matrix[row], values) for row in rows]
-
-
-def _folded(
-    k: Kernel, matrix: np.ndarray, values: Sequence[Vector]
-) -> tuple[np.ndarray, list[Vector]]:
-    """Return a matrix with fewer numbers, and sums and differences for pairs of the values."""
     matrix, values = matrix.copy(), list(values)
-    free = set(range(len(values)))
-    for first in range(len(values)):
-        for second in range(first + 1, len(values)):
-            a, b = matrix[:, first].copy(), matrix[:, second].copy()
-            alike = np.array_equal(np.abs(a), np.abs(b)) and np.count_nonzero(a) > 2
-            if alike and {first, second} <= free:
-                matrix[:, first], matrix[:, second] = (a + b) / 2, (a - b) / 2
-                one, two = values[first], values[second]
-                values[first], values[second] = one + two, one - two
-                free -= {first, second}
-    return matrix, values
+    _butterflies(values, _halve(matrix.T))
+    pairs = _halve(matrix)
+    products = [_dot(k, row, values) for row in matrix]
+    _butterflies(products, pairs)
+    return products
 
 
-def _pairs(matrix: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return rows that share their parts, with the sign of the second one's even part."""
-    pairs: list[tuple[int, int, int]] = []
-    free = list(range(len(matrix)))
-    for first in range(len(matrix)):
-        for second in range(first + 1, len(matrix)):
-            for sign in (1, -1):
-                even, odd = (
-                    matrix[first] + sign * matrix[second],
-                    matrix[first] - sign * matrix[second],
-                )
-                terms = np.count_nonzero(even) + np.count_nonzero(odd) + 2
-                plain = np.count_nonzero(matrix[first]) + np.count_nonzero(matrix[second])
-                apart = not np.any((even != 0) & (odd != 0)) and even.any() and odd.any()
-                if first in free and second in free and apart and terms < plain:
-                    pairs.append((first, second, sign))
-                    free = [row for row in free if row not in (first, second)]
+def _halve(rows: np.ndarray) -> list[tuple[int, int]]:
+    """Replace pairs of rows by half their sum and half their difference; return the pairs.
+
+    The rows of a pair are equal but for signs, as those of two points of opposite sign, so that
+    each number is in one of the halves.
+    """
+    pairs: list[tuple[int, int]] = []
+    for one, two in combinations(range(len(rows)), 2):
+        alike = np.array_equal(np.abs(rows[one]), np.abs(rows[two]))
+        free = not any({one, two} & {*pair} for pair in pairs)
+        if alike and free and np.count_nonzero(rows[one]) > 2:
+            rows[[one, two]] = (rows[one] + rows[two]) / 2, (rows[one] - rows[two]) / 2
+            pairs.append((one, two))
     return pairs
+
+
+def _butterflies(values: list[Vector], pairs: Sequence[tuple[int, int]]) -> None:
+    """Replace pairs of values by their sum and their difference."""
+    for one, two in pairs:
+        values[one], values[two] = values[one] + values[two], values[one] - values[two]
 
 
 def _dot(k: Kernel, row: np.ndarray, values: Sequence[Vector]) -> Vector:
@@ -110,83 +77,24 @@ def _dot(k: Kernel, row: np.ndarray, values: Sequence[Vector]) -> Vector:
 Load = Callable[[int, int], Vector]
 """Loads the vector in a row and a column of a tile."""
 
-Rows = Callable[[range], list[list[Vector]]]
-"""Writes some rows of a product."""
-
-
-def some_rows(high: int, wide: int, width: int) -> Iterator[range]:
-    """Yield ranges of a product's rows, ``wide`` vectors each, that stay in registers together."""
-    count = max(1, IN_REGISTERS[width] // wide)
-    for first in range(0, high, count):
-        yield range(first, min(first + count, high))
-
-
-def times_rows(
-    k: Kernel, matrix: np.ndarray, wide: int, load: Load, rows: range
-) -> list[list[Vector]]:
-    """Return some rows of a matrix, (R, K), times a tile, (K, wide)."""
-    columns = [
-        times_vectors(k, matrix, [load(row, column) for row in range(matrix.shape[1])], rows)
-        for column in range(wide)
-    ]
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def rows_of_product(
-    k: Kernel, matrix: np.ndarray, wide: int, tile: Word, row_bytes: Word, column_bytes: Word
-) -> Rows:
-    """Return the writer of some rows of a matrix, (R, K), times a tile in memory, (K, wide).
-
-    All rows of a wide tile's product are stored first, by a loop: unrolled code would take long to
-    compile.
-    """
-
-    def load(row: int, column: int | Word) -> Vector:
-        return k.load(tile + row_bytes * row + column_bytes * column)
-
-    if wide <= WRITTEN_OUT:
-        return partial(times_rows, k, matrix, wide, load)
-    vector = k.vector_bytes
-    scratch, row_of_scratch = k.scratch(len(matrix) * wide), wide * vector
-    with k.loop(wide) as loop:
-        values = [load(row, loop.i) for row in range(matrix.shape[1])]
-        for row, value in enumerate(times_vectors(k, matrix, values)):
-            k.store(value, scratch + loop.i * vector + row * row_of_scratch)
-
-    def from_scratch(rows: range) -> list[list[Vector]]:
-        firsts = [scratch + row * row_of_scratch for row in rows]
-        return [[k.load(first + column * vector) for column in range(wide)] for first in firsts]
-
-    return from_scratch
-
-
 def times_both(
     k: Kernel,
     matrices: tuple[np.ndarray, np.ndarray],
     load: Load,
     store: Callable[[int, int, Vector], None],
 ) -> None:
-    """Write a tile of vectors times matrices for its columns and for its rows, some rows at a time.
+    """Write a tile of vectors times matrices for its columns and for its rows.
 
     ``store`` is called with the row, the column and the vector of each result.
     """
     down, across = matrices
-    rows = partial(times_rows, k, down, across.shape[1], load)
-    _times_across(k, len(down), across, rows, store)
-
-
-def _times_across(
-    k: Kernel,
-    high: int,
-    across: np.ndarray,
-    product: Rows,
-    store: Callable[[int, int, Vector], None],
-) -> None:
-    """Write the rows of a product times a matrix for rows."""
-    for rows in some_rows(high, across.shape[1], k.width):
-        for row, values in zip(rows, product(rows), strict=True):
-            for column, value in enumerate(times_vectors(k, across, values)):
-                store(row, column, value)
+    columns = [
+        times_vectors(k, down, [load(row, column) for row in range(down.shape[1])])
+        for column in range(across.shape[1])
+    ]
+    for row, values in enumerate(zip(*columns, strict=True)):
+        for column, value in enumerate(times_vectors(k, across, values)):
+            store(row, column, value)
 
 
 def transform(
@@ -209,8 +117,10 @@ def transform(
     def store(row: int, column: int, value: Vector) -> None:
         k.store(value, target + position_bytes * (row * wide + column))
 
-    product = rows_of_product(k, down, across.shape[1], tile, row_bytes, column_bytes)
-    _times_across(k, len(down), across, product, store)
+    def load(row: int, column: int) -> Vector:
+        return k.load(tile + row_bytes * row + column_bytes * column)
+
+    times_both(k, matrices, load, store)
     k.done()
     return k
 
