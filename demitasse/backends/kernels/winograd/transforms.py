@@ -52,25 +52,15 @@ def _butterflies(values: list[Vector], pairs: Sequence[tuple[int, int]]) -> None
 
 def _dot(k: Kernel, row: np.ndarray, values: Sequence[Vector]) -> Vector:
     """Return the sum of the values times the numbers of a row."""
-    # those that need no multiplication first, for the others are multiplied and added at once
+    # numbers that need no multiplication first: the others are multiplied and added at once
     terms = sorted(
-        ((float(c), value) for c, value in zip(row, values, strict=True) if c),
+        ((float(number), value) for number, value in zip(row, values, strict=True) if number),
         key=lambda term: abs(term[0]) != 1,
     )
-    factor, value = terms[0]
-    if factor == 1:
-        total = value
-    elif factor == -1:
-        total = -value
-    else:
-        total = k.constant(factor) * value
-    for factor, value in terms[1:]:
-        if factor == 1:
-            total = total + value
-        elif factor == -1:
-            total = total - value
-        else:
-            total = fma(k.constant(factor), value, total)
+    (number, value), *others = terms
+    total = k.constant(number) * value
+    for number, value in others:
+        total = fma(k.constant(number), value, total)
     return total
 
 
