@@ -26,10 +26,10 @@ from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import IgemmFilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiler, team
-from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
+from demitasse.backends.kernels.winograd.products import product_kernel
 
 WIDTH = 4
 CPUS = ("neoverse-n1", "neoverse-v2", "cortex-a72", "apple-m1")
@@ -82,8 +82,8 @@ def few_outputs() -> None:
     NarrowConvolution(plan_few_outputs(op, op.bottom, op.top, TUNING), last(op.bottom))
 
 
-def products(vectors: int, *, packed: bool) -> None:
-    matrix_products(WIDTH, packed=packed)(vectors, {48})
+def products(vectors: int, *, adds: bool = False) -> None:
+    product_kernel(WIDTH, vectors, [48], adds=adds)
 
 
 def few_rows(rows: int) -> None:
@@ -92,9 +92,9 @@ def few_rows(rows: int) -> None:
 
 ROWS: dict[str, tuple[str, Callable[[], object]]] = {
     "products of Winograd's filtering, of 3 vectors by 8 rows": (
-        "packed_3x4", lambda: products(3, packed=True)),
-    "the same, of 2 vectors by 12 rows": ("packed_2x4", lambda: products(2, packed=True)),
-    "products of matrices": ("product_3x4", lambda: products(3, packed=False)),
+        "packed_8of3x4", lambda: products(3)),
+    "the same, of 2 vectors by 12 rows": ("packed_12of2x4", lambda: products(2)),
+    "the same, for the gradient of the filters": ("adding_8of3x4", lambda: products(3, adds=True)),
     "implicit GEMM": ("igemm4_12_2_summed", igemm),
     "implicit GEMM, gradient of the filters": ("igemm_gradient4", igemm),
     "1x1 after a depthwise convolution": ("separable_pixels", separable),

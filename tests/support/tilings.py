@@ -6,7 +6,7 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.matrices import filtering
 
-KERNELS = [(3, 3), (5, 5), (1, 7), (7, 1), (1, 3), (1, 9), (7, 7), (5, 3), (2, 2)]
+KERNELS = [(3, 3), (5, 5), (1, 7), (7, 1), (1, 3), (7, 7), (5, 3)]
 """Filters' rows and columns: squares, lines, and others."""
 
 

@@ -18,7 +18,7 @@ class ImageFields(Struct):
     @classmethod
     def of(cls, images: Images) -> Values:
         """Return the fields of images, whose address is an argument of each call."""
-        return cls.values(at=RUNTIME, **_geometry(images))
+        return cls.values(at=RUNTIME, **geometry(images))
 
     def row(self, image: Word, row: Word) -> Word:
         """Return the address of a row's first pixel."""
@@ -43,7 +43,7 @@ class BlockFields(ImageFields):
     def of(cls, images: Images) -> Values:
         n, channels, _, _ = images.shape
         return cls.values(
-            **_geometry(images),
+            **geometry(images),
             images=n,
             blocks=channels // images.block,
             block_channels=images.block,
@@ -67,7 +67,8 @@ class BlockOutputFields(BlockFields):
     at: Output
 
 
-def _geometry(images: Images) -> dict[str, int]:
+def geometry(images: Images) -> dict[str, int]:
+    """Return the fields but for the address."""
     _, _, rows, columns = images.shape
     return {
         "image_stride": images.image_stride,

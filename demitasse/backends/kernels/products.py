@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (
-    FLOAT,
     INT,
     Vector,
     Word,
@@ -238,56 +237,6 @@ def _repeated(
             start + k.word(step) * rows for start, step in zip(loop.words, row_bytes, strict=True)
         ]
     return loop.words
-
-
-UNROLLED = {4: 2, 8: 4, 16: 4}
-"""Floats of a vector -> unrolled steps of the innermost loop where distances are known."""
-
-
-@cache
-def matrix_products(width: int, *, packed: bool = False) -> Panels:
-    """Return the kernels, by the vectors of a panel.
-
-    Their arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of
-    its columns to the next; ``b``, the bytes from one of its rows to the next; ``c``, the bytes
-    from one of its rows to the next; rows, the length of the sums, whether they are added to ``c``,
-    and the table of remainders.
-
-    Args:
-        width: Floats of a vector.
-        packed: Whether the columns of ``a`` and the rows of ``b`` are contiguous, and sums are
-            written and never added, whatever the arguments say.
-    """
-    return by_panel("packed" if packed else "product", width, 11, partial(_write, packed=packed))
-
-
-def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool) -> None:
-    a, a_row_bytes, a_column_bytes, b, b_row_bytes, c, c_row_bytes, rows, length = k.arguments[:9]
-    adds = k.arguments[9]
-    if packed:
-        a_column_bytes, b_row_bytes = k.word(FLOAT), k.word(k.vector_bytes * vectors)
-
-    def sums(starts: Sequence[Word], count: int) -> None:
-        left, c = starts
-        places = [
-            c + c_row_bytes * row + k.vector_bytes * j
-            for row in range(count)
-            for j in range(vectors)
-        ]
-        unrolled = UNROLLED[k.width] if packed and count == of.most else 1
-        numbers = [a_row_bytes * row for row in range(count)]
-        totals, _ = product_sums(
-            k, length, left, numbers, a_column_bytes, b, b_row_bytes, vectors, unrolled
-        )
-        sums_and_places = list(zip(totals, places, strict=True))
-        if packed:
-            for total, place in sums_and_places:
-                k.store(total, place)
-        else:
-            k.accumulate(sums_and_places, adds)
-
-    product_rows(k, rows, of, (a, c), (a_row_bytes, c_row_bytes), sums)
-    k.done()
 
 
 WIDEST = 3

@@ -41,7 +41,6 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.lrn import LocalResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pooling import Pooling
-from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.recurrence import Recurrence, RecurrentBackward, SavedStates
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
@@ -52,6 +51,7 @@ from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient
+from demitasse.backends.kernels.winograd.products import product_kernel
 from demitasse.backends.updates import Piece, Update
 
 C, M, SIZE = 32, 48, (9, 30)
@@ -202,11 +202,14 @@ def products(width):
     rows, length, columns, found = 29, 70, 96, []
     a, b = numbers(rows, length), numbers(length, columns, seed=1)
     for vectors in (1, 2, 3):
-        c, product = np.zeros((rows, columns), np.float32), matrix_products(width)(vectors, {rows})
+        c, kernel = (
+            np.zeros((rows, columns), np.float32),
+            product_kernel(width, vectors, [rows], adds=True),
+        )
         for first in range(0, columns, vectors * width):
             called(
-                product.address, a, 4 * length, 4, where(b[0, first:]), 4 * columns,
-                where(c[0, first:]), 4 * columns, rows, length, 0, product.entry[1],
+                kernel, a, 4 * length, 4, where(b[0, first:]), 4 * columns,
+                where(c[0, first:]), 4 * columns, rows, length, 0,
             )  # fmt: skip
         found.append(c)
     return found

@@ -7,7 +7,7 @@ from tilings import KERNELS, tiling
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.winograd import filters
-from demitasse.backends.kernels.winograd.filters import FilterGradient, Filters
+from demitasse.backends.kernels.winograd.filters import Filters, filter_gradient
 
 
 def unpacked(positions, of):
@@ -68,13 +68,14 @@ def test_filters_of_the_gradient_are_turned_round(kernel, c, m, group, width):
 @SIZES
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_chunks_are_summed_and_taken_back(kernel, c, m, group, width):
-    of, chunks = tiling((1, c, 8, 8), m, kernel, width, group=group), 3
-    positions, weights = normal(chunks, of.filter_size), np.zeros((m, c // group, *kernel), "f")
+    of = tiling((3, c, 8, 8), m, kernel, width, group=group, threads=3).filter_gradient
+    positions, weights = normal(of.chunks, of.filter_size), np.zeros((m, c // group, *kernel), "f")
 
-    FilterGradient(of, chunks)(positions, weights)
+    filter_gradient(of)(weights, positions)
 
     down, across = (each.filter.astype(float) for each in of.filtering)
     total = unpacked(positions.sum(axis=0), of)
+    assert of.chunks == 3
     total = total.reshape(len(down), len(across), *total.shape[1:])
     want = np.einsum("ri,sj,rsgcm->gmcij", down, across, total, optimize=True)
     np.testing.assert_allclose(weights, want.reshape(weights.shape), rtol=1e-4, atol=2e-4)

@@ -7,42 +7,26 @@ from stages import WIDTH, exported
 from tilings import KERNELS, tiling
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
-from demitasse.backends.kernels.language.values import FLOAT, Word
-from demitasse.backends.kernels.winograd.blocks import ScratchLayout, StripFields, each_block
+from demitasse.backends.kernels.language.structs import Struct
+from demitasse.backends.kernels.winograd.blocks import BlockedKernel, BlockFields, each_block
 from demitasse.backends.kernels.winograd.matrices import filtering
-from demitasse.backends.kernels.winograd.transforms import (
-    ImageFields,
-    Positions,
-    cut,
-    image_values,
-    transform,
-)
+from demitasse.backends.kernels.winograd.transforms import TiledFields, input_transform
 
 
 class CutFields(Struct):
     """Tiles of all images."""
 
-    strips: StripFields
-    """The strips."""
-    x: ImageFields
+    blocks: BlockFields
+    """The blocks."""
+    x: TiledFields
     """The images."""
-    tiles: Address
-    """Address of the tiles, for each position one after the other."""
-    tile_stride: Word
-    """Elements from one tile to the next."""
-    position_stride: Word
-    """Elements from one position to the next."""
 
 
 def write(k, of):
-    both = of.down.input, of.across.input
-    forth = transform(k.module, "forth", both, k.width)
     f = CutFields.read(k)
-    with each_block(k, f.strips) as block:
-        first = f.tiles + block.first * f.strips.tile_columns * f.tile_stride * FLOAT
-        target = Positions(first, f.tile_stride * FLOAT, f.position_stride * FLOAT)
-        cut(k, f.strips, f.x, block, forth, of.inputs, of.outputs, target)
+    matrices = of.down.input, of.across.input
+    with each_block(k, f.blocks) as block:
+        input_transform(k, block, f.x, matrices, of.outputs, f.blocks.tiles)
 
 
 @WIDTH
@@ -57,21 +41,19 @@ def test_all_tiles_are_at_the_positions(channels, pad, kernel, width):
     shape, of = (2, c, 9, 11), filtering(kernel)
     pad = tuple(min(zeros, taps - 1) for zeros, taps in zip(pad, kernel, strict=True))
     x, memory = images(shape, block)
-    cutting = tiling(shape, c, kernel, width, pad, stack_bytes=1, fewest_tiles=1)
-    scratch, (down, right) = ScratchLayout(cutting), cutting.grid
-    tiles = np.zeros((cutting.positions, 2 * down * right, c), np.float32)
+    cutting = tiling(shape, c, kernel, width, pad)
+    (down, right), stride = cutting.grid, cutting.tile_position_stride
     code = exported(f"cut{of}x{width}", width, lambda k: write(k, of))
-    fields = CutFields.values(
-        strips=scratch.calls(stages=1)[0],
-        x=image_values(Images.in_blocks(shape, block), shape[2:], width, cutting.pad),
-        tiles=tiles,
-        tile_stride=c,
-        position_stride=2 * down * right * c,
-    )
+    fields = TiledFields.tiled(Images.in_blocks(shape, block), width, cutting.pad)
+    kernel = BlockedKernel(cutting, code, CutFields, 1, x=fields)
 
-    own = np.zeros(scratch.size, np.float32)
-    Arguments(fields).run(code, 1, {**scratch.divide(own), "x.at": memory})
+    scratch = np.zeros(kernel.scratch_size, np.float32)
+    kernel.run(scratch, {"x.at": memory})
 
+    assert (cutting.chunks, cutting.blocks) == (1, 1)
+    start = kernel.stacks_start
+    stack = scratch[start : start + cutting.positions * stride].reshape(-1, stride)
+    tiles = stack[:, : 2 * down * right * c].reshape(-1, 2 * down * right, c)
     reach = ((0, 0), (0, 0), (0, 4 * down), (0, 4 * right))  # tiles reach over the last rows
     sides, steps = (of.down.side, of.across.side), (of.down.outputs, of.across.outputs)
     cuts = windows(np.pad(x, reach), sides, pad, steps)[:, :, :down, :right]

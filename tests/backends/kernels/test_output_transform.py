@@ -1,23 +1,32 @@
-"""The way back of one tile: outputs, offsets, a rectifier."""
+"""Output transform of one tile: outputs, offsets, a rectifier."""
 
 import numpy as np
 import pytest
-from stages import WIDTH, called, normal, of_stage
+from stages import WIDTH, called, exported, normal
 from tilings import KERNELS
 
+from demitasse.backends.kernels.epilogue import rectifying
 from demitasse.backends.kernels.language.values import FLOAT
-from demitasse.backends.kernels.winograd.convolution import back
 from demitasse.backends.kernels.winograd.matrices import filtering
+from demitasse.backends.kernels.winograd.transforms import Outputs, output_transform
 
 SIZE = 6
 """Rows and columns of the memory that a tile's outputs go to."""
+
+
+def write(k, of):
+    sums, position_bytes, *place, offsets, slopes = k.arguments
+    offset, then = k.load(offsets), rectifying(k, slopes, 0, limited=False)
+    output_transform(
+        k, of, sums, position_bytes, Outputs(*place), lambda total: then(total + offset)
+    )
 
 
 def outputs(kernel, width, rows, columns, slope):
     """What the kernel writes of random sums and offsets, and what it should."""
     of = filtering(kernel)
     down, across = of
-    code = of_stage(f"back {of}x{width}", width, 9, lambda module: back(module, of, width))
+    code = exported(f"outputs {of}x{width}", width, lambda k: write(k, of), 9)
     positions, offsets = normal(of.positions, width), normal(width, seed=1)
     slope = np.linspace(slope, slope / 2, width, dtype=np.float32)  # one for each filter
     target = np.full((SIZE, SIZE, width), np.nan, np.float32)

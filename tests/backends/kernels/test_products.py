@@ -1,70 +1,11 @@
-"""Products of matrices against numpy."""
+"""Panels of columns, and the kernels that they need."""
 
 import numpy as np
 import pytest
-from stages import WIDTH, called
+from stages import WIDTH
 
 from demitasse.backends.kernels import products as registers
-from demitasse.backends.kernels.language.values import FLOAT
-from demitasse.backends.kernels.products import matrix_products, split_columns
-
-
-def multiplied(product, width, vectors, rows, adds):
-    """What a kernel makes of some numbers, and what is right; a row behind stays as it is."""
-    rng, columns = np.random.default_rng(0), width * vectors
-    a = rng.normal(size=(rows, 11)).astype(np.float32)
-    b = rng.normal(size=(11, columns)).astype(np.float32)
-    c = rng.normal(size=(rows + 1, columns)).astype(np.float32)
-    want = np.concatenate([a @ b + adds * c[:-1], c[-1:]])
-
-    called(
-        product.address, a, 11 * FLOAT, FLOAT, b, columns * FLOAT,
-        c, columns * FLOAT, rows, 11, int(adds), product.entry[1],
-    )  # fmt: skip
-    return c, want
-
-
-@pytest.mark.parametrize(("packed", "adds"), [(False, False), (False, True), (True, False)])
-@pytest.mark.parametrize("vectors", [1, 2, 3])
-@WIDTH
-def test_products_of_any_number_of_rows(packed, width, vectors, adds):
-    products = matrix_products(width, packed=packed)
-    for rows in range(1, 32):
-        found, want = multiplied(products(vectors, {rows}), width, vectors, rows, adds)
-
-        np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("vectors", [1, 2, 3])
-@WIDTH
-def test_rests_that_no_kernel_was_prepared_for_give_the_same_bits(width, vectors, monkeypatch):
-    remainders = np.zeros(16, np.int64)
-    monkeypatch.setattr(registers, "_remainders", lambda name: remainders)
-    products = matrix_products(width, packed=True)
-    unprepared = products(vectors, {64 * registers.ROWS[width][vectors]})
-    for rows in range(1, 32):
-        prepared = products(vectors, {rows, rows + 64 * registers.ROWS[width][vectors]})
-        found, _ = multiplied(prepared, width, vectors, rows, adds=False)
-        remainders[:] = 0
-
-        slowly, _ = multiplied(unprepared, width, vectors, rows, adds=False)
-
-        assert np.array_equal(found, slowly)
-
-
-@WIDTH
-def test_a_product_of_a_transposed_matrix(width):
-    rng = np.random.default_rng(0)
-    a, b = (rng.normal(size=(9, n)).astype(np.float32) for n in (5, width))
-    c = np.zeros((5, width), np.float32)
-
-    product = matrix_products(width)(1, {5})
-    called(
-        product.address, a, FLOAT, 5 * FLOAT, b, width * FLOAT,
-        c, width * FLOAT, 5, 9, 0, product.entry[1],
-    )  # fmt: skip
-
-    np.testing.assert_allclose(c, a.T @ b, rtol=2e-5, atol=2e-6)
+from demitasse.backends.kernels.products import split_columns
 
 
 @WIDTH

@@ -1,27 +1,27 @@
-"""How strips are divided into blocks, as the kernel finds them."""
+"""Blocks of strips, as kernels divide them among threads and chunks."""
 
 import numpy as np
 import pytest
 from stages import exported
 from tilings import tiling
 
-from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import Address, Struct
 from demitasse.backends.kernels.language.values import INT
-from demitasse.backends.kernels.winograd.blocks import ScratchLayout, StripFields, each_block
+from demitasse.backends.kernels.winograd.blocks import BlockedKernel, BlockFields, each_block
 
 
 class NotedFields(Struct):
-    """Blocks of strips, and where it is noted what they are."""
+    """Blocks of strips, and memory for their sizes."""
 
-    strips: StripFields
-    """The strips."""
+    blocks: BlockFields
+    """The blocks."""
     noted: Address
     """Address of the tiles of the block that begins with each strip."""
 
 
 def write(k):
     f = NotedFields.read(k)
-    with each_block(k, f.strips) as block:
+    with each_block(k, f.blocks) as block, k.when(block.strips > 0):
         k.store_word(block.tiles, f.noted + block.first * INT)
 
 
@@ -34,12 +34,10 @@ def test_blocks_have_the_tiles_that_products_are_prepared_for(images, size, thre
     if shared:
         tuning["shared_filter_bytes"] = 0
     of = tiling((images, 8, size, size), 8, (3, 3), 8, threads=threads, **tuning)
-    scratch, noted = ScratchLayout(of), np.zeros(of.strips, np.int64)
+    noted = np.zeros(of.strips, np.int64)
+    kernel = BlockedKernel(of, exported("noted blocks", 8, write), NotedFields, 1, noted=noted)
 
-    places = scratch.divide(np.empty(scratch.size, np.float32))
-    for strips in scratch.calls(stages=1):
-        fields = NotedFields.values(strips=strips, noted=noted)
-        Arguments(fields).run(exported("noted blocks", 8, write), 1, places)
+    kernel.run(np.empty(kernel.scratch_size, np.float32), {})
 
-    assert of.block_tiles == set(noted.tolist()) - {0}
+    assert {*of.block_tiles} == set(noted.tolist()) - {0}
     assert noted.sum() == of.strips * of.grid[1]

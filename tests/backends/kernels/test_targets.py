@@ -4,10 +4,11 @@ import pytest
 from stages import exported
 from targets import TARGETS, Recorded, check_for
 
-from demitasse.backends.kernels import elementwise, products
+from demitasse.backends.kernels import elementwise
 from demitasse.backends.kernels.language import compiler, target
 from demitasse.backends.kernels.language.team_code import FUNCTIONS, write_team
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.winograd.products import product_kernel
 
 EACH = pytest.mark.parametrize(
     ("architecture", "system", "processor"),
@@ -38,7 +39,7 @@ def test_kernels_are_linked_for_every_system(monkeypatch, architecture, widths):
     for width in widths:
         for function, arrays in (("gelu", 1), ("tanh_slope", 2)):
             elementwise.Elementwise([(function, ())], arrays, 100, Tuning(width))
-        products.matrix_products(width)(1, {2})
+        product_kernel(width, 1, [2])
         exported("large_frame", width, large_frame)
         compiler._known.clear()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Literal
 
 from demitasse.backends import ops
@@ -64,10 +63,6 @@ class WinogradSchedule(TunedKernel):
         """Name of the code, with the outputs of a tile and the processor's instructions."""
         down, across = self.filtering
         return f"winograd {down.outputs}x{across.outputs} llvm:{self.tuning.instructions}"
-
-    @cached_property
-    def chunks(self) -> int:
-        return min(self.threads, self.strips)
 
     @cached_property
     def positions(self) -> int:
@@ -162,37 +157,38 @@ class WinogradSchedule(TunedKernel):
         return self.positions * (self.tile_stride + self.sum_stride) * FLOAT_BYTES * self.grid[1]
 
     @cached_property
-    def strips_per_block(self) -> int:
-        """Strips that are worked on at a time, in a chunk or by all threads."""
-        tuning = self.tuning
-        if self.shared:
-            chunks, space = 1, self.threads * tuning.shared_stack_bytes
-        else:
-            chunks, space = self.chunks, tuning.stack_bytes
-        most = max(space // self.strip_bytes, -(-tuning.fewest_tiles // self.grid[1]))
-        chunk = -(-self.strips // chunks)
-        return -(-chunk // -(-chunk // most))  # rounds of equal length
+    def chunks(self) -> int:
+        """Parts of the strips, each with a stack of its own."""
+        return 1 if self.shared else min(self.threads, self.strips)
 
     @cached_property
-    def block_tiles(self) -> frozenset[int]:
-        """Tile counts of blocks: that of a full block, and of the rest of a chunk."""
-        chunks = 1 if self.shared else self.chunks
-        ends = [self.strips * chunk // chunks for chunk in range(chunks + 1)]
-        strips = set()
-        for begin, end in pairwise(ends):
-            whole, rest = divmod(end - begin, self.strips_per_block)
-            strips |= {rest, self.strips_per_block} if whole else {rest}
-        return frozenset(count * self.grid[1] for count in strips if count)
+    def blocks(self) -> int:
+        """Blocks of a chunk, of equal numbers of strips or one more."""
+        tuning = self.tuning
+        space = self.threads * tuning.shared_stack_bytes if self.shared else tuning.stack_bytes
+        most = max(space // self.strip_bytes, -(-tuning.fewest_tiles // self.grid[1]))
+        return max(1, round(self.strips / self.chunks / most))
+
+    @cached_property
+    def block_strips(self) -> int:
+        """Strips of a block at most."""
+        return -(-self.strips // (self.chunks * self.blocks))
+
+    @cached_property
+    def block_tiles(self) -> list[int]:
+        """Numbers of tiles that blocks have."""
+        fewest = self.strips // (self.chunks * self.blocks)
+        return [strips * self.grid[1] for strips in {fewest, self.block_strips} if strips]
 
     @cached_property
     def tile_position_stride(self) -> int:
         """Elements from one position's values of the input to the next's."""
-        return odd_lines(self.strips_per_block * self.grid[1] * self.tile_stride)
+        return odd_lines(self.block_strips * self.grid[1] * self.tile_stride)
 
     @cached_property
     def sum_position_stride(self) -> int:
         """Elements from one position's values of the output to the next's."""
-        return odd_lines(self.strips_per_block * self.grid[1] * self.sum_stride)
+        return odd_lines(self.block_strips * self.grid[1] * self.sum_stride)
 
     def _vectors(self, count: int) -> int:
         """Return ``count`` rounded up to whole vectors."""
@@ -272,8 +268,7 @@ def plan_winograd(
     tuning.require("winograd")
     decline_if(
         not _is_plain(op),
-        "winograd takes filters of 1, 2, 3, 5, 7 rows and columns, or 9 in one direction, of "
-        "stride 1",
+        "winograd takes filters of 1, 3, 5, 7 rows and columns, of stride 1",
     )
     decline_if(
         min(x[1], y[1]) < tuning.width,

@@ -6,76 +6,58 @@ a stage reads the other threads' results of the stage before. Between calls the 
 running parts; at a barrier it would wait for a thread without a core.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Scratch, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, Word, choose, chunk, minimum
+from demitasse.backends.kernels.language.structs import Arguments, Scratch, Struct, Values
+from demitasse.backends.kernels.language.values import FLOAT, Word, choose, chunk
 from demitasse.backends.kernels.winograd import WinogradSchedule, odd_lines
 
 
-class StripFields(Struct):
-    """Division of strips among threads."""
+class TileFields(Struct):
+    """Transformed tiles of a block in a stack: a matrix (tiles, channels) at each position."""
+
+    start_bytes: Word
+    """Bytes from the beginning of the stack."""
+    tile_bytes: Word
+    position_bytes: Word
+
+
+class BlockFields(Struct):
+    """Division of strips into blocks, and among threads."""
 
     strips: Word
-    strips_per_block: Word
-    chunks: Word
-    shared: Word
-    """1 if all threads share one chunk, else 0."""
-    block_index: Word
-    first_stage: Word
-    """The first stage of a block that is run, counted from 0."""
-    end_stage: Word
-    """End of the stages, exclusive."""
     tile_rows: Word
     """Rows of tiles of an image."""
     tile_columns: Word
     """Columns of tiles of an image."""
-    private: Scratch
-    """Scratch of each thread, ``private_bytes`` apart."""
+    chunks: Word
+    blocks: Word
+    """Blocks of a chunk."""
+    shared: Word
+    """1 if all threads share one chunk, else 0."""
+    first_block: Word
+    """The first block of a chunk in this call."""
+    end_block: Word
+    first_stage: Word
+    """The first stage of a block in this call, counted from 0."""
+    end_stage: Word
+    tiles: TileFields
+    """Tiles of the input."""
+    sums: TileFields
+    """Tiles of the output."""
+    scratch: Scratch
+    """Scratch of each thread, and behind them the stack of each chunk."""
     private_bytes: Word
-    stacks: Scratch
-    """Stack of each chunk, ``stack_bytes`` apart."""
+    """Bytes of a thread's scratch."""
+    stacks_bytes: Word
+    """Bytes of all threads' scratch."""
     stack_bytes: Word
-
-
-class Block:
-    """Block of strips, in the kernel.
-
-    Attributes:
-        first: Index of the first strip.
-        strips, tiles: Numbers of strips and tiles.
-        chunk: Index of the chunk.
-        again: 1 after the chunk's first block, else 0.
-        scratch, stack: Addresses of this thread's scratch and of the chunk's stack.
-    """
-
-    def __init__(
-        self, k: Kernel, f: StripFields, *, first: Word, strips: Word, chunk: Word, again: Word,
-        thread: Word, threads: Word,
-    ) -> None:  # fmt: skip
-        shared = f.shared > 0
-        self._k, self._f = k, f
-        self._member, self._members = choose(shared, thread, 0), choose(shared, threads, 1)
-        self.first, self.strips, self.chunk, self.again = first, strips, chunk, again
-        self.tiles = strips * f.tile_columns
-        self.scratch = f.private + f.private_bytes * thread
-        self.stack = f.stacks + f.stack_bytes * chunk
-
-    def bounds(self, count: Word) -> tuple[Word, Word]:
-        """Return the begin and end of this thread's part of ``count`` items of the block."""
-        return chunk(count, self._member, self._members)
-
-    @contextmanager
-    def stage(self, number: int) -> Iterator[None]:
-        """Write the instructions of a stage, counted from 0."""
-        f = self._f
-        with self._k.when((f.first_stage <= number) & (f.end_stage > number)):
-            yield
 
 
 class Strip(NamedTuple):
@@ -86,97 +68,153 @@ class Strip(NamedTuple):
     tile: Word
 
 
+class Block(NamedTuple):
+    """Block of strips, in the kernel.
+
+    Attributes:
+        first: Index of the first strip.
+        strips, tiles: Numbers of strips and tiles.
+        chunk: Index of the chunk.
+        again: 0 for the chunk's first block, else more.
+        private, stack: Addresses of this thread's scratch and of the chunk's stack.
+        member, members: Number of this thread, and of all threads that share the block.
+    """
+
+    k: Kernel
+    fields: BlockFields
+    first: Word
+    strips: Word
+    tiles: Word
+    chunk: Word
+    again: Word
+    private: Word
+    stack: Word
+    member: Word
+    members: Word
+
+    def bounds(self, count: Word | int) -> tuple[Word, Word]:
+        """Return the begin and end of this thread's part of ``count`` items of the block."""
+        return chunk(self.k.word(count), self.member, self.members)
+
+    def place(self, tiles: TileFields, position: Word | int = 0, tile: Word | int = 0) -> Word:
+        """Return the address of a tile's channels at a position."""
+        here = tiles.position_bytes * position + tiles.tile_bytes * tile
+        return self.stack + tiles.start_bytes + here
+
+    @contextmanager
+    def stage(self, number: int) -> Iterator[None]:
+        """Write the instructions of a stage, counted from 0."""
+        f = self.fields
+        with self.k.when((f.first_stage <= number) & (f.end_stage > number)):
+            yield
+
+    @contextmanager
+    def each_strip(self) -> Iterator[Strip]:
+        """Write a loop over the strips of this thread's part."""
+        begin, end = self.bounds(self.strips)
+        rows, columns = self.fields.tile_rows, self.fields.tile_columns
+        with self.k.loop(end, begin) as strip:
+            number = self.first + strip.i
+            yield Strip(number // rows, number % rows, strip.i * columns)
+
+
 @contextmanager
-def each_block(k: Kernel, f: StripFields) -> Iterator[Block]:
+def each_block(k: Kernel, f: BlockFields) -> Iterator[Block]:
     """Write a loop over the blocks of strips, chunk by chunk."""
     thread, threads = k.thread()
     shared = f.shared > 0
-    chunks = choose(shared, 1, f.chunks)
-    with k.loop(chunks, choose(shared, 0, thread), choose(shared, 1, threads)) as mine:
-        first, last = chunk(f.strips, mine.i, chunks)
-        blocks = (last - first + f.strips_per_block - 1) // f.strips_per_block
-        begin, end = choose(shared, f.block_index, 0), choose(shared, f.block_index + 1, blocks)
-        with k.loop(end, begin) as block_index:
-            start = first + block_index.i * f.strips_per_block
-            yield Block(
-                k, f, first=start, strips=minimum(f.strips_per_block, last - start), chunk=mine.i,
-                again=minimum(block_index.i, 1), thread=thread, threads=threads,
-            )  # fmt: skip
+    member, members = choose(shared, thread, 0), choose(shared, threads, 1)
+    # every thread takes the only chunk, or its own ones
+    with (
+        k.loop(f.chunks, thread - member, threads // members) as own,
+        k.loop(f.end_block, f.first_block) as block,
+    ):
+        first, last = chunk(f.strips, own.i * f.blocks + block.i, f.chunks * f.blocks)
+        yield Block(
+            k,
+            f,
+            first=first,
+            strips=last - first,
+            tiles=(last - first) * f.tile_columns,
+            chunk=own.i,
+            again=block.i,
+            private=f.scratch + thread * f.private_bytes,
+            stack=f.scratch + f.stacks_bytes + own.i * f.stack_bytes,
+            member=member,
+            members=members,
+        )
 
 
-@contextmanager
-def each_strip(k: Kernel, f: StripFields, block: Block) -> Iterator[Strip]:
-    """Write a loop over the strips of this thread's part of a block."""
-    first, last = block.bounds(block.strips)
-    with k.loop(last, first) as strip:
-        number = block.first + strip.i
-        yield Strip(number // f.tile_rows, number % f.tile_rows, strip.i * f.tile_columns)
+class BlockedKernel:
+    """Base of kernels that work on blocks of strips.
 
-
-class ScratchLayout:
-    """Division of the scratch memory of a kernel over strips.
-
-    Each thread's part has the copy of a strip. Behind the threads' parts, each chunk has a stack:
-    the transformed tiles of a block, and their sums.
+    Args:
+        kernel: Address of the kernel.
+        struct: The kernel's arguments: ``blocks``, and those of which ``given`` has the values.
+        stages: Stages of a block.
 
     Attributes:
-        size: Number of elements.
-        sums_bytes: Bytes from a stack's beginning to the output.
+        scratch_size: Elements of scratch memory for a run.
+        stacks_start: Those before the first chunk's stack.
     """
 
-    def __init__(self, tiling: WinogradSchedule) -> None:
-        down, across = tiling.filtering
-        columns = tiling.grid[1] * across.outputs + across.side
-        copy = down.side * columns * tiling.width
-        tiles, sums = (
-            tiling.positions * stride
-            for stride in (tiling.tile_position_stride, tiling.sum_position_stride)
-        )
-        private, stack = odd_lines(copy), odd_lines(tiles + sums)
-        self._threads = tiling.threads * private
-        self.size = self._threads + (1 if tiling.shared else tiling.chunks) * stack
-        self.sums_bytes = FLOAT * tiles
-        self._tiling = tiling
-        self._bytes = {"private_bytes": FLOAT * private, "stack_bytes": FLOAT * stack}
+    def __init__(
+        self, tiling: WinogradSchedule, kernel: int, struct: type[Struct], stages: int, **given: Any
+    ) -> None:
+        (down, across), (_, columns) = tiling.filtering, tiling.grid
+        pixels = down.side * (columns * across.outputs + across.side)  # a strip, with its zeros
+        private = odd_lines(pixels * tiling.width)
+        tiles = tiling.positions * tiling.tile_position_stride
+        stack = odd_lines(tiles + tiling.positions * tiling.sum_position_stride)
+        self.tiling, self._kernel = tiling, kernel
+        self.stacks_start = tiling.threads * private
+        self.scratch_size = self.stacks_start + tiling.chunks * stack
 
-    def calls(self, stages: int) -> list[Values]:
-        """Return values of the fields of strips for each call of a kernel, in order.
+        def arguments(blocks: range, stages: range) -> Arguments:
+            fields = BlockFields.values(
+                strips=tiling.strips,
+                tile_rows=tiling.grid[0],
+                tile_columns=columns,
+                chunks=tiling.chunks,
+                blocks=tiling.blocks,
+                shared=int(tiling.shared),
+                first_block=blocks.start,
+                end_block=blocks.stop,
+                first_stage=stages.start,
+                end_stage=stages.stop,
+                tiles=_tiles(0, tiling.tile_stride, tiling.tile_position_stride),
+                sums=_tiles(tiles, tiling.sum_stride, tiling.sum_position_stride),
+                private_bytes=FLOAT * private,
+                stacks_bytes=FLOAT * self.stacks_start,
+                stack_bytes=FLOAT * stack,
+            )
+            return Arguments(struct.values(blocks=fields, **given))
 
-        Each of a block's stages is a call if all threads work on the same block.
-        """
-        tiling = self._tiling
-        if not tiling.shared:
-            return [self._values(0, range(stages))]
-        blocks = -(-tiling.strips // tiling.strips_per_block)
-        return [
-            self._values(block_index, range(stage, stage + 1))
-            for block_index in range(blocks)
-            for stage in range(stages)
-        ]
+        if tiling.shared:
+            each = product(range(tiling.blocks), range(stages))
+            self._calls = [arguments(range(n, n + 1), range(s, s + 1)) for n, s in each]
+        else:
+            self._calls = [arguments(range(tiling.blocks), range(stages))]
 
-    def _values(self, block_index: int, stages: range) -> Values:
-        tiling = self._tiling
-        return StripFields.values(
-            strips=tiling.strips,
-            strips_per_block=tiling.strips_per_block,
-            chunks=tiling.chunks,
-            shared=int(tiling.shared),
-            block_index=block_index,
-            first_stage=stages.start,
-            end_stage=stages.stop,
-            tile_rows=tiling.grid[0],
-            tile_columns=tiling.grid[1],
-            **self._bytes,
-        )
-
-    def divide(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the threads' part of some memory, and the stacks'.
+    def run(self, scratch: np.ndarray, each: Mapping[str, np.ndarray]) -> None:
+        """Run the kernel on all blocks, with arrays for the addresses that lack a value.
 
         Raises:
-            ValueError: The memory has less than :attr:`size` elements.
+            ValueError: The scratch memory has less than :attr:`scratch_size` elements.
         """
-        if memory.size < self.size:
-            message = f"{memory.size} elements of scratch memory were given; give {self.size}"
+        if scratch.size < self.scratch_size:
+            message = (
+                f"{scratch.size} elements of scratch memory were given; give {self.scratch_size}"
+            )
             raise ValueError(message)
-        private, stacks = memory[: self._threads], memory[self._threads : self.size]
-        return {"strips.private": private, "strips.stacks": stacks}
+        each = {"blocks.scratch": scratch, **each}
+        for call in self._calls:
+            call.run(self._kernel, self.tiling.threads, each)
+
+
+def _tiles(start: int, stride: int, position_stride: int) -> Values:
+    return TileFields.values(
+        start_bytes=FLOAT * start,
+        tile_bytes=FLOAT * stride,
+        position_bytes=FLOAT * position_stride,
+    )

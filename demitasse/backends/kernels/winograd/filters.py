@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends.arrays import address
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, chunk, minimum
@@ -130,7 +131,7 @@ def _gradient_kernel(k: Kernel, f: FilterFields, of: Filtering) -> None:
                 k.store(number, target + FLOAT * tap)
 
 
-def _values(tiling: WinogradSchedule, *, chunks: int = 1) -> Values:
+def _values(tiling: WinogradSchedule) -> Values:
     """Return the values of the fields.
 
     The outputs of the gradient of an input are the parameter's inputs.
@@ -150,7 +151,7 @@ def _values(tiling: WinogradSchedule, *, chunks: int = 1) -> Values:
         weight_output_stride=area if flipped else inputs * area,
         panel_table=table,
         panels=len(table),
-        chunks=chunks,
+        chunks=tiling.chunks,
         chunk_stride=tiling.filter_size,
     )
 
@@ -176,15 +177,10 @@ class Filters:
         self._arguments.run(self._kernel(past=past), self._threads, each)
 
 
-class FilterGradient:
-    """Transform of the chunks' partial gradients, at the positions, to the parameter's gradient."""
+def filter_gradient(tiling: WinogradSchedule) -> BoundKernel:
+    """Return the transform of the chunks' gradients at the positions to the parameter's gradient.
 
-    def __init__(self, tiling: WinogradSchedule, chunks: int) -> None:
-        self._threads = tiling.threads
-        self._kernel = _gradient_kernel(tiling.width, tiling.filtering)
-        self._arguments = Arguments(_values(tiling, chunks=chunks))
-
-    def __call__(self, positions: np.ndarray, weights: np.ndarray) -> None:
-        """Write the gradient in C order from the parts, (chunks * tiling.filter_size,)."""
-        each = {"weights": weights, "positions": positions}
-        self._arguments.run(self._kernel, self._threads, each)
+    A call takes the gradient, in C order, and those of the chunks, (chunks * tiling.filter_size,).
+    """
+    kernel = _gradient_kernel(tiling.width, tiling.filtering)
+    return BoundKernel("winograd", kernel, _values(tiling), tiling.tuning)

@@ -5,30 +5,31 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, Word
-from demitasse.backends.kernels.products import matrix_products
+from demitasse.backends.kernels.language.structs import Address, Struct
 from demitasse.backends.kernels.winograd import WinogradSchedule
-from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, StripFields, each_block
-from demitasse.backends.kernels.winograd.filters import FilterGradient
-from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
-from demitasse.backends.kernels.winograd.transforms import (
-    ImageFields,
-    Positions,
-    cut,
-    image_values,
-    transform,
+from demitasse.backends.kernels.winograd.blocks import (
+    Block,
+    BlockedKernel,
+    BlockFields,
+    each_block,
 )
+from demitasse.backends.kernels.winograd.filters import filter_gradient
+from demitasse.backends.kernels.winograd.matrices import Filtering
+from demitasse.backends.kernels.winograd.products import (
+    ProductFields,
+    multiply_tiles,
+    product_values,
+)
+from demitasse.backends.kernels.winograd.transforms import TiledFields, input_transform
 
 
 class GradientFields(Struct):
     """A filter gradient; each chunk has its own sums."""
 
-    strips: StripFields
+    blocks: BlockFields
     products: ProductFields
-    x: ImageFields
-    y: ImageFields
+    x: TiledFields
+    y: TiledFields
     """The gradient of the output."""
     offsets: Address
     """The gradient of the bias, chunk by chunk."""
@@ -40,84 +41,60 @@ STAGES = 2
 
 @GradientFields.kernel("gradient")
 def _kernel(k: Kernel, f: GradientFields, of: Filtering) -> None:
-    (down, across), p = of, f.products
-    forth = transform(k.module, "forth", (down.input, across.input), k.width)
-    matrices = down.output.T, across.output.T
-    transposed_output = transform(k.module, "transposed_output", matrices, k.width)
-    tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
-    sum_bytes, sum_position_bytes = p.sum_stride * FLOAT, p.sum_position_stride * FLOAT
-    with each_block(k, f.strips) as block:
-        tiles = Positions(block.stack, tile_bytes, tile_position_bytes)
-        dy = Positions(block.stack + p.sums_bytes, sum_bytes, sum_position_bytes)
+    x_matrices = of.down.input, of.across.input
+    y_matrices = of.down.output.T, of.across.output.T
+    with each_block(k, f.blocks) as block:
         with block.stage(0):
-            cut(k, f.strips, f.x, block, forth, of.inputs, of.outputs, tiles)
-            cut(k, f.strips, f.y, block, transposed_output, of.outputs, of.outputs, dy)
+            input_transform(k, block, f.x, x_matrices, of.outputs, f.blocks.tiles)
+            input_transform(k, block, f.y, y_matrices, of.outputs, f.blocks.sums)
         with block.stage(1):
-            with each_panel(k, p, block, of.positions) as panel:
-                k.call_at(
-                    panel.product, panel.tiles, FLOAT, tile_bytes, panel.sums, sum_bytes,
-                    panel.filters, panel.row_bytes, p.channels, block.tiles, block.again,
-                    panel.remainders,
-                )  # fmt: skip
-            _sum_last(k, p, block, dy.at + sum_position_bytes * (of.positions - 1), f.offsets)
+            multiply_tiles(k, f.products, block, of.positions, gradient=True)
+            _sum_last(k, f, block, of.positions - 1)
 
 
-def _sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
+def _sum_last(k: Kernel, f: GradientFields, block: Block, last: int) -> None:
     """Write the sum over a block's tiles at the last position, which sums a tile's outputs."""
-    sums = offsets + block.chunk * f.sum_stride * FLOAT
-    begin, end = block.bounds(f.sum_stride // k.width)
+    tile_bytes = f.blocks.sums.tile_bytes
+    dy, sums = block.place(f.blocks.sums, last), f.offsets + block.chunk * tile_bytes
+    begin, end = block.bounds(tile_bytes // k.vector_bytes)
     with k.loop(end, begin) as vector:
         here = vector.i * k.vector_bytes
         with k.loop(block.tiles, vectors=[k.constant(0.0)], words=[dy + here]) as tile:
             [total], [at] = tile.vectors, tile.words
-            tile.vectors, tile.words = [total + k.load(at)], [at + f.sum_stride * FLOAT]
+            tile.vectors, tile.words = [total + k.load(at)], [at + tile_bytes]
         k.accumulate([(tile.vectors[0], sums + here)], block.again)
 
 
-class WinogradGradient:
+class WinogradGradient(BlockedKernel):
     """The gradients of a convolution's weights and bias.
 
     Attributes:
-        scratch_size: Elements of scratch memory for a call.
         sums_size: Elements of the chunks' sums.
     """
 
     def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
-        self.tiling = tiling = tiling.filter_gradient
-        self._kernel = _kernel(tiling.width, tiling.filtering)
-        self._scratch = ScratchLayout(tiling)
-        self.scratch_size = self._scratch.size
-        chunks = 1 if tiling.shared else tiling.chunks
-        self.sums_size = chunks * tiling.filter_size
-        self._offsets = np.zeros((chunks, tiling.sum_stride), np.float32)
-        self._back = FilterGradient(tiling, chunks)
-        fields: dict[str, Values | np.ndarray] = {
-            "x": image_values(x, tiling.size, tiling.width, tiling.pad),
-            "y": image_values(y, tiling.output, tiling.width),
-            "offsets": self._offsets,
-            "products": product_values(
-                tiling,
-                matrix_products(tiling.width),
-                {tiling.channels // tiling.groups},
-                self._scratch.sums_bytes,
-                tiling.filter_size,
-            ),
-        }
-        self._calls = [
-            Arguments(GradientFields.values(strips=strips, **fields))
-            for strips in self._scratch.calls(STAGES)
-        ]
+        tiling = tiling.filter_gradient
+        self.sums_size = tiling.chunks * tiling.filter_size
+        self._offsets = np.zeros((tiling.chunks, tiling.sum_stride), np.float32)
+        self._back = filter_gradient(tiling)
+        super().__init__(
+            tiling,
+            _kernel(tiling.width, tiling.filtering),
+            GradientFields,
+            STAGES,
+            products=product_values(tiling, gradient=True),
+            x=TiledFields.tiled(x, tiling.width, tiling.pad),
+            y=TiledFields.tiled(y, tiling.width),
+            offsets=self._offsets,
+        )
 
     def __call__(
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None,
         sums: np.ndarray, scratch: np.ndarray,
     ) -> None:  # fmt: skip
         """Write the gradients of the weights, in C order, and of the bias, (M,)."""
-        each = {"products.filters": sums, "x.at": source, "y.at": dy}
-        each |= self._scratch.divide(scratch)
-        for call in self._calls:
-            call.run(self._kernel, self.tiling.threads, each)
-        self._back(sums, weight)
+        self.run(scratch, {"products.filters": sums, "x.at": source, "y.at": dy})
+        self._back(weight, sums)
         if bias is not None:  # each chunk has a part of the sum
             call_recorder.call(self._add_up, bias)
 

@@ -14,23 +14,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-FIVE = (0.0, -2.0, -0.5, 1.0)
 SIX = (0.0, -1.0, 2.0, -0.5, 1.0)
 EIGHT = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.0)
 TEN = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.25, -1.25, 1.0)
-"""Five, six, eight and ten points, but for infinity.
+"""Six, eight and ten points, but for infinity.
 
 Among points that are exact in float32, these round best: errors are two to five times the direct
 convolution's. The value 1 comes last: an offset of all outputs changes only the product there.
 """
 
-FINITE: dict[int, tuple[float, ...]] = {1: (), 2: FIVE, 3: SIX, 5: EIGHT, 7: EIGHT}
-"""The finite points for filters of so many rows or columns. With infinity they give 4 outputs of 2,
-3 and 5 taps, and 2 of 7; one tap needs no transform."""
+FINITE: dict[int, tuple[float, ...]] = {1: (), 3: SIX, 5: EIGHT, 7: EIGHT}
+"""The finite points for filters of so many rows or columns. With infinity they give 4 outputs of 3
+and 5 taps, and 2 of 7; one tap needs no transform."""
 
-ALONE = {**FINITE, 7: TEN, 9: TEN}
+ALONE = {**FINITE, 7: TEN}
 """The same for filters of one row or column: in one direction more points can be taken, for errors
-are multiplied with those of the other. They give 4 outputs of 7 taps, and 2 of 9."""
+are multiplied with those of the other. They give 4 outputs of 7 taps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +67,6 @@ class Filtering(NamedTuple):
         return self.down.taps * self.across.taps
 
     @property
-    def inputs(self) -> tuple[int, int]:
-        """Rows and columns of a tile of the input."""
-        return self.down.side, self.across.side
-
-    @property
     def outputs(self) -> tuple[int, int]:
         """Rows and columns of a tile's outputs, by which tiles lie apart."""
         return self.down.outputs, self.across.outputs
@@ -89,50 +83,36 @@ class Filtering(NamedTuple):
 
 def has_filtering(kernel: tuple[int, ...]) -> bool:
     """Return whether filters of these rows and columns have matrices."""
-    return len(kernel) == 2 and _points_for(kernel).keys() >= {*kernel}
+    return len(kernel) == 2 and FINITE.keys() >= {*kernel}
 
 
 @cache
 def filtering(kernel: tuple[int, ...]) -> Filtering:
     """Return the matrices of filters of these rows and columns, which have some."""
-    points = _points_for(kernel)
+    points = ALONE if 1 in kernel else FINITE
     down, across = (matrices(taps, points[taps]) for taps in kernel)
     return Filtering(down, across)
-
-
-def _points_for(kernel: tuple[int, ...]) -> dict[int, tuple[float, ...]]:
-    return ALONE if 1 in kernel else FINITE
 
 
 @cache
 def matrices(taps: int, points: tuple[float, ...]) -> Matrices:
     """Return the matrices of a filter of ``taps`` taps, given the finite points, in float32."""
     outputs = len(points) + 2 - taps
-    rows = [_infinite(points, outputs, taps)]
-    rows += [_finite(points, point, outputs, taps) for point in points]
-    data, filters, columns = (np.stack(part) for part in zip(*rows, strict=True))
+    # of infinity, whose value is the last coefficient
+    data = [np.atleast_1d(np.poly(points))[::-1]]
+    filters, columns = [np.eye(taps)[-1]], [np.eye(outputs)[-1]]
+    for point in points:
+        others = [other for other in points if other != point]
+        data.append(np.append(np.poly(others)[::-1], 0.0))
+        filters.append(point ** np.arange(taps) / np.prod([point - other for other in others]))
+        columns.append(point ** np.arange(outputs))
     # both of like size, by powers of two, which cost no precision
     ratio = np.linalg.norm(data, axis=1) / np.linalg.norm(filters, axis=1)
     factor = 2.0 ** np.round(np.log2(ratio) / 2)[:, np.newaxis]
     return Matrices(
         outputs,
         taps,
-        (data / factor).astype(np.float32),
-        (filters * factor).astype(np.float32),
-        np.ascontiguousarray(columns.T, np.float32),
+        np.array(data / factor, np.float32),
+        np.array(filters * factor, np.float32),
+        np.array(columns, np.float32).T.copy(),
     )
-
-
-Row = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def _finite(points: tuple[float, ...], point: float, outputs: int, taps: int) -> Row:
-    """Return a row of the input's and of the filter's matrix, and a column of the output's."""
-    others = [other for other in points if other != point]
-    data = np.append(np.poly(others)[::-1], 0.0)
-    norm = np.prod([point - other for other in others])
-    return data, point ** np.arange(taps) / norm, point ** np.arange(outputs)
-
-
-def _infinite(points: tuple[float, ...], outputs: int, taps: int) -> Row:
-    return np.atleast_1d(np.poly(points))[::-1].copy(), np.eye(taps)[-1], np.eye(outputs)[-1]

@@ -1,113 +1,164 @@
 """Products at the transform positions, of tiles and transformed filters."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, INT, Word
-from demitasse.backends.kernels.products import Panels
+from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, minimum
+from demitasse.backends.kernels.products import ROWS, multiply
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block
 
-COLUMNS = 6
+COLUMNS = 5
 """Integers of an entry of the table of panels."""
 
 
 class ProductFields(Struct):
-    """Matrices at each position: (tiles, channels), (channels, filters), (tiles, filters)."""
+    """Filters at each position, (channels, filters), and panels of them."""
 
-    tile_stride: Word
-    """Elements from one tile of the input to the next."""
-    tile_position_stride: Word
-    """Elements from one position's tiles of the input to the next's."""
     filters: Address
-    filter_position_stride: Word
-    filter_chunk_stride: Word
-    """Elements from one chunk's filters to the next's if each has its own; else 0."""
-    sums_bytes: Word
-    """Bytes from the beginning of a stack to the tiles of the output."""
-    sum_stride: Word
-    """Elements from one tile of the output to the next."""
-    sum_position_stride: Word
+    position_bytes: Word
+    """Bytes from one position's filters to the next's."""
+    chunk_bytes: Word
+    """Bytes from one chunk's filters to the next's if each has its own; else 0."""
     channels: Word
     """Channels of a group."""
     panels: Word
     """Number of panels of all groups' filters."""
     panel_table: Address
-    """Columns: addresses of product and remainders; elements from the beginning of a position's
-    tiles, filters and sums to the panel's; elements of a row of the panel's filters."""
+    """Columns: address of the kernel; bytes from the beginning of a tile, of a position's filters
+    and of a tile's sums to the panel's; bytes of a row of the panel."""
 
 
-class Panel(NamedTuple):
-    """Some filters of a group at a position, in the kernel.
-
-    All are addresses, of the first tile's channels and sums, but ``row_bytes``: the bytes from one
-    channel's filters to the next's.
-    """
-
-    product: Word
-    remainders: Word
-    tiles: Word
-    filters: Word
-    sums: Word
-    row_bytes: Word
-
-
-@contextmanager
-def each_panel(k: Kernel, f: ProductFields, block: Block, positions: int) -> Iterator[Panel]:
-    """Write a loop over panels and this thread's positions."""
-    filters = f.filters + block.chunk * f.filter_chunk_stride * FLOAT
-    begin, end = block.bounds(k.word(positions))
-    with k.loop(end, begin) as position, k.loop(f.panels) as panel:
-        entry = f.panel_table + panel.i * (COLUMNS * INT)
-        product, remainders, tile, filter_, total, row = k.load_words(entry, COLUMNS)
-        yield Panel(
-            product,
-            remainders,
-            block.stack + position.i * f.tile_position_stride * FLOAT + tile * FLOAT,
-            filters + position.i * f.filter_position_stride * FLOAT + filter_ * FLOAT,
-            block.stack + f.sums_bytes + position.i * f.sum_position_stride * FLOAT + total * FLOAT,
-            row * FLOAT,
-        )
-
-
-def product_values(
-    tiling: WinogradSchedule,
-    products: Panels,
-    counts: Iterable[int],
-    sums_bytes: int,
-    filter_chunk_stride: int = 0,
-) -> Values:
-    """Return the values of the fields.
-
-    The products run for some ``counts`` of rows.
-    """
+def product_values(tiling: WinogradSchedule, *, gradient: bool = False) -> Values:
+    """Return the values of the fields, for products or for the gradient of the filters."""
     c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
+    counts = [c] if gradient else tiling.block_tiles
     rows = [
         (
-            *products(vectors, counts).entry,
-            group * c,
-            group * tiling.filter_group_stride + first * c,
-            group * m + first,
-            vectors * tiling.width,
+            product_kernel(tiling.width, vectors, counts, adds=gradient),
+            group * c * FLOAT,
+            (group * tiling.filter_group_stride + first * c) * FLOAT,
+            (group * m + first) * FLOAT,
+            vectors * tiling.width * FLOAT,
         )
         for group in range(tiling.groups)
         for vectors, first in tiling.panels
     ]
     table = np.array(rows, np.int64)
     return ProductFields.values(
-        tile_stride=tiling.tile_stride,
-        tile_position_stride=tiling.tile_position_stride,
-        filter_position_stride=tiling.filter_position_stride,
-        filter_chunk_stride=filter_chunk_stride,
-        sums_bytes=sums_bytes,
-        sum_stride=tiling.sum_stride,
-        sum_position_stride=tiling.sum_position_stride,
+        position_bytes=tiling.filter_position_stride * FLOAT,
+        chunk_bytes=tiling.filter_size * FLOAT if gradient else 0,
         channels=c,
         panels=len(table),
         panel_table=table,
     )
+
+
+def multiply_tiles(
+    k: Kernel, f: ProductFields, block: Block, positions: int, *, gradient: bool = False
+) -> None:
+    """Write the products at this thread's positions, panel by panel.
+
+    They are the sums of the tiles times the filters, or are added to the gradient of the filters.
+    """
+    tiles, sums = block.fields.tiles, block.fields.sums
+    filters = f.filters + block.chunk * f.chunk_bytes
+    begin, end = block.bounds(positions)
+    with k.loop(end, begin) as position, k.loop(f.panels) as panel:
+        entry = f.panel_table + panel.i * (COLUMNS * INT)
+        kernel, tile, filter_, total, row_bytes = k.load_words(entry, COLUMNS)
+        a = block.place(tiles, position.i) + tile
+        b = filters + position.i * f.position_bytes + filter_
+        c = block.place(sums, position.i) + total
+        if gradient:
+            k.call_at(
+                kernel, a, FLOAT, tiles.tile_bytes, c, sums.tile_bytes, b, row_bytes,
+                f.channels, block.tiles, block.again,
+            )  # fmt: skip
+        else:
+            k.call_at(
+                kernel, a, tiles.tile_bytes, FLOAT, b, row_bytes, c, sums.tile_bytes,
+                block.tiles, f.channels, 0,
+            )  # fmt: skip
+
+
+TILE_COST = 0.25
+"""Time of a register tile besides its rows, in rows."""
+
+UNROLLED = {4: 2, 8: 4, 16: 4}
+"""Floats of a vector -> unrolled steps of the innermost loop where distances are known."""
+
+
+def register_rows(counts: Sequence[int], most: int) -> int:
+    """Return the rows of register tiles for some numbers of rows: few tiles, few rows twice."""
+
+    def cost(rows: int) -> float:
+        return sum(math.ceil(count / rows) * (rows + TILE_COST) for count in counts)
+
+    return min(range(min(most, *counts), 0, -1), key=cost)
+
+
+def product_kernel(width: int, vectors: int, counts: Sequence[int], *, adds: bool = False) -> int:
+    """Return the address of the kernel of c = a @ b for some numbers of rows.
+
+    Its arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of its
+    columns to the next; ``b``, the bytes from one of its rows to the next; ``c``, the bytes from
+    one of its rows to the next; rows, the length of the sums, whether they are added to ``c``. A
+    kernel that never ``adds`` takes columns of ``a`` and rows of ``b`` that are contiguous.
+    """
+    rows = register_rows(counts, ROWS[width][vectors])
+    name = f"{'adding' if adds else 'packed'}_{rows}of{vectors}x{width}"
+
+    def module(of: Any) -> None:
+        k = Kernel(of, name, 10, width, exported=True)
+        _write(k, vectors, rows, adds=adds)
+        k.done()
+
+    return compiled(name, module, name)[name]
+
+
+def _write(k: Kernel, vectors: int, rows: int, *, adds: bool) -> None:
+    a, a_row_bytes, a_column_bytes, b, b_row_bytes, c, c_row_bytes, count, length, again = (
+        k.arguments
+    )
+    if not adds:
+        a_column_bytes, b_row_bytes = k.word(FLOAT), k.word(k.vector_bytes * vectors)
+
+    def steps(
+        sums: list[Vector], left: Word, begin: Word, end: Word, unrolled: int
+    ) -> tuple[list[Vector], Word]:
+        """Write the unrolled innermost loop; return the sums and the next column's address."""
+        with k.loop(end, begin, b_row_bytes * unrolled, vectors=sums, words=[left]) as loop:
+            sums, [left] = loop.vectors, loop.words
+            for step in range(unrolled):
+                right, here = loop.i + b_row_bytes * step, left + a_column_bytes * step
+                columns = [k.load(right + k.vector_bytes * j) for j in range(vectors)]
+                multiply(k, sums, [here + a_row_bytes * row for row in range(rows)], columns)
+            loop.words = [left + a_column_bytes * unrolled]
+        return loop.vectors, loop.words[0]
+
+    with k.loop(count, 0, rows) as tile:
+        first = minimum(tile.i, count - rows)  # the last tile begins early
+        left, begin, end = a + first * a_row_bytes, b, b + b_row_bytes * length
+        sums = [k.constant(0.0)] * (rows * vectors)
+        if not adds:
+            unrolled = UNROLLED[k.width]
+            begin = end - length % unrolled * b_row_bytes
+            sums, left = steps(sums, left, b, begin, unrolled)
+        sums, _ = steps(sums, left, begin, end, 1)
+        for row in range(rows):
+            target = c + (first + row) * c_row_bytes
+            places = [target + k.vector_bytes * j for j in range(vectors)]
+            found = list(zip(sums[row * vectors :], places, strict=False))
+            if adds:
+                with k.when(first + row >= tile.i):  # not in the tile before
+                    k.accumulate(found, again)
+            else:
+                for total, place in found:
+                    k.store(total, place)

@@ -1,4 +1,4 @@
-"""Winograd transforms of tiles: products with two matrices, and the input transform."""
+"""Transforms of tiles: products with two matrices; from images, and to images."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,12 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.backends.kernels.image_fields import ImageFields, geometry
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, fma
+from demitasse.backends.kernels.language.structs import Address, Output, Values
+from demitasse.backends.kernels.language.values import (
+    FLOAT,
+    INT,
+    Vector,
+    Word,
+    choose,
+    fma,
+    minimum,
+)
 from demitasse.backends.kernels.windows import Padded, bordered
-from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
+from demitasse.backends.kernels.winograd.blocks import Block, TileFields
+from demitasse.backends.kernels.winograd.matrices import Filtering
+
 
 def times_vectors(k: Kernel, matrix: np.ndarray, values: Sequence[Vector]) -> list[Vector]:
     """Return ``matrix @ values``, one vector for each row.
@@ -67,6 +78,7 @@ def _dot(k: Kernel, row: np.ndarray, values: Sequence[Vector]) -> Vector:
 Load = Callable[[int, int], Vector]
 """Loads the vector in a row and a column of a tile."""
 
+
 def times_both(
     k: Kernel,
     matrices: tuple[np.ndarray, np.ndarray],
@@ -87,139 +99,122 @@ def times_both(
             store(row, column, value)
 
 
-def transform(
-    module: object, name: str, matrices: tuple[np.ndarray, np.ndarray], width: int
-) -> Kernel:
-    """Return a kernel: out[r, s] = sum over i, j of down[r, i] * across[s, j] * tile[i, j].
+class TiledFields(ImageFields):
+    """Images whose channels are contiguous, and that are cut into tiles."""
 
-    The kernel's arguments are the tile's address and the bytes to its next row and column; the
-    address of the first position and the bytes to the next; the bytes to the next tile's first
-    position. The kernel prefetches the next tile's lines, which are far apart. The matrices are
-    ``down`` and ``across``; a 1x1 matrix if the tile is a row or a column.
-    """
-    k = Kernel(module, name, 6, width)
-    tile, row_bytes, column_bytes, target, position_bytes, ahead_bytes = k.arguments
-    down, across = matrices
-    wide = len(across)
-    for place in range(len(down) * wide):
-        k.prefetch(target + ahead_bytes + position_bytes * place, writes=True)
-
-    def store(row: int, column: int, value: Vector) -> None:
-        k.store(value, target + position_bytes * (row * wide + column))
-
-    def load(row: int, column: int) -> Vector:
-        return k.load(tile + row_bytes * row + column_bytes * column)
-
-    times_both(k, matrices, load, store)
-    k.done()
-    return k
-
-
-class ImageFields(Struct):
-    """A batch of images whose channels are contiguous."""
-
-    at: Address
-    image_stride: Word
-    row_stride: Word
-    column_stride: Word
+    top: Word
+    """Zeros above the image."""
+    left: Word
+    """Zeros before the image."""
     vectors: Word
     """Number of vectors of a pixel."""
     vector_table: Address
-    """The columns of :class:`Tiled`."""
+    """Bytes of each, from the beginning of the pixel and from the first channel."""
+
+    @classmethod
+    def tiled(cls, images: Images, width: int, pad: tuple[int, int] = (0, 0)) -> Values:
+        """Return the fields of images with zeros above and on the left."""
+        table = np.array(
+            [(FLOAT * place, FLOAT * first) for first, place in images.vectors(width)], np.int64
+        )
+        return cls.values(
+            **geometry(images), top=pad[0], left=pad[1], vectors=len(table), vector_table=table
+        )
+
+    @contextmanager
+    def each_vector(self, k: Kernel) -> Iterator[list[Word]]:
+        """Write a loop over the vectors of a pixel, each an entry of the table."""
+        with k.loop(self.vectors) as vector:
+            yield k.load_words(self.vector_table + vector.i * (2 * INT), 2)
 
 
-class OutputFields(ImageFields):
-    """A batch of images that is written."""
+class TiledOutputFields(TiledFields):
+    """Images that are written, tile by tile."""
 
     at: Output
 
 
-class Tiled(NamedTuple):
-    """A vector of a pixel, in the kernel.
-
-    The vector is at bytes from the beginning of the pixel and of the tile's channels. The image has
-    ``top`` and ``left`` zeros around it.
-    """
-
-    pixel_bytes: Word
-    channel_bytes: Word
-    height: Word
-    width: Word
-    top: Word
-    left: Word
-
-
-def image_values(
-    images: Images,
-    size: tuple[int, int],
-    width: int,
-    pad: tuple[int, int] = (0, 0),
-    *,
-    of: type[ImageFields] = ImageFields,
-) -> Values:
-    """Return the values of the fields but for the address."""
-    vectors = images.vectors(width)
-    table = np.array(
-        [(FLOAT * offset, FLOAT * first, *size, *pad) for first, offset in vectors], np.int64
-    )
-    return of.values(
-        image_stride=images.image_stride,
-        row_stride=images.row_stride,
-        column_stride=images.column_stride,
-        vectors=len(table),
-        vector_table=table,
-    )
-
-
-class Positions(NamedTuple):
-    """Layout of transformed tiles; ``at`` is the first tile at the first position."""
-
-    at: Word
-    tile_bytes: Word
-    position_bytes: Word
-
-
-@contextmanager
-def each_vector(k: Kernel, images: ImageFields) -> Iterator[Tiled]:
-    """Write a loop over the vectors of a pixel."""
-    with k.loop(images.vectors) as vector:
-        columns = len(Tiled._fields)
-        yield Tiled(*k.load_words(images.vector_table + vector.i * (columns * INT), columns))
-
-
-def cut(
-    k: Kernel, f: StripFields, images: ImageFields, block: Block, transform: Kernel,
-    tile: tuple[int, int], step: tuple[int, int], target: Positions,
+def input_transform(
+    k: Kernel, block: Block, images: TiledFields, matrices: tuple[np.ndarray, np.ndarray],
+    step: tuple[int, int], tiles: TileFields,
 ) -> None:  # fmt: skip
-    """Write the input transform of all tiles of a block's strips, to ``target``.
+    """Write the transform of the tiles of a block's images.
 
-    Tiles have the rows and columns ``tile``, and are ``step`` rows and columns apart.
+    Vector by vector, a strip is copied with zero padding, where its rows are contiguous.
 
-    Vector by vector, a strip is copied to a buffer with zero padding, where its rows are
-    contiguous.
+    Args:
+        k: The kernel.
+        block: The block.
+        images: The images.
+        matrices: Those for the columns and for the rows of a tile.
+        step: Rows and columns by which tiles lie apart.
+        tiles: The transformed tiles.
     """
-    vector, (high, wide), (down, across) = k.vector_bytes, tile, step
-    columns = f.tile_columns * across + (wide - across)
-    row_bytes = columns * vector
-    with each_strip(k, f, block) as strip, each_vector(k, images) as tiled:
-        source = images.at + strip.image * images.image_stride * FLOAT + tiled.pixel_bytes
-        first = strip.row * down - tiled.top
+    (high, wide), (down, across) = (matrix.shape[1] for matrix in matrices), step
+    vector, positions_of_row = k.vector_bytes, len(matrices[1])
+    columns = block.fields.tile_columns * across + (wide - across)
+    padded = Padded(images.rows, images.columns, images.left, columns)
+    with block.each_strip() as strip, images.each_vector(k) as (pixel, channel):
         with k.loop(high) as line:
-            y = first + line.i
-            row = source + (y * images.row_stride - tiled.left * images.column_stride) * FLOAT
-            copy = block.scratch + line.i * row_bytes
-            padded = Padded(tiled.height, tiled.width, tiled.left, columns)
+            y = strip.row * down - images.top + line.i
+            copy = block.private + columns * line.i * vector
             begin, end = bordered(k, y, padded, copy, k.constant(0.0), vector)
+            row = images.row(strip.image, y) - images.left * images.column_stride * FLOAT + pixel
             with k.loop(end, begin) as column:
                 value = k.load(row + column.i * images.column_stride * FLOAT)
                 k.store(value, copy + column.i * vector)
-        with k.loop(f.tile_columns) as number:
-            k.call(
-                transform,
-                block.scratch + number.i * (across * vector),
-                row_bytes,
-                vector,
-                target.at + tiled.channel_bytes + (strip.tile + number.i) * target.tile_bytes,
-                target.position_bytes,
-                target.tile_bytes,
-            )
+        with k.loop(block.fields.tile_columns) as tile:
+            corner = block.private + tile.i * (across * vector)
+            target = block.place(tiles, 0, strip.tile + tile.i) + channel
+
+            def load(row: int, column: int) -> Vector:
+                return k.load(corner + (columns * row + column) * vector)
+
+            def store(row: int, column: int, value: Vector) -> None:
+                position = row * positions_of_row + column
+                k.store(value, target + tiles.position_bytes * position)
+
+            times_both(k, matrices, load, store)
+
+
+class Outputs(NamedTuple):
+    """The outputs of a tile, in the kernel.
+
+    Attributes:
+        at: Address of the first output.
+        rows, columns: Outputs that exist, and perhaps more.
+    """
+
+    at: Word
+    row_bytes: Word
+    column_bytes: Word
+    rows: Word
+    columns: Word
+
+
+def output_transform(
+    k: Kernel, of: Filtering, sums: Word, position_bytes: Word, y: Outputs,
+    finish: Callable[[Vector], Vector],
+) -> None:  # fmt: skip
+    """Write the transform of a tile's sums, whose address is given, and ``finish`` each output.
+
+    A tile at an edge is stored to scratch memory, and its outputs that exist are copied.
+    """
+    (high, wide), vector, side = of.outputs, k.vector_bytes, of.across.side
+    scratch = k.scratch(high * wide)
+    whole = (y.rows >= high) & (y.columns >= wide)
+    at = choose(whole, y.at, scratch)
+    row_bytes = choose(whole, y.row_bytes, wide * vector)
+    column_bytes = choose(whole, y.column_bytes, vector)
+
+    def load(row: int, column: int) -> Vector:
+        return k.load(sums + position_bytes * (row * side + column))
+
+    def store(row: int, column: int, value: Vector) -> None:
+        k.store(finish(value), at + row_bytes * row + column_bytes * column)
+
+    times_both(k, (of.down.output, of.across.output), load, store)
+    rows, columns = choose(whole, 0, minimum(y.rows, high)), minimum(y.columns, wide)
+    with k.loop(rows) as row, k.loop(columns) as column:
+        value = k.load(scratch + (row.i * wide + column.i) * vector)
+        k.store(value, y.at + y.row_bytes * row.i + y.column_bytes * column.i)
