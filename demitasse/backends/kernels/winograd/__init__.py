@@ -209,30 +209,24 @@ def _apart(count: int) -> int:
     return count + LINE if count >= WIDE and count % (4 * LINE) == 0 else count
 
 
-# Costs, in operations of a large product of matrices on vectors of 8 floats.
-PRODUCT_COST = 1.1
-"""Cost of a multiplication of the transformed product."""
-
-TRANSFORM_COST = 37.0
+# Costs, in operations of the products of tiles and filters on vectors of 8 floats. With wider
+# vectors, memory and threads cost more operations.
+TRANSFORM_COST = 28.0
 """Cost of transforming an element of a tile."""
 
-FILTER_COST, TRAINED_FILTER_COST = 15.0, 80.0
+FILTER_COST, TRAINED_FILTER_COST = 15.0, 74.0
 """Cost of an element of a transformed filter: only read; or changing, so that two passes transform
-the filters and the third sums them. The latter's break-even was measured as 100 on one processor,
-and as 40 on another."""
+the filters and the third sums them."""
 
-START_COST, TRAINING_START_COST = 5e5, 1e6
-"""Overhead of a Winograd pass over direct convolution. In inference, calls are replayed."""
+START_COST = 5e5
+"""Overhead of a pass over direct convolution."""
 
-DEFINITION_COST, FEW_CHANNELS_COST = 1.2, 7.0
-"""An operation of the definition; and that divided by the number of channels is added."""
+DEFINITION_COST, FEW_CHANNELS_COST = 1.1, 5.0
+"""Cost of an operation of the definition; and that divided by the number of channels is added."""
 
 BF16_COST = 0.75
 """An operation of the definition in bfloat16, as a multiple of one in float32, which is dearer than
 measured: filters of tiles are read from farther caches."""
-
-MEASURED_WIDTH = 8
-"""Vector width of the cost model. With wider vectors, memory and threads cost more operations."""
 
 
 def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
@@ -241,20 +235,17 @@ def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
     In training, filters change between passes.
     """
     tiles = tiling.images * math.prod(tiling.grid)
-    filters = tiling.positions * tiling.channels * tiling.filters / tiling.groups
-    slower = tiling.width / MEASURED_WIDTH
+    weights = tiling.channels * tiling.filters / tiling.groups
     filter_cost = TRAINED_FILTER_COST if training else FILTER_COST
     tiled = (
-        2 * PRODUCT_COST * tiles * filters
-        + TRANSFORM_COST * tiling.positions * tiles * (tiling.channels + tiling.filters)
-        + slower * filter_cost * filters
-        + slower * (TRAINING_START_COST if training else START_COST)
+        2 * tiles * tiling.positions * weights
+        + TRANSFORM_COST * tiles * tiling.positions * (tiling.channels + tiling.filters)
+        + tiling.width / 8 * (filter_cost * tiling.positions * weights + START_COST)
     )
-    area = tiling.images * math.prod(tiling.output)
-    weights = filters / tiling.positions * tiling.filtering.taps
     few = min(tiling.channels, tiling.filters) / tiling.groups
-    each = BF16_COST if tiling.tuning.bf16 else 1.0
-    return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * each * area * weights
+    each = (DEFINITION_COST + FEW_CHANNELS_COST / few) * (BF16_COST if tiling.tuning.bf16 else 1.0)
+    area = tiling.images * math.prod(tiling.output)
+    return tiled < 2 * each * area * tiling.filtering.taps * weights
 
 
 def plan_winograd(
@@ -266,8 +257,9 @@ def plan_winograd(
         Declined: The convolution is unsupported, or direct convolution costs less.
     """
     tuning.require("winograd")
+    pads = all(pad < taps for pad, taps in zip(op.pad, op.kernel, strict=True))
     decline_if(
-        not _is_plain(op),
+        not (has_filtering(op.kernel) and pads and {*op.stride, *op.dilation} == {1}),
         "winograd takes filters of 1, 3, 5, 7 rows and columns, of stride 1",
     )
     decline_if(
@@ -290,9 +282,3 @@ def plan_winograd(
         "winograd would cost more than the definition in this shape",
     )
     return tiling
-
-
-def _is_plain(op: ops.Conv) -> bool:
-    """Return whether windows are one pixel apart, and of rows and columns that tiles take."""
-    pads = all(pad < taps for pad, taps in zip(op.pad, op.kernel, strict=True))
-    return has_filtering(op.kernel) and pads and {*op.stride, *op.dilation} == {1}
