@@ -14,15 +14,11 @@ def unpacked(positions, of):
     """The filters of a stack of panels. Shape: (positions, groups, inputs, outputs)."""
     inputs, outputs = of.channels // of.groups, of.filters // of.groups
     by_position = positions.reshape(of.positions, of.filter_position_stride)
-    by_group = by_position[:, : of.groups * of.filter_group_stride].reshape(
-        of.positions, of.groups, -1
-    )
     found = np.empty((of.positions, of.groups, inputs, outputs), positions.dtype)
-    for vectors, first in of.panels:
+    for group, first, vectors, start in of.panels:
         columns = vectors * of.width
-        part = by_group[..., first * inputs : (first + columns) * inputs]
-        part = part.reshape(of.positions, of.groups, inputs, columns)
-        found[..., first : first + columns] = part[..., : outputs - first]
+        part = by_position[:, start : start + inputs * columns].reshape(-1, inputs, columns)
+        found[:, group, :, first : first + columns] = part[..., : outputs - first]
     return found
 
 

@@ -56,13 +56,12 @@ def test_tiles_times_filters_are_sums(c, m, group, shared, width):
     behind = stack[of.positions * of.tile_position_stride :]
     sums = by_position(behind, of, of.sum_position_stride, of.sum_stride, m)
     inputs, outputs = c // group, m // group
-    for g in range(group):
-        taken = tiles[..., g * inputs : (g + 1) * inputs].astype(float)
-        own = filters.reshape(of.positions, -1)[:, g * of.filter_group_stride :]
-        for vectors, first in of.panels:
-            columns = vectors * width
-            part = own[:, first * inputs : (first + columns) * inputs]
-            part = part.reshape(of.positions, inputs, columns)[..., : outputs - first]
-            start = g * outputs + first
-            got = sums[..., start : start + part.shape[-1]]
-            np.testing.assert_allclose(got, taken @ part, rtol=1e-4, atol=1e-4)
+    own = filters.reshape(of.positions, -1)
+    for number, first, vectors, start in of.panels:
+        taken = tiles[..., number * inputs : (number + 1) * inputs].astype(float)
+        columns = vectors * width
+        part = own[:, start : start + columns * inputs].reshape(of.positions, inputs, columns)
+        part = part[..., : outputs - first]
+        begin = number * outputs + first
+        got = sums[..., begin : begin + part.shape[-1]]
+        np.testing.assert_allclose(got, taken @ part, rtol=1e-4, atol=1e-4)

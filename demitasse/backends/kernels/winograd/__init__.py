@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.products import split_columns
@@ -23,6 +23,20 @@ MOST_UNEVEN = 1.1
 
 FEWEST_SHARED = 1 << 20
 """Multiplications for which it pays that threads wait for each other twice more."""
+
+
+class Panel(NamedTuple):
+    """Some filters of a group.
+
+    Attributes:
+        first: Index of the first filter in the group.
+        start: Elements from the beginning of a position's filters to the panel's.
+    """
+
+    group: int
+    first: int
+    vectors: int
+    start: int
 
 
 @dataclass(frozen=True)
@@ -97,23 +111,24 @@ class WinogradSchedule(TunedKernel):
     # -- filters -------------------------------------------------------------------------------
 
     @cached_property
-    def panels(self) -> list[tuple[int, int]]:
-        """Panels of a group's filters: number of vectors, and first filter.
+    def panels(self) -> list[Panel]:
+        """Panels of all groups' filters.
 
         The filters of a panel lie side by side, channel after channel: products read them from
         beginning to end.
         """
-        return split_columns(self.filters // self.groups, self.width)
-
-    @cached_property
-    def filter_group_stride(self) -> int:
-        """Elements from one group's filters to the next's, at a position."""
-        return self.channels // self.groups * self._vectors(self.filters // self.groups)
+        inputs, outputs = self.channels // self.groups, self.filters // self.groups
+        return [
+            Panel(group, first, vectors, inputs * (group * self._vectors(outputs) + first))
+            for group in range(self.groups)
+            for vectors, first in split_columns(outputs, self.width)
+        ]
 
     @cached_property
     def filter_position_stride(self) -> int:
         """Elements from one position's values of the filters to the next's."""
-        return odd_lines(self.groups * self.filter_group_stride)
+        outputs = self.filters // self.groups
+        return odd_lines(self.channels * self._vectors(outputs))
 
     @cached_property
     def filter_size(self) -> int:

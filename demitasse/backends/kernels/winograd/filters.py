@@ -1,6 +1,6 @@
 """Filter transform, and its transpose for the gradient."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -26,50 +26,46 @@ AHEAD = 4
 streams than there are positions."""
 
 
+COLUMNS = 4
+"""Integers of an entry of the table of panels."""
+
+
 class FilterFields(Struct):
     """A parameter in C order and its transform; inputs and outputs are a group's."""
 
     weights: Address
     positions: Address
-    group_stride: Word
-    """Elements from one group's values to the next's, at a position."""
-    position_stride: Word
-    groups: Word
+    position_bytes: Word
     inputs: Word
-    outputs: Word
-    weight_group_stride: Word
-    weight_input_stride: Word
-    weight_output_stride: Word
-    panel_table: Address
-    """Vectors and first output of each panel of a group."""
+    weight_input_bytes: Word
+    weight_output_bytes: Word
     panels: Word
+    """Number of panels of all groups."""
+    panel_table: Address
+    """Columns: vectors; outputs of the group from the panel's first; bytes to the values at the
+    first position, and to the first output's taps."""
     chunks: Word
-    """Number of chunks whose values are summed, for the gradient; else 1."""
-    chunk_stride: Word
+    """Number of chunks whose values are summed, for the gradient."""
+    chunk_bytes: Word
 
 
 @contextmanager
 def _each_vector(k: Kernel, f: FilterFields) -> Iterator[tuple[Word, Word, Word]]:
     """Write a loop over vectors of filters of a channel; threads divide the channels.
 
-    A vector is the index of the first filter, and the addresses of its taps and of the vector at
-    the first position.
+    A vector is the number of its filters and those after it, and the addresses of the first
+    filter's taps and of the vector at the first position.
     """
     begin, end = chunk(f.inputs, *k.thread())
-    with k.loop(f.groups) as group, k.loop(f.panels) as panel:
-        vectors, first = k.load_words(f.panel_table + panel.i * (2 * INT), 2)
-        values = group.i * f.group_stride + first * f.inputs
+    with k.loop(f.panels) as panel:
+        entry = k.load_words(f.panel_table + panel.i * (COLUMNS * INT), COLUMNS)
+        vectors, outputs, values, weights = entry
         # a panel's rows lie one after the other, and so do the taps of a filter's channels
         with k.loop(end, begin) as channel, k.loop(vectors) as vector:
-            output = first + vector.i * k.width
-            place = channel.i * vectors + vector.i
-            taps = (
-                group.i * f.weight_group_stride
-                + output * f.weight_output_stride
-                + channel.i * f.weight_input_stride
-            )
-            first_taps = f.weights + taps * FLOAT
-            yield output, first_taps, f.positions + (values + place * k.width) * FLOAT
+            output = vector.i * k.width
+            taps = output * f.weight_output_bytes + channel.i * f.weight_input_bytes
+            place = (channel.i * vectors + vector.i) * k.vector_bytes
+            yield outputs - output, f.weights + weights + taps, f.positions + values + place
 
 
 @FilterFields.kernel("filters")
@@ -80,23 +76,22 @@ def _kernel(k: Kernel, f: FilterFields, of: Filtering, *, flipped: bool, past: b
     """
     down, across = (one.filter[:, ::-1] if flipped else one.filter for one in of)
     (_, rows), (wide, columns) = down.shape, across.shape
-    put, last = k.store_nontemporal if past else k.store, f.outputs - 1
-    with _each_vector(k, f) as (output, first, position):
+    put = k.store_nontemporal if past else k.store
+    with _each_vector(k, f) as (count, first, values):
         # beyond the last one, the last one again
         filters = [
-            first + (minimum(output + n, last) - output) * f.weight_output_stride * FLOAT
-            for n in range(k.width)
+            first + minimum(count - 1, lane) * f.weight_output_bytes for lane in range(k.width)
         ]
         taps = [k.gather([one + FLOAT * tap for one in filters]) for tap in range(rows * columns)]
 
-        def tap(row: int, column: int, taps: Sequence[Vector] = taps) -> Vector:
+        def load(row: int, column: int) -> Vector:
             place: int = row * columns + column
             return taps[place]
 
-        def store(row: int, column: int, value: Vector, position: Word = position) -> None:
-            put(value, position + f.position_stride * FLOAT * (row * wide + column))
+        def store(row: int, column: int, value: Vector) -> None:
+            put(value, values + f.position_bytes * (row * wide + column))
 
-        times_both(k, (down, across), tap, store)
+        times_both(k, (down, across), load, store)
     if past:
         k.fence()
 
@@ -105,9 +100,8 @@ def _kernel(k: Kernel, f: FilterFields, of: Filtering, *, flipped: bool, past: b
 def _gradient_kernel(k: Kernel, f: FilterFields, of: Filtering) -> None:
     """Write the transpose of the transform, from positions to taps."""
     down, across = of.down.filter, of.across.filter
-    (high, rows), (wide, columns) = down.shape, across.shape
-    positions, taps, vector = high * wide, rows * columns, k.vector_bytes
-    total, result = k.scratch(positions), k.scratch(taps)
+    (wide, columns), vector = across.shape, k.vector_bytes
+    total, result = k.scratch(of.positions), k.scratch(of.taps)
 
     def load(row: int, column: int) -> Vector:
         return k.load(total + (row * wide + column) * vector)
@@ -115,18 +109,17 @@ def _gradient_kernel(k: Kernel, f: FilterFields, of: Filtering) -> None:
     def store(row: int, column: int, value: Vector) -> None:
         k.store(value, result + (row * columns + column) * vector)
 
-    with _each_vector(k, f) as (output, first, values):
-        with k.loop(positions) as position:
-            here = values + position.i * f.position_stride * FLOAT
+    with _each_vector(k, f) as (count, first, values):
+        with k.loop(of.positions) as position:
+            here = values + position.i * f.position_bytes
             k.prefetch(here + AHEAD * vector)
             with k.loop(f.chunks, 1, vectors=[k.load(here)]) as one:
-                more = k.load(here + one.i * f.chunk_stride * FLOAT)
-                one.vectors = [one.vectors[0] + more]
+                one.vectors = [one.vectors[0] + k.load(here + one.i * f.chunk_bytes)]
             k.store(one.vectors[0], total + position.i * vector)
         times_both(k, (down.T, across.T), load, store)
-        with k.loop(minimum(k.width, f.outputs - output)) as filter_:
-            target = first + filter_.i * f.weight_output_stride * FLOAT
-            for tap in range(taps):
+        with k.loop(minimum(count, k.width)) as filter_:
+            target = first + filter_.i * f.weight_output_bytes
+            for tap in range(of.taps):
                 number = k.load_float(result + tap * vector + filter_.i * FLOAT)
                 k.store(number, target + FLOAT * tap)
 
@@ -136,23 +129,29 @@ def _values(tiling: WinogradSchedule) -> Values:
 
     The outputs of the gradient of an input are the parameter's inputs.
     """
-    groups, area = tiling.groups, tiling.filtering.taps
-    flipped = tiling.computes == "input"
-    inputs, outputs = tiling.channels // groups, tiling.filters // groups
-    table = np.array(tiling.panels, np.int64)
+    inputs, outputs = tiling.channels // tiling.groups, tiling.filters // tiling.groups
+    tap_bytes = tiling.filtering.taps * FLOAT
+    input_bytes, output_bytes = tap_bytes, inputs * tap_bytes
+    if tiling.computes == "input":
+        input_bytes, output_bytes = outputs * tap_bytes, tap_bytes
+    rows = [
+        (
+            panel.vectors,
+            outputs - panel.first,
+            panel.start * FLOAT,
+            panel.group * inputs * outputs * tap_bytes + panel.first * output_bytes,
+        )
+        for panel in tiling.panels
+    ]
     return FilterFields.values(
-        group_stride=tiling.filter_group_stride,
-        position_stride=tiling.filter_position_stride,
-        groups=groups,
+        position_bytes=tiling.filter_position_stride * FLOAT,
         inputs=inputs,
-        outputs=outputs,
-        weight_group_stride=inputs * outputs * area,
-        weight_input_stride=outputs * area if flipped else area,
-        weight_output_stride=area if flipped else inputs * area,
-        panel_table=table,
-        panels=len(table),
+        weight_input_bytes=input_bytes,
+        weight_output_bytes=output_bytes,
+        panels=len(rows),
+        panel_table=np.array(rows, np.int64),
         chunks=tiling.chunks,
-        chunk_stride=tiling.filter_size,
+        chunk_bytes=tiling.filter_size * FLOAT,
     )
 
 

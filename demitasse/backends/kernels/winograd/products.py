@@ -41,22 +41,20 @@ def product_values(tiling: WinogradSchedule, *, gradient: bool = False) -> Value
     counts = [c] if gradient else tiling.block_tiles
     rows = [
         (
-            product_kernel(tiling.width, vectors, counts, adds=gradient),
-            group * c * FLOAT,
-            (group * tiling.filter_group_stride + first * c) * FLOAT,
-            (group * m + first) * FLOAT,
-            vectors * tiling.width * FLOAT,
+            product_kernel(tiling.width, panel.vectors, counts, adds=gradient),
+            panel.group * c * FLOAT,
+            panel.start * FLOAT,
+            (panel.group * m + panel.first) * FLOAT,
+            panel.vectors * tiling.width * FLOAT,
         )
-        for group in range(tiling.groups)
-        for vectors, first in tiling.panels
+        for panel in tiling.panels
     ]
-    table = np.array(rows, np.int64)
     return ProductFields.values(
         position_bytes=tiling.filter_position_stride * FLOAT,
         chunk_bytes=tiling.filter_size * FLOAT if gradient else 0,
         channels=c,
-        panels=len(table),
-        panel_table=table,
+        panels=len(rows),
+        panel_table=np.array(rows, np.int64),
     )
 
 
