@@ -155,7 +155,7 @@ class BlockedKernel:
 
     Attributes:
         scratch_size: Elements of scratch memory for a run.
-        stacks_start: Those before the first chunk's stack.
+        stacks_start: Elements of scratch memory before the first chunk's stack.
     """
 
     def __init__(
