@@ -1,20 +1,14 @@
 """Matrix products of kernels, by panels of columns."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.backends.arrays import address
-from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (
-    INT,
     Vector,
     Word,
-    choose,
     fma,
     pair_fma,
 )
@@ -41,84 +35,6 @@ def tile_rows(count: int, most: int) -> int:
     A tile's columns are loaded once, which takes as long as another row.
     """
     return min(range(most, 0, -1), key=lambda rows: math.ceil(count / rows) * (rows + 1))
-
-
-class Rows(NamedTuple):
-    """Row counts that a kernel supports.
-
-    Attributes:
-        most: Greatest number of rows in registers.
-        few: The only number, less than that; 0 for any.
-    """
-
-    most: int
-    few: int = 0
-
-
-class Product(NamedTuple):
-    """A kernel and its kernels for remainders, the last rows.
-
-    Attributes:
-        address: Address of the kernel.
-        remainders: Addresses of the remainders' kernels, by number of rows; the address of the
-            table is the last argument of each kernel. Without a remainder's kernel, rows are
-            computed one at a time, to the same bits.
-    """
-
-    address: int
-    remainders: np.ndarray
-
-    @property
-    def entry(self) -> tuple[int, int]:
-        """Both addresses, for a table of products; tables of remainders are never freed."""
-        return self.address, address(self.remainders)
-
-
-Panels = Callable[[int, Iterable[int]], Product]
-"""Returns the kernel for panels of a number of vectors and for numbers of rows.
-
-Only the required kernels are compiled: few nets need every panel, and few layers every remainder.
-"""
-
-
-def by_panel(
-    kind: str, width: int, count: int, write: Callable[[Kernel, int, Rows], None]
-) -> Panels:
-    """Return the factory of one kind of kernels.
-
-    Args:
-        kind: Prefix of the kernels' names, unique in the process.
-        width: Floats of a vector.
-        count: Number of arguments; the last is :attr:`Product.remainders`.
-        write: Writes one, for so many vectors and such numbers of rows.
-    """
-
-    def kernel(vectors: int, few: int = 0) -> int:
-        name = f"{kind}_{vectors}x{width}" + (f"of{few}" if few else "")
-
-        def module(of: Any) -> None:
-            rows = Rows(ROWS[width][vectors], few)
-            write(Kernel(of, name, count, width, exported=True), vectors, rows)
-
-        return compiled(name, module, name)[name]
-
-    def product(vectors: int, counts: Iterable[int]) -> Product:
-        most, remainders = ROWS[width][vectors], _remainders(f"{kind}_{vectors}x{width}")
-        numbers = set(counts)
-        if len(numbers) == 1 and max(numbers) < most:
-            return Product(kernel(vectors, numbers.pop()), remainders)
-        for rest in {number % most for number in numbers} - {0, 1}:
-            remainders[rest] = remainders[rest] or kernel(vectors, rest)
-        return Product(kernel(vectors), remainders)
-
-    return product
-
-
-@cache
-def _remainders(name: str) -> np.ndarray:
-    """Return the table of a kernel's remainders, which is filled while it may be read."""
-    del name
-    return np.zeros(max(ROWS[8][1], ROWS[16][1]), np.int64)
 
 
 def multiply(
@@ -189,54 +105,6 @@ def product_sums(
         sums, following = steps(sums, following, right, begin, unrolled)
     sums, following = steps(sums, following, begin, right + length * right_bytes, 1)
     return sums, following[1:]
-
-
-def product_rows(
-    k: Kernel,
-    count: Word,
-    rows: Rows,
-    starts: Sequence[Word],
-    row_bytes: Sequence[Word | int],
-    body: Callable[[Sequence[Word], int], None],
-) -> None:
-    """Write a loop over rows for a kernel of :func:`by_panel`; another computes the remainder.
-
-    Args:
-        k: The kernel.
-        count: Number of rows.
-        rows: The rows that the kernel is for.
-        starts: Addresses that belong to the first row, which are arguments of the kernel.
-        row_bytes: From each of them to the next row's.
-        body: Writes it for the addresses of some rows, and how many these are.
-    """
-    if rows.few:
-        body(starts, rows.few)
-        return
-    behind = _repeated(k, count // rows.most, rows.most, starts, row_bytes, body)
-    *others, remainders = k.arguments
-    rest = count % rows.most
-    kernel = k.load_word(remainders + rest * INT)
-    with k.when(kernel > 0):
-        moved = dict(zip(starts, behind, strict=True))
-        k.call_at(kernel, *(moved.get(one, one) for one in others), remainders)
-    _repeated(k, choose(kernel > 0, 0, rest), 1, behind, row_bytes, body)
-
-
-def _repeated(
-    k: Kernel,
-    times: Word,
-    rows: int,
-    starts: Sequence[Word],
-    row_bytes: Sequence[Word | int],
-    body: Callable[[Sequence[Word], int], None],
-) -> Sequence[Word]:
-    """Write a loop over groups of ``rows`` rows; return the addresses behind the last group."""
-    with k.loop(times, words=starts) as loop:
-        body(loop.words, rows)
-        loop.words = [
-            start + k.word(step) * rows for start, step in zip(loop.words, row_bytes, strict=True)
-        ]
-    return loop.words
 
 
 WIDEST = 3

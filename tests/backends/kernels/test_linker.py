@@ -151,7 +151,7 @@ def test_cache_keys_name_what_our_own_sources_write():
     def ours(name):
         from demitasse.backends.kernels import products as registers
 
-        return compiler._key(name, registers.by_panel)
+        return compiler._key(name, registers.split_columns)
 
     assert ours("one") == ours("one")
     assert ours("one") != ours("another")
@@ -163,7 +163,7 @@ def test_what_other_sources_write_has_no_cache_key():
     from demitasse.backends.kernels import products as registers
 
     assert not compiler._key(NAME, write)
-    assert not compiler._key(NAME, partial(registers.by_panel, write))
+    assert not compiler._key(NAME, partial(registers.split_columns, write))
 
 
 def test_a_kernel_of_a_struct_is_kept_by_its_writer_s_sources(monkeypatch):

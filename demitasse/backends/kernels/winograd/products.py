@@ -9,8 +9,8 @@ import numpy as np
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, minimum
-from demitasse.backends.kernels.products import ROWS, multiply
+from demitasse.backends.kernels.language.values import FLOAT, INT, Word, minimum
+from demitasse.backends.kernels.products import ROWS, product_sums
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block
 
@@ -128,28 +128,12 @@ def _write(k: Kernel, vectors: int, rows: int, *, adds: bool) -> None:
     if not adds:
         a_column_bytes, b_row_bytes = k.word(FLOAT), k.word(k.vector_bytes * vectors)
 
-    def steps(
-        sums: list[Vector], left: Word, begin: Word, end: Word, unrolled: int
-    ) -> tuple[list[Vector], Word]:
-        """Write the unrolled innermost loop; return the sums and the next column's address."""
-        with k.loop(end, begin, b_row_bytes * unrolled, vectors=sums, words=[left]) as loop:
-            sums, [left] = loop.vectors, loop.words
-            for step in range(unrolled):
-                right, here = loop.i + b_row_bytes * step, left + a_column_bytes * step
-                columns = [k.load(right + k.vector_bytes * j) for j in range(vectors)]
-                multiply(k, sums, [here + a_row_bytes * row for row in range(rows)], columns)
-            loop.words = [left + a_column_bytes * unrolled]
-        return loop.vectors, loop.words[0]
-
     with k.loop(count, 0, rows) as tile:
         first = minimum(tile.i, count - rows)  # the last tile begins early
-        left, begin, end = a + first * a_row_bytes, b, b + b_row_bytes * length
-        sums = [k.constant(0.0)] * (rows * vectors)
-        if not adds:
-            unrolled = UNROLLED[k.width]
-            begin = end - length % unrolled * b_row_bytes
-            sums, left = steps(sums, left, b, begin, unrolled)
-        sums, _ = steps(sums, left, begin, end, 1)
+        sums, _ = product_sums(
+            k, length, a + first * a_row_bytes, [a_row_bytes * row for row in range(rows)],
+            a_column_bytes, b, b_row_bytes, vectors, 1 if adds else UNROLLED[k.width],
+        )  # fmt: skip
         for row in range(rows):
             target = c + (first + row) * c_row_bytes
             places = [target + k.vector_bytes * j for j in range(vectors)]
