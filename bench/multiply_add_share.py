@@ -47,7 +47,7 @@ def conv(x: ops.Shape, filters: int, side: int, *, stride: int = 1, group: int =
 
 def last(shape: ops.Shape) -> Images:
     """Return images whose pixels have all their channels side by side."""
-    return Images.in_blocks(shape, shape[1])
+    return Images.channels_last(shape)
 
 
 def depthwise(side: int, stride: int) -> None:
@@ -58,9 +58,8 @@ def depthwise(side: int, stride: int) -> None:
 
 def separable() -> None:
     first, then = conv((1, 64, 56, 56), 64, 3, group=64), conv((1, 64, 56, 56), 128, 1)
-    for block in (WIDTH, 64):
-        blocks = plan_separable(first, then, TUNING)
-        SeparableConvolution(blocks, Images.in_blocks(first.bottom, block), last(then.top))
+    blocks = plan_separable(first, then, TUNING)
+    SeparableConvolution(blocks, last(first.bottom), last(then.top))
 
 
 def igemm() -> None:

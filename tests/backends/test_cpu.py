@@ -16,7 +16,7 @@ from zeros import fill_with_zeros
 from demitasse import Net
 from demitasse.backends import cpu
 from demitasse.backends.cpu import slow_reason
-from demitasse.backends.cpu.layout import channel_blocks, plain
+from demitasse.backends.cpu.layout import channels_last, plain
 from demitasse.backends.kernels.language import Status
 from demitasse.blob import Blob
 from demitasse.core.config import settings
@@ -53,7 +53,7 @@ def net(text=CONVS, phase="TRAIN", **options):
 @pytest.fixture
 def layout():
     """A layout of (2, 20, 3, 4) that is not C order and has padding."""
-    found = channel_blocks((2, 20, 3, 4), 16)
+    found = channels_last((2, 20, 3, 4), 16)
     assert found.size > 2 * 20 * 3 * 4
     return found
 

@@ -5,7 +5,6 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.cpu import slow_reason
-from demitasse.backends.cpu.layout import BLOCK, channel_blocks
 from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
@@ -89,7 +88,6 @@ def test_nan_and_infinity_reach_the_same_pixels(pair):
 @pytest.mark.parametrize("channels", [16, 32, 40])
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_bias_is_added_behind_implicit_gemm(size, channels, training):
-    channel_blocks((2, channels, 10, 8), BLOCK)  # 16 lie so as they do side by side
     nets = make_pair(channels, training, size=size)
 
     got, want = results(nets, np.random.default_rng(0).normal(size=(2, 8, 5, 4)))

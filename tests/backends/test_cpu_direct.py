@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lowered import (
     ENDS,
-    LAYOUTS,
     NEEDS_KERNELS,
     WIDTHS,
     build,
@@ -30,16 +29,10 @@ ROUNDING = 5e-6
 """Of the largest value."""
 
 
-@pytest.fixture
-def layout():
-    """Of images; a test's parameter of this name replaces it."""
-    return LAYOUTS[0]
-
-
 @pytest.fixture(autouse=True, params=WIDTHS, ids="{} floats".format)
-def always(request, layout):
+def always(request):
     """Take our kernels for small images, too."""
-    with our_kernels(request.param, layout):
+    with our_kernels(request.param):
         yield
 
 
@@ -59,7 +52,6 @@ def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
     return fast
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @given(
     n=st.integers(1, 3),
     c=st.integers(1, 4),
@@ -70,7 +62,7 @@ def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
     pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     bias=st.booleans(),
 )
-def test_both_passes_are_the_portable_ones(layout, n, c, m, size, kernel, stride, pad, bias):
+def test_both_passes_are_the_portable_ones(n, c, m, size, kernel, stride, pad, bias):
     rest = (
         f"kernel_h: {kernel[0]} kernel_w: {kernel[1]} stride_h: {stride[0]} stride_w: {stride[1]} "
         f"pad_h: {pad[0]} pad_w: {pad[1]} bias_term: {str(bias).lower()}"
@@ -101,8 +93,7 @@ def test_filters_that_fill_no_vector_are_ours_in_the_forward_pass_too():
     expect_same(text, ["c"], "TEST", rtol=ROUNDING)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_windows_are_copied_where_an_image_has_more_padding_than_a_window_is_wide(layout):
+def test_no_windows_are_copied_where_an_image_has_more_padding_than_a_window_is_wide():
     text = net(conv(32, "kernel_size: 3 pad: 9"), layer("r", "ReLU", "c", "c"), shape=(2, 3, 12, 9))
 
     planned = build(text, "TEST")
@@ -123,10 +114,6 @@ def test_wide_windows_run_by_implicit_gemm():
     assert planned.plan.entries[1].step.code.startswith("igemm llvm")
 
 
-FEW = pytest.mark.parametrize("layout", LAYOUTS)
-
-
-@FEW
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize(
     "rest",
@@ -134,9 +121,7 @@ FEW = pytest.mark.parametrize("layout", LAYOUTS)
      "kernel_h: 2 kernel_w: 5 pad_h: 1 pad_w: 3"],
 )  # fmt: skip
 @pytest.mark.parametrize("threads", [1, 3])
-def test_gradients_of_a_convolution_to_few_channels_are_direct_convolutions(
-    threads, rest, m, layout
-):
+def test_gradients_of_a_convolution_to_few_channels_are_direct_convolutions(threads, rest, m):
     text = net(conv(m, rest), shape=(3, 32, 9, 11))
 
     with settings.override(threads=threads):
@@ -145,9 +130,8 @@ def test_gradients_of_a_convolution_to_few_channels_are_direct_convolutions(
     assert kernels(planned)[-2:] == ["TransposedGradient", "TransposedConvolution"]
 
 
-@FEW
 @pytest.mark.parametrize("rest", ["kernel_size: 3 stride: 2", "kernel_size: 3 pad: 3"])
-def test_gradients_of_others_to_few_channels_are_implicit_gemms(rest, layout):
+def test_gradients_of_others_to_few_channels_are_implicit_gemms(rest):
     text = net(conv(2, rest), shape=(2, 32, 9, 11))
 
     planned = expect_same(text, rtol=ROUNDING)
@@ -155,18 +139,16 @@ def test_gradients_of_others_to_few_channels_are_implicit_gemms(rest, layout):
     assert "TransposedConvolution" not in kernels(planned)
 
 
-@FEW
 @pytest.mark.parametrize("frozen", [0, 1])
-def test_few_channels_learn_their_weights_or_their_bias_alone(frozen, layout):
+def test_few_channels_learn_their_weights_or_their_bias_alone(frozen):
     multipliers = " ".join(f"param {{ lr_mult: {int(i != frozen)} }}" for i in range(2))
     text = net(conv(2), shape=(2, 32, 6, 7)).replace('type: "Conv', f'{multipliers} type: "Conv')
 
     expect_same(text, rtol=ROUNDING)
 
 
-@FEW
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_gradient_that_is_no_number_reaches_the_windows_it_belongs_to(value, layout):
+def test_a_gradient_that_is_no_number_reaches_the_windows_it_belongs_to(value):
     text = net(conv(2), shape=(2, 32, 6, 7))
     found = []
     for lowered in (True, False):

@@ -6,12 +6,10 @@ from expect_error import expect_error
 
 from demitasse.backends.cpu.images import first_suitable
 from demitasse.backends.cpu.layout import (
-    BLOCK,
-    BLOCKS,
     blocked,
     c_order,
     candidates,
-    channel_blocks,
+    channels_last,
     innermost,
     plain,
     slabs,
@@ -38,8 +36,9 @@ ALL = {
     "plain": plain(SHAPE),
     "channels last": innermost(SHAPE, 1),
     "rows last": innermost(SHAPE, 2),
-    "blocks of 4": channel_blocks(SHAPE, 4),
-    "padded blocks": channel_blocks(SHAPE, 16),
+    "blocks of 4": blocked(SHAPE, 1, 4),
+    "padded blocks": blocked(SHAPE, 1, 16),
+    "padded channels": channels_last(SHAPE, 16),
     "blocks of images": blocked(SHAPE, 0, 2),
     "of gaps": strided(SHAPE, (1000, 30, 8, 2)),
 }
@@ -58,16 +57,17 @@ def test_every_element_has_a_place_of_its_own_in_the_buffer(layout):
 def test_layouts_that_put_elements_in_the_same_places_are_one():
     one = (2, 16, 3, 4)
 
-    assert channel_blocks(one, 16) is innermost(one, 1)
+    assert blocked(one, 1, 16) is innermost(one, 1)
+    assert channels_last(one, 8) is innermost(one, 1)
     assert strided(SHAPE, c_order(SHAPE)) is plain(SHAPE)
     assert innermost((2, 1, 3, 4), 1) is plain((2, 1, 3, 4))
     assert innermost(SHAPE, 3) is plain(SHAPE)
     assert blocked((6, 5), 1, 1) is plain((6, 5))
     assert strided((2, 3), (1, 2)) is innermost((2, 3), 0)
-    assert channel_blocks((2, 20, 1, 1), 8) is channel_blocks((2, 20, 1, 1), 24)
-    assert channel_blocks((2, 20, 1, 1), 4) is plain((2, 20, 1, 1))
-    assert channel_blocks(SHAPE, 16) is not innermost(SHAPE, 1)  # is padded
-    assert channel_blocks(SHAPE, 4) is not channel_blocks(SHAPE, 2)
+    assert blocked((2, 20, 1, 1), 1, 8) is channels_last((2, 20, 1, 1), 24)
+    assert blocked((2, 20, 1, 1), 1, 4) is plain((2, 20, 1, 1))
+    assert channels_last(SHAPE, 16) is not innermost(SHAPE, 1)  # is padded
+    assert blocked(SHAPE, 1, 4) is not blocked(SHAPE, 1, 2)
 
 
 def test_blocks_fill_up_the_last():
@@ -104,8 +104,6 @@ def test_candidates_are_the_expected_one_first_and_each_once(channels):
 
     assert found[0] is innermost(shape, 3)
     assert len(set(found)) == len(found)
-    for block in BLOCKS:
-        assert (channel_blocks(shape, block) in found) or channels % block
     assert {plain(shape), innermost(shape, 1)} <= set(found)
 
 
@@ -114,14 +112,14 @@ def test_the_first_layout_that_is_not_declined_is_taken():
 
     def prepare(layout):
         tried.append(layout)
-        if layout is not innermost((2, 2 * BLOCK, 3, 4), 1):
+        if layout is not innermost((2, 32, 3, 4), 1):
             message = "another"
             raise Declined(message)
 
-    first_suitable(candidates(plain((2, 2 * BLOCK, 3, 4))), prepare)
+    first_suitable(candidates(plain((2, 32, 3, 4))), prepare)
 
-    assert tried[0] is plain((2, 2 * BLOCK, 3, 4))
-    assert tried[-1] is innermost((2, 2 * BLOCK, 3, 4), 1)
+    assert tried[0] is plain((2, 32, 3, 4))
+    assert tried[-1] is innermost((2, 32, 3, 4), 1)
     with expect_error(Declined):
         first_suitable(candidates(plain(SHAPE)), prepare)
 

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lowered import (
     ENDS,
-    LAYOUTS,
     NEEDS_KERNELS,
     WIDTHS,
     build,
@@ -34,20 +33,13 @@ ROUNDING = 5e-5
 """Of the largest value; the definition's own error is a third of the one here."""
 
 
-@pytest.fixture
-def layout():
-    """Of images; a test's parameter of this name replaces it."""
-    return LAYOUTS[0]
-
-
 @pytest.fixture(autouse=True, params=WIDTHS, ids="{} floats".format)
-def always(request, layout):
+def always(request):
     """Take the tiles for every convolution that can be tiled, however small."""
-    with our_kernels(request.param, layout):
+    with our_kernels(request.param):
         yield
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @given(
     n=st.integers(1, 4),
     group=st.integers(1, 2),
@@ -58,7 +50,7 @@ def always(request, layout):
     pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     bias=st.booleans(),
 )
-def test_both_passes_are_the_portable_ones(layout, n, group, c, m, size, kernel, pad, bias):
+def test_both_passes_are_the_portable_ones(n, group, c, m, size, kernel, pad, bias):
     size = tuple(max(side, taps) for side, taps in zip(size, kernel, strict=True))
     pad = tuple(min(zeros, taps - 1) for zeros, taps in zip(pad, kernel, strict=True))
     rest = (
@@ -72,10 +64,9 @@ def test_both_passes_are_the_portable_ones(layout, n, group, c, m, size, kernel,
     assert (CONVOLUTION in kernels(planned)) == (group * min(c, m) >= engine().tuning.width)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("windows", [(3, 1, 1), (5, 1, 2)])
 @pytest.mark.parametrize("bias", ["true", "false"])
-def test_deconvolutions_train_over_tiles(layout, windows, bias):
+def test_deconvolutions_train_over_tiles(windows, bias):
     size, stride, pad = windows
     rest = f"num_output: 32 kernel_size: {size} stride: {stride} pad: {pad} bias_term: {bias}"
     text = net(
@@ -85,8 +76,7 @@ def test_deconvolutions_train_over_tiles(layout, windows, bias):
 
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    if layout == "channels last":
-        assert kernels(planned) == [CONVOLUTION, GRADIENT, CONVOLUTION]
+    assert kernels(planned) == [CONVOLUTION, GRADIENT, CONVOLUTION]
 
 
 def test_all_three_passes_go_over_tiles():
@@ -97,9 +87,8 @@ def test_all_three_passes_go_over_tiles():
     assert kernels(planned) == [CONVOLUTION, GRADIENT, CONVOLUTION]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("c", "m"), [(60, 100), (64, 100), (100, 64)])
-def test_channels_that_nearly_fill_blocks_train_over_tiles(c, m):
+def test_channels_that_nearly_fill_vectors_train_over_tiles(c, m):
     planned = expect_same(net(conv(m), shape=(2, c, 12, 12)), ["c"], rtol=ROUNDING)
 
     assert kernels(planned) == [CONVOLUTION, GRADIENT, CONVOLUTION]

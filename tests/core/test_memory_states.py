@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from demitasse import Blob
 from demitasse.backends.cpu import slow_reason
-from demitasse.backends.cpu.layout import channel_blocks
+from demitasse.backends.cpu.layout import channels_last
 from demitasse.core.device import Device
 from demitasse.memory import Head
 from demitasse.memory.sides import DeviceSide
@@ -196,7 +196,7 @@ class Blobs(RuleBasedStateMachine):
         if blob.data_memory.size != 12 or blob.data_memory.viewed:
             return
         memory, plain = blob.data_memory, self.plain[which]
-        layout = channel_blocks(SHAPE, 16)
+        layout = channels_last(SHAPE, 16)
         values = (np.arange(12) + value).astype(np.float32)
         if how.startswith("read"):
             side = memory.private_data(layout, alone=how == "read alone")

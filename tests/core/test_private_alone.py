@@ -5,7 +5,7 @@ import pytest
 
 from demitasse import Net, Solver
 from demitasse.backends.cpu import slow_reason
-from demitasse.backends.cpu.layout import channel_blocks
+from demitasse.backends.cpu.layout import channels_last
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import Head, SyncedMemory
@@ -30,7 +30,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 
 @pytest.fixture
 def layout():
-    return channel_blocks(SHAPE, 16)
+    return channels_last(SHAPE, 16)
 
 
 @pytest.fixture

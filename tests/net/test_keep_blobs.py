@@ -207,7 +207,7 @@ def test_what_nobody_reads_is_not_computed():
 
 @pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 @pytest.mark.parametrize("channels", [8, 16])
-def test_layers_run_as_one_where_one_block_of_channels_lies_like_channels_last(channels):
+def test_layers_run_as_one_behind_a_pooling(channels):
     size = 8 + channels  # of no other test
     text = INPUT.replace("dim: 8 dim: 8", f"dim: {size} dim: {size}")
     text += layer("p", "Pooling", "x", "p", "pooling_param { kernel_size: 3 stride: 1 pad: 1 }")

@@ -39,21 +39,8 @@ def windows(x, kernel, pad, stride=(1, 1), dilation=(1, 1)):
     return found[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
 
 
-def images(shape, block=None, seed=0):
-    """Random images whose channels lie side by side, and the memory that they are in.
-
-    Args:
-        shape: (N, C, H, W).
-        block: Channels that lie side by side; None for all.
-        seed: Of the random numbers.
-    """
+def images(shape, seed=0):
+    """Random images (N, C, H, W), and the memory in which they lie with the channels last."""
     n, c, h, w = shape
-    block = block or c
-    memory = np.random.default_rng(seed).normal(size=(n, c // block, h, w, block))
-    memory = memory.astype(np.float32)
-    return from_memory(memory, shape), memory
-
-
-def from_memory(memory, shape):
-    """A copy in C order of what lies in blocks of channels."""
-    return memory.transpose(0, 1, 4, 2, 3).reshape(shape)
+    memory = np.random.default_rng(seed).normal(size=(n, h, w, c)).astype(np.float32)
+    return memory.transpose(0, 3, 1, 2).copy(), memory

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu import slow_reason
 from demitasse.backends.cpu.engine import engine
 from demitasse.backends.cpu.kernel_calls import PackedKernel
@@ -21,8 +20,6 @@ NEEDS_KERNELS = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 WIDTHS = (8, 16)
 """Floats of the kernels' vectors. LLVM splits those that the processor has no registers for."""
 
-LAYOUTS = ("blocks", "channels last")
-
 
 @contextmanager
 def tuned(**changes):
@@ -35,44 +32,9 @@ def tuned(**changes):
         engine().tuning = before
 
 
-@contextmanager
-def our_kernels(width, layout):
-    """Run each convolution that has a kernel of its own in that kernel, whatever it costs.
-
-    Args:
-        width: Floats of the kernels' vectors.
-        layout: Of images, one of ``LAYOUTS``. Blocks are of ``width`` channels; where those do not
-            divide, the channels are last.
-    """
-    from demitasse.backends.cpu.convolutions import IgemmKernels
-    from demitasse.backends.cpu.steps.convolution import WindowStep
-
-    prepare, images = WindowStep.__init__, IgemmKernels._images
-
-    def in_blocks(step, *given):
-        prepare(step, *given)
-        step.image_layout, step.map_layout = (
-            one if one.shape[1] % width else layouts.channel_blocks(one.shape, width)
-            for one in (step.image_layout, step.map_layout)
-        )
-
-    def channels_last(kernels, operands, *names):
-        """Implicit GEMM takes no blocks."""
-        for name in names:
-            one = getattr(operands, name)
-            last = layouts.innermost(one.layout.shape, 1)
-            argument = type(one)(one.role, one.blob, last, diff=one.diff)
-            operands = replace(operands, **{name: argument})
-        return images(kernels, operands, *names)
-
-    with (
-        tuned(width=width, always=frozenset(("winograd", "few_inputs"))),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        if layout == "blocks":
-            patch.setattr(WindowStep, "__init__", in_blocks)
-            patch.setattr(IgemmKernels, "_images", channels_last)
-        yield
+def our_kernels(width):
+    """Run each convolution that has a kernel of its own in that kernel, whatever it costs."""
+    return tuned(width=width, always=frozenset(("winograd", "few_inputs")))
 
 
 def build(text, phase="TRAIN", device="cpu", **options):

@@ -77,20 +77,20 @@ def normal(*shape, seed=0):
 def images_of(array):
     """Return the layout of an array (N, C, H, W) whose channels lie side by side."""
     image, _, row, column = (stride // array.itemsize for stride in array.strides)
-    return Images(array.shape, image, row, column, array.shape[1])
+    return Images(array.shape, image, row, column)
 
 
 def in_memory(x, images):
     """Return an array (N, C, H, W) as it lies in the images' memory."""
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, c // images.block, images.block, h, w).transpose(0, 1, 3, 4, 2)
     memory = aligned(x.size)
-    memory[:] = blocks.reshape(-1)
+    last = images.channel_stride == 1
+    memory[:] = (x.transpose(0, 2, 3, 1) if last else x).reshape(-1)
     return memory
 
 
 def out_of_memory(memory, images):
     """Return a copy (N, C, H, W) of what lies in the images' memory."""
     n, c, h, w = images.shape
-    blocks = memory.reshape(n, c // images.block, h, w, images.block)
-    return blocks.transpose(0, 1, 4, 2, 3).reshape(images.shape)
+    if images.channel_stride == 1:
+        return memory.reshape(n, h, w, c).transpose(0, 3, 1, 2).copy()
+    return memory.reshape(images.shape).copy()

@@ -33,8 +33,6 @@ from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import (
     IMAGE_AXES,
     first_suitable,
-    folded_images,
-    images_in_vectors,
     suitable_images,
     volumes_of,
 )
@@ -206,14 +204,14 @@ class ConvKernels:
         """Return operands with the source in the layout in which it is written, if that fits."""
         source = operands.source
         expected = written_layout(self.case.layouts, source.memory, self.case.x)
-        find = partial(images_in_vectors, width=width)
+        find = partial(suitable_images, width=width)
         layout, images = first_suitable((expected, source.layout), find)
         return replace(operands, source=InputArg(source.role, source.blob, layout)), images
 
 
 def _in_vectors(width: int, *arguments: Argument) -> tuple[Images, ...]:
     """Return the images of arguments whose layouts have vectors of so many channels."""
-    return tuple(images_in_vectors(argument.layout, width) for argument in arguments)
+    return tuple(suitable_images(argument.layout, width) for argument in arguments)
 
 
 def _in_order(argument: InputArg, shape: ops.Shape) -> InputArg:
@@ -306,7 +304,7 @@ class IgemmKernels(ConvKernels):
             return operands, (volumes_of(image.layout), maps)
         n, _, rows, columns = shape = self.case.x
         plain = type(image)(image.role, image.blob, layouts.plain(shape), diff=image.diff)
-        one = Images((n, columns, rows, 1), rows * columns, columns, columns, columns)
+        one = Images.channels_last((n, columns, rows, 1))
         return replace(operands, **{x: plain}), (one, maps)
 
 
@@ -330,7 +328,7 @@ class DepthwiseKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         operands, x = self._as_written(operands, self.case.x[1])
-        y = images_in_vectors(operands.target.layout, self.case.x[1])
+        y = suitable_images(operands.target.layout, self.case.x[1])
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
         return self._call(make, operands)
 
@@ -370,9 +368,9 @@ class NarrowKernels(ConvKernels):
         if schedule.x[1] == self.case.x[1]:
             operands, x = self._as_written(operands, schedule.width)
         else:
-            blocks = layouts.channel_blocks(self.case.x, NARROW)
-            operands = replace(operands, source=InputArg(source.role, source.blob, blocks))
-            x = suitable_images(blocks, Images.fits, NARROW, find=folded_images)
+            filled = layouts.channels_last(self.case.x, NARROW)
+            operands = replace(operands, source=InputArg(source.role, source.blob, filled))
+            x = suitable_images(filled, NARROW, padded=True)
         target = OutputArg("dst", operands.target.blob, layouts.plain(schedule.y))
         make = partial(NarrowConvolution, schedule, x, operands.then)
         return self._call(make, replace(operands, target=target))
@@ -434,7 +432,7 @@ class DirectKernels(ConvKernels):
         if not self.case.training:
             wished: Any = self.case.layouts.preferred(target.memory)[-1:]
             known[:0] = [one for one in wished if one.shape == target.layout.shape]
-        layout, y = first_suitable(known, partial(images_in_vectors, width=self.schedule.width))
+        layout, y = first_suitable(known, partial(suitable_images, width=self.schedule.width))
         operands = replace(
             operands,
             source=_in_order(operands.source, self.case.x),
@@ -443,7 +441,7 @@ class DirectKernels(ConvKernels):
         return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
-        y = images_in_vectors(operands.dy.layout, self.schedule.width)
+        y = suitable_images(operands.dy.layout, self.schedule.width)
         kernel = DirectGradient(self.schedule, y, bias=operands.bias is not None)
         source = _in_order(operands.source, self.case.x)
         return self._gradient(kernel, replace(operands, source=source))
@@ -470,13 +468,13 @@ class TransposedKernels(ConvKernels):
         self.schedule = plan_direct(flipped, case.y, case.x, case.tuning)
 
     def data(self, operands: ConvOperands) -> KernelCall:
-        images = images_in_vectors(operands.target.layout, self.schedule.width)
+        images = suitable_images(operands.target.layout, self.schedule.width)
         operands = replace(operands, source=_in_order(operands.source, self.case.y))
         make = partial(TransposedConvolution, self.schedule, images, operands.then)
         return self._call(make, operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
-        images = images_in_vectors(operands.source.layout, self.schedule.width)
+        images = suitable_images(operands.source.layout, self.schedule.width)
         kernel = TransposedGradient(self.schedule, images)
         return self._gradient(kernel, replace(operands, dy=_in_order(operands.dy, self.case.y)))
 

@@ -1,4 +1,4 @@
-"""Memory layouts of a shape: C order, channels last, blocks of channels.
+"""Memory layouts of a shape: C order, channels last, blocks of an axis.
 
 Two layouts that put every element in the same place are the same object.
 """
@@ -12,11 +12,6 @@ from operator import mul
 from typing import Any
 
 from demitasse.backends.step import decline_if
-
-BLOCK = 16
-"""Channels of a block: a vector of AVX-512."""
-
-BLOCKS = (BLOCK, 8)
 
 Shape = tuple[int, ...]
 
@@ -73,7 +68,7 @@ class Layout:
         for axis, (begin, length) in enumerate(zip(first, shape, strict=True)):
             block, end = self.block_of(axis), begin + length
             cut = begin % block or (length % block and end != self.shape[axis])
-            decline_if(cut, f"a part from {first} on; blocks of channels cannot be cut there")
+            decline_if(cut, f"a part from {first} on; blocks cannot be cut there")
             place += begin // block * self.strides[axis]
         return Layout(shape, self.strides, self.axis, self.block, first=place)
 
@@ -131,9 +126,9 @@ def blocked(shape: Shape, axis: int, block: int) -> Layout:
     return strided(shape, tuple(block * stride for stride in c_order(counts)), axis, block)
 
 
-def channel_blocks(shape: Shape, block: int) -> Layout:
-    """Return the layout whose innermost loop is a block of channels."""
-    return blocked(shape, 1, block)
+def channels_last(shape: Shape, multiple: int) -> Layout:
+    """Return the layout with the channels last, filled up with zeros to a multiple."""
+    return blocked(shape, 1, -(-shape[1] // multiple) * multiple)
 
 
 def slabs(layout: Layout, size: int) -> list[Layout]:
@@ -160,8 +155,6 @@ def slabs(layout: Layout, size: int) -> list[Layout]:
 
 
 def candidates(expected: Layout) -> Iterator[Layout]:
-    """Yield layouts of a shape: the expected one, blocks of channels, channels last, C order."""
+    """Yield layouts of a shape: the expected one, channels last, C order."""
     shape = expected.shape
-    found = [expected]
-    found += [channel_blocks(shape, block) for block in BLOCKS if shape[1] % block == 0]
-    yield from dict.fromkeys([*found, innermost(shape, 1), plain(shape)])
+    yield from dict.fromkeys([expected, innermost(shape, 1), plain(shape)])

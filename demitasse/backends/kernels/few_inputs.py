@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.image_fields import BlockFields, ImageFields
+from demitasse.backends.kernels.image_fields import ImageFields
 from demitasse.backends.kernels.images import Images, first_channels, need_layout
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -169,7 +169,7 @@ def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Dir
 class BandFields(Struct):
     """A convolution in bands."""
 
-    x: BlockFields
+    x: ImageFields
     """The images, whose channels are planes."""
     y: ImageFields
     """The output, or its gradient; the columns are the convolution's."""
@@ -200,8 +200,7 @@ class BandFields(Struct):
     panel_stride: Word
     """Elements from one panel of filters to the next."""
     vector_table: Address
-    """Columns: bytes from the first filter to a vector's first, and from the beginning of an
-    output's pixel to the vector."""
+    """Bytes to each vector, from the first filter and from the first channel of an output."""
 
 
 def band_values(
@@ -209,10 +208,10 @@ def band_values(
 ) -> dict[str, Any]:
     """Return the values of the fields but ``filters``."""
     need_layout(y.fits(schedule.width), y)
-    op, firsts = schedule.op, schedule.firsts
+    op = schedule.op
     n, c, h, w = schedule.x
     return {
-        "x": BlockFields.of(Images.in_blocks((n, c, h, w), 1)),
+        "x": ImageFields.of(Images.in_order((n, c, h, w))),
         "y": ImageFields.of(y),
         "step_down": op.stride[0],
         "step_right": op.stride[1],
@@ -228,7 +227,7 @@ def band_values(
         "taps": len(tap_table),
         "panels": len(schedule.order),
         "panel_stride": panel_stride,
-        "vector_table": FLOAT * np.stack([firsts, y.place(firsts)], axis=1),
+        "vector_table": FLOAT * schedule.firsts,
     }
 
 
@@ -260,7 +259,7 @@ def each_band(k: Kernel, f: BandFields, *, ones: bool = False) -> Iterator[Band]
         copy = f.scratch + mine.i * f.scratch_bytes
         if ones:
             area = f.copied_rows * f.copied_columns
-            plane = copy + area * f.x.blocks * FLOAT
+            plane = copy + area * f.x.channels * FLOAT
             with k.loop(area) as place:
                 k.store(k.number(1.0), plane + place.i * FLOAT)
         begin, end = chunk(f.x.images * f.bands_per_image, mine.i, f.chunks)
@@ -275,10 +274,10 @@ def each_band(k: Kernel, f: BandFields, *, ones: bool = False) -> Iterator[Band]
 def _copy(k: Kernel, f: BandFields, image: Word, first: Word, copy: Word) -> None:
     """Copy the rows of a band, of all planes."""
     padded = Padded(f.x.rows, f.x.columns, f.left, f.copied_columns)
-    with k.loop(f.x.blocks) as plane, k.loop(f.copied_rows) as line:
+    with k.loop(f.x.channels) as plane, k.loop(f.copied_rows) as line:
         y = first + line.i
         target = copy + (plane.i * f.copied_rows + line.i) * f.copied_columns * FLOAT
-        source = f.x.start(image, plane.i, y) - f.left * FLOAT
+        source = f.x.row(image, y) + (plane.i * f.x.channel_stride - f.left) * FLOAT
         begin, end = bordered(k, y, padded, target, k.number(0.0), FLOAT)
         whole = end - (end - begin) % k.width
         with k.loop(whole, begin, k.width) as column:
@@ -292,21 +291,19 @@ class Panel(NamedTuple):
 
     Attributes:
         filters: Elements from the first panel's filters to this one's.
-        firsts: Bytes from the first filter to the first of each vector.
-        places: Bytes from the beginning of a pixel of the output to each vector.
+        firsts: Bytes to each vector, from the first filter and from the first channel of an output.
     """
 
     filters: Word
     firsts: Sequence[Word]
-    places: Sequence[Word]
 
 
 @contextmanager
 def each_panel(k: Kernel, f: BandFields, vectors: int) -> Iterator[Panel]:
     """Write a loop over the panels of filters."""
     with k.loop(f.panels) as panel:
-        table = k.load_words(f.vector_table + panel.i * (2 * vectors * INT), 2 * vectors)
-        yield Panel(panel.i * f.panel_stride, table[::2], table[1::2])
+        firsts = k.load_words(f.vector_table + panel.i * (vectors * INT), vectors)
+        yield Panel(panel.i * f.panel_stride, firsts)
 
 
 class DirectFields(BandFields):
@@ -331,9 +328,9 @@ def _kernel(
             output = row.i * f.y.row_stride + first * f.y.column_stride
             offsets = [k.load(f.offsets + at) for at in panel.firsts]
             sums = _window_sums(k, f, tile, window, filters, offsets)
-            for j, (at, place) in enumerate(zip(panel.firsts, panel.places, strict=True)):
+            for j, at in enumerate(panel.firsts):
                 then = rectifying(k, f.rectifier, at, limited=limited, relu=relu)
-                target = band.output + output * FLOAT + place
+                target = band.output + output * FLOAT + at
                 for pixel in range(tile.pixels):
                     value = then(sums[pixel * vectors + j])
                     k.store(value, target + f.y.column_stride * (FLOAT * pixel))
@@ -423,7 +420,7 @@ def _gradient_kernel(k: Kernel, f: GradientFields, taps: int, vectors: int) -> N
                 start = [row.i * row_bytes, band.output + row.i * dy_row_bytes]
                 with k.loop(f.y.columns, vectors=row.vectors, words=start) as pixel:
                     window, gradient = pixel.words
-                    columns = [k.load(gradient + place) for place in panel.places]
+                    columns = [k.load(gradient + place) for place in panel.firsts]
                     multiply(k, pixel.vectors, [left + window for left in lefts], columns)
                     pixel.words = [window + window_bytes, gradient + dy_bytes]
                 row.vectors = pixel.vectors

@@ -154,11 +154,11 @@ class NarrowConvolution(WindowConvolution):
     def __init__(self, lines: FewOutputsSchedule, x: Images, then: Rectifier = NOTHING) -> None:
         width, op = lines.width, lines.op
         (images, planes, rows, columns), taps = lines.y, op.kernel[0] * op.kernel[1]
-        places = np.array([place for _, place in x.vectors(width)], np.int64)
+        places = np.array(x.vectors(width), np.int64)
         self.filters = aligned(planes * lines.x[1] * taps).reshape(planes, -1, taps, width)
         self.nbytes, rectifier = self.filters.nbytes, then.numbers(planes)
         # a plane is taken for an image of one channel
-        y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1, 1)
+        y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1)
         values = NarrowFields.values(
             **window_values(op, x, y, aligned(width)),
             vectors=len(places),

@@ -594,7 +594,7 @@ def dense_schedule(
 
 def row_images(rows: int, length: int) -> Images:
     """Return a matrix as images of one pixel."""
-    return Images((rows, length, 1, 1), length, length, length, length)
+    return Images.channels_last((rows, length, 1, 1))
 
 
 class ImplicitGemm:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
-
-import numpy as np
 
 FLOAT_BYTES = 4
 
@@ -19,25 +16,21 @@ def need_layout(fits: bool, *images: Images) -> None:
     """Raise ValueError if images do not have the layout that a kernel takes."""
     if not fits:
         message = (
-            f"{' and '.join(map(str, images))} were given; give channels side by side, all or "
-            "blocks of whole vectors, the same of all images"
+            f"{' and '.join(map(str, images))} were given; give channels side by side, as many as "
+            "a vector has or whole vectors, the same of all images"
         )
         raise ValueError(message)
 
 
-Channels = TypeVar("Channels", int, np.ndarray)
-
-
 @dataclass(frozen=True)
 class Images:
-    """Layout of float32 images with contiguous channels, in blocks or all of them.
+    """Layout of float32 images, with the channels last or in C order.
 
     Strides are in elements.
 
     Attributes:
         shape: (N, C, H, W).
-        block: Number of contiguous channels; C for all.
-        block_stride: Elements from one block of channels to the next.
+        channel_stride: Elements from one channel to the next; 1 with the channels last.
         planes: Planes of an image with a third axis; H and W are those of a plane.
         plane_stride: Elements from one plane to the next.
     """
@@ -46,21 +39,21 @@ class Images:
     image_stride: int
     row_stride: int
     column_stride: int
-    block: int
-    block_stride: int = 0
+    channel_stride: int = 1
     planes: int = 1
     plane_stride: int = 0
 
     @classmethod
-    def in_blocks(cls, shape: tuple[int, int, int, int], block: int) -> Images:
-        """Return images (N, C, H, W) that lie in C order as (N, C / block, H, W, block)."""
+    def channels_last(cls, shape: tuple[int, int, int, int]) -> Images:
+        """Return images (N, C, H, W) that lie in C order as (N, H, W, C)."""
         _, c, h, w = shape
-        return cls(shape, c * h * w, w * block, block, block, h * w * block)
+        return cls(shape, c * h * w, w * c, c)
 
-    def place(self, channel: Channels) -> Channels:
-        """Return elements from the beginning of a pixel to a channel, or to each of some."""
-        place: Channels = channel // self.block * self.block_stride + channel % self.block
-        return place
+    @classmethod
+    def in_order(cls, shape: tuple[int, int, int, int]) -> Images:
+        """Return images (N, C, H, W) in C order; one channel is last, too."""
+        _, c, h, w = shape
+        return cls(shape, c * h * w, w, 1, h * w if c > 1 else 1)
 
     @property
     def is_even(self) -> bool:
@@ -71,25 +64,20 @@ class Images:
     @property
     def is_rows(self) -> bool:
         """True if the pixels of all images, each with all its channels, follow evenly."""
-        n, c, h, w = self.shape
+        n, _, h, w = self.shape
         follows = n == 1 or self.image_stride == h * w * self.column_stride
-        follows = follows and self.planes == 1
-        return self.block == c and self.is_even and follows
-
-    def has_runs(self, width: int) -> bool:
-        """Return whether contiguous channels are all, or whole vectors; False for a width of 0."""
-        return bool(width) and (self.block == self.shape[1] or self.block % width == 0)
+        return self.channel_stride == self.planes == 1 and self.is_even and follows
 
     def fits(self, width: int) -> bool:
-        """Return whether there are vectors of ``width`` contiguous channels."""
-        return self.block >= width and self.has_runs(width)
+        """Return whether there are vectors of ``width`` contiguous channels; False for 0."""
+        return self.channel_stride == 1 and self.shape[1] >= width > 0
 
     def has_whole_vectors(self, width: int) -> bool:
         """Return whether contiguous channels are whole vectors; False for a width of 0."""
-        return self.fits(width) and self.block % width == 0
+        return self.fits(width) and self.shape[1] % width == 0
 
-    def vectors(self, width: int) -> list[tuple[int, int]]:
-        """Return the first channel of each vector, and elements from the pixel's beginning to it.
+    def vectors(self, width: int) -> list[int]:
+        """Return the first channel of each vector.
 
         Where the channels do not divide, the last vector begins early; some channels are then in
         two vectors.
@@ -98,5 +86,4 @@ class Images:
             ValueError: A vector's channels are not contiguous.
         """
         need_layout(self.fits(width), self)
-        firsts = first_channels(self.shape[1], width)
-        return [(at, self.place(at)) for at in firsts]
+        return first_channels(self.shape[1], width)

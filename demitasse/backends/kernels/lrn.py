@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel
-from demitasse.backends.kernels.image_fields import BlockFields
+from demitasse.backends.kernels.image_fields import ImageFields
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
@@ -41,7 +41,7 @@ WIDEST = 15
 class ResponseFields(Struct):
     """A normalisation or its gradient; all images have the layout of ``x``."""
 
-    x: BlockFields
+    x: ImageFields
     dy: OptionalAddress
     """The output's gradient."""
     y: Output
@@ -88,8 +88,8 @@ class _Region(NamedTuple):
 def _each_row(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
     """Write a loop over the thread's rows, whose neighbours are channels."""
     x, (index, threads) = f.x, k.thread()
-    block_bytes = x.block_channels * FLOAT
-    pixel_bytes = x.blocks * block_bytes + 2 * k.vector_bytes
+    channel_bytes = x.channels * FLOAT
+    pixel_bytes = channel_bytes + 2 * k.vector_bytes
     behind = x.columns * pixel_bytes
     scratch = f.scratch + index * behind * STACKS
     begin, end = chunk(x.images * x.rows, index, threads)
@@ -110,10 +110,10 @@ def _each_row(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
 
         @contextmanager
         def each_vector() -> Iterator[_Spot]:
-            with k.loop(x.columns) as column, k.loop(x.blocks) as block:
-                start = first + (column.i * x.column_stride + block.i * x.block_stride) * FLOAT
-                here = scratch + column.i * pixel_bytes + block.i * block_bytes + k.vector_bytes
-                with k.loop(block_bytes, 0, k.vector_bytes) as vector:
+            with k.loop(x.columns) as column:
+                start = first + column.i * x.column_stride * FLOAT
+                here = scratch + column.i * pixel_bytes + k.vector_bytes
+                with k.loop(channel_bytes, 0, k.vector_bytes) as vector:
                     square = here + vector.i
                     ratio = square + behind
                     yield _Spot(start + vector.i, square, square, ratio, ratio)
@@ -135,8 +135,7 @@ def _each_plane(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
         k.store(k.constant(0.0), scratch + vector.i)
     # the first pixels that are not 0
     first_high, first_wide = scratch + high_row * half, scratch + high_bytes + half * k.vector_bytes
-    block_vectors = x.block_channels // k.width
-    vectors = x.blocks * block_vectors
+    vectors = x.channels // k.width
 
     def total(here: Word, step: Word) -> Vector:  # the nearest first
         found = k.load(here)
@@ -148,8 +147,7 @@ def _each_plane(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
     begin, end = chunk(x.images * vectors, index, threads)
     with k.loop(end, begin) as plane:
         image, number = plane.i // vectors, plane.i % vectors
-        start = image * x.image_stride + number // block_vectors * x.block_stride
-        first = start * FLOAT + number % block_vectors * k.vector_bytes
+        first = image * x.image_stride * FLOAT + number * k.vector_bytes
 
         @contextmanager
         def each_vector() -> Iterator[_Spot]:
@@ -212,7 +210,7 @@ def widest(width: int, *, within: bool) -> int:
     return WIDEST if within else 2 * width + 1
 
 
-def takes(images: Images, size: int, beta: float, width: int, *, within: bool) -> bool:
+def takes(images: Images, width: int, *, size: int, beta: float, within: bool) -> bool:
     """Return whether images have whole vectors of contiguous channels, and windows fit."""
     fits = beta == BETA and size <= widest(width, within=within)
     return fits and images.has_whole_vectors(width)
@@ -232,11 +230,11 @@ class LocalResponse:
         self, images: Images, size: int, alpha: float, k: float, tuning: Tuning, *, within: bool
     ) -> None:
         width, (_, channels, rows, columns) = tuning.width, images.shape
-        if not takes(images, size, BETA, width, within=within):
+        if not takes(images, width, size=size, beta=BETA, within=within):
             message = (
-                f"{channels} channels in blocks of {images.block} and windows of {size} were given;"
-                f" give whole vectors of {width}, and windows of {widest(width, within=within)} at"
-                " most"
+                f"{channels} channels and windows of {size} were given; give whole vectors of "
+                f"{width} with the channels last, and windows of {widest(width, within=within)} at "
+                "most"
             )
             raise ValueError(message)
         rate, around = alpha / (size**2 if within else size), size // 2 * 2
@@ -248,7 +246,7 @@ class LocalResponse:
         def bound(*, gradient: bool) -> BoundKernel:
             kernel = _kernel(width, size, within=within, gradient=gradient)
             dy = RUNTIME if gradient else None
-            values = ResponseFields.values(x=BlockFields.of(images), dy=dy, numbers=numbers)
+            values = ResponseFields.values(x=ImageFields.of(images), dy=dy, numbers=numbers)
             return BoundKernel(name, kernel, values, tuning, scratch_size=tuning.threads * elements)
 
         self.forward, self.backward = bound(gradient=False), bound(gradient=True)

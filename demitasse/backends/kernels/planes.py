@@ -61,13 +61,8 @@ PLANE_SUMS = 2
 
 
 def takes(images: Images, width: int) -> bool:
-    """Return whether images have vectors of channels or pixels, at equal distances.
-
-    The channels lie in blocks of whole vectors; side by side, from a vector on; or in C order.
-    """
-    block, channels = images.block, images.shape[1]
-    fits = bool(width) and (block % width == 0 or block == channels > width or block == 1)
-    return fits and images.is_even
+    """Return whether images have vectors of channels or of pixels, at equal distances."""
+    return width > 0 and images.is_even and (images.fits(width) or images.column_stride == 1)
 
 
 class Lanes(NamedTuple):
@@ -97,13 +92,14 @@ class Lanes(NamedTuple):
             ValueError: The layout has no vectors.
         """
         need_layout(takes(images, width), images)
-        if images.block == 1:
+        if not images.fits(width):
             return cls(width, kind="pixels")
-        wide = images.block > WIDEST * width and images.block == images.shape[1]
-        if images.block % width:
+        channels = images.shape[1]
+        wide = channels > WIDEST * width
+        if channels % width:
             vectors = 2 if wide else 1
             return cls(vectors * width, vectors, wide, "rest")
-        vectors = next(n for n in (4, 2, 1) if images.block % (n * width) == 0) if wide else 1
+        vectors = next(n for n in (4, 2, 1) if channels % (n * width) == 0) if wide else 1
         return cls(vectors * width, vectors, wide)
 
     def sums_size(self, images: Images) -> int:
@@ -133,11 +129,10 @@ class Lanes(NamedTuple):
             images=n,
             channels=c,
             groups=self.groups(images),
-            block_groups=1 if of_pixels else -(-images.block // self.width),
             pixels=vectors,
             rest=pixels % self.width if of_pixels else 0,
             image_stride=images.image_stride,
-            block_stride=images.block_stride,
+            group_stride=images.channel_stride if of_pixels else self.width,
             pixel_stride=self.width if of_pixels else images.column_stride,
             numbers=np.array(numbers, np.float32),
             sums=RUNTIME if sums else None,
@@ -151,14 +146,13 @@ class PlaneFields(Struct):
     channels: Word
     groups: Word
     """Planes of an image."""
-    block_groups: Word
-    """Vectors of a block of contiguous channels."""
     pixels: Word
     """Vectors of a plane."""
     rest: Word
     """In C order: elements of a plane after its vectors."""
     image_stride: Word
-    block_stride: Word
+    group_stride: Word
+    """Elements from one plane of an image to the next."""
     pixel_stride: Word
     numbers: Address
     """Those of ``NUMBERS``."""
@@ -263,8 +257,7 @@ class Planes:
 
     def _first(self, image: Word, group: Word) -> Word:
         """Return bytes from the beginning of the images to the first pixel of a plane."""
-        f, block, inner = self.f, group // self.f.block_groups, group % self.f.block_groups
-        return (image * f.image_stride + block * f.block_stride + inner * self.k.width) * FLOAT
+        return (image * self.f.image_stride + group * self.f.group_stride) * FLOAT
 
     def each_pixel(self, plane: Plane, write: Callable[[Word, Plane], None]) -> None:
         """Write a loop over a plane's vectors.

@@ -67,7 +67,6 @@ class PoolFields(Struct):
 
     x: ImageFields
     y: ImageFields
-    images: Word
     lines: Address
     """Range of bytes of ``rows`` for each row that is written: the rows that it depends on."""
     rows: Address
@@ -75,12 +74,10 @@ class PoolFields(Struct):
     tiles: Word
     tile_table: Address
     """Kind, first column of ``x`` and first column of ``y`` of each tile."""
-    groups: Word
-    """Groups of channels: all, or blocks."""
     runs: Word
-    """Runs of adjacent vectors of a group."""
+    """Runs of adjacent vectors of a pixel."""
     run_table: Address
-    """Elements from a pixel of ``x`` and of ``y`` to each run, and from the group's beginning."""
+    """First channel of each run."""
     bands: Word
     """Parts of an image's rows, for several threads."""
     divisors: Address
@@ -88,9 +85,7 @@ class PoolFields(Struct):
     numbers: Address
     """Numbers of the elements of a window."""
     winners: Address
-    """Number of the element that won each window: for each image, group, window and channel."""
-    lanes: Word
-    """Channels of a group with such numbers."""
+    """Number of the element that won each window: for each image, window and channel."""
 
 
 class PoolForwardFields(PoolFields):
@@ -145,13 +140,11 @@ of the winners of an image's first window."""
 
 def _each_tile(k: Kernel, f: PoolFields, shape: PoolShape, rows: Word, body: Body) -> None:
     """Write a loop over this thread's rows and their tiles; ``body`` writes a tile."""
-    begin, end = chunk(f.images * f.bands * f.groups, *k.thread())
+    begin, end = chunk(f.x.images * f.bands, *k.thread())
     with k.loop(end, begin) as item:
-        place, group = item.i // f.groups, item.i % f.groups
-        image, band = place // f.bands, place % f.bands
+        image, band = item.i // f.bands, item.i % f.bands
         first, last = chunk(rows, band, f.bands)
-        windows = f.y.rows * f.y.columns * f.lanes * HALF
-        winners = f.winners + (image * f.groups + group) * windows
+        winners = f.winners + image * f.y.rows * f.y.columns * f.x.channels * HALF
         sources, targets = (each.row(image, k.word(0)) for each in (f.x, f.y))
         x_bytes, y_bytes = (each.column_stride * FLOAT for each in (f.x, f.y))
         with k.loop(last, first) as line, k.loop(f.tiles) as tile:
@@ -161,10 +154,9 @@ def _each_tile(k: Kernel, f: PoolFields, shape: PoolShape, rows: Word, body: Bod
                 for number, each in enumerate(shape.kinds):
                     case(number)
                     with k.loop(f.runs) as run:
-                        entry = f.run_table + (group * f.runs + run.i) * (3 * INT)
-                        run_x, run_y, lane = k.load_words(entry, 3)
-                        ends = source + run_x * FLOAT, target + run_y * FLOAT
-                        body(each, line.i, *ends, y, winners + lane * HALF)
+                        channel = k.load_word(f.run_table + run.i * INT)
+                        ends = source + channel * FLOAT, target + channel * FLOAT
+                        body(each, line.i, *ends, y, winners + channel * HALF)
 
 
 @contextmanager
@@ -222,7 +214,7 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
             k.store(result, there + targets[pixel] + vector * k.vector_bytes)
             if keeps:
                 winner = loop.vectors[len(ends) + ends.index((pixel, vector))]
-                lane = (window + pixel) * f.lanes + vector * k.width
+                lane = (window + pixel) * f.x.channels + vector * k.width
                 k.store_lanes(integers(winner).cut(BITS), lanes + lane * HALF)
 
     _each_tile(k, f, shape, f.y.rows, body)
@@ -246,7 +238,7 @@ def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None
                 if shape.method == "ave":
                     dy = dy * k.broadcast(f.divisors + (window + pixel) * FLOAT)
                 else:
-                    lane = (window + pixel) * f.lanes + vector * k.width
+                    lane = (window + pixel) * f.x.channels + vector * k.width
                     winner = k.load_lanes(lanes + lane * HALF, k.width, BITS).extended(32)
                 for column in columns:
                     for _, i in shape.windows(column, [pixel]):
@@ -280,14 +272,10 @@ class Pooling:
     ) -> None:
         need_layout(x.fits(tuning.width) and y.fits(tuning.width), x, y)
         self.tuning, self._op = tuning, op
-        self._all = x.block == x.shape[1] == y.block
-        channels, width = x.shape[1], tuning.width
         self._winners = op.method == "MAX" and trains
         taps = math.prod(op.kernel)
         decline_if(taps >= 1 << BITS and self._winners, f"windows of {taps} elements")
-        self._groups = 1 if self._all else channels // width
-        self._lanes = channels if self._all else width
-        count = x.shape[0] * self._groups * math.prod(op.top[2:]) * self._lanes
+        count = math.prod(x.shape[:2]) * math.prod(op.top[2:])
         self.winners = aligned(math.ceil(count * HALF / FLOAT) if self._winners else 1)
         self._threads = threads_for(tuning, math.prod(x.shape), FEWEST_EACH)
         self.forward = self._bound(x, y)
@@ -300,7 +288,7 @@ class Pooling:
         axes = list(zip(op.bottom[2:], op.top[2:], op.kernel, op.stride, op.pad, strict=True))
         whole = op.kernel == op.bottom[2:] and math.prod(op.top[2:]) == 1 and not any(op.pad)
         if whole and x.is_even:
-            pixels, most = math.prod(op.kernel), 1 if self._all and not gradient else MOST_WHOLE
+            pixels, most = math.prod(op.kernel), MOST_WHOLE if gradient else 1
             columns = max(n for n in range(1, most + 1) if pixels % n == 0)
             axes = [(size, 1, size, 1, 0) for size in (pixels // columns, columns)]
             sizes = pixels // columns, columns
@@ -310,32 +298,28 @@ class Pooling:
         run, pixels = sums // taps, (sums - taps) // stride
         if self._winners:
             run = pixels = (sums - taps) // 2
-        vectors = _run(channels, width, MOST_COLUMNS // 2 if gradient else run) if self._all else 1
+        vectors = _run(channels, width, MOST_COLUMNS // 2 if gradient else run)
         pixels = min(most, pixels) if vectors == 1 else 1
         if gradient:
             pixels = (MOST_COLUMNS if windows > 1 else MOST_WHOLE) // vectors // stride
         pixels, tiles = _tiles(axes[-1], max(1, pixels), gradient=gradient)
         kinds = list(dict.fromkeys(kind for kind, _, _ in tiles))
         decline_if(taps * len(kinds) > MOST_CODE, f"windows of {taps} columns")
-        firsts = first_channels(channels, vectors * width)
-        runs = [(x.place(at), y.place(at), at * self._all) for at in firsts]
+        runs = first_channels(channels, vectors * width)
         lines, rows = _rows(axes[:-1], taps, gradient=gradient)
         window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel), op.after)
         divisors = window.divisors(op.bottom[2:], op.top[2:], pads=op.counts_pads)
         fields: dict[str, int | np.ndarray] = {
-            "images": images,
             "lines": np.array(lines, np.int64),
             "rows": np.array(rows or [(0, 0)], np.int64),
             "tiles": len(tiles),
             "tile_table": np.array([(kinds.index(kind), *at) for kind, *at in tiles], np.int64),
-            "groups": self._groups,
-            "runs": len(runs) // self._groups,
+            "runs": len(runs),
             "run_table": np.array(runs, np.int64),
-            "bands": len(lines) if images * self._groups < 4 * self._threads > 4 else 1,
+            "bands": len(lines) if images < 4 * self._threads > 4 else 1,
             "divisors": (1 / divisors if gradient else divisors).astype(np.float32),
             "numbers": np.arange(math.prod(op.kernel), dtype=np.float32),
             "winners": self.winners,
-            "lanes": self._lanes,
         }
         shape = PoolShape(
             "winners" if self._winners else op.method.lower(), vectors, pixels, taps, stride,

@@ -7,7 +7,7 @@ made of two of those. ``demitasse/io/data/images/resize.py`` has the same in num
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
-from demitasse.backends.kernels.image_fields import BlockFields, BlockOutputFields
+from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
@@ -169,8 +169,8 @@ FEWEST_EACH = 1 << 13
 class InterpolationFields(Struct):
     """Images, and per row and column of the result the two neighbours in the source."""
 
-    x: BlockFields
-    y: BlockOutputFields
+    x: ImageFields
+    y: OutputFields
     row_places: Address
     """Bytes from the beginning of an image to the two rows."""
     row_shares: Address
@@ -183,10 +183,10 @@ class InterpolationFields(Struct):
 @InterpolationFields.kernel("interpolation")
 def _kernel(k: Kernel, f: InterpolationFields) -> None:
     x, y = f.x, f.y
-    begin, end = chunk(y.images * y.blocks * y.rows, *k.thread())
+    begin, end = chunk(y.images * y.rows, *k.thread())
     with k.loop(end, begin) as line:
-        image, block, row = y.line(line.i)
-        plane, target = x.start(image, block, k.word(0)), y.start(image, block, row)
+        image, row = line.i // y.rows, line.i % y.rows
+        plane, target = x.row(image, k.word(0)), y.row(image, row)
         above, below = (plane + n for n in k.load_words(f.row_places + row * 2 * INT, 2))
         vertical = _shares(k, f.row_shares, row)
         with k.loop(y.columns) as column:
@@ -199,7 +199,7 @@ def _kernel(k: Kernel, f: InterpolationFields) -> None:
                 corners = [[k.load(pixel + place, some) for pixel in side] for side in pixels]
                 k.store(_mixed(corners, vertical, horizontal), at + place, some)
 
-            each_vector(k, y.block_channels, mix)
+            each_vector(k, y.channels, mix)
 
 
 def _shares(k: Kernel, table: Word, place: Word) -> list[Vector]:
@@ -214,21 +214,21 @@ def _mixed(corners: list[list[Vector]], vertical: list[Vector], horizontal: list
 class Interpolation(BoundKernel):
     """Each pixel of the result from four of the source, the corners from the corners.
 
-    Source ``x`` and result ``y`` have the same blocks of channels. A part of the source is resized,
-    behind some rows and columns, the ``cut``. A call takes x and y.
+    Source ``x`` and result ``y`` have their channels last. A part of the source is resized, behind
+    some rows and columns, the ``cut``. A call takes x and y.
     """
 
     def __init__(
         self, x: Images, y: Images, cut: tuple[int, int], part: tuple[int, int], tuning: Tuning
     ) -> None:
         n, c, *out = y.shape
-        same = (x.shape[:2], x.block) == (y.shape[:2], y.block)
-        need_layout(x.has_runs(tuning.width) and same, x, y)
+        same = x.shape[:2] == y.shape[:2] and x.channel_stride == y.channel_stride == 1
+        need_layout(same, x, y)
         ends = zip(part, out, cut, (x.row_stride, x.column_stride), strict=True)
         rows, columns = (_neighbours(*axis) for axis in ends)
         values = InterpolationFields.values(
-            x=BlockFields.of(x),
-            y=BlockOutputFields.of(y),
+            x=ImageFields.of(x),
+            y=OutputFields.of(y),
             row_places=rows[0],
             row_shares=rows[1],
             column_places=columns[0],

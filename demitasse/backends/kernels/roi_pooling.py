@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
-from demitasse.backends.kernels.image_fields import BlockFields
+from demitasse.backends.kernels.image_fields import ImageFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
@@ -93,22 +93,20 @@ def _tables(bins: Bins) -> list[np.ndarray]:
 
 
 class RegionFields(Struct):
-    """Images of contiguous channels, all or blocks of whole vectors, and results of bins."""
+    """Images with the channels last, and results of bins."""
 
-    x: BlockFields
+    x: ImageFields
     bins: BinFields
     y: Output
-    channels: Word
-    """Channels of an image."""
 
 
 @RegionFields.kernel("region_maxima")
 def _kernel(k: Kernel, f: RegionFields) -> None:
     x, row_bytes, column_bytes = f.x, f.x.row_stride * FLOAT, f.x.column_stride * FLOAT
-    with f.bins.each(k) as one, k.loop(x.blocks) as block:
+    with f.bins.each(k) as one:
         (top, bottom), (left, right) = one.rows, one.columns
-        source = x.start(one.image, block.i, k.word(0))
-        target = f.y + (one.number * f.channels + block.i * x.block_channels) * FLOAT
+        source = x.row(one.image, k.word(0))
+        target = f.y + one.number * x.channels * FLOAT
 
         def write(place: Word, some: Condition | None) -> None:
             with k.loop(bottom, top, vectors=[k.constant(-inf)]) as row:
@@ -120,7 +118,7 @@ def _kernel(k: Kernel, f: RegionFields) -> None:
             is_filled = (top < bottom) & (left < right)
             k.store(choose(is_filled, row.vectors[0], 0.0), target + place, some)
 
-        each_vector(k, x.block_channels, write)
+        each_vector(k, x.channels, write)
 
 
 class RegionMaxima(BoundKernel):
@@ -130,10 +128,9 @@ class RegionMaxima(BoundKernel):
     """
 
     def __init__(self, x: Images, regions: int, pooled: tuple[int, int], tuning: Tuning) -> None:
-        need_layout(x.has_runs(tuning.width), x)
-        bins, channels = BinFields.of(regions, pooled), x.shape[1]
-        values = RegionFields.values(x=BlockFields.of(x), bins=bins, channels=channels)
-        threads = threads_for(tuning, regions * channels * math.prod(pooled), FEWEST_EACH)
+        need_layout(x.channel_stride == 1, x)
+        values = RegionFields.values(x=ImageFields.of(x), bins=BinFields.of(regions, pooled))
+        threads = threads_for(tuning, regions * x.shape[1] * math.prod(pooled), FEWEST_EACH)
         super().__init__("region maxima", _kernel(tuning.width), values, tuning, threads)
 
     def run(self, x: np.ndarray, bins: Bins, y: np.ndarray) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stages import WIDTH, in_memory, normal
+from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.channel_affine import channel_factors
@@ -10,12 +10,6 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 2, 3])
-BLOCKS = pytest.mark.parametrize("whole", [True, False], ids=["channels last", "blocks"])
-
-
-def placed(shape, width, *, whole):
-    """Return images with their channels last, or in blocks of a vector."""
-    return Images.in_blocks(shape, shape[1] if whole else width)
 
 
 def apply(x, factors, offsets, images, tuning):
@@ -25,19 +19,16 @@ def apply(x, factors, offsets, images, tuning):
     run(source, factors, offsets, target)
     run(source, factors, offsets, source)  # in place
     np.testing.assert_array_equal(source, target)
-    n, c, h, w = x.shape
-    blocks = target.reshape(n, c // images.block, h, w, images.block)
-    return blocks.transpose(0, 1, 4, 2, 3).reshape(x.shape)
+    return out_of_memory(target, images)
 
 
 @WIDTH
 @THREADS
-@BLOCKS
 @pytest.mark.parametrize("size", [(1, 1), (5, 3), (7, 7)])
-def test_each_channel_has_its_factor_and_offset(size, whole, threads, width):
+def test_each_channel_has_its_factor_and_offset(size, threads, width):
     shape = (2, 3 * width, *size)
     x, factors, offsets = normal(*shape), normal(3 * width, seed=1), normal(3 * width, seed=2)
-    images = placed(shape, width, whole=whole)
+    images = Images.channels_last(shape)
 
     y = apply(x, factors, offsets, images, Tuning(width=width, threads=threads))
 
@@ -49,7 +40,7 @@ def test_each_channel_has_its_factor_and_offset(size, whole, threads, width):
 @THREADS
 def test_what_lies_between_pixels_is_not_written(threads, width):
     c, step, tuning = 2 * width, 2 * width + 5, Tuning(width=width, threads=threads)
-    images = Images((2, c, 3, 4), 12 * step, 4 * step, step, c)
+    images = Images((2, c, 3, 4), 12 * step, 4 * step, step)
     x, ones, none = normal(24, step), np.ones(c, np.float32), np.zeros(c, np.float32)
     source, target = aligned(x.size), aligned(x.size)
     source[:], target[:] = x.reshape(-1), np.nan
@@ -67,7 +58,7 @@ def test_nan_stays_and_minus_infinity_becomes_it(width):
     x[..., 0], x[..., 1] = np.nan, -np.inf
     ones, none = np.ones(width, np.float32), np.zeros(width, np.float32)
 
-    images = Images.in_blocks(x.shape, width)
+    images = Images.channels_last(x.shape)
     y = apply(x, ones, none, images, Tuning(width=width))
 
     assert np.isnan(y[..., :2]).all()
@@ -76,7 +67,7 @@ def test_nan_stays_and_minus_infinity_becomes_it(width):
 
 @WIDTH
 def test_channels_that_fill_no_whole_vectors_are_refused(width):
-    images = Images.in_blocks((1, width + 1, 2, 2), width + 1)
+    images = Images.channels_last((1, width + 1, 2, 2))
 
     assert not images.has_whole_vectors(width)
     with pytest.raises(ValueError, match="whole vectors"):
@@ -84,7 +75,7 @@ def test_channels_that_fill_no_whole_vectors_are_refused(width):
 
 
 def test_code_names_the_instructions():
-    images = Images.in_blocks((1, 16, 2, 2), 16)
+    images = Images.channels_last((1, 16, 2, 2))
 
     assert channel_factors(images, Tuning(width=16)).code == "factors llvm:avx512"
     assert channel_factors(images, Tuning(width=8)).code == "factors llvm:avx2"

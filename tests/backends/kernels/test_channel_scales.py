@@ -10,9 +10,9 @@ from demitasse.backends.kernels.tuning import Tuning
 
 
 def batch(size, width, rest):
-    """Images in blocks; with a rest, all channels lie side by side and fill no whole vectors."""
+    """Images with the channels last; with a rest, they fill no whole vectors."""
     n, c = 3, 4 * width + rest
-    return n, c, Images.in_blocks((n, c, *size), c if rest else 2 * width)
+    return n, c, Images.channels_last((n, c, *size))
 
 
 @WIDTH
@@ -55,7 +55,7 @@ def test_gradients_are_those_of_the_definition(rest, size, adds, threads, width)
 
 @WIDTH
 def test_channels_that_have_no_vectors_are_refused(width):
-    images = Images.in_blocks((1, width - 1, 2, 2), width - 1)
+    images = Images.channels_last((1, width - 1, 2, 2))
 
     for kernel in (gates, gate_gradient):
         with pytest.raises(ValueError, match="whole vectors"):

@@ -41,7 +41,7 @@ def convolution(n, c, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilatio
 
 
 def last(shape):
-    return Images.in_blocks(shape, shape[1])
+    return Images.channels_last(shape)
 
 
 def convolved(op, x, weights, offsets, tuning, then=NOTHING):
@@ -79,12 +79,12 @@ def test_the_output_is_that_of_the_definition(then, size, window, threads, width
 
 
 @WIDTH
-def test_images_in_blocks_of_channels_are_refused(width):
+def test_images_in_c_order_are_refused(width):
     op = convolution(2, 3 * width, (9, 16))
-    blocks = Images.in_blocks(op.bottom, width)
+    plain = Images.in_order(op.bottom)
     strips = plan_depthwise(op, op.bottom, op.top, Tuning(width=width))
 
-    for x, y in ((blocks, last(op.top)), (last(op.bottom), blocks)):
+    for x, y in ((plain, last(op.top)), (last(op.bottom), plain)):
         with pytest.raises(ValueError, match="channels side by side"):
             DepthwiseConvolution(strips, x, y)
         with pytest.raises(ValueError, match="channels side by side"):

@@ -55,6 +55,10 @@ from demitasse.backends.kernels.winograd.products import product_kernel
 from demitasse.backends.updates import Piece, Update
 
 C, M, SIZE = 32, 48, (9, 30)
+
+FEW = 16
+"""Channels that are summed vector by vector at every width."""
+
 RECORDED = os.environ.get("KERNEL_DIGESTS")
 
 
@@ -65,12 +69,7 @@ def numbers(*shape, seed=0):
 
 
 def last(shape):
-    return Images.in_blocks(shape, shape[1])
-
-
-def blocks():
-    """Return images in blocks of channels that are whole vectors at every width."""
-    return Images.in_blocks((2, C, *SIZE), 16)
+    return Images.channels_last(shape)
 
 
 def tuned(width):
@@ -240,19 +239,19 @@ def recurrent(cell, gates):
 
 
 def norm(width):
-    images = blocks()
+    images = last((2, FEW, *SIZE))
     x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
-    factors, offsets = numbers(C, seed=2), numbers(C, seed=3)
+    factors, offsets = numbers(FEW, seed=2), numbers(FEW, seed=3)
     run = Normalization(images, 1e-5, Tuning(width), relu=True)
-    y, gradients, sums = np.zeros_like(x), np.zeros((2, C), np.float32), aligned(run.scratch_size)
+    y, gradients, sums = np.zeros_like(x), np.zeros((2, FEW), np.float32), aligned(run.scratch_size)
     run(x, y, factors, offsets, sums)
     NormalizationGradient(run)(x, dy, dy, factors, offsets, *gradients, sums)
     return y, gradients, dy
 
 
 def plane_norm(width):
-    images = blocks()
-    x, y = in_memory(numbers(*images.shape), images), aligned(2 * C * math.prod(SIZE))
+    images = last((2, FEW, *SIZE))
+    x, y = in_memory(numbers(*images.shape), images), aligned(2 * FEW * math.prod(SIZE))
     PlaneNorm(images, 1e-5, Tuning(width))(x, y)
     return y
 
@@ -285,17 +284,14 @@ def softmax(outer, length, inner):
 
 def pooling(method):
     def run(width):
-        shape, found = (2, C, *SIZE), []
-        for images in (last(shape), blocks()):
-            y = images.in_blocks((2, C, 5, 15), images.block)
-            window = (3, 3), (2, 2), (1, 1)
-            op = ops.Pool("float32", method, shape, y.shape, *window, tops=1, train=True)
-            kernel = Pooling(op, images, y, Tuning(width), trains=True)
-            out, dx = aligned(math.prod(y.shape)), aligned(math.prod(shape))
-            kernel.forward(in_memory(numbers(*shape), images), out)
-            kernel.backward(dx, in_memory(numbers(*y.shape, seed=1), y))
-            found += [out, dx]
-        return found
+        images, y = last((2, C, *SIZE)), last((2, C, 5, 15))
+        window = (3, 3), (2, 2), (1, 1)
+        op = ops.Pool("float32", method, images.shape, y.shape, *window, tops=1, train=True)
+        kernel = Pooling(op, images, y, Tuning(width), trains=True)
+        out, dx = aligned(math.prod(y.shape)), aligned(math.prod(images.shape))
+        kernel.forward(in_memory(numbers(*images.shape), images), out)
+        kernel.backward(dx, in_memory(numbers(*y.shape, seed=1), y))
+        return out, dx
 
     return run
 
@@ -313,7 +309,7 @@ def elementwise_functions(width):
 
 
 def channel_affine(width):
-    images = blocks()
+    images = last((2, C, *SIZE))
     x, y = in_memory(numbers(*images.shape), images), aligned(2 * C * math.prod(SIZE))
     factors, offsets = numbers(C, seed=1), numbers(C, seed=2)
     channel_factors(images, Tuning(width))(x, factors, offsets, y)
@@ -323,11 +319,11 @@ def channel_affine(width):
 
 
 def gate_gradient(width):
-    images = blocks()
+    images = last((2, FEW, *SIZE))
     x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
-    dx, of_gates = np.zeros_like(x), np.zeros((2, C), np.float32)
+    dx, of_gates = np.zeros_like(x), np.zeros((2, FEW), np.float32)
     run = gradient_of_gates(images, Tuning(width), adds=False)
-    run(x, numbers(2, C, seed=2), dy, dx, of_gates, None)
+    run(x, numbers(2, FEW, seed=2), dy, dx, of_gates, None)
     return dx, of_gates
 
 

@@ -87,7 +87,7 @@ def test_the_gradients_of_weights_and_bias(bias, window, threads, width):
     op, x, (dy, slopes) = of.op, normal(*SHAPE), images(of.y, seed=1)
     weight, offsets = np.zeros(m * of.taps, np.float32), np.zeros(m, np.float32)
 
-    gradient = DirectGradient(of, Images.in_blocks(of.y, m), bias=bias)
+    gradient = DirectGradient(of, Images.channels_last(of.y), bias=bias)
     scratch = np.zeros(gradient.scratch_size, np.float32)
     gradient(x, slopes, weight, offsets if bias else None, scratch)
 
@@ -123,7 +123,7 @@ def test_rows_of_any_number_of_columns(columns, dilation, stride, width):
         x, weights, offsets = normal(*of.x), normal(m, 2, *TAPS), normal(m, seed=1)
         out = np.zeros((of.y[2] * columns + 1, m), np.float32)
 
-        target = Images.in_blocks(of.y, m)
+        target = Images.channels_last(of.y)
         convolved(of, x, weights, offsets, target, out, Rectifier(slope=0.25))
 
         want = rectified(Rectifier(slope=0.25), definition(of, x, weights)[0].T + offsets)
@@ -140,7 +140,7 @@ def test_gradients_of_any_number_of_filters(columns, dilation, stride, width):
         op, x, (dy, slopes) = of.op, normal(*of.x), images(of.y, seed=1)
         weight = np.full(m * of.taps + 1, 77, np.float32)
 
-        gradient = DirectGradient(of, Images.in_blocks(of.y, m), bias=False)
+        gradient = DirectGradient(of, Images.channels_last(of.y), bias=False)
         gradient(x, slopes, weight, None, np.zeros(gradient.scratch_size, np.float32))
 
         want = correlated_slopes(x, dy, op.kernel, op.pad, 1, op.stride, op.dilation)

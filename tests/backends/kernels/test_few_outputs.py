@@ -37,9 +37,9 @@ def convolution(n, c, m, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dila
     return ops.Conv("float32", x, y, 1, kernel, stride, pad, dilation, group=1, bias=True)
 
 
-def convolved(op, x, weights, offsets, block, tuning, *, then=NOTHING, slopes=None):
+def convolved(op, x, weights, offsets, tuning, *, then=NOTHING, slopes=None):
     """Return what the kernel writes, and check that it writes nothing behind it."""
-    images = Images.in_blocks(op.bottom, block)
+    images = Images.channels_last(op.bottom)
     run = NarrowConvolution(plan_few_outputs(op, op.bottom, op.top, tuning), images, then)
     run.update(weights.reshape(-1))
     if slopes is not None:
@@ -68,23 +68,10 @@ def test_the_output_is_that_of_the_definition(maps, size, window, width):
     x, weights = normal(*op.bottom), normal(maps, c, *op.kernel, seed=1)
     offsets = normal(maps, seed=2)
 
-    y = convolved(op, x, weights, offsets, c, Tuning(width=width))
+    y = convolved(op, x, weights, offsets, Tuning(width=width))
 
     want = correlated(x, weights, op.pad, 1, op.stride, op.dilation) + offsets[:, None, None]
     expect_close(y, want)
-
-
-@WIDTH
-def test_channels_may_lie_in_blocks_of_one_vector_or_more(width):
-    op = convolution(2, 4 * width, 2, (7, 19))
-    x, weights = normal(*op.bottom), normal(2, 4 * width, 3, 3, seed=1)
-
-    last, *others = (
-        convolved(op, x, weights, None, block * width, Tuning(width=width)) for block in (4, 2, 1)
-    )
-
-    for one in others:
-        np.testing.assert_array_equal(one, last)
 
 
 @WIDE
@@ -93,7 +80,7 @@ def test_threads_change_no_bit(width):
     x, weights = normal(*op.bottom), normal(3, 2 * width, 3, 3, seed=1)
 
     one, *others = (
-        convolved(op, x, weights, None, 2 * width, Tuning(width=width, threads=threads))
+        convolved(op, x, weights, None, Tuning(width=width, threads=threads))
         for threads in (1, 2, 3, 16)
     )
 
@@ -108,7 +95,7 @@ def test_the_place_in_a_row_changes_no_bit(width):
     x = np.tile(pixels, (1, 1, 1, width))
     weights = normal(1, width, 1, 3, seed=1)
 
-    y = convolved(op, x, weights, None, width, Tuning(width=width))
+    y = convolved(op, x, weights, None, Tuning(width=width))
 
     assert len(np.unique(y[..., ::3])) == 1
 
@@ -119,9 +106,9 @@ def test_sums_are_rectified_limited_or_multiplied_with_slopes(then, width):
     op = convolution(1, width, 2, (4, 9))
     x, weights, slopes = normal(*op.bottom), normal(2, width, 3, 3, seed=1), np.float32([0.5, -2])
 
-    plain = convolved(op, x, weights, None, width, Tuning(width=width))
-    ended = convolved(op, x, weights, None, width, Tuning(width=width), then=then)
-    sloped = convolved(op, x, weights, None, width, Tuning(width=width), slopes=slopes)
+    plain = convolved(op, x, weights, None, Tuning(width=width))
+    ended = convolved(op, x, weights, None, Tuning(width=width), then=then)
+    sloped = convolved(op, x, weights, None, Tuning(width=width), slopes=slopes)
 
     np.testing.assert_array_equal(ended, rectified(then, plain))
     np.testing.assert_array_equal(sloped, np.where(plain > 0, plain, plain * slopes[:, None, None]))
@@ -134,7 +121,7 @@ def test_what_is_not_finite_reaches_the_windows_that_see_it_and_no_others(bad, w
     x, weights = normal(*op.bottom), np.abs(normal(1, 2 * width, 3, 3, seed=1))
     x[0, 3, 2, 0], x[0, width + 1, 2, 20], x[0, 0, 2, 39] = bad, bad, bad
 
-    y = convolved(op, x, weights, None, 2 * width, Tuning(width=width), then=RELU)
+    y = convolved(op, x, weights, None, Tuning(width=width), then=RELU)
 
     lost = np.zeros(op.top, bool)
     for columns in (slice(0, 2), slice(19, 22), slice(38, 40)):

@@ -32,19 +32,16 @@ def write(k, of):
 @WIDTH
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("pad", [(0, 0), (1, 2), (2, 1)])
-@pytest.mark.parametrize("channels", ["one block", "two blocks", "an odd number"])
+@pytest.mark.parametrize("channels", ["one vector", "two vectors", "an odd number"])
 def test_all_tiles_are_at_the_positions(channels, pad, kernel, width):
-    c, block = {
-        "one block": (width, width), "two blocks": (2 * width, width),
-        "an odd number": (width + 3, width + 3),
-    }[channels]  # fmt: skip
+    c = {"one vector": width, "two vectors": 2 * width, "an odd number": width + 3}[channels]
     shape, of = (2, c, 9, 11), filtering(kernel)
     pad = tuple(min(zeros, taps - 1) for zeros, taps in zip(pad, kernel, strict=True))
-    x, memory = images(shape, block)
+    x, memory = images(shape)
     cutting = tiling(shape, c, kernel, width, pad)
     (down, right), stride = cutting.grid, cutting.tile_position_stride
     code = exported(f"cut{of}x{width}", width, lambda k: write(k, of))
-    fields = TiledFields.tiled(Images.in_blocks(shape, block), width, cutting.pad)
+    fields = TiledFields.tiled(Images.channels_last(shape), width, cutting.pad)
     kernel = BlockedKernel(cutting, code, CutFields, 1, x=fields)
 
     scratch = np.zeros(kernel.scratch_size, np.float32)

@@ -11,7 +11,6 @@ from demitasse.backends.kernels.tuning import Tuning
 
 ALPHA, BETA, K = 0.7, 0.75, 1.5
 THREADS = pytest.mark.parametrize("threads", [1, 2, 3])
-BLOCKS = pytest.mark.parametrize("whole", [True, False], ids=["channels last", "blocks"])
 SIZES = pytest.mark.parametrize("size", [3, 5, 9])
 
 
@@ -45,12 +44,11 @@ def computed(x, dy, size, images, tuning):
 
 @WIDTH
 @THREADS
-@BLOCKS
 @SIZES
 @pytest.mark.parametrize("image", [(1, 1), (5, 3)])
-def test_both_directions_are_those_of_the_definition(image, size, whole, threads, width):
+def test_both_directions_are_those_of_the_definition(image, size, threads, width):
     shape = (2, 3 * width, *image)
-    images = Images.in_blocks(shape, shape[1] if whole else width)
+    images = Images.channels_last(shape)
     x, dy = normal(*shape) * 3, normal(*shape, seed=1)
 
     got = computed(x, dy, size, images, Tuning(width=width, threads=threads))
@@ -62,7 +60,7 @@ def test_both_directions_are_those_of_the_definition(image, size, whole, threads
 @WIDTH
 def test_the_bits_do_not_depend_on_the_number_of_threads(width):
     shape = (3, 2 * width, 4, 3)
-    images = Images.in_blocks(shape, width)
+    images = Images.channels_last(shape)
     x, dy = normal(*shape), normal(*shape, seed=1)
 
     one, many = (
@@ -79,7 +77,7 @@ def test_nan_and_infinity_reach_their_neighbours_and_no_others(width):
     x, dy = np.ones(shape, np.float32), np.ones(shape, np.float32)
     x[0, 4, 0, 0], x[0, 4, 0, 1] = np.nan, np.inf
 
-    y, dx = computed(x, dy, 5, Images.in_blocks(shape, width), Tuning(width=width))
+    y, dx = computed(x, dy, 5, Images.channels_last(shape), Tuning(width=width))
 
     assert np.isnan(y[0, 2:7, 0, 0]).all()
     assert np.isnan(y[0, 4, 0, 1])
@@ -92,19 +90,19 @@ def test_nan_and_infinity_reach_their_neighbours_and_no_others(width):
 
 @WIDTH
 def test_what_kernels_do_not_take_is_refused(width):
-    odd, good = (Images.in_blocks((1, c, 2, 2), c) for c in (width + 1, width))
+    odd, good = (Images.channels_last((1, c, 2, 2)) for c in (width + 1, width))
 
-    assert takes(good, 5, BETA, width, within=False)
-    assert not takes(good, 5, BETA, 0, within=False)
-    assert not takes(good, 5, 0.5, width, within=False)
-    assert not takes(good, 2 * width + 3, BETA, width, within=False)
-    assert not takes(odd, 5, BETA, width, within=False)
+    assert takes(good, width, size=5, beta=BETA, within=False)
+    assert not takes(good, 0, size=5, beta=BETA, within=False)
+    assert not takes(good, width, size=5, beta=0.5, within=False)
+    assert not takes(good, width, size=2 * width + 3, beta=BETA, within=False)
+    assert not takes(odd, width, size=5, beta=BETA, within=False)
     with pytest.raises(ValueError, match="whole vectors"):
         LocalResponse(odd, 5, ALPHA, K, Tuning(width=width), within=False)
 
 
 def test_code_names_the_instructions():
-    images = Images.in_blocks((1, 16, 2, 2), 16)
+    images = Images.channels_last((1, 16, 2, 2))
 
     codes = [
         LocalResponse(images, 5, ALPHA, K, Tuning(width=width), within=False).forward.code

@@ -15,13 +15,14 @@ from demitasse.backends.kernels.tuning import Tuning
 
 EPS = 1e-5
 RELU = pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
+PLAIN = pytest.mark.parametrize("plain", [False, True], ids=["channels last", "C order"])
 
 
 class Case:
     """Images with factors, offsets and a gradient, and what our kernels make of them."""
 
-    def __init__(self, shape, width, *, relu, threads=1, block=0, x=None, stored=False):
-        self.images = Images.in_blocks(shape, block or width)
+    def __init__(self, shape, width, *, relu, threads=1, plain=False, x=None, stored=False):
+        self.images = (Images.in_order if plain else Images.channels_last)(shape)
         self.x = normal(*shape) * 3 + 2 if x is None else x
         self.factors, self.offsets = normal(shape[1], seed=1), normal(shape[1], seed=2)
         self.dy, self.relu, self.stored = normal(*shape, seed=3), relu, stored
@@ -74,11 +75,6 @@ def test_statistics_outputs_and_gradients_are_those_of_numpy(size, threads, relu
 
 
 @WIDTH
-def test_blocks_may_hold_several_vectors(width):
-    Case((2, 4 * width, 5, 5), width, relu=True, block=2 * width).check()
-
-
-@WIDTH
 @RELU
 @pytest.mark.parametrize("stored", [False, True], ids=["batch", "stored"])
 @pytest.mark.parametrize("threads", [1, 3])
@@ -86,7 +82,7 @@ def test_blocks_may_hold_several_vectors(width):
 def test_c_order_has_pixels_for_channels(size, threads, stored, relu, width):
     shape = (3, 5, *size)
 
-    Case(shape, width, relu=relu, threads=threads, block=1, stored=stored).check()
+    Case(shape, width, relu=relu, threads=threads, plain=True, stored=stored).check()
 
 
 @WIDTH
@@ -99,17 +95,14 @@ def test_many_channels_side_by_side_are_gone_through_in_groups(
 ):
     channels = vectors * width
 
-    Case(
-        (3, channels, 3, 5), width, relu=relu, threads=threads, block=channels, stored=stored
-    ).check()
+    Case((3, channels, 3, 5), width, relu=relu, threads=threads, stored=stored).check()
 
 
 @WIDTH
-@pytest.mark.parametrize("block", ["pixels", "blocks", "all"])
-def test_a_gradient_of_the_images_alone_reads_no_sums(block, width):
+@PLAIN
+def test_a_gradient_of_the_images_alone_reads_no_sums(plain, width):
     shape = (2, 2 * width, 4, 5)
-    block = {"pixels": 1, "blocks": width, "all": 2 * width}[block]
-    case = Case(shape, width, relu=True, block=block, stored=True)
+    case = Case(shape, width, relu=True, plain=plain, stored=True)
     x, dx = (in_memory(array, case.images) for array in (case.x, case.dy))
     nothing = np.zeros((2, shape[1]), np.float32)
     gradient = NormalizationGradient(case.run, learns=False)
@@ -130,13 +123,13 @@ def test_the_bits_are_the_same_for_any_number_of_threads(width):
 
 
 @WIDTH
-@pytest.mark.parametrize("block", ["pixels", "channels"])
+@PLAIN
 @pytest.mark.parametrize("outlier", [0, 200])
-def test_variances_are_right_far_from_zero_and_beside_an_outlier(outlier, block, width):
+def test_variances_are_right_far_from_zero_and_beside_an_outlier(outlier, plain, width):
     x = normal(2, width, 20, 20) + 300
     x[0, :, 0, outlier // 20] += 1e4
 
-    run = Case(x.shape, width, relu=False, x=x, block=1 if block == "pixels" else width).run
+    run = Case(x.shape, width, relu=False, x=x, plain=plain).run
 
     variance = x.astype(float).var((0, 2, 3))
     np.testing.assert_allclose(run.variance, variance, rtol=1e-4)
@@ -144,13 +137,13 @@ def test_variances_are_right_far_from_zero_and_beside_an_outlier(outlier, block,
 
 @WIDE
 @RELU
-@pytest.mark.parametrize("block", ["pixels", "channels"])
-def test_nan_takes_its_channel_and_no_other(block, relu, width):
+@PLAIN
+def test_nan_takes_its_channel_and_no_other(plain, relu, width):
     x = normal(2, width, 3, 3)
     x[1, 4, 2, 2] = np.nan
     x[0, 6, 1, 0] = np.inf
 
-    y = Case(x.shape, width, relu=relu, x=x, block=1 if block == "pixels" else width).y
+    y = Case(x.shape, width, relu=relu, x=x, plain=plain).y
 
     assert np.isnan(y[:, [4, 6]]).all()
     assert np.isfinite(np.delete(y, [4, 6], axis=1)).all()
@@ -163,17 +156,16 @@ def test_nan_takes_its_channel_and_no_other(block, relu, width):
 def test_the_last_vector_may_be_a_part_of_one(channels, threads, relu, width):
     rest = {"all but one": width - 1, "many": 7 * width + 3}.get(channels, channels)
     shape = (3, 2 * width + rest, 5, 7)
-    images = Images.in_blocks(shape, shape[1])
-    assert takes(images, width)
+    assert takes(Images.channels_last(shape), width)
 
-    Case(shape, width, relu=relu, threads=threads, block=shape[1]).check()
+    Case(shape, width, relu=relu, threads=threads).check()
 
 
 @WIDTH
 @pytest.mark.parametrize("fault", ["few", "far apart"])
 def test_less_than_a_vector_and_pixels_far_apart_are_refused(fault, width):
     count = {"few": width - 1, "far apart": width}[fault]
-    images = Images.in_blocks((1, count, 2, 2), count)
+    images = Images.channels_last((1, count, 2, 2))
     if fault == "far apart":
         images = replace(images, row_stride=3 * images.row_stride)
 
@@ -183,7 +175,7 @@ def test_less_than_a_vector_and_pixels_far_apart_are_refused(fault, width):
 
 
 def test_code_names_the_instructions():
-    run = Normalization(Images.in_blocks((1, 16, 2, 2), 16), EPS, Tuning(width=16), relu=False)
+    run = Normalization(Images.channels_last((1, 16, 2, 2)), EPS, Tuning(width=16), relu=False)
 
     assert run.code == "norm llvm:avx512"
     assert NormalizationGradient(run).code == "norm gradient llvm:avx512"

@@ -64,9 +64,9 @@ def folded(shape):
     return n, c, int(np.prod(spatial[:-1])), spatial[-1]
 
 
-def run(op, x, dy, block, tuning, *, trains=True):
-    """Return y and dx by the kernel, with channels in blocks, all of them for 0."""
-    ends = [Images.in_blocks(folded(each), block or each[1]) for each in (op.bottom, op.top)]
+def run(op, x, dy, tuning, *, trains=True):
+    """Return y and dx by the kernel."""
+    ends = [Images.channels_last(folded(each)) for each in (op.bottom, op.top)]
     kernel = Pooling(op, *ends, tuning, trains=trains)
     memory = in_memory(x.reshape(folded(op.bottom)), ends[0])
     y, dx = np.full(int(np.prod(op.top)), 77, np.float32), np.full(x.size, 77, np.float32)
@@ -78,12 +78,12 @@ def run(op, x, dy, block, tuning, *, trains=True):
     return found
 
 
-def check(op, block, tuning):
+def check(op, tuning):
     x, dy = np.round(normal(*op.bottom) * 3), normal(*op.top)  # with equal elements
     want = expected(op, x, dy)
 
-    y, dx = run(op, x, dy, block, tuning)
-    [inference] = run(op, x, dy, block, tuning, trains=False)
+    y, dx = run(op, x, dy, tuning)
+    [inference] = run(op, x, dy, tuning, trains=False)
 
     np.testing.assert_allclose(y, want[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(dx, want[1], rtol=1e-5, atol=1e-6)
@@ -124,21 +124,12 @@ WINDOWS = [
 def test_every_window_of_channels_side_by_side(size, kernel, stride, pad, method, width):
     op = pool((2, 2 * width + 3, *size), method, kernel, stride, pad)
 
-    check(op, 0, Tuning(width, 3))
-
-
-@WIDTH
-@METHOD
-@pytest.mark.parametrize(("size", "kernel", "stride", "pad"), WINDOWS)
-def test_every_window_of_channels_in_blocks(size, kernel, stride, pad, method, width):
-    op = pool((1, 3 * width, *size), method, kernel, stride, pad)
-
-    check(op, width, Tuning(width, 2))
+    check(op, Tuning(width, 3))
 
 
 def test_other_channels_are_refused():
     op = pool((1, 24, 4, 4), "MAX", (2, 2), (2, 2), (0, 0))
-    x, y = (Images.in_blocks(shape, 12) for shape in (op.bottom, op.top))
+    x, y = (Images.in_order(shape) for shape in (op.bottom, op.top))
 
     with pytest.raises(ValueError, match="side by side"):
         Pooling(op, x, y, Tuning(8))
@@ -147,9 +138,9 @@ def test_other_channels_are_refused():
 @WIDTH
 def test_windows_that_round_down_and_pads_that_do_not_count(width):
     shape = (2, width, 8, 10)
-    check(pool(shape, "MAX", (3, 3), (2, 2), (0, 0), ceil=False), 0, Tuning(width))
-    check(pool(shape, "AVE", (4, 4), (3, 3), (1, 1), ceil=False), 0, Tuning(width))
-    check(pool(shape, "AVE", (3, 3), (2, 2), (1, 1), counts_pads=False), 0, Tuning(width))
+    check(pool(shape, "MAX", (3, 3), (2, 2), (0, 0), ceil=False), Tuning(width))
+    check(pool(shape, "AVE", (4, 4), (3, 3), (1, 1), ceil=False), Tuning(width))
+    check(pool(shape, "AVE", (3, 3), (2, 2), (1, 1), counts_pads=False), Tuning(width))
 
 
 @WIDTH
@@ -160,7 +151,7 @@ def test_nan_wins_no_window_and_the_first_of_equal_elements_takes_the_gradient(w
     x[0, 2, :, :2] = -np.inf
     x[0, 3, 2, 1] = np.inf
 
-    y, dx = run(op, x, dy, 0, Tuning(width))
+    y, dx = run(op, x, dy, Tuning(width))
 
     np.testing.assert_array_equal(y[0, :4, 0, 0], [1, ops.LOWEST, ops.LOWEST, np.inf])
     firsts = [np.argwhere(dx[0, channel, :, :2]).tolist() for channel in range(4)]
@@ -174,7 +165,7 @@ def test_any_number_of_threads_gives_the_same_bits(method, width):
     op = pool((2, 4 * width, 30, 31), method, (3, 3), (2, 2), (1, 1))
     x, dy = normal(*op.bottom), normal(*op.top)
 
-    one, *others = (run(op, x, dy, 0, Tuning(width, threads)) for threads in (1, 2, 3, 7))
+    one, *others = (run(op, x, dy, Tuning(width, threads)) for threads in (1, 2, 3, 7))
 
     for other in others:
         for a, b in zip(one, other, strict=True):

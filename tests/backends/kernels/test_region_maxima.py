@@ -24,9 +24,9 @@ def maxima(x, bins):
     return y
 
 
-def check(x, bins, block, tuning):
+def check(x, bins, tuning):
     """Hold results against numpy's, bit for bit, and what lies behind them against what it was."""
-    want, images = maxima(x, bins), Images.in_blocks(x.shape, block)
+    want, images = maxima(x, bins), Images.channels_last(x.shape)
     got = np.full(want.size + 1, 77.0, np.float32)
     kernel = RegionMaxima(images, want.shape[0], want.shape[2:], tuning)
 
@@ -44,15 +44,7 @@ def check(x, bins, block, tuning):
 def test_channels_lie_side_by_side(pooled, channels, threads, width):
     x = normal(3, channels, 6, 9)
 
-    check(x, some_bins(x.shape, 20, pooled), channels, Tuning(width, threads))
-
-
-@WIDTH
-@THREADS
-def test_channels_lie_in_blocks(threads, width):
-    x = normal(2, 3 * width, 6, 5)
-
-    check(x, some_bins(x.shape, 30, (6, 6)), width, Tuning(width, threads))
+    check(x, some_bins(x.shape, 20, pooled), Tuning(width, threads))
 
 
 @WIDTH
@@ -62,12 +54,11 @@ def test_nan_stays_and_infinity_is_a_number(width):
     x[0, 5], x[0, 6, 1, 2] = -np.inf, np.inf
     whole = np.array([[[0, 4]]])
 
-    check(x, Bins(np.zeros(1, np.int64), whole, whole), 20, Tuning(width))
+    check(x, Bins(np.zeros(1, np.int64), whole, whole), Tuning(width))
 
 
 def test_what_it_does_not_take_is_refused():
-    images = Images.in_blocks((1, 24, 3, 3), 12)
+    images = Images.in_order((1, 24, 3, 3))
 
-    assert not images.has_runs(8)
     with pytest.raises(ValueError, match="side by side"):
         RegionMaxima(images, 1, (2, 2), Tuning(8))

@@ -54,7 +54,7 @@ def test_the_output_is_that_of_the_definition(kernel, c, m, group, threads, tuni
     filters.update(weights, positions)
 
     convolve = WinogradConvolution(
-        of, Images.in_blocks(shape, c), images_of(y.transpose(0, 3, 1, 2))
+        of, Images.channels_last(shape), images_of(y.transpose(0, 3, 1, 2))
     )
     convolve.take_offsets(offsets)
     convolve(memory, y, positions, *zeros(convolve.scratch_size))
@@ -77,7 +77,7 @@ def test_a_rectifier_follows(kernel, then, width):
     filters.update(weights, positions)
 
     target = images_of(y.transpose(0, 3, 1, 2))
-    convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, then)
+    convolve = WinogradConvolution(of, Images.channels_last(shape), target, then)
     convolve.take_offsets(offsets)
     convolve(memory, y, positions, *zeros(convolve.scratch_size))
 
@@ -101,7 +101,7 @@ def test_the_gradient_of_the_input_is_a_convolution(kernel, c, m, group, threads
     filters.update(weights, positions)
 
     x = images_of(out.transpose(0, 3, 1, 2))
-    convolve = WinogradConvolution(turned, Images.in_blocks((2, m, *of.output), m), x)
+    convolve = WinogradConvolution(turned, Images.channels_last((2, m, *of.output)), x)
     convolve(memory, out, positions, *zeros(convolve.scratch_size))
 
     parts = weights.reshape(group, m // group, c // group, *kernel)
@@ -119,7 +119,7 @@ def test_the_gradients_of_weights_and_bias(kernel, c, m, group, threads, tuning,
     (x, memory), (dy, slopes) = images(shape), images((3, m, *of.output), seed=1)
     weight, bias = np.zeros((m, c // group, *kernel), "f"), np.zeros(m, "f")
 
-    x_images, y_images = Images.in_blocks(shape, c), Images.in_blocks(dy.shape, m)
+    x_images, y_images = Images.channels_last(shape), Images.channels_last(dy.shape)
     gradient = WinogradGradient(of, x_images, y_images)
     gradient(memory, slopes, weight, bias, *zeros(gradient.sums_size, gradient.scratch_size))
 
@@ -140,7 +140,7 @@ def test_threads_change_no_bits_whether_they_share_tiles_or_not(kernel, width):
         )
         Filters(of).update(weights, positions)
         convolve = WinogradConvolution(
-            of, Images.in_blocks(shape, 96), images_of(y.transpose(0, 3, 1, 2))
+            of, Images.channels_last(shape), images_of(y.transpose(0, 3, 1, 2))
         )
         convolve(memory, y, positions, *zeros(convolve.scratch_size))
         found.append(y)
@@ -155,7 +155,7 @@ def test_threads_change_no_bits_whether_they_share_tiles_or_not(kernel, width):
 
 def test_scratch_memory_that_is_too_small_is_refused():
     of = tiling((1, 8, 8, 8), 8, (3, 3), 8)
-    plain = Images.in_blocks((1, 8, 8, 8), 8)
+    plain = Images.channels_last((1, 8, 8, 8))
     convolve = WinogradConvolution(of, plain, plain)
 
     with pytest.raises(ValueError, match=f"give {convolve.scratch_size}"):

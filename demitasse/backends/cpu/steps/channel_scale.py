@@ -16,11 +16,12 @@ from demitasse.backends.cpu.arguments import (
     ScratchArg,
 )
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.images import first_suitable, plane_images
+from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.step import CpuStep, O
 from demitasse.backends.cpu.steps.elementwise import saved_copy
 from demitasse.backends.kernels.channel_affine import gate_gradient, gates, slope_gradient, slopes
+from demitasse.backends.kernels.planes import takes
 from demitasse.backends.step import Operand, Operands, decline_if
 
 
@@ -35,7 +36,7 @@ class _PlaneStep(CpuStep[O]):
     def _take_layout(self, x: Operand) -> None:
         """Set the layout of all images, and the kernels' images."""
         self.tuning = kernel_tuning(self.engine)
-        find = partial(plane_images, width=self.tuning.width)
+        find = partial(suitable_images, width=self.tuning.width, takes=takes)
         self.layout, self.images = first_suitable(layouts.candidates(self.expected(x)), find)
 
 

@@ -1,14 +1,14 @@
 """Slice, Concat, Crop, Split, Permute and ShuffleChannel."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.images import first_suitable, folded_images
+from demitasse.backends.cpu.images import first_suitable
 from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call
 from demitasse.backends.cpu.layout import Layout, c_order
 from demitasse.backends.cpu.step import CpuStep, O
@@ -33,7 +33,7 @@ def part_copies(
     copied, or all.
 
     Raises:
-        Declined: Blocks of channels do not end where a part begins.
+        Declined: A copy has too many loops.
     """
     calls, first = [], 0
     for (blob, own), copies in zip(parts, wanted or [True] * len(parts), strict=True):
@@ -81,7 +81,7 @@ class SliceStep(CpuStep[ops.Slice]):
 
 
 class ConcatStep(CpuStep[ops.Concat]):
-    """Every bottom in the layout it is in; the top in one that suits them."""
+    """Every bottom in the layout it is in; the top in C order if all of them are."""
 
     needs_bottom = True
 
@@ -98,23 +98,12 @@ class ConcatStep(CpuStep[ops.Concat]):
         def copies(y: Layout) -> list[KernelCall]:
             return part_copies(engine, at.top[0], y, parts, op.axis, joins=True)
 
-        self.y, calls = first_suitable(self._joined_layouts(), copies)
+        shape = at.top[0].shape
+        known = [layouts.plain(shape)]
+        if len(shape) >= IMAGES and not all(layout.plain for _, layout in parts):
+            known.insert(0, layouts.innermost(shape, 1))
+        self.y, calls = first_suitable(known, copies)
         self.forward_calls = [*calls]
-
-    def _joined_layouts(self) -> Iterator[Layout]:
-        """Yield layouts of the top.
-
-        Blocks of channels, where the first bottom has them and no convolution without gradients
-        reads the top, because those prefer channels last; channels last; C order.
-        """
-        found, shape = [layout for _, layout in self.parts], self.at.top[0].shape
-        if len(shape) >= IMAGES and not all(layout.plain for layout in found):
-            last = any(one is layouts.innermost(one.shape, 1) for one in found)
-            images = folded_images(found[0]) if self.at.backward or not last else None
-            if images is not None and shape[1] % images.block == 0 < images.block_stride:
-                yield layouts.channel_blocks(shape, images.block)
-            yield layouts.innermost(shape, 1)
-        yield layouts.plain(shape)
 
     def prepare_backward(self) -> None:
         at, op, parts, shape = self.at, self.op, self.parts, self.y.shape

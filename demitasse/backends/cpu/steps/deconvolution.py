@@ -30,6 +30,9 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined, decline_if
 from demitasse.backends.windows import ConvGeometry
 
+BLOCK = 16
+"""Floats of the widest vectors; panels of fewer filters would be padded."""
+
 
 class DeconvStep(WindowStep[ops.Deconv]):
     """Bottom = maps, top = image, as the convolution sees them."""
@@ -99,7 +102,7 @@ class OverlapKernels(ConvKernels):
         super().__init__(case)
         images = len(op.bottom) == IMAGE_AXES and op.axis == 1
         alone = op.group == 1 and all(n == 1 for n in op.dilation)
-        pairs, most = list(zip(op.kernel, op.stride, strict=True)), layouts.BLOCK
+        pairs, most = list(zip(op.kernel, op.stride, strict=True)), BLOCK
         dense, whole = all(k >= s for k, s in pairs), all(k % s == 0 for k, s in pairs)
         few = op.top[1] < most if whole else op.top[1] <= most // 2
         message = "sums of windows give few channels of one group, without gaps"
@@ -123,7 +126,7 @@ class OverlapAdd:
         _, m, *top = op.top
         rows, outputs = n * bottom[0] * bottom[1], op.kernel[0] * op.kernel[1] * m
         self._filters = m, c, *op.kernel
-        self._size = -(-rows * outputs // layouts.BLOCK) * layouts.BLOCK  # so that both are aligned
+        self._size = -(-rows * outputs // BLOCK) * BLOCK  # so that both are aligned
         ends = row_images(rows, c), row_images(rows, outputs)
         self._gemm = ImplicitGemm(dense_schedule(rows, c, outputs, tuning), *ends)
         self._packed = aligned(self._gemm.size)

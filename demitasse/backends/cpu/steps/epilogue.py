@@ -14,7 +14,7 @@ from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import DerivedArg, InputArg, OutputArg, parameters
 from demitasse.backends.cpu.engine import KERNEL, Engine
-from demitasse.backends.cpu.images import suitable_images
+from demitasse.backends.cpu.images import IMAGE_AXES, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.elementwise import ONES, decline_other_than_relu
@@ -197,7 +197,8 @@ class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
         super().__init__(engine, links[0][0], at[0])
         self.followers, tuning = [op_title(op) for op in chain[1:]], kernel_tuning(engine)
         layout = self.expected(source)
-        images = suitable_images(layout, Images.has_whole_vectors, tuning.width)
+        decline_if(len(source.shape) != IMAGE_AXES, f"{len(source.shape)} axes; the kernel takes 4")
+        images = suitable_images(layout, tuning.width, Images.has_whole_vectors)
         self.forward_calls = [
             KernelCall(
                 engine, channel_factors(images, tuning),

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from demitasse.backends import ops
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.images import images_of
+from demitasse.backends.cpu.images import suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
 from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.epilogue import Epilogue, folded_offsets, rectifier_of
 from demitasse.backends.kernels.separable import plan_separable
-from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
+from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
 
 
 class SeparableStep(CpuStep[ops.Conv]):
@@ -45,14 +45,11 @@ class SeparableStep(CpuStep[ops.Conv]):
         blocks = plan_separable(each.op, pixels.op, tuning)
         source = InputArg("src", at[0].bottom[0], self.expected(at[0].bottom[0]))
         target = OutputArg("dst", second.target, pixels.map_layout)
-        x, y = images_of(source.layout), images_of(target.layout)
+        x = suitable_images(source.layout, blocks.channels)
+        y = suitable_images(target.layout, 1)
+        decline_if(not y.is_rows, "one pixel each; separable convolution takes rows of pixels")
         from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 
-        if x is None or y is None or not (x.fits(blocks.channels) and y.is_rows):
-            message = (
-                "images whose channels do not lie side by side; separable convolution needs that"
-            )
-            raise Declined(message)
         then, added = (rectifier_of(first.then), rectifier_of(second.then)), []
         if second.other is not None:
             added = [InputArg("added", second.other, pixels.map_layout)]

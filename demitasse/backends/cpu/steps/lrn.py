@@ -32,8 +32,8 @@ class LRNStep(CpuStep[ops.LRN]):
     def _kernel(self, layout: Layout) -> LocalResponse:
         op, tuning = self.op, kernel_tuning(self.engine)
         within = op.region == "WITHIN_CHANNEL"
-        fits = partial(takes, within=within)
-        images = suitable_images(layout, fits, op.size, op.beta, tuning.width)
+        fits = partial(takes, size=op.size, beta=op.beta, within=within)
+        images = suitable_images(layout, tuning.width, fits)
         return LocalResponse(images, op.size, op.alpha, op.k, tuning, within=within)
 
     def prepare_backward(self) -> None:

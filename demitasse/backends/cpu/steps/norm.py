@@ -27,13 +27,14 @@ from demitasse.backends.cpu.arguments import (
     parameters,
 )
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.images import first_suitable, plane_images
+from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
+from demitasse.backends.kernels.planes import takes
 from demitasse.backends.step import Operands, decline_if
 
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
@@ -126,10 +127,10 @@ class NormStep(CpuStep[O]):
     def _kernel(self, layout: Layout) -> Normalization:
         """Return the kernel, with the numbers of a Scale alone."""
         parts, tuning = self.parts, kernel_tuning(self.engine, "norm")
-        images = plane_images(layout, tuning.width)
+        images = suitable_images(layout, tuning.width, takes)
         n, c, *size = images.shape
-        if size == [1, 1] and images.block == c:  # all images as pixels of one
-            images = Images((1, c, 1, n), n * c, n * c, images.image_stride, c)
+        if size == [1, 1] and (images.fits(tuning.width) or c == 1):  # all images as pixels of one
+            images = Images((1, c, 1, n), n * c, n * c, images.image_stride)
         stored, eps = not parts.uses_batch_stats, parts.norm[0].eps if parts.norm else 0.0
         kernel = Normalization(images, eps, tuning, relu=parts.relu, stored=stored)
         if parts.norm is None:
@@ -252,7 +253,7 @@ class ScaleStep(NormStep[ops.Scale]):
 
 
 class MVNStep(CpuStep[ops.MVN]):
-    """In the layout of the bottom, or with the channels last or in blocks; in place or not."""
+    """In the layout of the bottom, or with the channels last; in place or not."""
 
     backward_replayable = False
 
@@ -264,10 +265,10 @@ class MVNStep(CpuStep[ops.MVN]):
     def prepare(self) -> None:
         [bottom] = self.at.bottom
         decline_if(bottom.shape != self.op.shape, f"{len(bottom.shape)} axes; our kernel takes 4")
-        tuning, blocks = kernel_tuning(self.engine), layouts.channel_blocks
+        tuning = kernel_tuning(self.engine)
         known = self.expected(bottom), layouts.innermost(bottom.shape, 1)
-        find = partial(plane_images, width=tuning.width)
-        layout, images = first_suitable((*known, blocks(bottom.shape, layouts.BLOCK)), find)
+        find = partial(suitable_images, width=tuning.width, takes=takes)
+        layout, images = first_suitable(known, find)
         kernel = PlaneNorm(images, self.op.eps, tuning)
         self.forward_calls = [KernelCall(self.engine, kernel, *self.in_and_out(layout, layout))]
         self._deviations = kernel.deviations

@@ -1,14 +1,13 @@
 """Pooling, spatial pyramid pooling, ROI pooling and interpolation of planes."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.images import first_suitable, folded_images, suitable_images
+from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, copy_call, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
@@ -32,32 +31,19 @@ class PoolStep(CpuStep[ops.Pool]):
 
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.op.bottom)
-        self.x, (self.y, kernel) = first_suitable(self._layouts(expected), self._in)
+        shape, width = self.op.bottom, kernel_tuning(self.engine).width
+        # few channels are filled up to a vector
+        known = expected, layouts.innermost(shape, 1), layouts.channels_last(shape, width)
+        self.x, (self.y, kernel) = first_suitable(known, self._in)
         self._kernel, self.kept_bytes = kernel, kernel.winners.nbytes
         ends = self.in_and_out(self.x, self.y)
         self.forward_calls = [KernelCall(self.engine, kernel.forward, *ends)]
 
-    def _layouts(self, expected: Layout) -> Iterator[Layout]:
-        """Yield the bottom's layout; blocks of channels, for gradients; the channels last.
-
-        A few channels become a block that is filled up.
-        """
-        shape, width = self.op.bottom, kernel_tuning(self.engine).width
-        yield expected
-        if self.at.backward and shape[1] % width == 0:
-            yield layouts.channel_blocks(shape, width)
-        yield layouts.innermost(shape, 1)
-        yield layouts.channel_blocks(shape, width)
-
     def _in(self, layout: Layout) -> tuple[Layout, Pooling]:
         """Return the layout of the top, and the kernel, for a layout of the bottom."""
-        shape, tuning = self.op.top, kernel_tuning(self.engine)
-        x = suitable_images(layout, Images.fits, tuning.width, find=folded_images)
-        if x.block == shape[1]:  # not a block that is filled up
-            target = layouts.innermost(shape, 1)
-        else:
-            target = layouts.channel_blocks(shape, x.block)
-        y = suitable_images(target, Images.fits, tuning.width, find=folded_images)
+        tuning = kernel_tuning(self.engine)
+        target = layouts.channels_last(self.op.top, layout.padded[1])
+        x, y = (suitable_images(each, tuning.width, padded=True) for each in (layout, target))
         return target, Pooling(self.op, x, y, tuning, trains=self.at.backward)
 
     def prepare_backward(self) -> None:
@@ -130,7 +116,7 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
         bins = regions, (pooled[0], pooled[1]), tuning
         if isinstance(self.op, ops.PSROIPool):
             return RegionMeans(self.op.bottom, *bins)
-        return RegionMaxima(suitable_images(layout, Images.has_runs, tuning.width), *bins)
+        return RegionMaxima(suitable_images(layout, 1), *bins)
 
     def _bins(self) -> Bins:
         """Return the bins of the present regions."""
@@ -154,7 +140,7 @@ class InterpolationStep(CpuStep[ops.Interpolation]):
     def prepare(self) -> None:
         op, tuning = self.op, kernel_tuning(self.engine)
         n, c, *bottom = op.bottom
-        before, after = (Images.in_blocks((n, c, h, w), c) for h, w in (bottom, op.top[2:]))
+        before, after = (Images.channels_last((n, c, h, w)) for h, w in (bottom, op.top[2:]))
         ends = self.in_and_out(*(layouts.innermost(shape, 1) for shape in (op.bottom, op.top)))
         kernel = Interpolation(before, after, op.cut, op.size, tuning)
         self.forward_calls = [KernelCall(self.engine, kernel, *ends)]

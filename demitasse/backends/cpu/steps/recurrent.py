@@ -37,7 +37,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         weight = at.params[self.first_state]
         shape = (self.wide // op.m, op.m, op.m)
         kind = InputArg if at.backward else ParamArg
-        packed = kind("weights", weight, layouts.channel_blocks(shape, tuning.width))
+        packed = kind("weights", weight, layouts.blocked(shape, 1, tuning.width))
         self.sequence = Recurrence(op.cell, self.z, tuning, static=static, kept=self.kept)
         self.kept_bytes += self.sequence.nbytes
         call = KernelCall(engine, self._run_steps, packed, code=self.sequence.code)

@@ -270,7 +270,7 @@ class DepthwiseOperands(DepthwiseFilters):
 
     def __init__(self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier) -> None:
         channels = strips.x[1]
-        need_layout(x.block == y.block == channels, x, y)
+        need_layout(x.fits(channels) and y.fits(channels), x, y)
         super().__init__(strips)
         self.rectifier = then.numbers(channels)
         self.values = DepthwiseFields.values(

@@ -273,7 +273,7 @@ class DepthwiseGradients(DepthwiseFilters):
     ) -> None:
         self.strips, op, width, (x, y, dx) = strips, strips.op, strips.width, images
         (n, channels, height, columns), (_, across) = strips.x, op.stride
-        need_layout({one.block for one in images} == {channels}, *images)
+        need_layout(all(one.fits(channels) for one in images), *images)
         pixels = min(
             range(across, max(across, PIXELS) + 1, across),
             key=lambda count: (math.ceil(columns / count) * (count + 1), -count),

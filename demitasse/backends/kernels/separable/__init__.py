@@ -133,7 +133,7 @@ class SeparableSchedule:
         """Layout of one row of intermediate pixels, channels last."""
         n, channels, height, width = self.strips.y
         column = self.wide + LINE
-        return Images((n, channels, height, width), 0, width * column, column, channels)
+        return Images((n, channels, height, width), 0, width * column, column)
 
     @property
     def remainders(self) -> set[int]:

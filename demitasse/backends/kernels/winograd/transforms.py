@@ -109,23 +109,21 @@ class TiledFields(ImageFields):
     vectors: Word
     """Number of vectors of a pixel."""
     vector_table: Address
-    """Bytes of each, from the beginning of the pixel and from the first channel."""
+    """Bytes from the first channel to each."""
 
     @classmethod
     def tiled(cls, images: Images, width: int, pad: tuple[int, int] = (0, 0)) -> Values:
         """Return the fields of images with zeros above and on the left."""
-        table = np.array(
-            [(FLOAT * place, FLOAT * first) for first, place in images.vectors(width)], np.int64
-        )
+        table = FLOAT * np.array(images.vectors(width), np.int64)
         return cls.values(
             **geometry(images), top=pad[0], left=pad[1], vectors=len(table), vector_table=table
         )
 
     @contextmanager
-    def each_vector(self, k: Kernel) -> Iterator[list[Word]]:
+    def each_vector(self, k: Kernel) -> Iterator[Word]:
         """Write a loop over the vectors of a pixel, each an entry of the table."""
         with k.loop(self.vectors) as vector:
-            yield k.load_words(self.vector_table + vector.i * (2 * INT), 2)
+            yield k.load_word(self.vector_table + vector.i * INT)
 
 
 class TiledOutputFields(TiledFields):
@@ -154,12 +152,12 @@ def input_transform(
     vector, positions_of_row = k.vector_bytes, len(matrices[1])
     columns = block.fields.tile_columns * across + (wide - across)
     padded = Padded(images.rows, images.columns, images.left, columns)
-    with block.each_strip() as strip, images.each_vector(k) as (pixel, channel):
+    with block.each_strip() as strip, images.each_vector(k) as channel:
         with k.loop(high) as line:
             y = strip.row * down - images.top + line.i
             copy = block.private + columns * line.i * vector
             begin, end = bordered(k, y, padded, copy, k.constant(0.0), vector)
-            row = images.row(strip.image, y) - images.left * images.column_stride * FLOAT + pixel
+            row = images.row(strip.image, y) - images.left * images.column_stride * FLOAT + channel
             with k.loop(end, begin) as column:
                 value = k.load(row + column.i * images.column_stride * FLOAT)
                 k.store(value, copy + column.i * vector)
