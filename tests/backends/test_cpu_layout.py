@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 
-from demitasse.backends.cpu.images import first_suitable
+from demitasse.backends.cpu.images import first_suitable, images_of, suitable_images
 from demitasse.backends.cpu.layout import (
     blocked,
     c_order,
@@ -15,6 +15,7 @@ from demitasse.backends.cpu.layout import (
     slabs,
     strided,
 )
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.step import Declined
 
 SHAPE = (2, 20, 3, 4)
@@ -96,17 +97,6 @@ def test_a_part_of_blocks_begins_and_ends_with_one():
             side.part(shape, first)
 
 
-@pytest.mark.parametrize("channels", [1, 8, 16, 20, 24, 48])
-def test_candidates_are_the_expected_one_first_and_each_once(channels):
-    shape = (2, channels, 3, 4)
-
-    found = list(candidates(innermost(shape, 3)))
-
-    assert found[0] is innermost(shape, 3)
-    assert len(set(found)) == len(found)
-    assert {plain(shape), innermost(shape, 1)} <= set(found)
-
-
 def test_the_first_layout_that_is_not_declined_is_taken():
     tried = []
 
@@ -141,3 +131,17 @@ def test_ranges_that_lie_apart_are_no_slabs():
     layout = innermost((6, 5), 0)
 
     assert slabs(layout, 1) == [layout]
+
+
+def test_images_are_of_layouts_with_channels_last_or_in_c_order():
+    shape = (2, 5, 3, 4, 6)  # rows of all planes follow each other
+
+    assert images_of(innermost(shape, 1)) == Images.channels_last((2, 5, 12, 6))
+    assert images_of(channels_last(shape, 8)) == Images.channels_last((2, 8, 12, 6))
+    assert images_of(plain(shape)) == Images.in_order((2, 5, 12, 6))
+    assert images_of(plain((3, 5))) == Images.in_order((3, 5, 1, 1))
+    for other in (innermost(shape, 2), blocked((2, 16, 3, 4), 1, 8)):
+        assert images_of(other) is None
+    with expect_error(Declined):
+        suitable_images(channels_last(shape, 8), 8)
+    assert suitable_images(channels_last(shape, 8), 8, padded=True).shape[1] == 8

@@ -6,7 +6,7 @@ Two layouts that put every element in the same place are the same object.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from operator import mul
 from typing import Any
@@ -48,16 +48,6 @@ class Layout:
         """Return the size of an axis's blocks; 1 without blocks."""
         return self.block if axis == self.axis else 1
 
-    @property
-    def loops(self) -> list[tuple[int, int, int]]:
-        """(axis, count, stride) of all loops over the elements, the outermost stride first."""
-        loops = [
-            (axis, n // self.block_of(axis), stride)
-            for axis, (n, stride) in enumerate(zip(self.padded, self.strides, strict=True))
-        ]
-        loops.append((self.axis, self.block, 1))
-        return sorted((loop for loop in loops if loop[1] > 1), key=lambda loop: -loop[2])
-
     def part(self, shape: Shape, first: Shape) -> Layout:
         """Return the layout of a part, whose first element has the index ``first``.
 
@@ -73,7 +63,8 @@ class Layout:
         return Layout(shape, self.strides, self.axis, self.block, first=place)
 
     def __repr__(self) -> str:
-        return f"Layout({self.shape}, {'plain' if self.plain else self.loops})"
+        places = f"strides {self.strides}, blocks of {self.block} on axis {self.axis}"
+        return f"Layout({self.shape}, {'plain' if self.plain else places})"
 
 
 def _known_strides(counts: Sequence[int], strides: Shape, size: int) -> Shape:
@@ -154,7 +145,6 @@ def slabs(layout: Layout, size: int) -> list[Layout]:
     ]
 
 
-def candidates(expected: Layout) -> Iterator[Layout]:
-    """Yield layouts of a shape: the expected one, channels last, C order."""
-    shape = expected.shape
-    yield from dict.fromkeys([expected, innermost(shape, 1), plain(shape)])
+def candidates(expected: Layout) -> tuple[Layout, ...]:
+    """Return layouts of a shape: the expected one, channels last, C order."""
+    return expected, innermost(expected.shape, 1), plain(expected.shape)
