@@ -49,8 +49,8 @@ def chain(top, *, scale=True, bias="true", relu=True, frozen=False):
 
 
 @pytest.fixture(autouse=True)
-def _blocks_of_channels():
-    """Leave convolutions to the library, whose images have blocks of channels."""
+def _without_winograd():
+    """Leave convolutions to implicit GEMM."""
     with settings.override(winograd=False):
         yield
 

@@ -1,4 +1,4 @@
-"""Convolution of images with contiguous channels, in blocks or all, to few planes."""
+"""Convolution of images with contiguous channels to few planes."""
 
 from dataclasses import dataclass
 from functools import cached_property
