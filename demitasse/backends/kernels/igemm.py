@@ -40,6 +40,7 @@ from demitasse.backends.kernels.language.values import (
 )
 from demitasse.backends.kernels.products import (
     LINE_BYTES,
+    LINES,
     ROWS,
     panel_vectors,
     product_sums,
@@ -74,6 +75,9 @@ output."""
 
 UNROLLED = 4
 """Steps of the innermost loop."""
+
+LAST = 4
+"""With one part in so many of the panels, the last, memory is prefetched that is read next."""
 
 MOST_AXES = 3
 """Spatial axes of images: planes, rows, columns."""
@@ -223,16 +227,44 @@ class IgemmFields(ProductFields):
     """One offset for each channel of the output."""
     added: structs.OptionalAddress
     """Images that are added before the epilogue, in the layout of the output."""
+    quiet: Word
+    """First panels, during each of which the next panel is prefetched."""
+    ahead: Word
+    """Address of memory that is read after the product, and prefetched during the other panels."""
+    ahead_step: Word
+    """Bytes of it from what an unrolled step prefetches to the next's."""
     rectifier: structs.Address
     """Numbers of the epilogue: slopes of negative sums, one for each channel, or the limits."""
 
 
+class TileRows(NamedTuple):
+    """Rows of a tile.
+
+    Attributes:
+        most: Rows of all tiles but the last.
+        rests: Numbers of rows that may be left in place; each has a tile of its own.
+        row_bytes: Bytes from one row to the next; 0 if these are known at run time.
+    """
+
+    most: int
+    rests: tuple[int, ...] = ()
+    row_bytes: int = ROW_BYTES
+
+    def __str__(self) -> str:
+        counts = "x".join(map(str, (self.most, *self.rests)))
+        return counts if self.row_bytes in (0, ROW_BYTES) else f"{counts}by{self.row_bytes}"
+
+
 @IgemmFields.kernel("igemm")
 def _kernel(
-    k: Kernel, f: IgemmFields, rows: int, vectors: int, *, order: Order, in_place: bool,
-    summed: bool, adds: bool, limited: bool, relu: bool, bf16: bool,
+    k: Kernel, f: IgemmFields, of: TileRows, vectors: int, *, order: Order, in_place: bool,
+    ahead: int, summed: bool, adds: bool, limited: bool, relu: bool, bf16: bool,
 ) -> None:  # fmt: skip
-    """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``."""
+    """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``.
+
+    Of memory that is read after the product, a step prefetches some lines ``ahead``, 0 for none.
+    """
+    rows, lines = of.most, ahead or LINES
     panel_bytes = vectors * k.vector_bytes
     x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * FLOAT
     with each_part(k, f) as part:
@@ -257,23 +289,25 @@ def _kernel(
                     whole = one.i < f.whole
                     place = part.group * f.filter_count * FLOAT + one.i * panel_bytes
                     filters = part.filters + (one.i * f.terms + term) * panel_bytes
-                    following = filters + f.terms * panel_bytes
+                    following, step = filters + f.terms * panel_bytes, k.word(lines * LINE_BYTES)
+                    if ahead:
+                        of_panel = tiles * (length // UNROLLED) * f.ahead_step
+                        after = f.ahead + (one.i - f.quiet) * of_panel
+                        following = choose(one.i < f.quiet, following, after)
+                        step = choose(one.i < f.quiet, step, f.ahead_step)
                     if order:
                         filters = following = part.columns
                         pack_panel(k, f, order, one.i, vectors, term, length, filters)
-                    with k.loop(tiles, words=[following]) as tile:
-                        row = tile.i * rows
+
+                    def write_tile(row: Word, rows: int, fetched: list[Word]) -> list[Word]:
                         if in_place:
-                            # the last tile begins early, and computes the same again
-                            row = minimum(row, last - origin - rows)
                             left = x + (origin + row) * x_bytes
-                            lefts = _row_places(k, x_bytes, rows)
                         else:
                             left = part.buffer + row * ROW_BYTES
-                            lefts = [ROW_BYTES * i for i in range(rows)]
-                        sums, tile.words = product_sums(
+                        lefts = _row_places(k, of.row_bytes or x_bytes, rows)
+                        sums, fetched = product_sums(
                             k, length, left, lefts, FLOAT, filters, panel_bytes, vectors,
-                            UNROLLED, tile.words, bf16=bf16,
+                            UNROLLED, fetched, step, lines, bf16=bf16,
                         )  # fmt: skip
                         # known behind the innermost loop, so that no register holds them in it
                         if in_place:
@@ -295,6 +329,15 @@ def _kernel(
                                 write(before)
                         else:
                             write(None, finish)
+                        return fetched
+
+                    full = count // rows if in_place else tiles
+                    with k.loop(full, words=[following]) as tile:
+                        tile.words = write_tile(tile.i * rows, rows, tile.words)
+                    with k.cases(count % rows) as case:
+                        for rest in of.rests:
+                            case(rest)
+                            write_tile(full * rows, rest, tile.words)
 
 
 Masks = Sequence[Condition | None]
@@ -407,11 +450,13 @@ def copy_windows(
         one.words = [at + 3 * INT, into + pairs * FLOAT]
 
 
-def _row_places(k: Kernel, row_bytes: Word, rows: int) -> list[Word | int]:
+def _row_places(k: Kernel, row_bytes: Word | int, rows: int) -> list[Word | int]:
     """Return the bytes from the first row to each.
 
     An address has a register and another, times up to 8: odd multiples are in registers.
     """
+    if isinstance(row_bytes, int):
+        return [row_bytes * i for i in range(rows)]
     odd = {i: k.no_cse(row_bytes * i) for i in range(1, rows, 2)}
     factors = [math.gcd(i, 8) for i in range(rows)]
     return [odd[i // by] * by if i else 0 for i, by in enumerate(factors)]
@@ -453,6 +498,8 @@ class IgemmSchedule(TunedKernel):
         order: Order of filters that are packed on the way; "" if they come in panels.
         merged: Groups of the convolution in each: so many that their filters fill a vector. Filters
             are zeros for the channels of other groups.
+        buffered: Numbers of pixels of products whose pixels lie in a core's own buffer, in
+            bfloat16 where products are, at equal distances; none for images.
     """
 
     kernel = "igemm"
@@ -466,6 +513,7 @@ class IgemmSchedule(TunedKernel):
     groups: int = 1
     order: Order = ""
     merged: int = 1
+    buffered: tuple[int, ...] = ()
 
     @property
     def code(self) -> str:
@@ -521,21 +569,31 @@ class IgemmSchedule(TunedKernel):
 
     @cached_property
     def rows(self) -> int:
-        """Rows of a tile of pixels."""
+        """Rows of a tile of copied windows."""
         return self.rows_of(self.pixels // self.divided[0])
+
+    def tile_rows(self, x: Images, *, in_place: bool) -> TileRows:
+        """Return the rows of the tiles."""
+        if not in_place:
+            return TileRows(self.rows)
+        parts, most = self.divided[0], ROWS[self.width][self.vectors]
+        counts = self.buffered or (self.pixels // parts, -(-self.pixels // parts))
+        rests = tuple(sorted({count % most for count in counts} - {0}))
+        # NEON's addresses have no multiples of a register: each row would take another
+        known = self.buffered and self.width == NEON
+        return TileRows(most, rests, x.column_stride * FLOAT if known else 0)
 
     def in_place(self, x: Images, y: Images) -> bool:
         """Return whether pixels, which are windows of their own, are read in place.
 
         NEON's addresses have no multiples of a register: each row would take another.
         """
-        return (
+        return bool(self.buffered) or (
             self.width > NEON
             and not self.tuning.bf16
             and self.taps == ((0, 0, 0),)
             and self.step == (1, 1, 1)
             and self.channels <= WIDEST_IN_PLACE
-            and self.pixels // self.divided[0] >= self.rows
             and x.is_rows
             and y.is_rows
         )
@@ -592,6 +650,18 @@ def dense_schedule(
     return IgemmSchedule(((0, 0, 0),), (1, 1, 1), length, outputs, rows, tuning, order=order)
 
 
+def _prefetch_of(size: int, panels: int, steps: int) -> tuple[int, int]:
+    """Return with how many panels, the last, memory is prefetched, and the lines of each step.
+
+    A panel has ``steps``. What is prefetched early is driven out of the cache by filters before it
+    is read; many lines of a step wait for each other.
+    """
+    if not size:
+        return 0, 0
+    needed = math.ceil(size / max(1, steps * LINES * LINE_BYTES))
+    return min(panels, max(needed, math.ceil(panels / LAST))), LINES * (1 + (needed > panels))
+
+
 def row_images(rows: int, length: int) -> Images:
     """Return a matrix as images of one pixel."""
     return Images.channels_last((rows, length, 1, 1))
@@ -600,7 +670,11 @@ def row_images(rows: int, length: int) -> Images:
 class ImplicitGemm:
     """y = filters * windows of x + offset, perhaps plus other images, then a rectifier.
 
+    Args:
+        ahead_bytes: Size of the memory that a ``buffered`` product prefetches.
+
     Attributes:
+        kernel: Address of the kernel, which runs with ``values``.
         size: Elements of the packed filters: group after group, panel after panel, of each the
             terms.
         scratch_size: Elements of scratch memory for a call.
@@ -616,17 +690,23 @@ class ImplicitGemm:
         filter_stride: int = 0,
         *,
         adds: bool = False,
+        ahead_bytes: int = 0,
     ) -> None:
-        self.schedule, rows = schedule, schedule.rows
-        in_place = schedule.in_place(x, y)
+        self.schedule, in_place = schedule, schedule.in_place(x, y)
+        rows = schedule.tile_rows(x, in_place=in_place)
         self._blocks = schedule.blocks(in_place=in_place)
-        self._kernel = _kernel(
-            schedule.width, rows, schedule.vectors, order=schedule.order, in_place=in_place,
-            summed=len(self._blocks) > 1, adds=adds, limited=then.limited, relu=then.relu,
-            bf16=schedule.tuning.bf16,
-        )  # fmt: skip
         terms = schedule.terms(len(schedule.taps), schedule.channels)
-        of_group, most = schedule.panels * terms * schedule.panel, MOST_ROWS // rows * rows
+        pixels = max(schedule.buffered, default=0)
+        steps = math.ceil(pixels / rows.most) * (terms // UNROLLED)
+        fetching, lines = _prefetch_of(ahead_bytes, schedule.panels, steps)
+        self.kernel = _kernel(
+            schedule.width, rows, schedule.vectors, order=schedule.order, in_place=in_place,
+            ahead=lines, summed=len(self._blocks) > 1, adds=adds, limited=then.limited,
+            relu=then.relu, bf16=schedule.tuning.bf16,
+        )  # fmt: skip
+        of_group = schedule.panels * terms * schedule.panel
+        # of a buffer all at once: each panel, and what is prefetched with the panels, comes once
+        most = pixels + rows.most if pixels else MOST_ROWS // rows.most * rows.most
         packed = LENGTH if schedule.order else 0
         values, self.scratch_size = product_values(
             schedule, self._blocks, x, y, most, packed, of_group
@@ -637,18 +717,20 @@ class ImplicitGemm:
         numbers = then.numbers(count + schedule.panel)  # whole vectors are read
         self.slopes = numbers[:count]
         parts, filter_parts = schedule.divided
-        self._arguments = structs.Arguments(
-            IgemmFields.values(
-                **values,
-                x=ImageFields.of(x),
-                y=OutputFields.of(y),
-                terms=terms,
-                filter_bytes=filter_stride * FLOAT,
-                rectifier=numbers,
-                parts=parts,
-                filter_parts=filter_parts,
-            )
+        self.values = IgemmFields.values(
+            **values,
+            x=ImageFields.of(x),
+            y=OutputFields.of(y),
+            terms=terms,
+            filter_bytes=filter_stride * FLOAT,
+            quiet=schedule.panels - fetching,
+            ahead=0,
+            ahead_step=ahead_bytes // max(1, fetching * steps),
+            rectifier=numbers,
+            parts=parts,
+            filter_parts=filter_parts,
         )
+        self._arguments = structs.Arguments(self.values)
 
     def pack(self, weights: np.ndarray, filters: np.ndarray) -> None:
         """Pack weights of a group; ``filters`` are zeros where panels are padded.
@@ -675,4 +757,4 @@ class ImplicitGemm:
         each: dict[str, np.ndarray | None] = {"x.at": source, "y.at": target, "scratch": scratch}
         each |= {"filters": filters, "offsets": offsets, "added": added}
         threads = self.schedule.tuning.threads
-        self._arguments.run(self._kernel, threads, each)
+        self._arguments.run(self.kernel, threads, each)

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import (
-    Vector,
-    Word,
-    fma,
-    pair_fma,
-)
+from demitasse.backends.kernels.language.values import Vector, Word, fma, pair_fma
 
 ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
@@ -64,7 +59,8 @@ LINE_BYTES, LINES = 64, 2
 def product_sums(
     k: Kernel, length: Word, left: Word, rows: Sequence[Word | int], left_bytes: Word | int,
     right: Word, right_bytes: Word | int, vectors: int, unrolled: int,
-    words: Sequence[Word] = (), *, bf16: bool = False,
+    words: Sequence[Word] = (), step_bytes: Word | int = LINES * LINE_BYTES, lines: int = LINES,
+    *, bf16: bool = False,
 ) -> tuple[list[Vector], list[Word]]:  # fmt: skip
     """Return the sums of rows times a panel, row after row: the micro-kernel of products.
 
@@ -79,6 +75,8 @@ def product_sums(
         vectors: Vectors of the panel.
         unrolled: Terms of a step of the innermost loop.
         words: Address from which unrolled steps prefetch, if any; the next is returned.
+        step_bytes: Bytes from what a step prefetches to the next's.
+        lines: Lines that a step prefetches.
         bf16: Whether numbers and elements of vectors are pairs of bfloat16.
     """
 
@@ -88,9 +86,9 @@ def product_sums(
         with k.loop(end, begin, right_bytes * count, vectors=sums, words=words) as loop:
             here, *ahead = loop.words
             if count > 1:
-                for line in range(LINES * len(ahead)):
+                for line in range(lines * len(ahead)):
                     k.prefetch(ahead[0] + LINE_BYTES * line, cache=2)
-                ahead = [one + LINE_BYTES * LINES for one in ahead]
+                ahead = [one + step_bytes for one in ahead]
             for step in range(count):
                 panel = loop.i + right_bytes * step
                 columns = [k.load(panel + k.vector_bytes * j) for j in range(vectors)]

@@ -66,6 +66,20 @@ def test_fields_of_structs_reach_the_kernel():
     assert target.tolist() == [0, 2, 4, 6, 0]
 
 
+def test_a_kernel_calls_another_with_changed_fields():
+    source, target = np.arange(10, dtype=np.float32), np.zeros(5, np.float32)
+    arguments = Arguments(values(source, count=4))
+
+    def call(k):
+        f = Copy.read(k)
+        changes = {"count": f.count - 1, "source.at": f.source.at + FLOAT}
+        k.call_at(k.word(exported("copy_by_fields", 8, copy)), f.store(k, changes), 0, 1)
+
+    arguments.run(exported("copy_of_changed_fields", 8, call), 1, {"target.at": target})
+
+    assert target.tolist() == [1, 3, 5, 0, 0]
+
+
 def test_a_forgotten_field_is_named():
     with expect_error(TypeError, mentions=["Copy", "nothing for count"]):
         values(FLOATS)

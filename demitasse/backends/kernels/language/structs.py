@@ -132,6 +132,25 @@ class Struct:
         """Return the fields of the struct whose address is the kernel's first argument."""
         return cls._read(k.load_word(k.arguments[0] + INT * place) for place in count())
 
+    def store(self, k: Kernel, changes: dict[str, Word]) -> Word:
+        """Write the fields, with changes, to the thread's memory; return the address.
+
+        A kernel of the struct takes it. Changes are by names like "x.at".
+        """
+        words = dict(self._words()) | changes
+        at = k.scratch(-(-len(words) * INT // k.vector_bytes))
+        for place, word in enumerate(words.values()):
+            k.store_word(word, at + INT * place)
+        return at
+
+    def _words(self) -> Iterator[tuple[str, Word]]:
+        for name, kind in _kinds(type(self)).items():
+            value = getattr(self, name)
+            if issubclass(kind, Struct):
+                yield from ((f"{name}.{inner}", word) for inner, word in value._words())
+            else:
+                yield name, value
+
     @classmethod
     def _read(cls, words: Iterator[Word]) -> Self:
         made = cls()
