@@ -26,8 +26,6 @@ from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import IgemmFilterGradient, igemm_forward
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiler, team
-from demitasse.backends.kernels.separable import plan_separable
-from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
 from demitasse.backends.kernels.winograd.products import product_kernel
 
@@ -54,12 +52,6 @@ def depthwise(side: int, stride: int) -> None:
     op = conv((1, 64, 56, 56), 64, side, stride=stride, group=64)
     strips = plan_depthwise(op, op.bottom, op.top, TUNING)
     DepthwiseConvolution(strips, last(op.bottom), last(op.top))
-
-
-def separable() -> None:
-    first, then = conv((1, 64, 56, 56), 64, 3, group=64), conv((1, 64, 56, 56), 128, 1)
-    blocks = plan_separable(first, then, TUNING)
-    SeparableConvolution(blocks, last(first.bottom), last(then.top))
 
 
 def igemm() -> None:
@@ -96,7 +88,6 @@ ROWS: dict[str, tuple[str, Callable[[], object]]] = {
     "the same, for the gradient of the filters": ("adding_8of3x4", lambda: products(3, adds=True)),
     "implicit GEMM": ("igemm4_12_2_summed", igemm),
     "implicit GEMM, gradient of the filters": ("igemm_gradient4", igemm),
-    "1x1 after a depthwise convolution": ("separable_pixels", separable),
     "convolution of few channels": ("direct4", few_inputs),
     "convolution of few channels, gradient": ("direct_gradient4", few_inputs),
     "convolution to few channels": ("narrow", few_outputs),

@@ -61,7 +61,7 @@ def rectifying(
     takes two thirds of the operations, with the same results.
     """
     if relu:
-        zero = k.constant(0.0)
+        zero = k.broadcast(numbers)  # from memory: LLVM subtracts a constant in three operations
         return lambda total: total - clamp_max(total, zero)
     if limited:
         low, high = (k.broadcast(numbers + FLOAT * i) for i in range(2))

@@ -56,6 +56,11 @@ class Images:
         return cls(shape, c * h * w, w, 1, h * w if c > 1 else 1)
 
     @property
+    def row_size(self) -> int:
+        """Elements from the first of a row behind its last; all channels are contiguous."""
+        return (self.shape[3] - 1) * self.column_stride + self.shape[1]
+
+    @property
     def is_even(self) -> bool:
         """True if the pixels of an image follow each other at equal distances."""
         _, _, h, w = self.shape

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import Vector, Word, fma, pair_fma
 
@@ -121,14 +119,3 @@ def split_columns(columns: int, width: int) -> list[tuple[int, int]]:
         panels.append((vectors, at))
         at += vectors * width
     return panels
-
-
-def fill_panels(panels: np.ndarray, weights: np.ndarray, firsts: Sequence[int]) -> None:
-    """Write filters of single pixels, given in C order, by panels, which may share filters.
-
-    Shape of the panels: (panels, channels, filters of a panel).
-    """
-    _, channels, width = panels.shape
-    order = np.add.outer(firsts, np.arange(width))
-    by_filter = weights[: (order.max() + 1) * channels].reshape(-1, channels)
-    panels[...] = by_filter[order].transpose(0, 2, 1)

@@ -59,7 +59,7 @@ class Tuning:
     shared_filter_bytes: int = 8 << 20
     copy_bytes: int = 32 << 10
     noted_bytes: int = 128 << 10
-    cached_bytes: int = 4 << 20
+    cached_bytes: int = 8 << 20
     bf16: bool = False
     without: frozenset[str] = frozenset()
     always: frozenset[str] = frozenset()

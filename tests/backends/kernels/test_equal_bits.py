@@ -44,8 +44,7 @@ from demitasse.backends.kernels.pooling import Pooling
 from demitasse.backends.kernels.recurrence import Recurrence, RecurrentBackward, SavedStates
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
-from demitasse.backends.kernels.separable import plan_separable
-from demitasse.backends.kernels.separable.convolution import SeparableConvolution
+from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.kernels.softmax import Softmax
 from demitasse.backends.kernels.tuning import LOWERINGS, Tuning
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution

@@ -13,7 +13,7 @@ from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel
 from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.epilogue import Epilogue, folded_offsets, rectifier_of
-from demitasse.backends.kernels.separable import plan_separable
+from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
 
 
@@ -48,8 +48,6 @@ class SeparableStep(CpuStep[ops.Conv]):
         x = suitable_images(source.layout, blocks.channels)
         y = suitable_images(target.layout, 1)
         decline_if(not y.is_rows, "one pixel each; separable convolution takes rows of pixels")
-        from demitasse.backends.kernels.separable.convolution import SeparableConvolution
-
         then, added = (rectifier_of(first.then), rectifier_of(second.then)), []
         if second.other is not None:
             added = [InputArg("added", second.other, pixels.map_layout)]

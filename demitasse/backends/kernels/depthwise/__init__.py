@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.depthwise.tiles import Tiles, inside
 from demitasse.backends.kernels.images import first_channels
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile
@@ -34,6 +35,15 @@ class DepthwiseSchedule(ConvSchedule):
     @cached_property
     def tile(self) -> RegisterTile:
         return plan_tile(self.y[3], PIXELS[self.width], self.op)
+
+    @cached_property
+    def tiles(self) -> Tiles:
+        """The register tiles of a row of outputs, and the columns of the input that they read."""
+        tile, stride, pad = self.tile, self.op.stride[1], self.op.pad[1]
+        firsts = first_channels(self.y[3], tile.pixels)  # the last tile begins early, too
+        return Tiles(
+            tuple((at, (inside(at * stride - pad, tile.span, self.x[3]),)) for at in firsts)
+        )
 
     @property
     def fetches(self) -> bool:

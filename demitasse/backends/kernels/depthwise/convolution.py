@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
+from demitasse.backends.kernels.depthwise.tiles import (
+    Inside,
+    TileFields,
+    Tiles,
+    for_each_tile,
+)
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images, need_layout
@@ -18,8 +23,6 @@ from demitasse.backends.kernels.language.structs import Address
 from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.values import (
     FLOAT,
-    INT,
-    Condition,
     Word,
     choose,
     chunk,
@@ -28,7 +31,6 @@ from demitasse.backends.kernels.language.values import (
 )
 from demitasse.backends.kernels.windows import (
     RegisterTile,
-    Row,
     WindowConvolution,
     WindowFields,
     columns_read,
@@ -50,6 +52,7 @@ class DepthwiseFields(WindowFields):
     vectors: Word
     parts: Word
     """Parts of the channels, which threads divide."""
+    tiles: TileFields
 
 
 class Shape(NamedTuple):
@@ -63,53 +66,51 @@ class Shape(NamedTuple):
 
     rows: int
     tile: RegisterTile
+    tiles: Tiles
     fetched: int
     limited: bool
+    relu: bool
 
     @classmethod
     def of(cls, strips: DepthwiseSchedule, then: Rectifier, *, fetches: bool = False) -> Shape:
         """Return the shape of a convolution with an epilogue."""
         op = strips.op
-        return cls(op.kernel[0], strips.tile, op.stride[0] if fetches else 0, then.limited)
+        fetched = op.stride[0] if fetches else 0
+        return cls(op.kernel[0], strips.tile, strips.tiles, fetched, then.limited, then.relu)
 
     def __str__(self) -> str:
         fetching = f"_fetching{self.fetched}" if self.fetched else ""
-        return f"{self.rows}x{self.tile}" + fetching + "_limited" * self.limited
+        flags = "_limited" * self.limited + "_relu" * self.relu
+        return f"{self.rows}x{self.tile}_{self.tiles}" + fetching + flags
 
 
 @DepthwiseFields.kernel("depthwise")
 def _kernel(k: Kernel, f: DepthwiseFields, shape: Shape) -> None:
     begin, end = chunk(f.images * f.y.rows * f.parts, *k.thread())
     with k.loop(end, begin) as strip:
-        vectors = chunk(f.vectors, strip.i % f.parts, f.parts)
-        write_rows(k, f, shape, f.row(strip.i // f.parts), vectors)
+        row, part = strip.i // f.parts, strip.i % f.parts
+        output = f.y.row(row // f.y.rows, row % f.y.rows)
+        write_row(k, f, shape, row, chunk(f.vectors, part, f.parts), output)
 
 
-def write_rows(
-    k: Kernel, f: DepthwiseFields, shape: Shape, row: Row, vectors: tuple[Word, Word],
-    line_bytes: Sequence[Word | int] = (0,),
+def write_row(
+    k: Kernel, f: DepthwiseFields, shape: Shape, row: Word, vectors: tuple[Word, Word],
+    output: Word,
 ) -> None:  # fmt: skip
-    """Write some vectors of channels of a row, or of several that see rows side by side.
+    """Write some vectors of channels of a row of outputs, counted through all images.
 
-    For each row, ``line_bytes`` has the bytes from the outputs of the first row; several rows have
-    neither strides nor dilation. The last tile begins early.
+    ``output`` is the address of the row.
     """
-    tile, rows = shape.tile, shape.rows + len(line_bytes) - 1
-    seen = [row.top + row.down * i for i in range(rows)]
-    lines = [((y > -1) & (y < row.height), row.image + y * row.row_bytes) for y in seen]
-    with k.loop(row.columns, 0, tile.pixels) as few:
-        first = minimum(few.i, row.columns - tile.pixels)
-        column, output = first * tile.stride - row.left, row.output + first * row.output_bytes
-        targets = [
-            [output + line + row.output_bytes * pixel for pixel in range(tile.pixels)]
-            for line in line_bytes
-        ]
-        later = (column + tile.pixels * tile.stride * AHEAD) * row.column_bytes
-        fetched = [line + later for _, line in lines[rows - shape.fetched :]]
-        ahead = Ahead(fetched, row, output + row.output_bytes * (tile.pixels * AHEAD))
-        window = Window(lines, column, tile.span, row.width, row.column_bytes, row.zeros)
-        body = partial(_sum_windows, k, f, shape, vectors)
-        with_addresses(k, [window], body, targets=targets, ahead=ahead)
+    image, line = row // f.y.rows, row % f.y.rows
+    ys = [line * f.step_down - f.top + f.down * i for i in range(shape.rows)]
+    rows = [choose((y > -1) & (y < f.x.rows), f.x.row(image, y), f.zeros) for y in ys]
+
+    def body(first: Word, inside: Inside) -> None:
+        column = (first * shape.tile.stride - f.left) * f.x.column_stride * FLOAT
+        tile = output + first * f.y.column_stride * FLOAT
+        _sum_windows(k, f, shape, vectors, [row + column for row in rows], tile, *inside)
+
+    for_each_tile(k, f.tiles, shape.tiles, body)
 
 
 AHEAD = 4
@@ -120,120 +121,45 @@ SECOND = 2
 """Level of the cache for prefetched pixels."""
 
 
-class Ahead(NamedTuple):
-    """Pixels of a later tile, in the kernel; their addresses need not be valid.
-
-    ``rows`` are addresses in rows that no earlier strip has read.
-    """
-
-    rows: Sequence[Word]
-    row: Row
-    output: Word
-
-    def fetch(self, k: Kernel, tile: RegisterTile, place: Word) -> None:
-        """Prefetch one vector of channels of each pixel."""
-        for row in self.rows:
-            for column in range(tile.pixels * tile.stride):
-                k.prefetch(row + self.row.column_bytes * column + place, SECOND)
-        for pixel in range(tile.pixels if self.rows else 0):
-            k.prefetch(self.output + self.row.output_bytes * pixel + place, SECOND)
-
-
-PixelAddress = Callable[[int, int, Word | int], Word]
-"""Returns the address of a byte of the pixel in a row and a column of some windows."""
-
-
-class Window(NamedTuple):
-    """Columns of some rows of an image, in the kernel.
-
-    Attributes:
-        rows: Whether a row is inside the image, and its address.
-        first: The first column, possibly outside.
-        span: Number of columns.
-        columns: Columns of the image.
-        step: Bytes from one pixel to the next.
-        outside: Address of what is in the place of a pixel outside.
-    """
-
-    rows: Sequence[tuple[Condition, Word]]
-    first: Word
-    span: int
-    columns: Word
-    step: Word
-    outside: Word
-
-
-def with_addresses(
-    k: Kernel, windows: Sequence[Window], body: Callable[..., None], **operands: Any
-) -> None:
-    """Write ``body``, given the addresses of each window's pixels, and the operands.
-
-    At the edges of an image, pixels' addresses are written to an indirection buffer first.
-    """
-    sizes = [len(window.rows) * window.span for window in windows]
-    noted = k.scratch(-(-sum(sizes) * INT // k.vector_bytes))
-    inside = windows[0].first + windows[0].span <= windows[0].columns
-    for rows, first, span, columns, _, _ in windows:
-        inside = inside & (first > -1) & (first + span <= columns)
-        for there, _ in rows:
-            inside = inside & there
-
-    def within(window: Window) -> PixelAddress:
-        corners = [line + window.first * window.step for _, line in window.rows]
-        steps = [window.step * j for j in range(window.span)]
-        if is_x86():
-            return lambda i, j, place: corners[i] + steps[j] + place
-        return lambda i, j, place: corners[i] + place + steps[j]  # NEON adds the last in the load
-
-    def at_edges(window: Window, own: Word) -> PixelAddress:
-        rows, first, span, columns, step, outside = window
-        for i, (there, line) in enumerate(rows):
-            for j in range(span):
-                x = first + j
-                address = choose(there & (x > -1) & (x < columns), line + x * step, outside)
-                k.store_word(address, own + (i * span + j) * INT)
-        return lambda i, j, place: k.load_word(own + (i * span + j) * INT) + place
-
-    with k.cases(choose(inside, 1, 0)) as case:
-        case(1)
-        body(*map(within, windows), **operands)
-        case(0)
-        places = [noted + sum(sizes[:number]) * INT for number in range(len(windows))]
-        body(*map(at_edges, windows, places), **operands)
-
-
 def _sum_windows(
     k: Kernel, f: DepthwiseFields, shape: Shape, vectors: tuple[Word, Word],
-    address: PixelAddress, *, targets: Sequence[Sequence[Word]], ahead: Ahead,
+    rows: Sequence[Word], output: Word, inside: range,
 ) -> None:  # fmt: skip
     """Write the sums of a tile of windows, vector after vector of channels.
 
-    ``targets`` are addresses of the outputs, row by row.
+    ``rows`` are addresses of the first column in the rows of the input, which may be outside;
+    ``inside`` are the columns that are not.
     """
-    (pixels, wide, stride, dilation), lines = shape.tile, len(targets)
+    pixels, wide, stride, dilation = shape.tile
+    x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
     first, last = (vector * k.vector_bytes for vector in vectors)
     last_place = (f.channels - k.width) * FLOAT
+    zero = k.constant(0.0)
     again = (lambda word: word) if is_x86() else k.no_cse
     with k.loop(last, first, k.vector_bytes) as vector:
         place = minimum(vector.i, last_place)  # begins early where channels fill no whole vectors
-        ahead.fetch(k, shape.tile, place)
+        for row in rows[len(rows) - shape.fetched :]:  # that no earlier strip has read
+            for j in range(pixels * stride):
+                k.prefetch(row + x_step * (pixels * stride * AHEAD + j) + place, SECOND)
+        for pixel in range(pixels if shape.fetched else 0):
+            k.prefetch(output + y_step * (pixels * AHEAD + pixel) + place, SECOND)
         filters = f.filters + vector.i * (shape.rows * wide)
         offset = f.offsets + place  # which NEON loads faster than it copies
-        sums = [[k.load(again(offset)) for _ in range(pixels)] for _ in range(lines)]
-        for seen in range(shape.rows + lines - 1):
-            numbers = {j: k.load(address(seen, j, place)) for j in columns_read(shape.tile)}
-            for line in range(lines):
-                i = seen - line
-                for tap in range(wide if 0 <= i < shape.rows else 0):
-                    weight = k.load(filters + (i * wide + tap) * k.vector_bytes)
-                    sums[line] = [
-                        fma(numbers[pixel * stride + tap * dilation], weight, total)
-                        for pixel, total in enumerate(sums[line])
-                    ]
-        then = rectifying(k, f.rectifier, place, limited=shape.limited)
-        for row, totals in zip(targets, sums, strict=True):
-            for target, total in zip(row, totals, strict=True):
-                k.store(then(total), target + place)
+        sums = [k.load(again(offset)) for _ in range(pixels)]
+        for i, row in enumerate(rows):
+            numbers = {
+                j: k.load(row + x_step * j + place) if j in inside else zero
+                for j in columns_read(shape.tile)
+            }
+            for tap in range(wide):
+                weight = k.load(filters + (i * wide + tap) * k.vector_bytes)
+                sums = [
+                    fma(numbers[pixel * stride + tap * dilation], weight, total)
+                    for pixel, total in enumerate(sums)
+                ]
+        then = rectifying(k, f.rectifier, place, limited=shape.limited, relu=shape.relu)
+        for pixel, total in enumerate(sums):
+            k.store(then(total), output + y_step * pixel + place)
 
 
 class DepthwiseFilters:
@@ -274,7 +200,8 @@ class DepthwiseOperands(DepthwiseFilters):
         super().__init__(strips)
         self.rectifier = then.numbers(channels)
         self.values = DepthwiseFields.values(
-            **window_values(strips.op, x, y, aligned(channels)),
+            **window_values(strips.op, x, y, aligned(x.row_size)),
+            tiles=TileFields.of(strips.tiles),
             filters=self.filters,
             rectifier=self.rectifier,
             channels=channels,

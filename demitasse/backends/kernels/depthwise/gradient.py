@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
-from demitasse.backends.kernels.depthwise.convolution import (
-    DepthwiseFilters,
-    PixelAddress,
-    Window,
-    with_addresses,
+from demitasse.backends.kernels.depthwise.convolution import DepthwiseFilters
+from demitasse.backends.kernels.depthwise.tiles import (
+    Inside,
+    TileFields,
+    Tiles,
+    for_each_tile,
+    inside,
 )
 from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images, need_layout
@@ -27,8 +28,8 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output
 from demitasse.backends.kernels.language.values import (
     FLOAT,
-    Condition,
     Word,
+    choose,
     chunk,
     fma,
     maximum,
@@ -92,6 +93,25 @@ class Shape(NamedTuple):
                 found.setdefault(more + away, []).append((tap, pixel))
         return dict(sorted(found.items()))
 
+    @property
+    def begin(self) -> int:
+        """The first of these outputs, counted from the tile's own."""
+        return min(self.columns(), default=0)
+
+    def tiles(self, columns: int, y_columns: int, left: int) -> Tiles:
+        """Return the tiles of a row of the input, and of the outputs that reach each tile.
+
+        ``left`` are the columns of padding before the first.
+        """
+        across, reached = self.stride[1], self.columns()
+        span = max(reached) - self.begin + 1 if reached else 0
+        tiles = []
+        for at in range(0, columns, self.pixels):
+            output = at // across + left // across + self.begin
+            pixels, outputs = inside(at, self.pixels, columns), inside(output, span, y_columns)
+            tiles.append((at, (pixels, outputs)))
+        return Tiles(tuple(tiles))
+
 
 class GradientFields(WindowFields):
     """The gradients; ``y`` has the gradients of the outputs."""
@@ -105,12 +125,11 @@ class GradientFields(WindowFields):
     vectors: Word
     parts: Word
     """Parts of the rows of the input, each with sums of its own."""
-    spare: Output
-    """Memory for pixels behind the last of a row, which is never read."""
+    tiles: TileFields
 
 
 @GradientFields.kernel("depthwise_gradients")
-def _kernel(k: Kernel, f: GradientFields, shape: Shape) -> None:
+def _kernel(k: Kernel, f: GradientFields, shape: Shape, tiles: Tiles) -> None:
     each, down = shape.sums * k.vector_bytes, shape.stride[0]
     begin, end = chunk(f.parts * f.vectors, *k.thread())
     with k.loop(f.parts) as part:
@@ -132,8 +151,11 @@ def _kernel(k: Kernel, f: GradientFields, shape: Shape) -> None:
                     for phase in range(down):
                         case(phase)
                         taps = shape.taps(0, phase)
-                        lines = [_line(f, image, padded // down + away) for _, away in taps]
-                        _add_row(k, f, shape, Lines(image, line, lines, taps), vectors, sums)
+                        reached = [
+                            (tap, _row(f, image, padded // down + away)) for tap, away in taps
+                        ]
+                        rows = Rows(f.x.row(image, line), f.dx.row(image, line), reached)
+                        _add_row(k, f, shape, tiles, rows, vectors, sums)
 
 
 def _add_gradients(
@@ -154,77 +176,75 @@ def _add_gradients(
         k.store(k.load(own) + column.vectors[0], own)
 
 
-def _line(f: GradientFields, image: Word, row: Word) -> tuple[Condition, Word]:
-    return (row > -1) & (row < f.y.rows), f.y.row(image, row)
+def _row(f: GradientFields, image: Word, row: Word) -> Word:
+    """Return the address of a row of gradients, or of zeros in the place of a row outside."""
+    return choose((row > -1) & (row < f.y.rows), f.y.row(image, row), f.zeros)
 
 
-class Lines(NamedTuple):
-    """A row of the input and the rows of outputs that reach it, in the kernel.
+class Rows(NamedTuple):
+    """Addresses in a row of the input, in its gradient, and in the rows of outputs that reach it.
 
-    ``rows`` are whether a row is inside, and its address; ``taps`` the row of taps of each.
+    Each of these belongs to a row of taps.
     """
 
-    image: Word
-    line: Word
-    rows: Sequence[tuple[Condition, Word]]
-    taps: Sequence[tuple[int, int]]
+    x: Word
+    dx: Word
+    reached: Sequence[tuple[int, Word]]
 
 
 def _add_row(
-    k: Kernel, f: GradientFields, shape: Shape, at: Lines, vectors: tuple[Word, Word], sums: Word
-) -> None:
+    k: Kernel, f: GradientFields, shape: Shape, tiles: Tiles, rows: Rows,
+    vectors: tuple[Word, Word], sums: Word,
+) -> None:  # fmt: skip
     """Write the gradients of a row of the input, and add the row's products to ``sums``."""
-    columns, across = shape.columns(), shape.stride[1]
-    begin, span = (min(columns), max(columns) - min(columns) + 1) if columns else (0, 1)
-    x, dx = (image.row(at.image, at.line) for image in (f.x, f.dx))
     x_step, dx_step, y_step = (image.column_stride * FLOAT for image in (f.x, f.dx, f.y))
-    both = [row for row, read in ((x, shape.weights), (dx, shape.data)) if read]
+    both = [row for row, read in ((rows.x, shape.weights), (rows.dx, shape.data)) if read]
     touch(k, both, (f.x.columns - 1) * minimum(x_step, dx_step) + f.channels * FLOAT)
-    for inside, row in at.rows[:1]:  # the last row, which no row of the input has seen yet
-        with k.when(inside):
-            touch(k, [row], (f.y.columns - 1) * y_step + f.channels * FLOAT)
-    with k.loop(f.x.columns, 0, shape.pixels) as tile:
-        first = tile.i
-        output = first // across + f.left // across + begin
-        windows = [
-            Window([(first > -1, x)], first, shape.pixels, f.x.columns, x_step, f.zeros),
-            Window([(first > -1, dx)], first, shape.pixels, f.x.columns, dx_step, f.spare),
-            Window(at.rows, output, span, f.y.columns, y_step, f.zeros),
-        ]
-        body = partial(_add_tile, k, f, shape, at.taps, vectors, sums)
-        with_addresses(k, windows, body, begin=begin)
+    # no row of the input has seen the last row yet
+    last = [row for _, row in rows.reached[:1]]
+    touch(k, last, (f.y.columns - 1) * y_step + f.channels * FLOAT)
+
+    def body(first: Word, inside: Inside) -> None:
+        across = shape.stride[1]
+        output = (first // across + f.left // across + shape.begin) * y_step
+        reached = [(tap, row + output) for tap, row in rows.reached]
+        tile = Rows(rows.x + first * x_step, rows.dx + first * dx_step, reached)
+        _add_tile(k, f, shape, tile, inside, vectors, sums)
+
+    for_each_tile(k, f.tiles, tiles, body)
 
 
 def _add_tile(
-    k: Kernel, f: GradientFields, shape: Shape, taps: Sequence[tuple[int, int]],
-    vectors: tuple[Word, Word], sums: Word, x: PixelAddress, dx: PixelAddress, dy: PixelAddress,
-    *, begin: int,
+    k: Kernel, f: GradientFields, shape: Shape, tile: Rows, inside: Inside,
+    vectors: tuple[Word, Word], sums: Word,
 ) -> None:  # fmt: skip
     """Write the gradients of a tile, and add its products, vector after vector of channels."""
+    (pixels, outputs), (_, wide), columns = inside, shape.kernel, shape.columns()
+    x_step, dx_step, y_step = (image.column_stride * FLOAT for image in (f.x, f.dx, f.y))
     first, last = (vector * k.vector_bytes for vector in vectors)
-    last_place, (_, wide) = (f.channels - k.width) * FLOAT, shape.kernel
-    zeros = [k.constant(0.0)] * shape.pixels
+    last_place, zero = (f.channels - k.width) * FLOAT, k.constant(0.0)
     with k.loop(last, first, k.vector_bytes) as vector:
         place = minimum(vector.i, last_place)  # begins early where channels fill no whole vectors
         filters, own = f.filters + vector.i * (shape.sums - 1), sums + vector.i * shape.sums
-        gradients = list(zeros)
-        pixels = [k.load(x(0, i, place)) for i in range(shape.pixels if shape.weights else 0)]
-        for line, (tap_row, _) in enumerate(taps):
+        gradients = dict.fromkeys(pixels, zero)
+        numbers = {i: k.load(tile.x + x_step * i + place) for i in pixels if shape.weights}
+        for tap_row, row in tile.reached:
             places = [(tap_row * wide + tap) * k.vector_bytes for tap in range(wide)]
             weights = [k.load(filters + at) for at in places if shape.data]
-            totals = zeros[:1] * wide
-            for column, products in shape.columns().items():
-                number = k.load(dy(line, column - begin, place))
-                for tap, pixel in products:
-                    if shape.data:
-                        gradients[pixel] = fma(number, weights[tap], gradients[pixel])
-                    if shape.weights:
-                        totals[tap] = fma(number, pixels[pixel], totals[tap])
+            totals = [zero] * wide
+            for j in outputs:
+                dy = k.load(row + y_step * j + place)
+                for tap, pixel in columns.get(shape.begin + j, ()):
+                    if pixel in pixels and shape.data:
+                        gradients[pixel] = fma(dy, weights[tap], gradients[pixel])
+                    if pixel in pixels and shape.weights:
+                        totals[tap] = fma(dy, numbers[pixel], totals[tap])
             if shape.weights:
                 for at, total in zip(places, totals, strict=True):
                     k.store(k.load(own + at) + total, own + at)
-        for pixel, gradient in enumerate(gradients if shape.data else []):
-            k.store(gradient, dx(0, pixel, place))
+        if shape.data:
+            for i, gradient in gradients.items():
+                k.store(gradient, tile.dx + dx_step * i + place)
 
 
 LINE, UNROLLED = 64, 4
@@ -272,7 +292,7 @@ class DepthwiseGradients(DepthwiseFilters):
         bias: bool = False,
     ) -> None:
         self.strips, op, width, (x, y, dx) = strips, strips.op, strips.width, images
-        (n, channels, height, columns), (_, across) = strips.x, op.stride
+        (n, channels, height, columns), across = strips.x, op.stride[1]
         need_layout(all(one.fits(channels) for one in images), *images)
         pixels = min(
             range(across, max(across, PIXELS) + 1, across),
@@ -292,17 +312,18 @@ class DepthwiseGradients(DepthwiseFilters):
         self._weights, self._offsets = np.empty((2, channels * taps), np.int64)
         self._weights[self.order] = of_sums[:, :-1]
         self._offsets[self.order[:, 0] // taps] = of_sums[:, -1]
-        self._kernel = _kernel(width, shape)
+        tiles = shape.tiles(columns, strips.y[3], op.pad[1])
+        self._kernel = _kernel(width, shape, tiles)
         self._arguments = Arguments(
             GradientFields.values(
-                **window_values(op, x, y, aligned(channels), gradient=True),
+                **window_values(op, x, y, aligned(y.row_size), gradient=True),
                 dx=OutputFields.of(dx),
                 filters=self.filters,
                 sums=self.sums,
-                spare=aligned(channels),
                 channels=channels,
                 vectors=vectors,
                 parts=parts,
+                tiles=TileFields.of(tiles),
             )
         )
 

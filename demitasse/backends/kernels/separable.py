@@ -1,0 +1,305 @@
+"""Separable convolution: a depthwise convolution and a 1x1 convolution in one pass.
+
+A block of depthwise outputs is written to a buffer, which stays in a core's cache. The products of
+the block are a call of implicit GEMM's kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.depthwise import DepthwiseSchedule, plan_depthwise
+from demitasse.backends.kernels.depthwise.convolution import (
+    DepthwiseFields,
+    DepthwiseOperands,
+    Shape,
+    write_row,
+)
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.igemm import IgemmFields, IgemmSchedule, ImplicitGemm, plan_igemm
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import structs
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.values import FLOAT, HALF, Word, chunk
+from demitasse.backends.kernels.products import ROWS
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.step import decline_if
+
+MOST_CHANNELS = 1024
+"""Greatest number of channels between the two."""
+
+LINE = 16
+"""Floats of a cache line. Pixels are an odd number of lines apart, so that equal channels of all
+pixels do not compete for the same lines."""
+
+SUMS = 8
+"""Sums of some pixels and a panel that take no longer because they wait for each other."""
+
+PASS = 2
+"""Cost of one more pass over all filters, in pixels."""
+
+LARGER = 2
+"""Greatest growth of blocks beyond their best size, where filters that exceed the second cache
+are read again for each."""
+
+MOST_WASTE = 1.06
+"""Greatest load imbalance (maximum over mean) up to which the kernel pays."""
+
+
+@dataclass(frozen=True)
+class SeparableSchedule:
+    """A depthwise and the following pointwise convolution. A block is some rows of outputs.
+
+    Attributes:
+        strips: The depthwise convolution.
+        product: The pointwise convolution of whole images.
+    """
+
+    strips: DepthwiseSchedule
+    product: IgemmSchedule
+
+    @property
+    def channels(self) -> int:
+        """Channels between the two."""
+        return self.strips.x[1]
+
+    @property
+    def bf16(self) -> bool:
+        """True if pairs of channels are multiplied in bfloat16."""
+        return self.strips.tuning.bf16
+
+    @property
+    def between(self) -> Images:
+        """Layout of the images between the two, of which a buffer has some rows."""
+        n, channels, height, width = self.strips.y
+        pixel = (math.ceil(channels / LINE) | 1) * LINE
+        row = width * pixel
+        return Images((n, channels, height, width), height * row, row, pixel, channels)
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """Rows of each thread."""
+        rows, threads = self.strips.y[0] * self.strips.y[2], self.strips.tuning.threads
+        return _sizes(rows, threads)
+
+    def block_rows(self, count: int) -> list[int]:
+        """Return the rows of every block, if each thread has ``count`` blocks."""
+        return [rows for own in self.rows for rows in _sizes(own, count)]
+
+    @cached_property
+    def count(self) -> int:
+        """Blocks of each thread, such that few sums wait for each other, and a cache holds one."""
+        tuning, columns = self.strips.tuning, self.strips.y[3]
+        fitting = math.ceil(max(self.rows) * columns * self.channels * FLOAT / tuning.noted_bytes)
+        filter_bytes = self.channels * self.product.filters * FLOAT
+        fewest = math.ceil(fitting / LARGER) if filter_bytes > tuning.noted_bytes else fitting
+        most = ROWS[tuning.width][self.product.vectors]
+
+        def cost(count: int) -> int:
+            rests = [rows * columns % most for rows in self.block_rows(count)]
+            waiting = sum(max(0, SUMS // self.product.vectors - rest) for rest in rests if rest)
+            return waiting + PASS * count * tuning.threads
+
+        least = min(self.rows)
+        counts = range(min(fewest, least), min(2 * fitting, least) + 1)
+        return min(reversed(counts), key=cost)  # of equal cost, the smallest blocks
+
+    @property
+    def waste(self) -> float:
+        """Load imbalance: the maximum over the mean of the threads' rows."""
+        return max(self.rows) * len(self.rows) / sum(self.rows)
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"separable llvm:{self.strips.tuning.instructions}" + "_bf16" * self.bf16
+
+
+def _sizes(count: int, chunks: int) -> list[int]:
+    """Return the sizes of the chunks that kernels divide ``count`` items into."""
+    return [count * (i + 1) // chunks - count * i // chunks for i in range(chunks)]
+
+
+def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> SeparableSchedule:
+    """Return the schedule of a depthwise convolution and the following pointwise convolution.
+
+    Raises:
+        Declined: They are others, or it would not be faster.
+    """
+    tuning.require("separable")
+    decline_if(
+        depthwise.after or not pointwise.is_pointwise or len(pointwise.kernel) != 2,
+        "a depthwise convolution runs as one with windows of one pixel in one group",
+    )
+    strips = plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning)
+    product = plan_igemm(pointwise, pointwise.bottom, pointwise.top, tuning)
+    blocks = SeparableSchedule(strips, product)
+    channels, filters = blocks.channels, product.filters
+    decline_if(tuning.bf16 and channels % 2 > 0, "an odd number of channels; bfloat16 has pairs")
+    decline_if(
+        channels > MOST_CHANNELS or filters < tuning.width or not min(blocks.rows),
+        f"images of {strips.y[2:]}, {channels} channels to {filters}; separable convolution takes "
+        f"a row or more for each thread, up to {MOST_CHANNELS} channels to {tuning.width} or more",
+    )
+    decline_if(
+        "separable" not in tuning.always and blocks.waste > MOST_WASTE,
+        f"images of {strips.y[2:]} for {tuning.threads} threads; separable convolution pays where "
+        "the rows divide well",
+    )
+    return blocks
+
+
+class SeparableFields(structs.Struct):
+    """A depthwise convolution and a pointwise one."""
+
+    depthwise: DepthwiseFields
+    """The first; its output is the threads' buffers."""
+    product: IgemmFields
+    """The second, of all images; its input is the buffers."""
+    multiply: Word
+    """The kernel of the second."""
+    buffer_bytes: Word
+    """Bytes of each thread's buffer."""
+    parts: Word
+    """Parts of the rows of outputs of all images."""
+    blocks: Word
+    """Blocks of each part."""
+    overlap: Word
+    """Rows of the input that two consecutive rows of outputs share."""
+
+
+@SeparableFields.kernel("separable")
+def _kernel(k: Kernel, s: SeparableFields, shape: Shape, *, bf16: bool) -> None:
+    each, product = s.depthwise, s.product
+    thread, threads = k.thread()
+    buffer = each.y.at + thread * s.buffer_bytes
+    row_bytes, y_row_bytes = each.y.row_stride * FLOAT, product.y.row_stride * FLOAT
+    low, high = chunk(s.parts, thread, threads)  # one each, unless there are fewer threads
+    with k.loop(high, low) as part, k.loop(s.blocks) as block:
+        first, last = chunk(each.images * each.y.rows, part.i, s.parts)
+        begin, end = (first + place for place in chunk(last - first, block.i, s.blocks))
+        with k.loop(end, begin, words=[buffer]) as row:
+            write_row(k, each, shape, row.i, (k.word(0), each.vectors), row.words[0])
+            row.words = [row.words[0] + row_bytes]
+        if bf16:
+            _round_pixels(k, each, buffer, (end - begin) * each.y.columns)
+        unseen = end % each.y.rows * each.step_down - each.top + s.overlap
+        changes = {
+            "images": k.word(1),
+            "x.at": buffer,
+            "y.at": product.y.at + begin * y_row_bytes,
+            "y.rows": end - begin,
+            "added": product.added + begin * y_row_bytes,
+            "ahead": each.x.row(end // each.y.rows, unseen),
+        }
+        k.call_at(s.multiply, product.store(k, changes), 0, 1)
+
+
+def _round_pixels(k: Kernel, each: DepthwiseFields, buffer: Word, pixels: Word) -> None:
+    """Replace the channels of each pixel by bfloat16, at the pixel's beginning."""
+    with k.loop(pixels, words=[buffer]) as pixel:
+        [at] = pixel.words
+        with k.loop(each.channels, 0, k.width) as channel:
+            k.store_bfloat(k.load(at + channel.i * FLOAT), at + channel.i * HALF)
+        pixel.words = [at + each.y.column_stride * FLOAT]
+
+
+class SeparableConvolution:
+    """A depthwise convolution and a pointwise one, offsets after each, and perhaps epilogues.
+
+    With ``adds``, another image is added to the sums of the second convolution.
+
+    Attributes:
+        scratch_size: Elements of scratch memory for a call.
+        depthwise: The operands of the first convolution, which take its weights.
+        filters: The filters of the second, in implicit GEMM's panels.
+
+    Raises:
+        ValueError: Channels are not contiguous, or the output cannot be written so.
+    """
+
+    def __init__(
+        self,
+        blocks: SeparableSchedule,
+        x: Images,
+        y: Images,
+        then: tuple[Rectifier, Rectifier] = (NOTHING, NOTHING),
+        *,
+        adds: bool = False,
+    ) -> None:
+        self.blocks, self._adds, strips = blocks, adds, blocks.strips
+        if not y.is_rows:
+            message = (
+                f"{y} was given for outputs; give images whose pixels follow evenly, with all "
+                "channels"
+            )
+            raise ValueError(message)
+        tuning, op, between = strips.tuning, strips.op, blocks.between
+        rows = blocks.block_rows(blocks.count)
+        self.depthwise = DepthwiseOperands(strips, x, between, then[0])
+        self._product = ImplicitGemm(
+            replace(
+                blocks.product,
+                tuning=replace(tuning, threads=1),
+                buffered=tuple(rows * strips.y[3] for rows in set(rows)),
+            ),
+            between, y, then[1], adds=adds,
+            ahead_bytes=max(rows) * op.stride[0] * x.row_stride * FLOAT,
+        )  # fmt: skip
+        self.filters = aligned(self._product.size)
+        self.scratch_size = tuning.threads * max(rows) * between.row_stride
+        self._kernel = _kernel(strips.width, Shape.of(strips, then[0]), bf16=blocks.bf16)
+        self._arguments = structs.Arguments(
+            SeparableFields.values(
+                depthwise=self.depthwise.values,
+                product=self._product.values,
+                multiply=self._product.kernel,
+                buffer_bytes=max(rows) * between.row_stride * FLOAT,
+                parts=tuning.threads,
+                blocks=blocks.count,
+                overlap=(op.kernel[0] - 1) * op.dilation[0] + 1 - op.stride[0],
+            )
+        )
+
+    def update(self, weights: np.ndarray) -> None:
+        """Take new weights of the pointwise convolution, in C order."""
+        shape = self.blocks.product.filters, self.blocks.channels, 1
+        self._product.pack(weights[: math.prod(shape)].reshape(shape), self.filters)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the filters of both convolutions."""
+        return self.filters.nbytes + self.depthwise.nbytes
+
+    def __call__(self, source: np.ndarray, target: np.ndarray, *more: np.ndarray) -> None:
+        """Convolve.
+
+        ``more`` are one offset for each channel of the first convolution's output, and of the
+        second's; the other image if there is one, in another memory like the output's; and scratch
+        memory.
+
+        Raises:
+            TypeError: An image is given where none is added, or none where one is.
+        """
+        before, after, *other, scratch = more
+        if self._adds != bool(other):
+            message = f"{'an' if other else 'no'} image to add was given; see ``adds``"
+            raise TypeError(message)
+        each = {
+            "depthwise.x.at": source,
+            "depthwise.y.at": scratch,
+            "product.x.at": scratch,
+            "product.y.at": target,
+            "product.scratch": scratch,
+            "product.filters": self.filters,
+            "product.added": other[0] if other else None,
+            "depthwise.offsets": before,
+            "product.offsets": after,
+        }
+        self._arguments.run(self._kernel, self.blocks.strips.tuning.threads, each)
