@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,20 +18,21 @@ from demitasse.backends.kernels.language.values import (
     INT,
     Vector,
     Word,
+    choose,
     chunk,
     fma,
     horizontal_sums,
 )
+from demitasse.backends.kernels.tiles import Inside, TileFields, Tiles, for_each_tile
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.kernels.windows import (
     RegisterTile,
-    Seen,
     WindowConvolution,
     WindowFields,
     columns_read,
     decline_many,
-    for_each_tile,
     plan_tile,
+    window_tiles,
     window_values,
 )
 from demitasse.backends.step import decline_if
@@ -50,6 +51,11 @@ class FewOutputsSchedule(ConvSchedule):
     def tile(self) -> RegisterTile:
         """Register tiles of a row of windows; the sums of a tile become one vector."""
         return plan_tile(self.y[3], self.width, self.op)
+
+    @cached_property
+    def tiles(self) -> Tiles:
+        """Register tiles of a row of outputs."""
+        return window_tiles(self.tile, self.op)
 
 
 WIDEST = 11
@@ -98,47 +104,75 @@ class NarrowFields(WindowFields):
     """One offset for each plane."""
     rectifier: Address
     """Numbers of the epilogue: one slope for each plane, or the limits."""
+    tiles: TileFields
 
 
 @NarrowFields.kernel("narrow")
-def _kernel(k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, *, limited: bool) -> None:
+def _kernel(
+    k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, tiles: Tiles, *, limited: bool
+) -> None:
+    x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
     begin, end = chunk(f.images * f.y.rows, *k.thread())
-
-    def body(_corner: Word, output: Word, seen: Seen) -> None:
-        with k.loop(f.planes, words=[f.filters]) as plane:
-            sums, filters = _summed(k, f, rows, tile, seen, plane.words[0])
-            one = plane.i * FLOAT
-            total = horizontal_sums(sums) + k.broadcast(f.offsets + one)
-            numbers = f.rectifier if limited else f.rectifier + one
-            result = rectifying(k, numbers, None, limited=limited)(total)
-            target = output + plane.i * f.plane_stride * FLOAT
-            if tile.pixels == k.width:
-                k.store(result, target)
-            else:
-                k.masked_store(result, target, k.lane_mask(k.word(tile.pixels)))
-            plane.words = [filters]
-
     with k.loop(end, begin) as line:
-        for_each_tile(k, f.row(line.i), rows, tile, body)
+        image, row = line.i // f.y.rows, line.i % f.y.rows
+        top = row * f.step_down - f.top
+
+        def body(first: Word, inside: Inside) -> None:
+            column = (first * tile.stride - f.left) * x_step
+            output = f.y.row(image, row) + first * y_step
+            windows = Windows(top, f.x.row(image, top) + column, f.zeros + column, *inside)
+            with k.loop(f.planes, words=[f.filters]) as plane:
+                sums, filters = _summed(k, f, rows, tile, windows, plane.words[0])
+                one = plane.i * FLOAT
+                total = horizontal_sums(sums) + k.broadcast(f.offsets + one)
+                numbers = f.rectifier if limited else f.rectifier + one
+                result = rectifying(k, numbers, None, limited=limited)(total)
+                target = output + plane.i * f.plane_stride * FLOAT
+                if tile.pixels == k.width:
+                    k.store(result, target)
+                else:
+                    k.store(result, target, k.lane_mask(k.word(tile.pixels)))
+                plane.words = [filters]
+
+        for_each_tile(k, f.tiles, tiles, body)
+
+
+class Windows(NamedTuple):
+    """Windows of a tile, in the kernel.
+
+    Attributes:
+        top: The first row, possibly outside.
+        corner: Address of the first column in this row, possibly outside.
+        zeros: Address of the same column in a row of zeros.
+        inside: The columns that are not outside.
+    """
+
+    top: Word
+    corner: Word
+    zeros: Word
+    inside: range
 
 
 def _summed(
-    k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, seen: Seen, filters: Word
+    k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, windows: Windows, filters: Word
 ) -> tuple[list[Vector], Word]:
     """Write the sums of a tile's windows times a filter; return them, and the next filter."""
-    vector = k.vector_bytes
-    zeros = [k.constant(0.0)] * tile.pixels
-    with k.loop(f.vectors, vectors=zeros, words=[filters]) as channels:
+    vector, zero, x_step = k.vector_bytes, k.constant(0.0), f.x.column_stride * FLOAT
+    with k.loop(f.vectors, vectors=[zero] * tile.pixels, words=[filters]) as channels:
         place = k.load_word(f.places + channels.i * INT)
-        with k.loop(rows, vectors=channels.vectors, words=channels.words) as row:
-            [taps] = row.words
+        words = [*channels.words, windows.top, windows.corner + place]
+        with k.loop(rows, vectors=channels.vectors, words=words) as row:
+            taps, y, at = row.words
+            pixels = choose((y > -1) & (y < f.x.rows), at, windows.zeros)
             weights = [k.load(taps + vector * tap) for tap in range(tile.taps)]
             for column, products in columns_read(tile).items():
-                value = k.load(seen(row.i, column, place))
+                seen = column in windows.inside
+                value = k.load(pixels + x_step * column) if seen else zero
                 for tap, pixel in products:
                     row.vectors[pixel] = fma(value, weights[tap], row.vectors[pixel])
-            row.words = [taps + vector * tile.taps]
-        channels.vectors, channels.words = row.vectors, row.words
+            below = at + f.down * f.x.row_stride * FLOAT
+            row.words = [taps + vector * tile.taps, y + f.down, below]
+        channels.vectors, channels.words = row.vectors, row.words[:1]
     return channels.vectors, channels.words[0]
 
 
@@ -160,7 +194,8 @@ class NarrowConvolution(WindowConvolution):
         # a plane is taken for an image of one channel
         y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1)
         values = NarrowFields.values(
-            **window_values(op, x, y, aligned(width)),
+            **window_values(op, x, y, aligned((x.shape[3] - 1) * x.column_stride + width)),
+            tiles=TileFields.of(lines.tiles),
             vectors=len(places),
             places=places * FLOAT,
             filters=self.filters,
@@ -168,7 +203,7 @@ class NarrowConvolution(WindowConvolution):
             planes=planes,
             rectifier=rectifier,
         )
-        kernel = _kernel(width, op.kernel[0], lines.tile, limited=then.limited)
+        kernel = _kernel(width, op.kernel[0], lines.tile, lines.tiles, limited=then.limited)
         super().__init__(lines, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:

@@ -1,7 +1,5 @@
 """Rows of windows over images, with zeros in place of pixels outside."""
 
-import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,12 +7,10 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.values import (
-    FLOAT,
-    INT,
     Float,
     Vector,
     Word,
@@ -22,38 +18,12 @@ from demitasse.backends.kernels.language.values import (
     minimum,
 )
 from demitasse.backends.kernels.products import tile_rows
+from demitasse.backends.kernels.tiles import Tiles, inside
 from demitasse.backends.kernels.tuning import ConvSchedule
 from demitasse.backends.step import decline_if
 
 MOST_SEEN = 320
-"""Greatest number of a tile's taps: kernels are unrolled over their addresses."""
-
-
-class Row(NamedTuple):
-    """An output row and its input rows, in the kernel.
-
-    Attributes:
-        image: Address of the image's first pixel; ``height`` to ``column_bytes`` are the image's.
-        top: Input row of the first row of taps, possibly outside.
-        down: Rows from one row of taps to the next.
-        left: Columns that the first window reaches to the left of the image.
-        zeros: Address of zeros in place of a pixel outside.
-        output: Address of the first output; ``output_bytes`` are the bytes to the next output.
-        columns: Number of outputs.
-    """
-
-    image: Word
-    top: Word
-    down: Word
-    left: Word
-    height: Word
-    width: Word
-    row_bytes: Word
-    column_bytes: Word
-    zeros: Word
-    output: Word
-    output_bytes: Word
-    columns: Word
+"""Greatest number of a tile's taps: kernels are unrolled over them."""
 
 
 class WindowFields(Struct):
@@ -70,44 +40,16 @@ class WindowFields(Struct):
     left: Word
     """Columns that the first window begins before an image."""
     zeros: Address
-    """Zeros in place of a pixel outside, and before them."""
-    zeros_bytes: Word
-    """Bytes from the first zero to the pixel."""
+    """Zeros in place of a row outside."""
     images: Word
-
-    def row(self, place: Word) -> Row:
-        """Return a row of outputs, counted through all images."""
-        image, line = place // self.y.rows, place % self.y.rows
-        output = image * self.y.image_stride + line * self.y.row_stride
-        return Row(
-            image=self.x.at + image * self.x.image_stride * FLOAT,
-            top=line * self.step_down - self.top,
-            down=self.down,
-            left=self.left,
-            height=self.x.rows,
-            width=self.x.columns,
-            row_bytes=self.x.row_stride * FLOAT,
-            column_bytes=self.x.column_stride * FLOAT,
-            zeros=self.zeros + self.zeros_bytes,
-            output=self.y.at + output * FLOAT,
-            output_bytes=self.y.column_stride * FLOAT,
-            columns=self.y.columns,
-        )
 
 
 def window_values(
-    op: ops.Conv,
-    x: Images,
-    y: Images,
-    zeros: np.ndarray,
-    *,
-    before: int = 0,
-    gradient: bool = False,
+    op: ops.Conv, x: Images, y: Images, zeros: np.ndarray, *, gradient: bool = False
 ) -> dict[str, Any]:
     """Return the values of a convolution's windows.
 
-    A number of ``zeros`` lie ``before`` the pixel of zeros, for vectors that begin early. With
-    ``gradient``, ``y`` is read instead of written.
+    With ``gradient``, ``y`` is read instead of written.
     """
     return {
         "x": ImageFields.of(x),
@@ -117,7 +59,6 @@ def window_values(
         "top": op.pad[0],
         "left": op.pad[1],
         "zeros": zeros,
-        "zeros_bytes": before * FLOAT,
         "images": x.shape[0],
     }
 
@@ -148,6 +89,17 @@ def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
     return RegisterTile(pixels, op.kernel[1], op.stride[1], op.dilation[1])
 
 
+def window_tiles(tile: RegisterTile, op: ops.Conv) -> Tiles:
+    """Return the register tiles of a row of windows, and the columns of the input that they read.
+
+    The last tile begins early.
+    """
+    firsts = first_channels(op.top[-1], tile.pixels)
+    corners = [first * tile.stride - op.pad[1] for first in firsts]
+    seen = [(inside(corner, tile.span, op.bottom[-1]),) for corner in corners]
+    return Tiles(tuple(zip(firsts, seen, strict=True)))
+
+
 def decline_many(tile: RegisterTile, op: ops.Conv) -> None:
     """Raise Declined if windows read too many pixels in a tile."""
     seen = op.kernel[0] * tile.span
@@ -165,63 +117,6 @@ def columns_read(tile: RegisterTile) -> dict[int, list[tuple[int, int]]]:
             column = pixel * tile.stride + tap * tile.dilation
             found.setdefault(column, []).append((tap, pixel))
     return dict(sorted(found.items()))
-
-
-Seen = Callable[[Word, int, Word], Word]
-"""Returns the address of a byte of the pixel in a row of taps and a column of a tile, or an address
-of zeros."""
-
-
-def fill_indirection_buffer(
-    k: Kernel, rows: int, row: Row, first: Word, seen: Word, span: int
-) -> None:
-    """Write the addresses of pixels in rows of taps to ``seen``, row after row.
-
-    In each row, ``span`` columns begin with ``first``; outside pixels get the address of zeros.
-    """
-    for i in range(rows):
-        y = row.top + row.down * i
-        inside = (y > -1) & (y < row.height)
-        line = row.image + y * row.row_bytes
-        for j in range(span):
-            x = first + j
-            there = inside & (x > -1) & (x < row.width)
-            address = choose(there, line + x * row.column_bytes, row.zeros)
-            k.store_word(address, seen + (i * span + j) * INT)
-
-
-def for_each_tile(
-    k: Kernel, row: Row, rows: int, tile: RegisterTile, body: Callable[[Word, Word, Seen], None]
-) -> None:
-    """Write a loop over the windows of a row, tile by tile; the last tile begins early.
-
-    At the edges of an image, pixels' addresses are written to an indirection buffer first. ``body``
-    writes a tile, given the address of the first pixel, possibly outside; the address of the first
-    output; and the function that returns pixels' addresses.
-    """
-    noted = k.scratch(math.ceil(rows * tile.span * INT / k.vector_bytes))
-    rows_inside = (row.top > -1) & (row.top + row.down * (rows - 1) < row.height)
-
-    with k.loop(row.columns, 0, tile.pixels) as few:
-        first = minimum(few.i, row.columns - tile.pixels)
-        column, output = first * tile.stride - row.left, row.output + first * row.output_bytes
-        corner = row.image + row.top * row.row_bytes + column * row.column_bytes
-        columns_inside = (column > -1) & (column + tile.span <= row.width)
-
-        def inside(i: Word, j: int, place: Word) -> Word:
-            return corner + i * row.down * row.row_bytes + row.column_bytes * j + place
-
-        def outside(i: Word, j: int, place: Word) -> Word:
-            pixel = k.load_word(noted + (i * tile.span + j) * INT)
-            return choose(pixel > 0, pixel + place, row.zeros)
-
-        with k.cases(choose(rows_inside & columns_inside, 1, 0)) as case:
-            case(1)
-            body(corner, output, inside)
-            case(0)
-            none = row._replace(zeros=k.word(0))
-            fill_indirection_buffer(k, rows, none, column, noted, tile.span)
-            body(corner, output, outside)
 
 
 class Padded(NamedTuple):

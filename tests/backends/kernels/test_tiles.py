@@ -7,9 +7,9 @@ from stages import WIDTH, called, exported
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import plan_depthwise
-from demitasse.backends.kernels.depthwise.tiles import TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.language.structs import Arguments
 from demitasse.backends.kernels.language.values import FLOAT
+from demitasse.backends.kernels.tiles import TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.tuning import Tuning
 
 

@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import ClassVar
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise.tiles import Tiles, inside
 from demitasse.backends.kernels.images import first_channels
+from demitasse.backends.kernels.tiles import Tiles
 from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
-from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile
+from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile, window_tiles
 from demitasse.backends.step import decline_if
 
 FLOAT_BYTES = 4
@@ -38,12 +38,8 @@ class DepthwiseSchedule(ConvSchedule):
 
     @cached_property
     def tiles(self) -> Tiles:
-        """The register tiles of a row of outputs, and the columns of the input that they read."""
-        tile, stride, pad = self.tile, self.op.stride[1], self.op.pad[1]
-        firsts = first_channels(self.y[3], tile.pixels)  # the last tile begins early, too
-        return Tiles(
-            tuple((at, (inside(at * stride - pad, tile.span, self.x[3]),)) for at in firsts)
-        )
+        """Register tiles of a row of outputs."""
+        return window_tiles(self.tile, self.op)
 
     @property
     def fetches(self) -> bool:

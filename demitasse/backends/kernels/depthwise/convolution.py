@@ -9,12 +9,6 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
-from demitasse.backends.kernels.depthwise.tiles import (
-    Inside,
-    TileFields,
-    Tiles,
-    for_each_tile,
-)
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images, need_layout
@@ -28,6 +22,12 @@ from demitasse.backends.kernels.language.values import (
     chunk,
     fma,
     minimum,
+)
+from demitasse.backends.kernels.tiles import (
+    Inside,
+    TileFields,
+    Tiles,
+    for_each_tile,
 )
 from demitasse.backends.kernels.windows import (
     RegisterTile,

@@ -14,13 +14,6 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseFilters
-from demitasse.backends.kernels.depthwise.tiles import (
-    Inside,
-    TileFields,
-    Tiles,
-    for_each_tile,
-    inside,
-)
 from demitasse.backends.kernels.image_fields import OutputFields
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language import call_recorder
@@ -34,6 +27,13 @@ from demitasse.backends.kernels.language.values import (
     fma,
     maximum,
     minimum,
+)
+from demitasse.backends.kernels.tiles import (
+    Inside,
+    TileFields,
+    Tiles,
+    for_each_tile,
+    inside,
 )
 from demitasse.backends.kernels.windows import WindowFields, window_values
 
