@@ -65,7 +65,7 @@ def _kernel(k: Kernel, f: Col2ImFields, *, whole: bool) -> None:
             columns = _those(group.i, f.bottom_columns, f.column_windows)
             with k.loop(stop, skipped, k.width) as some:
                 first = k.lane_mask(stop - some.i)
-                total = k.masked_load(f.offsets + some.i * FLOAT, first)
+                total = k.load(f.offsets + some.i * FLOAT, first)
                 with k.loop(rows[1], rows[0], vectors=[total]) as down:
                     bottom = image * f.bottom_rows + lowest - down.i
                     at = f.x + bottom * f.bottom_columns * window_bytes + some.i * FLOAT
@@ -76,9 +76,9 @@ def _kernel(k: Kernel, f: Col2ImFields, *, whole: bool) -> None:
                         if not whole:
                             left = f.window_columns - right.i * f.column_stride
                             there = k.lane_mask(minimum(stop, left * f.channels) - some.i)
-                        right.vectors = [right.vectors[0] + k.masked_load(here, there)]
+                        right.vectors = [right.vectors[0] + k.load(here, there)]
                     down.vectors = right.vectors
-                k.masked_store(down.vectors[0], target + some.i * FLOAT, first)
+                k.store(down.vectors[0], target + some.i * FLOAT, first)
 
 
 def _those(last: Word, count: Word, overlap: Word) -> tuple[Word, Word]:

@@ -77,10 +77,10 @@ def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str) -> None
         for j in range(at_once):
             here = place + j * width
             some = k.lane_mask(f.outputs - here)
-            offset = k.masked_load(f.offsets + here * FLOAT, some)
+            offset = k.load(f.offsets + here * FLOAT, some)
             for i, total in enumerate(part.vectors[j::at_once]):
                 target = f.y + (f.outputs * i + here) * FLOAT
-                k.masked_store(finished(total + offset), target, some)
+                k.store(finished(total + offset), target, some)
 
 
 def _finish(k: Kernel, f: RowFields, then: str) -> Callable[[Vector], Vector]:

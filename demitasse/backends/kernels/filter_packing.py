@@ -46,7 +46,7 @@ def pack_panel(
         with k.loop(length) as one:
             at, other = source + one.i * f.filter_bytes, target(one.i)
             for j in range(vectors):
-                value = k.masked_load(at + k.vector_bytes * j, some[j])
+                value = k.load(at + k.vector_bytes * j, some[j])
                 k.store(value, other + k.vector_bytes * j)
         return
     for j in range(vectors):

@@ -245,7 +245,7 @@ def _copy_panel(
                 source = k.load_word(entry) + place
                 for j in range(vectors):
                     at = source + k.vector_bytes * j
-                    value = k.load(at) if whole else k.masked_load(at, some[j])
+                    value = k.load(at, None if whole else some[j])
                     k.store(value, target + k.vector_bytes * j)
                 one.words = [entry + ENTRY_BYTES, target + panel_bytes]
 

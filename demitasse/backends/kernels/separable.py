@@ -80,7 +80,7 @@ class SeparableSchedule:
         n, channels, height, width = self.strips.y
         pixel = (math.ceil(channels / LINE) | 1) * LINE
         row = width * pixel
-        return Images((n, channels, height, width), height * row, row, pixel, channels)
+        return Images((n, channels, height, width), height * row, row, pixel)
 
     @cached_property
     def rows(self) -> list[int]:

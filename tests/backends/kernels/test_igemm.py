@@ -61,7 +61,7 @@ class Numbers:
     def __init__(self, values, gap=0):
         n, c, h, w = values.shape
         column = c + gap
-        self.images = Images(values.shape, h * w * column, w * column, column, c)
+        self.images = Images(values.shape, h * w * column, w * column, column)
         self.memory = aligned(n * h * w * column)
         self.memory[:] = np.nan
         self.values[...] = values

@@ -176,9 +176,11 @@ class Kernel(Routine):
 
     def load(self, address: Word, some: Condition | None = None) -> Vector:
         """Return the vector at an address, with zeros for the lanes that ``some`` lacks."""
-        if some is not None:
-            return self.masked_load(address, some)
-        return Vector(self._b, self._load(address, self._vector, FLOAT))
+        if some is None:
+            return Vector(self._b, self._load(address, self._vector, FLOAT))
+        zeros = ir.Constant(self._vector, None)
+        name, place = f"llvm.masked.load.v{self.width}f32.p0", self._some(address, some)
+        return Vector(self._b, call_function(self._b, name, self._vector, *place, zeros))
 
     def load_float(self, address: Word) -> Float:
         """Return the float at an address."""
@@ -196,10 +198,11 @@ class Kernel(Routine):
 
     def store(self, value: Vector | Float, address: Word, some: Condition | None = None) -> None:
         """Write a float, a vector, or the lanes of a vector that ``some`` has, to an address."""
-        if some is not None and isinstance(value, Vector):
-            self.masked_store(value, address, some)
-        else:
+        if some is None:
             self._store(value.llvm, address, FLOAT)
+            return
+        name, place = f"llvm.masked.store.v{self.width}f32.p0", self._some(address, some)
+        call_function(self._b, name, ir.VoidType(), value.llvm, *place)
 
     def store_bfloat(self, value: Vector | Float, address: Word) -> None:
         """Write a vector or a float, rounded to bfloat16, to an address."""
@@ -229,17 +232,6 @@ class Kernel(Routine):
         counts = self._spread(self._b.trunc(count.llvm, INDEX), places)
         numbers = ir.Constant(places, list(range(self.width)))
         return Condition(self._b, self._b.icmp_signed("<", numbers, counts))
-
-    def masked_load(self, address: Word, some: Condition) -> Vector:
-        """Return the masked elements of the vector at an address, zeros elsewhere."""
-        zeros = ir.Constant(self._vector, None)
-        name, place = f"llvm.masked.load.v{self.width}f32.p0", self._some(address, some)
-        return Vector(self._b, call_function(self._b, name, self._vector, *place, zeros))
-
-    def masked_store(self, value: Vector, address: Word, some: Condition) -> None:
-        """Write the masked elements of a vector to an address."""
-        name, place = f"llvm.masked.store.v{self.width}f32.p0", self._some(address, some)
-        call_function(self._b, name, ir.VoidType(), value.llvm, *place)
 
     def _some(self, address: Word, some: Condition) -> list[Any]:
         pointer = self._b.inttoptr(address.llvm, ir.PointerType(self._vector))
