@@ -15,8 +15,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.image_fields import ImageFields
-from demitasse.backends.kernels.images import Images, first_channels, need_layout
+from demitasse.backends.kernels.images import ImageFields, Images, first_channels, need_layout
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Scratch, Struct

@@ -9,8 +9,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.image_fields import OutputFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, OutputFields
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address
 from demitasse.backends.kernels.language.values import (

@@ -24,8 +24,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.filter_packing import FilterFields, FilterPacking, Order, pack_panel
-from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import ImageFields, Images, OutputFields
 from demitasse.backends.kernels.language import structs
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (

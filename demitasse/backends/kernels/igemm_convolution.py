@@ -32,8 +32,7 @@ from demitasse.backends.kernels.igemm import (
     product_values,
     write_sums,
 )
-from demitasse.backends.kernels.image_fields import ImageFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import ImageFields, Images
 from demitasse.backends.kernels.language import call_recorder, structs
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (

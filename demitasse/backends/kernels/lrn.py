@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel
-from demitasse.backends.kernels.image_fields import ImageFields
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import ImageFields, Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,

@@ -21,8 +21,13 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.bound import BoundKernel, threads_for
-from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
-from demitasse.backends.kernels.images import Images, first_channels, need_layout
+from demitasse.backends.kernels.images import (
+    ImageFields,
+    Images,
+    OutputFields,
+    first_channels,
+    need_layout,
+)
 from demitasse.backends.kernels.language.kernel import Kernel, Loop
 from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
 from demitasse.backends.kernels.language.values import (

@@ -7,8 +7,7 @@ made of two of those. ``demitasse/io/data/images/resize.py`` has the same in num
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
-from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
-from demitasse.backends.kernels.images import Images, need_layout
+from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.values import (

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
-from demitasse.backends.kernels.image_fields import ImageFields
-from demitasse.backends.kernels.images import Images, need_layout
+from demitasse.backends.kernels.images import ImageFields, Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
 from demitasse.backends.kernels.language.values import (

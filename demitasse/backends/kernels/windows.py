@@ -6,8 +6,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.image_fields import ImageFields, OutputFields
-from demitasse.backends.kernels.images import Images, first_channels
+from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.values import (

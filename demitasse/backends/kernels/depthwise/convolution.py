@@ -10,8 +10,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.image_fields import OutputFields
-from demitasse.backends.kernels.images import Images, need_layout
+from demitasse.backends.kernels.images import Images, OutputFields, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address
 from demitasse.backends.kernels.language.target import is_x86

@@ -14,8 +14,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseFilters
-from demitasse.backends.kernels.image_fields import OutputFields
-from demitasse.backends.kernels.images import Images, need_layout
+from demitasse.backends.kernels.images import Images, OutputFields, need_layout
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.image_fields import ImageFields, geometry
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import ImageFields, Images, geometry
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Values
 from demitasse.backends.kernels.language.values import (
