@@ -93,9 +93,9 @@ ROWS: dict[str, tuple[str, Callable[[], object]]] = {
     "convolution to few channels": ("narrow", few_outputs),
     "InnerProduct of 4 rows": ("few_rows4_4", lambda: few_rows(4)),
     "InnerProduct of 1 row": ("few_rows4_1", lambda: few_rows(1)),
-    "depthwise convolution, 3x3": ("depthwise4_3x3x1", lambda: depthwise(3, 1)),
-    "depthwise convolution, 3x3 of stride 2": ("depthwise4_3x3x2", lambda: depthwise(3, 2)),
-    "depthwise convolution, 5x5": ("depthwise4_5x5", lambda: depthwise(5, 1)),
+    "depthwise convolution, 3x3": ("depthwise4_3x7x3x1", lambda: depthwise(3, 1)),
+    "depthwise convolution, 3x3 of stride 2": ("depthwise4_3x7x3x2", lambda: depthwise(3, 2)),
+    "depthwise convolution, 5x5": ("depthwise4_5x7x5", lambda: depthwise(5, 1)),
 }  # fmt: skip
 """Rows of the table: prefix of a module's name, and the function that makes the kernel."""
 
