@@ -184,21 +184,6 @@ class LRN(Op):
     k: float
 
 
-class L2Normalize(Op):
-    """Each position divided by the length of its channels, the root of the sum of squares and eps.
-
-    The channels are then multiplied with a scale, the parameter. Where ``across``, the length is
-    that of a whole item.
-
-    Shapes: bottom (N, C, ...); scale (C,), or () where it is ``shared``.
-    """
-
-    bottom: Shape
-    across: bool
-    shared: bool
-    eps: float
-
-
 class Softmax(Op):
     """Softmax along ``axis``."""
 
@@ -424,7 +409,6 @@ __getattr__ = deprecated_names(
     __name__,
     {
         "Fixed": "Constant",
-        "Normalize": "L2Normalize",
         "Pyramid": "SpatialPyramidPool",
         "RegionMeans": "PSROIPool",
         "RegionPool": "ROIPool",

@@ -1,6 +1,5 @@
 """Normalize: y = s x / sqrt(sum x^2 + eps), with a learned scale s."""
 
-from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import FillerParameter
 from demitasse.layers.axes import Channels
@@ -41,8 +40,6 @@ class Normalize(Layer):
         top[0].reshape_like(bottom[0])
         self.axes = tuple(range(1, channels.rest + 2)) if self.across else (1,)
         self.spread = () if self.shared else channels.spread
-        rule = self.across, self.shared, self.eps
-        self.op = ops.L2Normalize(self.dtype, bottom[0].shape, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()

@@ -275,12 +275,6 @@ ROWS = [
         "norm_region: WITHIN_CHANNEL local_size: 5 alpha: 0.7 beta: 0.75",
         shapes=[((2, 16, 5, 4),), ((1, 32, 7, 1),)]), ("numpy", "cpu", "cupy"), rtol=5e-5),
 
-    *apart_and_in_place("lengths of pixels", ops.L2Normalize, layers("Normalize",
-        "across_spatial: false", "across_spatial: false channel_shared: false eps: 0.1",
-        shapes=[((2, 3, 4, 5),), ((1, 16, 7, 1),), ((3, 20, 1, 1),), ((2, 32, 5, 9),)],
-        params="positive"), (), ()),
-    *apart_and_in_place("lengths of items", ops.L2Normalize, layers("Normalize",
-        "", "channel_shared: false", shapes=IMAGES), (), ()),
     Row("softmax of many rows", ops.Softmax, layers("Softmax", "axis: 1",
         shapes=[((40, 2),), ((33, 21),), ((20, 7, 1, 1),), ((2, 5, 6, 7),)]), COMPILED),
     Row("prior boxes", ops.Constant, layers("PriorBox",

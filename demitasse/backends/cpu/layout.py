@@ -147,4 +147,6 @@ def slabs(layout: Layout, size: int) -> list[Layout]:
 
 def candidates(expected: Layout) -> tuple[Layout, ...]:
     """Return layouts of a shape: the expected one, channels last, C order."""
-    return expected, innermost(expected.shape, 1), plain(expected.shape)
+    shape = expected.shape
+    last = (innermost(shape, 1),) if len(shape) > 1 else ()
+    return expected, *last, plain(shape)

@@ -250,7 +250,6 @@ NORMALIZATION: Mapping[str, LayerMetadata] = {
     ),
     "Normalize": LayerMetadata(
         fields=("norm_param",),
-        op="L2Normalize",
         reference="OpenCV",
         params=(ParamMetadata("scale", "scale", "norm_param.scale_filler"),),
         backward_inputs={"bottoms": ELSEWHERE, "params": ALWAYS},

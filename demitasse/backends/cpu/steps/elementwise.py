@@ -301,7 +301,7 @@ class SumStep(CpuStep[ops.Eltwise]):
         """Return the first bottom's layout, or channels last in place of C order.
 
         Without gradients, one bottom with channels last suffices: Steps that write the other
-        bottoms, such as convolutions with pooling, can then write channels last too.
+        bottoms can then write channels last too.
         """
         at, shape = self.at, self.op.shape
         found = [self.expected(blob, shape) for blob in at.bottom]
