@@ -111,7 +111,7 @@ def _kernel(
     k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, tiles: Tiles, *, limited: bool
 ) -> None:
     x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
-    begin, end = chunk(f.images * f.y.rows, *k.thread())
+    begin, end = chunk(f.x.images * f.y.rows, *k.thread())
     with k.loop(end, begin) as line:
         image, row = line.i // f.y.rows, line.i % f.y.rows
         top = row * f.step_down - f.top

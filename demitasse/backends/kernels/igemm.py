@@ -97,7 +97,6 @@ class ProductFields(FilterFields):
     x: ImageFields
     """The input; ``y`` is the output. The channels of all groups lie side by side."""
     y: ImageFields
-    images: Word
     step_down: Word
     """Rows of the input from one window to the window below."""
     step_right: Word
@@ -136,7 +135,7 @@ class ProductFields(FilterFields):
     @property
     def pixels(self) -> Word:
         """Pixels of all outputs."""
-        return self.images * self.y_planes * self.y.rows * self.y.columns
+        return self.y.images * self.y_planes * self.y.rows * self.y.columns
 
 
 def product_values(
@@ -152,7 +151,6 @@ def product_values(
     size = -(-size // LINE_BYTES) * LINE_BYTES
     whole = schedule.filters // panel
     values: dict[str, int | np.ndarray] = {
-        "images": x.shape[0],
         "step_down": schedule.step[0],
         "step_right": schedule.step[1],
         "step_deep": schedule.step[2],

@@ -182,7 +182,7 @@ def _kernel(k: Kernel, s: SeparableFields, shape: Shape, *, bf16: bool) -> None:
     row_bytes, y_row_bytes = each.y.row_stride * FLOAT, product.y.row_stride * FLOAT
     low, high = chunk(s.parts, thread, threads)  # one each, unless there are fewer threads
     with k.loop(high, low) as part, k.loop(s.blocks) as block:
-        first, last = chunk(each.images * each.y.rows, part.i, s.parts)
+        first, last = chunk(each.x.images * each.y.rows, part.i, s.parts)
         begin, end = (first + place for place in chunk(last - first, block.i, s.blocks))
         with k.loop(end, begin, words=[buffer]) as row:
             write_row(k, each, shape, row.i, (k.word(0), each.vectors), row.words[0])
@@ -191,7 +191,7 @@ def _kernel(k: Kernel, s: SeparableFields, shape: Shape, *, bf16: bool) -> None:
             _round_pixels(k, each, buffer, (end - begin) * each.y.columns)
         unseen = end % each.y.rows * each.step_down - each.top + s.overlap
         changes = {
-            "images": k.word(1),
+            "y.images": k.word(1),
             "x.at": buffer,
             "y.at": product.y.at + begin * y_row_bytes,
             "y.rows": end - begin,
@@ -205,7 +205,7 @@ def _round_pixels(k: Kernel, each: DepthwiseFields, buffer: Word, pixels: Word) 
     """Replace the channels of each pixel by bfloat16, at the pixel's beginning."""
     with k.loop(pixels, words=[buffer]) as pixel:
         [at] = pixel.words
-        with k.loop(each.channels, 0, k.width) as channel:
+        with k.loop(each.x.channels, 0, k.width) as channel:
             k.store_bfloat(k.load(at + channel.i * FLOAT), at + channel.i * HALF)
         pixel.words = [at + each.y.column_stride * FLOAT]
 

@@ -40,7 +40,6 @@ class WindowFields(Struct):
     """Columns that the first window begins before an image."""
     zeros: Address
     """Zeros in place of a row outside."""
-    images: Word
 
 
 def window_values(
@@ -58,7 +57,6 @@ def window_values(
         "top": op.pad[0],
         "left": op.pad[1],
         "zeros": zeros,
-        "images": x.shape[0],
     }
 
 

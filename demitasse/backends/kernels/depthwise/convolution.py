@@ -47,7 +47,6 @@ class DepthwiseFields(WindowFields):
     """One offset for each channel."""
     rectifier: Address
     """Numbers of the epilogue: one slope for each channel, or the limits."""
-    channels: Word
     vectors: Word
     parts: Word
     """Parts of the channels, which threads divide."""
@@ -85,7 +84,7 @@ class Shape(NamedTuple):
 
 @DepthwiseFields.kernel("depthwise")
 def _kernel(k: Kernel, f: DepthwiseFields, shape: Shape) -> None:
-    begin, end = chunk(f.images * f.y.rows * f.parts, *k.thread())
+    begin, end = chunk(f.x.images * f.y.rows * f.parts, *k.thread())
     with k.loop(end, begin) as strip:
         row, part = strip.i // f.parts, strip.i % f.parts
         output = f.y.row(row // f.y.rows, row % f.y.rows)
@@ -132,7 +131,7 @@ def _sum_windows(
     pixels, wide, stride, dilation = shape.tile
     x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
     first, last = (vector * k.vector_bytes for vector in vectors)
-    last_place = (f.channels - k.width) * FLOAT
+    last_place = (f.x.channels - k.width) * FLOAT
     zero = k.constant(0.0)
     again = (lambda word: word) if is_x86() else k.no_cse
     with k.loop(last, first, k.vector_bytes) as vector:
@@ -203,7 +202,6 @@ class DepthwiseOperands(DepthwiseFilters):
             tiles=TileFields.of(strips.tiles),
             filters=self.filters,
             rectifier=self.rectifier,
-            channels=channels,
             vectors=len(strips.vectors),
             parts=strips.parts,
         )

@@ -120,7 +120,6 @@ class GradientFields(WindowFields):
     """Filters: for each vector, tap after tap."""
     sums: Output
     """Sums: for each part and vector, tap after tap, and the sum of the gradients."""
-    channels: Word
     vectors: Word
     parts: Word
     """Parts of the rows of the input, each with sums of its own."""
@@ -135,7 +134,7 @@ def _kernel(k: Kernel, f: GradientFields, shape: Shape, tiles: Tiles) -> None:
         above = part.i * f.vectors
         vectors = maximum(begin - above, 0), minimum(end - above, f.vectors)
         sums = f.sums + above * each
-        top, bottom = chunk(f.images * f.x.rows, part.i, f.parts)
+        top, bottom = chunk(f.x.images * f.x.rows, part.i, f.parts)
         with k.when(vectors[0] < vectors[1]):
             with k.loop(vectors[1] * each, vectors[0] * each, k.vector_bytes) as place:
                 k.store(k.constant(0.0), sums + place.i)
@@ -164,9 +163,9 @@ def _add_gradients(
 
     The sums of consecutive vectors are ``each`` bytes apart.
     """
-    top, bottom = chunk(f.images * f.y.rows, part, f.parts)
+    top, bottom = chunk(f.x.images * f.y.rows, part, f.parts)
     with k.loop(bottom, top) as row, k.loop(vectors[1], vectors[0]) as vector:
-        place = minimum(vector.i * k.width, f.channels - k.width) * FLOAT
+        place = minimum(vector.i * k.width, f.x.channels - k.width) * FLOAT
         begin = f.y.row(row.i // f.y.rows, row.i % f.y.rows) + place
         with k.loop(f.y.columns, vectors=[k.constant(0.0)]) as column:
             number = k.load(begin + column.i * f.y.column_stride * FLOAT)
@@ -198,10 +197,10 @@ def _add_row(
     """Write the gradients of a row of the input, and add the row's products to ``sums``."""
     x_step, dx_step, y_step = (image.column_stride * FLOAT for image in (f.x, f.dx, f.y))
     both = [row for row, read in ((rows.x, shape.weights), (rows.dx, shape.data)) if read]
-    touch(k, both, (f.x.columns - 1) * minimum(x_step, dx_step) + f.channels * FLOAT)
+    touch(k, both, (f.x.columns - 1) * minimum(x_step, dx_step) + f.x.channels * FLOAT)
     # no row of the input has seen the last row yet
     last = [row for _, row in rows.reached[:1]]
-    touch(k, last, (f.y.columns - 1) * y_step + f.channels * FLOAT)
+    touch(k, last, (f.y.columns - 1) * y_step + f.x.channels * FLOAT)
 
     def body(first: Word, inside: Inside) -> None:
         across = shape.stride[1]
@@ -221,7 +220,7 @@ def _add_tile(
     (pixels, outputs), (_, wide), columns = inside, shape.kernel, shape.columns()
     x_step, dx_step, y_step = (image.column_stride * FLOAT for image in (f.x, f.dx, f.y))
     first, last = (vector * k.vector_bytes for vector in vectors)
-    last_place, zero = (f.channels - k.width) * FLOAT, k.constant(0.0)
+    last_place, zero = (f.x.channels - k.width) * FLOAT, k.constant(0.0)
     with k.loop(last, first, k.vector_bytes) as vector:
         place = minimum(vector.i, last_place)  # begins early where channels fill no whole vectors
         filters, own = f.filters + vector.i * (shape.sums - 1), sums + vector.i * shape.sums
@@ -319,7 +318,6 @@ class DepthwiseGradients(DepthwiseFilters):
                 dx=OutputFields.of(dx),
                 filters=self.filters,
                 sums=self.sums,
-                channels=channels,
                 vectors=vectors,
                 parts=parts,
                 tiles=TileFields.of(tiles),
