@@ -24,7 +24,10 @@ from demitasse.backends.step import Declined
 from demitasse.backends.storage import ARRAYS
 from demitasse.backends.windows import ConvGeometry, Window
 
-pytestmark = pytest.mark.skipif(find_spec("cudnn") is None, reason="no cuDNN: nox -s cudnn")
+pytestmark = [
+    pytest.mark.skipif(find_spec("cudnn") is None, reason="no cuDNN: nox -s cudnn"),
+    pytest.mark.usefixtures("own_folder"),
+]
 
 H200 = {
     "version": 92801, "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 13000,
@@ -78,11 +81,6 @@ def frontend():
 @pytest.fixture(scope="module")
 def properties(frontend):
     return frontend.create_device_properties(json.dumps(H200))
-
-
-@pytest.fixture(autouse=True)
-def own_folder(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import resnets
 from cuda_host import HostEngine, cuda_at
-from cudnn_devices import gpu_with_cudnn, installed, with_cudnn
-from cudnn_standin import Frontend
+from cudnn_devices import gpu_with_cudnn, with_cudnn
 from expect_error import expect_error
 from replays import played_from_now_on
 
@@ -24,20 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 @pytest.fixture(autouse=True)
-def own_folder(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
-@pytest.fixture(autouse=True)
 def rounded():
     with settings.override(tf32="auto"):
         yield
-
-
-@pytest.fixture
-def frontend():
-    with installed(Frontend()) as made:
-        yield made
 
 
 @pytest.fixture

@@ -33,24 +33,14 @@ from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
 from demitasse.io.proto import NetParameter, parse_text
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 ALL, NONE = (True,) * 8, ()
 
 CONVOLUTION = Convolution(
     "maps", ConvGeometry(2, 1, 3, 4, (6, 5), (4, 3), Window((3, 3), (1, 1), (0, 0), (1, 1))),
     "float32",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def own_folder(monkeypatch, tmp_path_factory):
-    """Keep nothing in the user's folder."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
-@pytest.fixture
-def frontend():
-    with installed(Frontend()) as made:
-        yield made
 
 
 @pytest.fixture
