@@ -31,6 +31,7 @@ from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Condition,
+    FirstLanes,
     Vector,
     Word,
     choose,
@@ -121,8 +122,6 @@ class ProductFields(FilterFields):
     """Panels of a group."""
     whole: Word
     """Number of panels without padding."""
-    rest: Word
-    """Filters of the padded panel; 0 if there is none."""
     scratch: structs.Scratch
     scratch_bytes: Word
     """Bytes of scratch memory for each part."""
@@ -149,7 +148,6 @@ def product_values(
     panel = schedule.panel
     size = rows * (ROW_BYTES + ENTRY_BYTES) + panel_rows * panel * FLOAT
     size = -(-size // LINE_BYTES) * LINE_BYTES
-    whole = schedule.filters // panel
     values: dict[str, int | np.ndarray] = {
         "step_down": schedule.step[0],
         "step_right": schedule.step[1],
@@ -167,8 +165,7 @@ def product_values(
         "filter_group_stride": filter_group_stride,
         "panels": schedule.panels,
         "filter_count": schedule.filters,
-        "whole": whole,
-        "rest": schedule.filters - whole * panel,
+        "whole": schedule.filters // panel,
         "scratch_bytes": size,
         "most_rows": rows,
     }
@@ -213,6 +210,42 @@ def each_part(k: Kernel, f: ProductFields) -> Iterator[Part]:
         yield Part(group, number, panels, filters, buffer, entries, columns)
 
 
+Masks = Sequence[FirstLanes | None]
+"""The elements of a panel's vectors that exist; None for all of a vector."""
+
+
+class Panels(NamedTuple):
+    """Panels of filters.
+
+    Attributes:
+        vectors: Vectors of a panel.
+        counts: Filters of each panel; of all but the last, and of the last, where these differ.
+    """
+
+    vectors: int
+    counts: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.vectors}of{'x'.join(map(str, self.counts))}"
+
+    def each(
+        self, k: Kernel, f: ProductFields, begin: Word, end: Word,
+        write: Callable[[Word, Masks], None],
+    ) -> None:  # fmt: skip
+        """Write a loop over panels; ``write`` takes the number of each and the vectors' masks."""
+        most, *last = self.counts
+        with k.loop(minimum(end, f.whole) if last else end, begin) as panel:
+            write(panel.i, self._masks(k, most))
+        if last:
+            with k.when(end > f.whole):
+                write(f.whole, self._masks(k, *last))
+
+    @staticmethod
+    def _masks(k: Kernel, count: int) -> Masks:
+        lefts = range(count, 0, -k.width)
+        return [k.lane_mask(left) if left < k.width else None for left in lefts]
+
+
 class IgemmFields(ProductFields):
     """A convolution."""
 
@@ -254,7 +287,7 @@ class TileRows(NamedTuple):
 
 @IgemmFields.kernel("igemm")
 def _kernel(
-    k: Kernel, f: IgemmFields, of: TileRows, vectors: int, *, order: Order, in_place: bool,
+    k: Kernel, f: IgemmFields, of: TileRows, panels: Panels, *, order: Order, in_place: bool,
     ahead: int, summed: bool, adds: bool, limited: bool, relu: bool, bf16: bool,
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``.
@@ -262,12 +295,11 @@ def _kernel(
     Of memory that is read after the product, a step prefetches some lines ``ahead``, 0 for none.
     """
     rows, lines = of.most, ahead or LINES
-    panel_bytes = vectors * k.vector_bytes
+    panel_bytes = panels.vectors * k.vector_bytes
     x_bytes, y_bytes = f.x.column_stride * FLOAT, f.y.column_stride * FLOAT
     with each_part(k, f) as part:
         x = f.x.at + part.group * f.channels * FLOAT
         first, last = chunk(f.pixels, part.number, f.parts)
-        panel, behind = part.panels
         all_tiles = (last - first + (rows - 1)) // rows
         times = (all_tiles * rows + (f.most_rows - 1)) // f.most_rows
         with k.loop(times) as some:
@@ -282,19 +314,19 @@ def _kernel(
                 length = copied[1] * ((copied[3] + 1) // 2 if bf16 else copied[3])
                 if not in_place:
                     copy_windows(k, f, part, copied, tiles * rows, bf16=bf16)
-                with k.loop(behind, panel) as one:
-                    whole = one.i < f.whole
-                    place = part.group * f.filter_count * FLOAT + one.i * panel_bytes
-                    filters = part.filters + (one.i * f.terms + term) * panel_bytes
+
+                def write_panel(panel: Word, masks: Masks) -> None:
+                    place = part.group * f.filter_count * FLOAT + panel * panel_bytes
+                    filters = part.filters + (panel * f.terms + term) * panel_bytes
                     following, step = filters + f.terms * panel_bytes, k.word(lines * LINE_BYTES)
                     if ahead:
                         of_panel = tiles * (length // UNROLLED) * f.ahead_step
-                        after = f.ahead + (one.i - f.quiet) * of_panel
-                        following = choose(one.i < f.quiet, following, after)
-                        step = choose(one.i < f.quiet, step, f.ahead_step)
+                        after = f.ahead + (panel - f.quiet) * of_panel
+                        following = choose(panel < f.quiet, following, after)
+                        step = choose(panel < f.quiet, step, f.ahead_step)
                     if order:
                         filters = following = part.columns
-                        pack_panel(k, f, order, one.i, vectors, term, length, filters)
+                        pack_panel(k, f, order, panel, panels.vectors, term, length, filters)
 
                     def write_tile(row: Word, rows: int, fetched: list[Word]) -> list[Word]:
                         if in_place:
@@ -303,7 +335,7 @@ def _kernel(
                             left = part.buffer + row * ROW_BYTES
                         lefts = _row_places(k, of.row_bytes or x_bytes, rows)
                         sums, fetched = product_sums(
-                            k, length, left, lefts, FLOAT, filters, panel_bytes, vectors,
+                            k, length, left, lefts, FLOAT, filters, panel_bytes, len(masks),
                             UNROLLED, fetched, step, lines, bf16=bf16,
                         )  # fmt: skip
                         # known behind the innermost loop, so that no register holds them in it
@@ -315,7 +347,7 @@ def _kernel(
                             targets = [
                                 k.load_word(entry + ENTRY_BYTES * i) + place for i in range(rows)
                             ]
-                        write = partial(write_sums, k, sums, targets, whole, f.rest)
+                        write = partial(write_sums, k, sums, targets, masks)
                         finish = _epilogue(k, f, place, adds=adds, limited=limited, relu=relu)
                         if summed:
                             before, final = block.i > 0, block.i > f.block_count - 2
@@ -336,41 +368,32 @@ def _kernel(
                             case(rest)
                             write_tile(full * rows, rest, tile.words)
 
+                panels.each(k, f, *part.panels, write_panel)
 
-Masks = Sequence[Condition | None]
-"""The elements of a panel's vectors that exist; None for all of a vector."""
 
 Finish = Callable[[Sequence[Vector], Sequence[tuple[Word, int]], Masks], list[Vector]]
 """Takes sums, the address and the number of the vector of each, and masks; returns results."""
 
 
 def write_sums(
-    k: Kernel, sums: Sequence[Vector], targets: Sequence[Word], whole: Condition, rest: Word,
+    k: Kernel, sums: Sequence[Vector], targets: Sequence[Word], masks: Masks,
     before: Condition | None = None, finish: Finish | None = None,
 ) -> None:  # fmt: skip
     """Write the sums of rows, row after row, or add them to those ``before``.
 
-    All addresses are read before one is written, since rows may have the same address. Of a panel
-    that is not ``whole``, the ``rest`` exists.
+    All addresses are read before one is written, since rows may have the same address.
     """
-    vectors = len(sums) // len(targets)
-    places = [(target + k.vector_bytes * j, j) for target in targets for j in range(vectors)]
-    with k.cases(choose(whole, 1, 0)) as case:
-        for full in (1, 0):
-            case(full)
-            masks: list[Condition | None] = [None] * vectors
-            if not full:
-                masks = [k.lane_mask(rest - k.width * j) for j in range(vectors)]
-            values = list(sums)
-            if before is not None:
-                values = [
-                    choose(before, total + k.load(at, masks[j]), total)
-                    for total, (at, j) in zip(values, places, strict=True)
-                ]
-            if finish is not None:
-                values = finish(values, places, masks)
-            for value, (at, j) in zip(values, places, strict=True):
-                k.store(value, at, masks[j])
+    places = [(target + k.vector_bytes * j, j) for target in targets for j in range(len(masks))]
+    values = list(sums)
+    if before is not None:
+        values = [
+            choose(before, total + k.load(at, masks[j]), total)
+            for total, (at, j) in zip(values, places, strict=True)
+        ]
+    if finish is not None:
+        values = finish(values, places, masks)
+    for value, (at, j) in zip(values, places, strict=True):
+        k.store(value, at, masks[j])
 
 
 def list_windows(
@@ -540,6 +563,12 @@ class IgemmSchedule(TunedKernel):
         """Number of panels, the last of which may be padded."""
         return -(-self.filters // self.panel)
 
+    @property
+    def panel_kinds(self) -> Panels:
+        """Filters of the panels, which have code of their own."""
+        whole, rest = divmod(self.filters, self.panel)
+        return Panels(self.vectors, (self.panel,) * (whole > 0) + (rest,) * (rest > 0))
+
     @cached_property
     def divided(self) -> tuple[int, int]:
         """In how many parts pixels and panels are divided, of about equal work."""
@@ -697,7 +726,7 @@ class ImplicitGemm:
         steps = math.ceil(pixels / rows.most) * (terms // UNROLLED)
         fetching, lines = _prefetch_of(ahead_bytes, schedule.panels, steps)
         self.kernel = _kernel(
-            schedule.width, rows, schedule.vectors, order=schedule.order, in_place=in_place,
+            schedule.width, rows, schedule.panel_kinds, order=schedule.order, in_place=in_place,
             ahead=lines, summed=len(self._blocks) > 1, adds=adds, limited=then.limited,
             relu=then.relu, bf16=schedule.tuning.bf16,
         )  # fmt: skip

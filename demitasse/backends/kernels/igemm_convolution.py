@@ -24,6 +24,8 @@ from demitasse.backends.kernels.igemm import (
     UNROLLED,
     IgemmSchedule,
     ImplicitGemm,
+    Masks,
+    Panels,
     Part,
     ProductFields,
     copy_windows,
@@ -189,64 +191,60 @@ class GradientFields(ProductFields):
 
 
 @GradientFields.kernel("igemm_gradient")
-def _kernel(k: Kernel, f: GradientFields, rows: int, vectors: int) -> None:
+def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels) -> None:
     """Write the kernel of tiles of some terms."""
-    panel_bytes = vectors * k.vector_bytes
+    panel_bytes = panels.vectors * k.vector_bytes
     with each_part(k, f) as part:
         nowhere = part.columns + f.most_rows * panel_bytes
         times = (f.pixels + (f.most_rows - 1)) // f.most_rows
         first, last = chunk(f.block_count, part.number, f.parts)
-        panel, behind = part.panels
         with k.loop(times) as some:
             start, stop = chunk(f.pixels, some.i, times)
             count, again = stop - start, some.i > 0
             list_windows(k, f, start, count, count, part.entries)
 
-            def multiply(left: Word, step: int, targets: Sequence[Word], panel: Word) -> None:
+            def multiply(left: Word, step: int, targets: Sequence[Word], masks: Masks) -> None:
                 """Sum numbers that are ``step`` bytes apart, times the panel of gradients."""
                 numbers = [FLOAT * i for i in range(len(targets))]
                 sums, _ = product_sums(
-                    k, count, left, numbers, step, part.columns, panel_bytes, vectors, UNROLLED
+                    k, count, left, numbers, step, part.columns, panel_bytes, len(masks), UNROLLED
                 )
-                write_sums(k, sums, targets, panel < f.whole, f.rest, again)
+                write_sums(k, sums, targets, masks, again)
 
             with k.loop(last, first) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
                 copy_windows(k, f, part, copied, count)
                 length = copied[1] * copied[3]
-                with k.loop(behind, panel) as one:
-                    place = part.group * f.filter_count * FLOAT + one.i * panel_bytes
-                    _copy_panel(k, f, one.i, place, part, count, vectors)
+
+                def write_panel(panel: Word, masks: Masks) -> None:
+                    place = part.group * f.filter_count * FLOAT + panel * panel_bytes
+                    _copy_panel(k, part, place, count, panel_bytes, masks)
                     with k.when((f.offsets > 0) & (block.i < 1)):
-                        multiply(f.ones, 0, [f.offsets + place], one.i)
+                        multiply(f.ones, 0, [f.offsets + place], masks)
                     with k.loop((length + (rows - 1)) // rows) as tile:
                         row = tile.i * rows
                         target = part.filters + (term + row) * f.filter_bytes
-                        target = target + one.i * panel_bytes
+                        target = target + panel * panel_bytes
                         own = [
                             choose(row + i < length, target + f.filter_bytes * i, nowhere)
                             for i in range(rows)
                         ]
-                        multiply(part.buffer + row * FLOAT, ROW_BYTES, own, one.i)
+                        multiply(part.buffer + row * FLOAT, ROW_BYTES, own, masks)
+
+                panels.each(k, f, *part.panels, write_panel)
 
 
 def _copy_panel(
-    k: Kernel, f: GradientFields, panel: Word, place: Word, part: Part, count: Word, vectors: int
+    k: Kernel, part: Part, place: Word, count: Word, panel_bytes: int, masks: Masks
 ) -> None:
-    """Copy a panel of the gradients of outputs, at some bytes of a pixel, padded with zeros."""
-    panel_bytes = vectors * k.vector_bytes
-    some = [k.lane_mask(f.rest - k.width * j) for j in range(vectors)]
-    with k.cases(choose(panel < f.whole, 1, 0)) as case:
-        for whole in (1, 0):
-            case(whole)
-            with k.loop(count, words=[part.entries + 4 * INT, part.columns]) as one:
-                entry, target = one.words
-                source = k.load_word(entry) + place
-                for j in range(vectors):
-                    at = source + k.vector_bytes * j
-                    value = k.load(at, None if whole else some[j])
-                    k.store(value, target + k.vector_bytes * j)
-                one.words = [entry + ENTRY_BYTES, target + panel_bytes]
+    """Copy a panel of the gradients of ``count`` outputs, at some bytes of a pixel."""
+    with k.loop(count, words=[part.entries + 4 * INT, part.columns]) as one:
+        entry, target = one.words
+        source = k.load_word(entry) + place
+        for j, some in enumerate(masks):
+            at = k.vector_bytes * j
+            k.store(k.load(source + at, some), target + at)
+        one.words = [entry + ENTRY_BYTES, target + panel_bytes]
 
 
 class FilterGradient:
@@ -262,7 +260,7 @@ class FilterGradient:
         self.size = len(schedule.taps) * schedule.channels * schedule.filters
         blocks = schedule.blocks(in_place=False)
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
-        self._kernel = _kernel(schedule.width, schedule.rows_of(longest), schedule.vectors)
+        self._kernel = _kernel(schedule.width, schedule.rows_of(longest), schedule.panel_kinds)
         pixels = min(MOST_PIXELS, schedule.pixels)
         values, self.scratch_size = product_values(
             schedule, blocks, x, y, pixels, pixels + 1, self.size

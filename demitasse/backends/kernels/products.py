@@ -8,8 +8,10 @@ from demitasse.backends.kernels.language.values import Vector, Word, fma, pair_f
 
 ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
-columns and one number: 16 registers of 8 floats, 32 of 16. Fewer than eight sums would wait for
-each other."""
+columns and one number: 16 registers of 8 floats, 32 of 16."""
+
+FEWEST_SUMS = 8
+"""Sums of a tile that do not wait for each other."""
 
 VECTOR_COSTS = {4: {2: 1.0, 1: 1.1}, 8: {2: 1.0, 3: 1.0, 1: 1.25}, 16: {2: 1.0, 1: 1.04}}
 """Floats of a vector -> vectors of a panel -> cost of each, as a multiple of one of two. Of equal
@@ -19,7 +21,13 @@ panels, the first is best."""
 def panel_vectors(columns: int, width: int) -> int:
     """Return the vectors of all panels: two, or others where these compute less in vain."""
     costs = VECTOR_COSTS[width]
-    return min(costs, key=lambda n: math.ceil(columns / (n * width)) * n * costs[n])
+
+    def cost(vectors: int) -> float:
+        whole, rest = divmod(-(-columns // width), vectors)
+        last = max(rest, FEWEST_SUMS / ROWS[width][vectors]) if rest else 0
+        return whole * vectors * costs[vectors] + last
+
+    return min(costs, key=cost)
 
 
 def tile_rows(count: int, most: int) -> int:

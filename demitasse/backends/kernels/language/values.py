@@ -106,6 +106,20 @@ class Condition(Value):
     __or__ = _operator("or_")
 
 
+class FirstLanes(Condition):
+    """Mask of a vector's first elements.
+
+    Attributes:
+        count: Number of elements; none for a negative number, all for a large one.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self, builder: Any, llvm: Any, count: Word | int) -> None:
+        super().__init__(builder, llvm)
+        self.count = count
+
+
 class Word(Value):
     """Integer of 64 bits. ``//`` and ``%`` need operands that are not negative."""
 
