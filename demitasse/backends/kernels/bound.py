@@ -51,17 +51,19 @@ Body = Callable[..., Sequence[Vector] | None]
 
 
 def each_vector(
-    k: Kernel, count: Word, body: Body, begin: Word | int = 0, vectors: Sequence[Vector] = ()
-) -> list[Vector]:
+    k: Kernel, count: Word, body: Body, begin: Word | int = 0, vectors: Sequence[Vector] = (),
+    *, rare: bool = False,
+) -> list[Vector]:  # fmt: skip
     """Write a loop over the vectors of some floats, and then over the last, partial vector.
 
-    Return the ``vectors`` that it carries; it begins at a number of bytes.
+    Return the ``vectors`` that it carries; it begins at a number of bytes. A ``rare`` loop has
+    shorter code for the partial vector; see :meth:`Kernel.lane_mask`.
     """
     whole = count // k.width * k.vector_bytes
     with k.loop(whole, begin, k.vector_bytes, vectors=vectors) as loop:
         loop.vectors = [*(body(loop.i, None, *loop.vectors) or ())]
     with k.loop(count * FLOAT, whole, k.vector_bytes, vectors=loop.vectors) as last:
-        some = k.lane_mask(count % k.width)
+        some = k.lane_mask(count % k.width, rare=rare)
         last.vectors = [*(body(last.i, some, *last.vectors) or ())]
     return last.vectors
 
@@ -70,4 +72,4 @@ def own_vectors(k: Kernel, count: Word, body: Body) -> None:
     """Write this loop over the thread's vectors; the last thread has the partial one."""
     index, threads = k.thread()
     begin, end = (at * k.width for at in chunk(count // k.width, index, threads))
-    each_vector(k, choose(index + 1 >= threads, count, end), body, begin * FLOAT)
+    each_vector(k, choose(index + 1 >= threads, count, end), body, begin * FLOAT, rare=True)

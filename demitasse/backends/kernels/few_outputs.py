@@ -130,7 +130,7 @@ def _kernel(
                 if tile.pixels == k.width:
                     k.store(result, target)
                 else:
-                    k.store(result, target, k.lane_mask(k.word(tile.pixels)))
+                    k.store(result, target, k.lane_mask(tile.pixels))
                 plane.words = [filters]
 
         for_each_tile(k, f.tiles, tiles, body)

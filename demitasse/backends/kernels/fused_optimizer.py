@@ -94,7 +94,7 @@ def _update(
         for value, array in zip((*history, change, weight - change), (*kept, g, w), strict=True):
             k.store(value, array, some)
 
-    each_vector(k, count, body)
+    each_vector(k, count, body, rare=True)
 
 
 class FusedOptimizer:

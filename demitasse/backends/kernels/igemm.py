@@ -31,7 +31,6 @@ from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
     Condition,
-    FirstLanes,
     Vector,
     Word,
     choose,
@@ -210,7 +209,7 @@ def each_part(k: Kernel, f: ProductFields) -> Iterator[Part]:
         yield Part(group, number, panels, filters, buffer, entries, columns)
 
 
-Masks = Sequence[FirstLanes | None]
+Masks = Sequence[Condition | None]
 """The elements of a panel's vectors that exist; None for all of a vector."""
 
 

@@ -201,7 +201,7 @@ class Plane:
 
     def store_numbers(self, value: Vector, row: Word) -> None:
         """Write the numbers of the plane's channels to a row of all channels."""
-        some = self.k.lane_mask(self.k.word(1)) if self.of_pixels else self.some
+        some = self.k.lane_mask(1) if self.of_pixels else self.some
         self.k.store(value, row + self.channels, some)
 
 

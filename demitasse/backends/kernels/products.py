@@ -20,14 +20,14 @@ panels, the first is best."""
 
 def panel_vectors(columns: int, width: int) -> int:
     """Return the vectors of all panels: two, or others where these compute less in vain."""
-    costs = VECTOR_COSTS[width]
+    costs, needed = VECTOR_COSTS[width], -(-columns // width)
 
     def cost(vectors: int) -> float:
-        whole, rest = divmod(-(-columns // width), vectors)
-        last = max(rest, FEWEST_SUMS / ROWS[width][vectors]) if rest else 0
+        whole, rest = divmod(needed, vectors)
+        last = max(rest * costs[rest], FEWEST_SUMS / ROWS[width][vectors]) if rest else 0
         return whole * vectors * costs[vectors] + last
 
-    return min(costs, key=cost)
+    return min((n for n in costs if n <= needed), key=cost)
 
 
 def tile_rows(count: int, most: int) -> int:

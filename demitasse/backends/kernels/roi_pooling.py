@@ -173,7 +173,7 @@ def _means_kernel(k: Kernel, f: MeanFields) -> None:
                     pixel.vectors = [pixel.vectors[0] + value]
                 line.vectors = pixel.vectors
             mean = horizontal_sum(line.vectors[0]) / count
-            k.store(mean, result, k.lane_mask(k.word(1)))
+            k.store(mean, result, k.lane_mask(1))
             output.words = [here + bins * plane * FLOAT, result + bins * FLOAT]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from stages import WIDTH
 
-from demitasse.backends.kernels.products import split_columns
+from demitasse.backends.kernels.products import panel_vectors, split_columns
 
 
 @WIDTH
@@ -14,3 +14,12 @@ def test_panels_cover_all_columns_once(columns, width):
     places = [at + width * n for vectors, at in found for n in range(vectors)]
     assert places == list(range(0, columns, width))
     assert all(1 <= vectors <= 3 for vectors, _ in found)
+
+
+@WIDTH
+def test_a_panel_has_no_vector_without_columns(width):
+    assert all(panel_vectors(n, width) <= -(-n // width) for n in range(1, 400))
+
+
+def test_panels_waste_few_vectors_of_avx2():
+    assert [panel_vectors(n, 8) for n in (8, 16, 20, 24, 40)] == [1, 2, 3, 3, 3]

@@ -103,22 +103,41 @@ def test_whole_numbers_and_powers_of_two():
 
 
 @WIDTH
-def test_some_elements_of_a_vector_are_read_and_written(width):
+@pytest.mark.parametrize("rare", [False, True])
+def test_some_elements_of_a_vector_are_read_and_written(width, rare):
     def write(k):
         source, target, count = k.arguments
-        some = k.lane_mask(count)
+        some = k.lane_mask(count, rare=rare)
         k.store(k.load(source, some), target, some)
         k.store(k.load(source, some), target + k.vector_bytes)
 
-    run, source = exported(f"some{width}", width, write, 3), normal(width)
-    for count in range(width + 1):
-        target = np.full((2, width), 7, np.float32)
+    run = exported(f"some{width}{rare}", width, write, 3)
+    for count in range(-1, width + 2):
+        expect_first(run, width, count, count)
 
-        called(run, source, target, count)
 
-        np.testing.assert_array_equal(target[0, :count], source[:count])
-        assert (target[0, count:] == 7).all()
-        np.testing.assert_array_equal(target[1], np.where(np.arange(width) < count, source, 0))
+@WIDTH
+def test_a_known_number_of_elements_is_read_and_written(width):
+    for count in range(-1, width + 2):
+
+        def write(k, count=count):
+            source, target = k.arguments
+            some = k.lane_mask(count)
+            k.store(k.load(source, some), target, some)
+            k.store(k.load(source, some), target + k.vector_bytes)
+
+        expect_first(exported(f"known{width}_{count}", width, write, 2), width, count)
+
+
+def expect_first(run, width, count, *arguments):
+    """Expect that ``run`` reads and writes a vector's first elements."""
+    source, target = normal(width), np.full((2, width), 7, np.float32)
+    first = np.arange(width) < count
+
+    called(run, source, target, *arguments)
+
+    np.testing.assert_array_equal(target[0], np.where(first, source, 7))
+    np.testing.assert_array_equal(target[1], np.where(first, source, 0))
 
 
 @WIDE

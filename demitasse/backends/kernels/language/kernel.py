@@ -204,17 +204,14 @@ class Kernel(Routine):
         if some is None:
             self._store(value.llvm, address, FLOAT)
             return
-        if isinstance(value, Vector) and isinstance(some, FirstLanes) and self.width < WIDE:
+        if isinstance(value, Vector) and isinstance(some, FirstLanes):
             self._store_first(value, address, some.count)
             return
         name, place = f"llvm.masked.store.v{self.width}f32.p0", self._some(address, some)
         call_function(self._b, name, ir.VoidType(), value.llvm, *place)
 
     def _store_first(self, value: Vector, address: Word, count: Word | int) -> None:
-        """Write a vector's first elements in parts, of which each is half a vector or less.
-
-        A masked store of AVX2 takes AMD's processors 12 cycles or more, and NEON has none.
-        """
+        """Write a vector's first elements, in parts of 1, 2, 4 and so on elements."""
         if isinstance(count, Word):
             with self.cases(minimum(count, self.width)) as case:
                 for lanes in range(1, self.width + 1):
@@ -224,8 +221,8 @@ class Kernel(Routine):
         at, part = 0, self.width
         while part:
             if max(0, min(count, self.width)) & part:
-                lanes = permuted(value, range(at, at + part))
-                self._store(lanes.llvm, address + FLOAT * at, FLOAT)
+                elements = permuted(value, range(at, at + part))
+                self._store(elements.llvm, address + FLOAT * at, FLOAT)
                 at += part
             part //= 2
 
@@ -251,12 +248,19 @@ class Kernel(Routine):
             return
         call_function(self._b, "llvm.x86.sse.sfence", ir.VoidType())
 
-    def lane_mask(self, count: Word | int) -> FirstLanes:
-        """Return a mask of a vector's first ``count`` elements, at most all."""
+    def lane_mask(self, count: Word | int, *, rare: bool = False) -> Condition:
+        """Return a mask of a vector's first ``count`` elements, at most all.
+
+        A store with a ``rare`` mask is short and slow code: AVX2's masked store takes AMD's
+        processors 12 cycles or more.
+        """
         places = ir.VectorType(INDEX, self.width)
         counts = self._spread(self._b.trunc(self.word(count).llvm, INDEX), places)
         numbers = ir.Constant(places, list(range(self.width)))
-        return FirstLanes(self._b, self._b.icmp_signed("<", numbers, counts), count)
+        mask = self._b.icmp_signed("<", numbers, counts)
+        if rare or self.width >= WIDE:
+            return Condition(self._b, mask)
+        return FirstLanes(self._b, mask, count)
 
     def _some(self, address: Word, some: Condition) -> list[Any]:
         pointer = self._b.inttoptr(address.llvm, ir.PointerType(self._vector))

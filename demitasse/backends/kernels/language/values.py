@@ -107,7 +107,7 @@ class Condition(Value):
 
 
 class FirstLanes(Condition):
-    """Mask of a vector's first elements.
+    """Mask of a vector's first elements, which are stored without a masked store.
 
     Attributes:
         count: Number of elements; none for a negative number, all for a large one.
