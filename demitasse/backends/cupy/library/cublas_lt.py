@@ -145,7 +145,7 @@ class BiasProduct:
     def run(self, a: Array, b: Array, bias: Array, out: Array) -> bool:
         """Queue the product on the current stream, without allocating memory or waiting.
 
-        False if the arrays are not aligned, or another rounding is set, as it was prepared for.
+        False if the arrays are not aligned, or if the rounding has changed since the preparation.
         """
         device = self._device
         places = [device.address(array) for array in (a, b, bias, out)]
