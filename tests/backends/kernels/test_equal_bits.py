@@ -41,7 +41,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.lrn import LocalResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pooling import Pooling
-from demitasse.backends.kernels.recurrence import Recurrence, RecurrentBackward, SavedStates
+from demitasse.backends.kernels.recurrence import Recurrence
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
@@ -223,15 +223,14 @@ def few_rows(width):
 def recurrent(cell, gates):
     def run(width):
         t, n, h = 3, 5, 32
-        tuning, kept = Tuning(width), SavedStates.of(cell, (t, n, h))
         z, weight = numbers(t, n, gates * h), numbers(gates, h, h, seed=1) / h
         cont, hidden = np.ones((t, n), np.float32), np.zeros((t, n, h), np.float32)
         states = [numbers(n, h, seed=3 + state) for state in range(2 if cell == "LSTM" else 1)]
         packed = weight.reshape(gates, h // width, width, h).transpose(0, 1, 3, 2).copy()
-        Recurrence(cell, z, tuning, kept=kept).run(packed, cont, states, hidden, states)
-        dz = np.zeros_like(z)
-        back = RecurrentBackward(cell, dz, z if cell == "LSTM" else hidden, kept, tuning)
-        back.run(weight.reshape(-1, h), cont, numbers(t, n, h, seed=5))
+        run = Recurrence(cell, z, Tuning(width), trains=True)
+        run.forward(packed, cont, states, hidden, states)
+        dz, dy, known = np.zeros_like(z), numbers(t, n, h, seed=5), z if gates > 1 else hidden
+        run.backward(weight.reshape(-1, h), cont, dy, known, dz)
         return hidden, *states, dz
 
     return run

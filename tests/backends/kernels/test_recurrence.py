@@ -9,12 +9,7 @@ from stages import WIDTH, normal, where
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import recurrence
-from demitasse.backends.kernels.recurrence import (
-    GATES,
-    Recurrence,
-    RecurrentBackward,
-    SavedStates,
-)
+from demitasse.backends.kernels.recurrence import GATES, Recurrence
 from demitasse.backends.kernels.tuning import Tuning
 
 CELL = pytest.mark.parametrize("cell", GATES)
@@ -49,7 +44,7 @@ class Case:
         tuning = Tuning(width=width, threads=threads)
         static = None if self.static is None else guarded(self.static)
         run = Recurrence(self.cell, guarded(self.z), tuning, static=static)
-        run.run(self.packed(width), guarded(self.cont), states, hidden, states)
+        run.forward(self.packed(width), guarded(self.cont), states, hidden, states)
         for array in (hidden, *states):
             expect_guarded(array)
         return hidden, states
@@ -173,17 +168,14 @@ class Learning(Case):
         t, n, _ = self.sizes
         z, cont, hidden = guarded(self.z), guarded(self.cont), guarded(shape=self.sizes)
         states, dz = [guarded(state) for state in self.states], guarded(shape=(t, n, self.wide))
-        kept, tuning = SavedStates.of(self.cell, self.sizes), Tuning(width=width, threads=threads)
-        Recurrence(self.cell, z, tuning, kept=kept).run(
-            self.packed(width), cont, states, hidden, states
-        )
+        run = Recurrence(self.cell, z, Tuning(width=width, threads=threads), trains=True)
+        run.forward(self.packed(width), cont, states, hidden, states)
         known = z if self.cell == "LSTM" else hidden
-        back = RecurrentBackward(self.cell, dz, known, kept, tuning)
         for _ in range(2):  # nothing is left of what was computed before
-            back.run(guarded(self.weight), cont, self.dy)
+            run.backward(guarded(self.weight), cont, self.dy, known, dz)
         for array in (z, hidden, dz, *states):
             expect_guarded(array)
-        return hidden, kept.before, dz
+        return hidden, run.before, dz
 
     def loss(self, z):
         """The sum of the hidden states times their gradients."""

@@ -14,8 +14,8 @@ from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, elementwise_call, kernel_tuning
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.products import Matrix, Product
-from demitasse.backends.kernels.recurrence import Recurrence, RecurrentBackward, SavedStates
-from demitasse.backends.step import Declined, Operand, Operands, decline_if
+from demitasse.backends.kernels.recurrence import Recurrence
+from demitasse.backends.step import Operand, Operands, decline_if
 
 
 class RecurrentStep(CpuStep[ops.Recurrent]):
@@ -33,12 +33,11 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         if op.static:
             self.row = static = self._array(op.rows, self.wide)
             self.static = self._add(op.rows, at.params[2:3], at.bottom[2], static)
-        self.kept = SavedStates.of(op.cell, (op.steps, op.rows, op.m)) if at.backward else None
         weight = at.params[self.first_state]
         shape = (self.wide // op.m, op.m, op.m)
         kind = InputArg if at.backward else ParamArg
         packed = kind("weights", weight, layouts.blocked(shape, 1, tuning.width))
-        self.sequence = Recurrence(op.cell, self.z, tuning, static=static, kept=self.kept)
+        self.sequence = Recurrence(op.cell, self.z, tuning, static=static, trains=at.backward)
         self.kept_bytes += self.sequence.nbytes
         call = KernelCall(engine, self._run_steps, packed, code=self.sequence.code)
         self.forward_calls.append(call)
@@ -87,7 +86,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
     def _run_steps(self, weight: np.ndarray) -> None:
         begin, end = self._states()
         hidden = self.at.top[0].buffer() if self.hidden is None else self.hidden
-        self.sequence.run(weight, self.at.bottom[1].read(), begin, hidden, end)
+        self.sequence.forward(weight, self.at.bottom[1].read(), begin, hidden, end)
 
     def _states(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Return the states to begin with, and where those at the end are to be written.
@@ -108,47 +107,42 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
     backward_replayable = False
 
     def prepare_backward(self) -> None:
-        at, engine, tuning = self.at, self.engine, kernel_tuning(self.engine)
+        at, op, state = self.at, self.op, self.first_state
         decline_if(
             at.propagate_down[1], "a gradient of the marks where sequences begin, which have none"
         )
-        if self.kept is None:
-            message = "gradients of a pass that keeps nothing for them"
-            raise Declined(message)
-        self.dz, state = self._array(*self.z.shape), self.first_state
+        decline_if(not at.backward, "gradients of a pass that keeps nothing for them")
+        self.dz, weight = self._array(*self.z.shape), at.params[state]
         if self.hidden is not None:
             self.dy, self.d_hidden = (self._array(*self.hidden.shape) for _ in range(2))
-            self._learn(self.output, self.hidden, self.dy, state + 1, self.d_hidden)
-        weight, known = at.params[state], self.z if self.hidden is None else self.hidden
-        self.back = RecurrentBackward(self.op.cell, self.dz, known, self.kept, tuning)
-        plain = InputArg("weights", weight, layouts.plain(weight.shape))
-        self.backward_calls.append(KernelCall(engine, self._run_back, plain, code=self.back.code))
+            ends = self.hidden, self.dy, state + 1, self.d_hidden
+            self.backward_calls += self._gradients(self.output, *ends)
+        plain, code = InputArg("weights", weight, layouts.plain(weight.shape)), self.sequence.code
+        self.backward_calls.append(KernelCall(self.engine, self._run_back, plain, code=code))
         if at.param_propagate_down[state]:
-            every = Product(engine, self.many, weight)
-            self.backward_calls += every.gradients(self.kept.before, self.dz, bias=False)
-        x = at.bottom[0]
-        self._learn(self.input, x, self.dz, 0, x if at.propagate_down[0] else None)
+            every = Product(self.engine, self.many, weight)
+            self.backward_calls += every.gradients(self.sequence.before, self.dz, bias=False)
+        x, dx = at.bottom[0], at.bottom[0] if at.propagate_down[0] else None
+        self.backward_calls += self._gradients(self.input, x, self.dz, 0, dx)
         self.static_calls: list[KernelCall] = []
-        if self.op.static:
-            calls, self.backward_calls = self.backward_calls, self.static_calls
-            x = at.bottom[2]
-            self._learn(self.static, x, self.row, 2, x if at.propagate_down[2] else None)
-            self.backward_calls = calls
+        if op.static:
+            x, dx = at.bottom[2], at.bottom[2] if at.propagate_down[2] else None
+            self.static_calls = self._gradients(self.static, x, self.row, 2, dx)
 
-    def _learn(
+    def _gradients(
         self, product: Product, x: Matrix, dy: np.ndarray, place: int, dx: Matrix | None
-    ) -> None:
-        """Add the wanted gradients of a product, whose parameters begin at a place."""
+    ) -> list[KernelCall]:
+        """Return the wanted gradients of a product, whose parameters begin at a place."""
         weight, bias, *_ = *self.at.param_propagate_down[place:], False
-        if weight or bias:
-            self.backward_calls += product.gradients(x, dy, weight=weight, bias=bias)
-        if dx is not None:
-            self.backward_calls.append(product.gradient(dy, dx))
+        calls = product.gradients(x, dy, weight=weight, bias=bias)
+        return calls if dx is None else [*calls, product.gradient(dy, dx)]
 
     def _run_back(self, weight: np.ndarray) -> None:
-        at = self.at
-        dy = at.top[0].read_diff() if self.hidden is None else self.d_hidden
-        self.back.run(weight, at.bottom[1].read(), dy)
+        at, cont = self.at, self.at.bottom[1].read()
+        dy, known = at.top[0].read_diff(), self.z
+        if self.hidden is not None:
+            dy, known = self.d_hidden, self.hidden
+        self.sequence.backward(weight, cont, dy, known, self.dz)
 
     def backward(self) -> None:
         at = self.at
