@@ -40,7 +40,9 @@ from demitasse.backends.kernels.language.values import (
     chunk,
     clamp_min,
     integers,
+    minimum,
 )
+from demitasse.backends.kernels.tiles import Inside, TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import decline_if
 from demitasse.backends.windows import Window
@@ -76,15 +78,10 @@ class PoolFields(Struct):
     """Range of bytes of ``rows`` for each row that is written: the rows that it depends on."""
     rows: Address
     """Rows that are read, and the number of the windows' first element there."""
-    tiles: Word
-    tile_table: Address
-    """Kind, first column of ``x`` and first column of ``y`` of each tile."""
-    runs: Word
-    """Runs of adjacent vectors of a pixel."""
-    run_table: Address
-    """First channel of each run."""
-    bands: Word
-    """Parts of an image's rows, for several threads."""
+    tiles: TileFields
+    """Tiles by their first column of ``y``."""
+    left: Word
+    """Columns that the first window begins before an image."""
     divisors: Address
     """Divisors of the means of an image's windows; for gradients their reciprocals."""
     numbers: Address
@@ -111,12 +108,12 @@ class PoolShape(NamedTuple):
 
     Attributes:
         method: "max", "ave", or "winners" for MAX with the numbers of the winning elements.
-        vectors: Vectors of a run.
+        vectors: Adjacent vectors of a pixel that are computed at a time.
         pixels: Windows of a tile, or strides of a gradient's tile.
         taps: Columns of a window.
         stride: Columns from one window to the next.
-        kinds: Kinds of tiles: the range of columns inside the image and, for gradients, of windows,
-            from the tile's first.
+        tiles: Tiles with their columns inside the image and, for gradients, their windows, both
+            counted from the tile's first.
     """
 
     method: str
@@ -124,12 +121,10 @@ class PoolShape(NamedTuple):
     pixels: int
     taps: int
     stride: int
-    kinds: tuple[tuple[int, ...], ...]
+    tiles: Tiles
 
     def __str__(self) -> str:
-        *sizes, kinds = self
-        ranges = "_".join(".".join(map(str, kind)) for kind in kinds)
-        return f"{'x'.join(map(str, sizes))}_{ranges}"
+        return "x".join(map(str, self))
 
     def windows(self, column: int, windows: Sequence[int]) -> list[tuple[int, int]]:
         """Return those of some windows that a column is in, and its tap in each."""
@@ -137,31 +132,32 @@ class PoolShape(NamedTuple):
         return [(window, tap) for window, tap in taps if 0 <= tap < self.taps]
 
 
-Body = Callable[[tuple[int, ...], Word, Word, Word, Word, Word], None]
-"""Writes a run of vectors of a tile: takes its kind, the number of the row, the addresses of the
-tile in the first row of ``x`` and ``y``, the number of its first window in a row, and the address
-of the winners of an image's first window."""
+Body = Callable[[Inside, Word, Word, Word, Word, Word], None]
+"""Writes some vectors of a tile: takes its columns inside, the number of the row, the addresses of
+the tile in the first row of ``x`` and ``y``, the number of its first window in a row, and the
+address of the winners of an image's first window."""
 
 
 def _each_tile(k: Kernel, f: PoolFields, shape: PoolShape, rows: Word, body: Body) -> None:
-    """Write a loop over this thread's rows and their tiles; ``body`` writes a tile."""
-    begin, end = chunk(f.x.images * f.bands, *k.thread())
-    with k.loop(end, begin) as item:
-        image, band = item.i // f.bands, item.i % f.bands
-        first, last = chunk(rows, band, f.bands)
-        winners = f.winners + image * f.y.rows * f.y.columns * f.x.channels * HALF
+    """Write a loop over this thread's rows, their tiles, and the vectors of these."""
+    channels, floats = f.x.channels, shape.vectors * k.width
+    x_bytes, y_bytes = (each.column_stride * FLOAT for each in (f.x, f.y))
+    begin, end = chunk(f.x.images * rows, *k.thread())
+    with k.loop(end, begin) as line:
+        image, row = line.i // rows, line.i % rows
+        winners = f.winners + image * f.y.rows * f.y.columns * channels * HALF
         sources, targets = (each.row(image, k.word(0)) for each in (f.x, f.y))
-        x_bytes, y_bytes = (each.column_stride * FLOAT for each in (f.x, f.y))
-        with k.loop(last, first) as line, k.loop(f.tiles) as tile:
-            kind, x, y = k.load_words(f.tile_table + tile.i * (3 * INT), 3)
-            source, target = sources + x * x_bytes, targets + y * y_bytes
-            with k.cases(kind) as case:
-                for number, each in enumerate(shape.kinds):
-                    case(number)
-                    with k.loop(f.runs) as run:
-                        channel = k.load_word(f.run_table + run.i * INT)
-                        ends = source + channel * FLOAT, target + channel * FLOAT
-                        body(each, line.i, *ends, y, winners + channel * HALF)
+
+        def tile(first: Word, seen: Inside) -> None:
+            x = sources + (first * shape.stride - f.left) * x_bytes
+            y = targets + first * y_bytes
+            with k.loop((channels + (floats - 1)) // floats) as some:
+                # the last begins early where they do not divide
+                channel = minimum(some.i * floats, channels - floats)
+                ends = x + channel * FLOAT, y + channel * FLOAT
+                body(seen, row, *ends, first, winners + channel * HALF)
+
+        for_each_tile(k, f.tiles, shape.tiles, tile)
 
 
 @contextmanager
@@ -189,8 +185,8 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
     nothing, none = k.constant(0.0 if is_mean else ops.LOWEST), k.constant(-1.0)
     join = Vector.__add__ if is_mean else clamp_min
 
-    def body(kind: tuple[int, ...], row: Word, x: Word, y: Word, first: Word, lanes: Word) -> None:
-        columns = range(*kind)
+    def body(seen: Inside, row: Word, x: Word, y: Word, first: Word, lanes: Word) -> None:
+        [columns] = seen
         # with winners maxima of windows, without them of columns, which several windows share
         ends = list(product(tile if keeps else columns, vectors))
         begin = [nothing] * len(ends) + [none] * (len(ends) * keeps)
@@ -231,8 +227,8 @@ def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None
     steps = _steps(f.x, range(shape.pixels * shape.stride))
     sources = _steps(f.y, range(-((shape.taps - 1) // shape.stride), shape.pixels))
 
-    def body(kind: tuple[int, ...], row: Word, x: Word, y: Word, first: Word, lanes: Word) -> None:
-        columns, windows = range(*kind[:2]), range(*kind[2:])
+    def body(seen: Inside, row: Word, x: Word, y: Word, first: Word, lanes: Word) -> None:
+        columns, windows = seen
         ends = list(product(columns, vectors))
         with _each_row(k, f, row, [k.constant(0.0)] * len(ends)) as (loop, line, tap):
             here, window = y + line * f.y.row_stride * FLOAT, line * f.y.columns + first
@@ -257,6 +253,11 @@ def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None
             k.store(total, there + steps[column] + vector * k.vector_bytes)
 
     _each_tile(k, f, shape, f.x.rows, body)
+
+
+Axis = tuple[int, int, int, int, int]
+"""Elements, windows, elements of a window, elements from one window to the next, elements that the
+first window begins before the first element."""
 
 
 class Pooling:
@@ -289,7 +290,7 @@ class Pooling:
 
     def _bound(self, x: Images, y: Images, *, gradient: bool = False) -> BoundKernel:
         """Return the kernel of one direction."""
-        op, width, (images, channels, *_) = self._op, self.tuning.width, x.shape
+        op, width, channels = self._op, self.tuning.width, x.shape[1]
         axes = list(zip(op.bottom[2:], op.top[2:], op.kernel, op.stride, op.pad, strict=True))
         whole = op.kernel == op.bottom[2:] and math.prod(op.top[2:]) == 1 and not any(op.pad)
         if whole and x.is_even:
@@ -298,56 +299,52 @@ class Pooling:
             axes = [(size, 1, size, 1, 0) for size in (pixels // columns, columns)]
             sizes = pixels // columns, columns
             x = replace(x, shape=(*x.shape[:2], *sizes), row_stride=columns * x.column_stride)
-        _, windows, taps, stride, _ = axes[-1]
-        most, sums = MOST_COLUMNS // stride, SUMS[width]
-        run, pixels = sums // taps, (sums - taps) // stride
-        if self._winners:
-            run = pixels = (sums - taps) // 2
-        vectors = _run(channels, width, MOST_COLUMNS // 2 if gradient else run)
-        pixels = min(most, pixels) if vectors == 1 else 1
-        if gradient:
-            pixels = (MOST_COLUMNS if windows > 1 else MOST_WHOLE) // vectors // stride
-        pixels, tiles = _tiles(axes[-1], max(1, pixels), gradient=gradient)
-        kinds = list(dict.fromkeys(kind for kind, _, _ in tiles))
-        decline_if(taps * len(kinds) > MOST_CODE, f"windows of {taps} columns")
-        runs = first_channels(channels, vectors * width)
+        *_, taps, stride, pad = axes[-1]
+        pixels, vectors = self._tile_size(axes[-1], channels, gradient=gradient)
+        pixels, tiles = _tiles(axes[-1], pixels, gradient=gradient)
+        decline_if(taps * len(tiles.cases) > MOST_CODE, f"windows of {taps} columns")
         lines, rows = _rows(axes[:-1], taps, gradient=gradient)
         window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel), op.after)
         divisors = window.divisors(op.bottom[2:], op.top[2:], pads=op.counts_pads)
-        fields: dict[str, int | np.ndarray] = {
-            "lines": np.array(lines, np.int64),
-            "rows": np.array(rows or [(0, 0)], np.int64),
-            "tiles": len(tiles),
-            "tile_table": np.array([(kinds.index(kind), *at) for kind, *at in tiles], np.int64),
-            "runs": len(runs),
-            "run_table": np.array(runs, np.int64),
-            "bands": len(lines) if images < 4 * self._threads > 4 else 1,
-            "divisors": (1 / divisors if gradient else divisors).astype(np.float32),
-            "numbers": np.arange(math.prod(op.kernel), dtype=np.float32),
-            "winners": self.winners,
-        }
-        shape = PoolShape(
-            "winners" if self._winners else op.method.lower(), vectors, pixels, taps, stride,
-            tuple(kinds),
-        )  # fmt: skip
-        values: Values
+        method = "winners" if self._winners else op.method.lower()
+        shape = PoolShape(method, vectors, pixels, taps, stride, tiles)
+        struct: type[PoolFields] = PoolForwardFields
+        ends: dict[str, Values] = {"x": ImageFields.of(x), "y": OutputFields.of(y)}
         if gradient:
-            values = PoolGradientFields.values(x=OutputFields.of(x), y=ImageFields.of(y), **fields)
-        else:
-            values = PoolForwardFields.values(x=ImageFields.of(x), y=OutputFields.of(y), **fields)
+            struct, divisors = PoolGradientFields, 1 / divisors
+            ends = {"x": OutputFields.of(x), "y": ImageFields.of(y)}
+        values = struct.values(
+            **ends,
+            lines=np.array(lines, np.int64),
+            rows=np.array(rows or [(0, 0)], np.int64),
+            tiles=TileFields.of(tiles),
+            left=pad,
+            divisors=divisors.astype(np.float32),
+            numbers=np.arange(math.prod(op.kernel), dtype=np.float32),
+            winners=self.winners,
+        )
         kernel = (_gradient_kernel if gradient else _kernel)(width, shape)
         return BoundKernel("pool", kernel, values, self.tuning, self._threads)
 
+    def _tile_size(self, axis: Axis, channels: int, *, gradient: bool) -> tuple[int, int]:
+        """Return the windows or strides of a tile at most, and the vectors of each pixel."""
+        _, windows, taps, stride, _ = axis
+        width, sums = self.tuning.width, SUMS[self.tuning.width]
+        if gradient:
+            vectors = _vectors(channels, width, MOST_COLUMNS // 2)
+            most = MOST_COLUMNS if windows > 1 else MOST_WHOLE
+            return max(1, most // vectors // stride), vectors
+        several, pixels = sums // taps, (sums - taps) // stride
+        if self._winners:
+            several = pixels = (sums - taps) // 2
+        vectors = _vectors(channels, width, several)
+        return max(1, min(MOST_COLUMNS // stride, pixels)) if vectors == 1 else 1, vectors
 
-def _run(channels: int, width: int, most: int) -> int:
-    """Return the number of vectors of a run, for few runs that overlap little."""
-    runs = range(1, max(1, min(most, MOST_VECTORS, channels // width)) + 1)
-    return min(runs, key=lambda run: math.ceil(channels / (run * width)) * (run + 2))
 
-
-Axis = tuple[int, int, int, int, int]
-"""Elements, windows, elements of a window, elements from one window to the next, elements that the
-first window begins before the first element."""
+def _vectors(channels: int, width: int, most: int) -> int:
+    """Return the vectors of a pixel that are computed at a time: few times, little in vain."""
+    counts = range(1, max(1, min(most, MOST_VECTORS, channels // width)) + 1)
+    return min(counts, key=lambda count: math.ceil(channels / (count * width)) * (count + 2))
 
 
 def _rows(
@@ -376,21 +373,17 @@ def _rows(
     return lines, rows
 
 
-Tile = tuple[tuple[int, ...], int, int]
-"""Kind, and first columns of ``x`` and ``y``."""
-
-
-def _tiles(axis: Axis, most: int, *, gradient: bool) -> tuple[int, list[Tile]]:
+def _tiles(axis: Axis, most: int, *, gradient: bool) -> tuple[int, Tiles]:
     """Return the number of windows, or of strides of a gradient, of a tile; and the tiles."""
     columns, windows, taps, stride, pad = axis
     count = math.ceil((columns + pad) / stride) if gradient else windows
     pixels = math.ceil(count / math.ceil(count / most))
-    tiles: list[Tile] = []
     span = pixels * stride if gradient else (pixels - 1) * stride + taps
+    before = (taps - 1) // stride  # windows that begin before a gradient's tile
+    tiles: list[tuple[int, Inside]] = []
     for first in first_channels(count, pixels):
-        begin = first * stride - pad
-        kind = [min(max(-begin, 0), span), max(min(columns - begin, span), 0)]
+        seen: Inside = (inside(first * stride - pad, span, columns),)
         if gradient:
-            kind += [max(-first, -((taps - 1) // stride)), min(windows - first, pixels)]
-        tiles.append((tuple(kind), begin, first))
-    return pixels, tiles
+            seen = *seen, range(max(-first, -before), min(windows - first, pixels))
+        tiles.append((first, seen))
+    return pixels, Tiles(tuple(tiles))
