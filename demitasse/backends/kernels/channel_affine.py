@@ -3,7 +3,8 @@
 A normalisation with fixed statistics has this form.
 """
 
-from demitasse.backends.kernels.bound import BoundKernel
+from functools import partial
+
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
@@ -20,7 +21,7 @@ from demitasse.backends.kernels.language.values import (
     fma,
     rectified,
 )
-from demitasse.backends.kernels.planes import Lanes, Plane, PlaneFields, Planes
+from demitasse.backends.kernels.planes import Lanes, Plane, PlaneFields, PlaneKernel, Planes
 from demitasse.backends.kernels.tuning import Tuning
 
 
@@ -89,15 +90,14 @@ def _gradient_kernel(
     with planes.each() as plane:
         numbers = plane.numbers(f.numbers if slopes else f.numbers + plane.row)
 
-        def step(at: Word, part: Plane, total: Vector) -> list[Vector]:
-            here = plane.first + at
+        def step(here: Word, part: Plane, total: Vector) -> list[Vector]:
             x, dy = part.load(f.x + here), part.load(f.dy + here)
             part.store(dy * (choose(x > 0.0, 1.0, numbers) if slopes else numbers), f.dx + here)
             if adds:
                 part.store(dy, f.added + here)
             return [fma(dy, clamp_max(x, 0.0) if slopes else x, total)]
 
-        [total] = planes.summed(plane, 1, step, ahead=[f.x, f.dy])
+        [total] = planes.each_pixel(plane, step, 1, ahead=[f.x, f.dy])
         if slopes:
             k.store(total, plane.sums)
         else:
@@ -107,62 +107,51 @@ def _gradient_kernel(
 @NumberGradientFields.kernel("prelu_gradient_sums")
 def _slope_sums_kernel(k: Kernel, f: NumberGradientFields, lanes: Lanes) -> None:
     planes = Planes(k, f.walk, lanes)
-    with planes.of_first_image() as plane:
+    with planes.each(k.word(1)) as plane:
         plane.store_numbers(planes.over_images(plane, 1)[0], f.gradients)
 
 
-def channel_factors(images: Images, tuning: Tuning) -> BoundKernel:
+def channel_factors(images: Images, tuning: Tuning) -> PlaneKernel:
     """Return y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
     A call takes x, the factors, the offsets, and y, which may be x. Shapes: (C,), (C,).
     """
     need_layout(images.has_whole_vectors(tuning.width), images)
-    lanes = Lanes.of(images, tuning.width)
-    values = NumberFields.values(walk=lanes.values(images))
-    return BoundKernel("factors", _factors_kernel(lanes.width, lanes), values, tuning)
+    return PlaneKernel("factors", images, tuning, NumberFields, _factors_kernel)
 
 
-def gates(images: Images, tuning: Tuning, *, adds: bool) -> BoundKernel:
+def gates(images: Images, tuning: Tuning, *, adds: bool) -> PlaneKernel:
     """Return y = x * gate + other, or without the other; both are rounded by themselves.
 
     All images have one layout; ``adds`` if there is another image. A call takes x, the gates,
     (N, C), the other or None, and y.
     """
-    lanes = Lanes.of(images, tuning.width)
-    values = NumberFields.values(walk=lanes.values(images))
-    return BoundKernel("gates", _gates_kernel(lanes.width, lanes, adds=adds), values, tuning)
+    kernel = partial(_gates_kernel, adds=adds)
+    return PlaneKernel("gates", images, tuning, NumberFields, kernel)
 
 
-def gate_gradient(images: Images, tuning: Tuning, *, adds: bool) -> BoundKernel:
+def gate_gradient(images: Images, tuning: Tuning, *, adds: bool) -> PlaneKernel:
     """Return the gradients of gates: dx = dy * gate, dgate = sum(x * dy), dother = dy.
 
     A call takes x, the gates, dy, dx, dgate, and dother or None.
     """
-    lanes = Lanes.of(images, tuning.width)
-    kernel = _gradient_kernel(lanes.width, lanes, slopes=False, adds=adds)
-    values = NumberGradientFields.values(walk=lanes.values(images))
-    return BoundKernel("gates", kernel, values, tuning)
+    kernel = partial(_gradient_kernel, slopes=False, adds=adds)
+    return PlaneKernel("gates", images, tuning, NumberGradientFields, kernel)
 
 
-def slopes(images: Images, tuning: Tuning) -> BoundKernel:
+def slopes(images: Images, tuning: Tuning) -> PlaneKernel:
     """Return y = max(x, 0) + slope * min(x, 0), with a slope for each channel; NaN stays.
 
     A call takes x, the slopes, (C,), and y, which may be x.
     """
-    lanes = Lanes.of(images, tuning.width)
-    values = NumberFields.values(added=None, walk=lanes.values(images))
-    return BoundKernel("prelu", _slopes_kernel(lanes.width, lanes), values, tuning)
+    return PlaneKernel("prelu", images, tuning, NumberFields, _slopes_kernel, added=None)
 
 
-def slope_gradient(images: Images, tuning: Tuning) -> BoundKernel:
+def slope_gradient(images: Images, tuning: Tuning) -> PlaneKernel:
     """Return the gradients of slopes: dx = dy * (1 or slope), dslope = sum(dy * min(x, 0)).
 
     A call takes x, the slopes, dy, dx, dslope and scratch memory.
     """
-    lanes = Lanes.of(images, tuning.width)
-    each = _gradient_kernel(lanes.width, lanes, slopes=True, adds=False)
-    return BoundKernel(
-        "prelu gradient", (each, _slope_sums_kernel(lanes.width, lanes)),
-        NumberGradientFields.values(added=None, walk=lanes.values(images, sums=True)), tuning,
-        scratch_size=lanes.sums_size(images),
-    )  # fmt: skip
+    kernels = partial(_gradient_kernel, slopes=True, adds=False), _slope_sums_kernel
+    fields = NumberGradientFields
+    return PlaneKernel("prelu gradient", images, tuning, fields, *kernels, added=None)

@@ -11,7 +11,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
-from demitasse.backends.kernels.language.values import FLOAT, Word, chunk, maximum, minimum
+from demitasse.backends.kernels.language.values import FLOAT, Word, maximum, minimum
 from demitasse.backends.kernels.tuning import Tuning
 
 Shape = tuple[int, ...]
@@ -52,16 +52,15 @@ def _kernel(k: Kernel, f: Col2ImFields, *, whole: bool) -> None:
     group_bytes = f.column_stride * f.channels * FLOAT
     first_group = f.column_pad // f.column_stride
     groups = (f.columns + f.column_pad + f.column_stride - 1) // f.column_stride
-    begin, end = chunk(f.images * f.rows, *k.thread())
-    with k.loop(end, begin) as line:
-        image, row = line.i // f.rows, line.i % f.rows + f.row_pad
+    with k.parallel_loop(f.images, f.rows) as (image, line):
+        row, y = line + f.row_pad, f.y + (image * f.rows + line) * f.columns * f.channels * FLOAT
         lowest, place = row // f.row_stride, row % f.row_stride
         rows = _those(lowest, f.bottom_rows, (f.window_rows - place - 1) // f.row_stride + 1)
         with k.loop(groups, first_group) as group:
             before = group.i * f.column_stride - f.column_pad  # columns of the image
             skipped = maximum(-before, 0) * f.channels
             stop = minimum(f.columns - before, f.column_stride) * f.channels
-            target = f.y + (line.i * f.columns + before) * f.channels * FLOAT
+            target = y + before * f.channels * FLOAT
             columns = _those(group.i, f.bottom_columns, f.column_windows)
             with k.loop(stop, skipped, k.width) as some:
                 first = k.lane_mask(stop - some.i)

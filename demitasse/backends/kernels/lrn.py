@@ -24,7 +24,7 @@ from demitasse.backends.kernels.language.structs import (
     Output,
     Struct,
 )
-from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, chunk, fma, root
+from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, fma, root
 from demitasse.backends.kernels.tuning import Tuning
 
 BETA = 0.75
@@ -86,20 +86,18 @@ class _Region(NamedTuple):
 @contextmanager
 def _each_row(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
     """Write a loop over the thread's rows, whose neighbours are channels."""
-    x, (index, threads) = f.x, k.thread()
+    x, (index, _) = f.x, k.thread()
     channel_bytes = x.channels * FLOAT
     pixel_bytes = channel_bytes + 2 * k.vector_bytes
     behind = x.columns * pixel_bytes
     scratch = f.scratch + index * behind * STACKS
-    begin, end = chunk(x.images * x.rows, index, threads)
 
     def total(place: Word) -> Vector:  # in the order of channels
         return reduce(
             Vector.__add__, [k.load(place + FLOAT * (i - size // 2)) for i in range(size)]
         )
 
-    with k.loop(end, begin) as line:
-        image, row = line.i // x.rows, line.i % x.rows
+    with k.parallel_loop(x.images, x.rows) as (image, row):
         first = (image * x.image_stride + row * x.row_stride) * FLOAT
         with k.loop(x.columns) as column:
             edge = scratch + column.i * pixel_bytes
@@ -126,7 +124,7 @@ def _each_plane(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
 
     Addends are written to a plane with more rows, and their sums down to one with more columns.
     """
-    x, half, (index, threads) = f.x, size // 2, k.thread()
+    x, half, (index, _) = f.x, size // 2, k.thread()
     high_row, wide_row = x.columns * k.vector_bytes, (x.columns + 2 * half) * k.vector_bytes
     high_bytes, wide_bytes = (x.rows + 2 * half) * high_row, x.rows * wide_row
     scratch = f.scratch + index * (high_bytes + wide_bytes)
@@ -134,7 +132,6 @@ def _each_plane(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
         k.store(k.constant(0.0), scratch + vector.i)
     # the first pixels that are not 0
     first_high, first_wide = scratch + high_row * half, scratch + high_bytes + half * k.vector_bytes
-    vectors = x.channels // k.width
 
     def total(here: Word, step: Word) -> Vector:  # the nearest first
         found = k.load(here)
@@ -143,10 +140,8 @@ def _each_plane(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
             found = found + k.load(here + step * shift)
         return found
 
-    begin, end = chunk(x.images * vectors, index, threads)
-    with k.loop(end, begin) as plane:
-        image, number = plane.i // vectors, plane.i % vectors
-        first = image * x.image_stride * FLOAT + number * k.vector_bytes
+    with k.parallel_loop(x.images, x.channels // k.width) as (image, group):
+        first = image * x.image_stride * FLOAT + group * k.vector_bytes
 
         @contextmanager
         def each_vector() -> Iterator[_Spot]:

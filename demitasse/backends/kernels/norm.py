@@ -6,8 +6,10 @@ rectifier's mask rather than keeping it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
@@ -27,7 +29,14 @@ from demitasse.backends.kernels.language.values import (
     rectified,
     root,
 )
-from demitasse.backends.kernels.planes import Lanes, Plane, PlaneFields, Planes
+from demitasse.backends.kernels.planes import (
+    PLANE_SUMS,
+    Lanes,
+    Plane,
+    PlaneFields,
+    PlaneKernel,
+    Planes,
+)
 from demitasse.backends.kernels.tuning import Tuning
 
 
@@ -71,7 +80,7 @@ def _planes_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
 def _statistics_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
     """Write the statistics of all images."""
     planes = Planes(k, f.walk, lanes)
-    with planes.of_first_image() as plane:
+    with planes.each(k.word(1)) as plane:
         mean = planes.over_images(plane, 1)[0] * planes.number("each_image")
 
         def add(at: Word, within: Vector, between: Vector) -> list[Vector]:
@@ -106,26 +115,26 @@ def _deviations(
 
     With ``ahead``, the next plane is prefetched.
     """
-    lanes, first = planes.lanes, x + plane.first
+    lanes = planes.lanes
     vectors = lanes.first_pixels // (lanes.width if plane.of_pixels else 1)
 
-    def add_up(at: Word, part: Plane, total: Vector) -> list[Vector]:
-        return [total + part.load(first + at)]
+    def add_up(here: Word, part: Plane, total: Vector) -> list[Vector]:
+        return [total + part.load(x + here)]
 
-    [total] = planes.summed(plane, 1, add_up, minimum(planes.f.pixels, vectors))
+    [total] = planes.each_pixel(plane, add_up, 1, minimum(planes.f.pixels, vectors))
     about = total * of_first
 
-    def add(at: Word, part: Plane, total: Vector, squares: Vector) -> list[Vector]:
-        away = part.load(first + at) - about
+    def add(here: Word, part: Plane, total: Vector, squares: Vector) -> list[Vector]:
+        away = part.load(x + here) - about
         if part.some is not None and plane.of_pixels:
             away = choose(part.some, away, 0.0)
         return [total + away, fma(away, away, squares)]
 
-    away, squares = planes.summed(plane, 2, add, ahead=[x] if ahead else [])
+    away, squares = planes.each_pixel(plane, add, 2, ahead=[x] if ahead else [])
     return about, away, squares
 
 
-class Normalization(BoundKernel):
+class Normalization(PlaneKernel):
     """y = (x - mean) / sqrt(variance + eps) * factor + offset, and perhaps max(y, 0); NaN stays.
 
     Mean and variance are those of each channel in the batch, or ``stored``, as the caller has
@@ -142,17 +151,12 @@ class Normalization(BoundKernel):
     ) -> None:
         self.images, self.eps, self.relu, self.stored = images, eps, relu, stored
         self.mean, self.variance, self.inverse = (aligned(images.shape[1]) for _ in range(3))
-        lanes = self.lanes = Lanes.of(images, tuning.width)
-        width = lanes.width
-        measure = [] if stored else [_planes_kernel(width, lanes), _statistics_kernel(width, lanes)]
-        values = (ForwardFields if stored else BatchFields).values(
-            mean=self.mean,
-            variance=self.variance,
-            inverse=self.inverse,
-            walk=lanes.values(images, eps, sums=True),
-        )
-        kernels, size = (*measure, _kernel(width, lanes, relu=relu)), lanes.sums_size(images)
-        super().__init__("norm", kernels, values, tuning, scratch_size=size)
+        measure = () if stored else (_planes_kernel, _statistics_kernel)
+        super().__init__(
+            "norm", images, tuning, ForwardFields if stored else BatchFields,
+            *measure, partial(_kernel, relu=relu),
+            eps=eps, mean=self.mean, variance=self.variance, inverse=self.inverse,
+        )  # fmt: skip
 
 
 class PlaneNormFields(Struct):
@@ -176,25 +180,24 @@ def _plane_norm_kernel(k: Kernel, f: PlaneNormFields, lanes: Lanes) -> None:
         mean, deviation = about + by, root(variance) + eps
         plane.store_numbers(deviation, f.deviations + plane.row)
 
-        def write(at: Word, part: Plane) -> None:
-            here = plane.first + at
+        def write(here: Word, part: Plane) -> None:
             part.store((part.load(f.x + here) - mean) / deviation, f.y + here)
 
         planes.each_pixel(plane, write)
 
 
-class PlaneNorm(BoundKernel):
+class PlaneNorm(PlaneKernel):
     """y = (x - mean) / (sqrt(variance) + eps), of each channel of each image; NaN stays.
 
     A call takes x and y, which may be x. The divisors of the last call are ``deviations``, (N, C).
     """
 
     def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
-        lanes = Lanes.of(images, tuning.width)
         self.deviations = aligned(images.shape[0] * images.shape[1]).reshape(images.shape[:2])
-        walk = lanes.values(images, eps)
-        values = PlaneNormFields.values(deviations=self.deviations, walk=walk)
-        super().__init__("plane norm", _plane_norm_kernel(lanes.width, lanes), values, tuning)
+        super().__init__(
+            "plane norm", images, tuning, PlaneNormFields, _plane_norm_kernel,
+            eps=eps, deviations=self.deviations,
+        )  # fmt: skip
 
 
 class BackwardFields(Struct):
@@ -254,14 +257,13 @@ def _gradient_planes_kernel(
     with planes.each() as plane:
         channels = _Channels(f, plane, relu=relu)
 
-        def add(at: Word, part: Plane, total: Vector, products: Vector) -> list[Vector]:
-            here = plane.first + at
+        def add(here: Word, part: Plane, total: Vector, products: Vector) -> list[Vector]:
             away, dy = channels.pixel(here, part)
             if stored:
                 channels.write(here, part, dy * channels.factor, dy, behind=behind)
             return [total + dy, fma(away, dy, products)]
 
-        for place, total in enumerate(planes.summed(plane, 2, add, ahead=[f.x, f.dy])):
+        for place, total in enumerate(planes.each_pixel(plane, add, 2, ahead=[f.x, f.dy])):
             k.store(total, plane.sums + place * k.vector_bytes)
 
 
@@ -269,7 +271,7 @@ def _gradient_planes_kernel(
 def _gradient_sums_kernel(k: Kernel, f: BackwardFields, lanes: Lanes) -> None:
     """Write the gradients of factors and offsets, and the terms for the input's gradient."""
     planes = Planes(k, f.walk, lanes)
-    with planes.of_first_image() as plane:
+    with planes.each(k.word(1)) as plane:
         channels = _Channels(f, plane, relu=False)
         total, products = planes.over_images(plane, 2)
         products = products * channels.inverse
@@ -284,22 +286,24 @@ def _gradient_sums_kernel(k: Kernel, f: BackwardFields, lanes: Lanes) -> None:
 def _gradient_kernel(
     k: Kernel, f: BackwardFields, lanes: Lanes, *, relu: bool, stored: bool, behind: bool
 ) -> None:
-    def numbers(plane: Plane) -> tuple[_Channels, Vector, Vector]:
-        level, slope = k.load(plane.all_sums), k.load(plane.all_sums + k.vector_bytes)
-        return _Channels(f, plane, relu=relu), level, slope
+    def numbers(plane: Plane) -> tuple[_Channels, list[Vector]]:
+        places = range(0 if stored else PLANE_SUMS)
+        terms = [k.load(plane.all_sums + place * k.vector_bytes) for place in places]
+        return _Channels(f, plane, relu=relu), terms
 
-    def write(here: Word, plane: Plane, numbers: tuple[_Channels, Vector, Vector]) -> None:
-        channels, level, slope = numbers
+    def write(here: Word, plane: Plane, numbers: tuple[_Channels, list[Vector]]) -> None:
+        channels, terms = numbers
         away, dy = channels.pixel(here, plane)
         slopes = dy * channels.factor
-        if not stored:
+        if terms:
+            level, slope = terms
             slopes = fma(away, slope, fma(dy, channels.factor, level))
         channels.write(here, plane, slopes, dy, behind=behind)
 
     Planes(k, f.walk, lanes).each_vector(numbers, write, [f.x, f.dy])
 
 
-class NormalizationGradient(BoundKernel):
+class NormalizationGradient(PlaneKernel):
     """The gradients of input, factors and offsets, and perhaps the one ``behind`` the norm.
 
     Without ``learns``, those of factors and offsets are written by statistics of the batch alone. A
@@ -310,19 +314,15 @@ class NormalizationGradient(BoundKernel):
     def __init__(
         self, forward: Normalization, *, behind: bool = False, learns: bool = True
     ) -> None:
-        lanes, relu, stored = forward.lanes, forward.relu, forward.stored
-        width, flags = lanes.width, {"relu": relu, "stored": stored}
-        kernels = []
+        relu, stored = forward.relu, forward.stored
+        kernels: list[Callable[[int, Lanes], int]] = []
         if learns or not stored:
-            one = _gradient_planes_kernel(width, lanes, **flags, behind=stored and behind)
-            kernels = [one, _gradient_sums_kernel(width, lanes)]
+            own = partial(_gradient_planes_kernel, relu=relu, stored=stored)
+            kernels = [partial(own, behind=stored and behind), _gradient_sums_kernel]
         if not (learns and stored):
-            kernels.append(_gradient_kernel(width, lanes, **flags, behind=behind))
-        values = BackwardFields.values(
-            behind=RUNTIME if behind else None,
-            mean=forward.mean,
+            kernels.append(partial(_gradient_kernel, relu=relu, stored=stored, behind=behind))
+        super().__init__(
+            "norm gradient", forward.images, forward.tuning, BackwardFields, *kernels,
+            eps=forward.eps, behind=RUNTIME if behind else None, mean=forward.mean,
             inverse=forward.inverse,
-            walk=lanes.values(forward.images, forward.eps, sums=True),
-        )
-        size = forward.scratch_size
-        super().__init__("norm gradient", kernels, values, forward.tuning, scratch_size=size)
+        )  # fmt: skip

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
@@ -28,10 +29,10 @@ from demitasse.backends.kernels.language.values import (
     Vector,
     Word,
     choose,
-    chunk,
     horizontal_sum,
     minimum,
 )
+from demitasse.backends.kernels.tuning import Tuning
 
 WIDEST = 4
 """Vectors of contiguous channels up to which each is gone through by itself.
@@ -116,7 +117,7 @@ class Lanes(NamedTuple):
         channels = images.shape[1]
         return channels if self.kind == "pixels" else -(-channels // self.width)
 
-    def values(self, images: Images, eps: float = 0.0, *, sums: bool = False) -> Values:
+    def values(self, images: Images, eps: float, *, sums: bool) -> Values:
         """Return the values of the fields for images of this layout, and whether there are sums."""
         n, c, h, w = images.shape
         pixels, of_pixels = h * w, self.kind == "pixels"
@@ -205,9 +206,9 @@ class Plane:
         self.k.store(value, row + self.channels, some)
 
 
-Step = Callable[..., list[Vector]]
-"""Takes the bytes to a vector from a plane's first, the plane, whose mask may be that of a partial
-vector, and sums; adds the addends to these."""
+Step = Callable[..., Sequence[Vector] | None]
+"""Takes the bytes from the beginning of the images to a vector, the plane, whose mask may be that
+of a partial vector, and sums; adds the addends to these."""
 
 N = TypeVar("N")
 
@@ -224,26 +225,13 @@ class Planes:
         return self.k.broadcast(self.f.numbers + FLOAT * NUMBERS.index(name))
 
     @contextmanager
-    def each(self) -> Iterator[Plane]:
-        """Write a loop over the thread's planes, image after image."""
+    def each(self, images: Word | None = None) -> Iterator[Plane]:
+        """Write a loop over the thread's planes, image after image, of all or the first images."""
         k, f = self.k, self.f
-        begin, end = chunk(f.groups * f.images, *k.thread())
-        image, group = begin // f.groups, begin % f.groups
-        with k.loop(end, begin, words=[image, group, self._first(image, group)]) as loop:
-            image, group, first = loop.words
-            last = group + 1 >= f.groups
-            next_image, next_group = choose(last, image + 1, image), choose(last, 0, group + 1)
-            following = self._first(next_image, next_group)
-            yield self._plane(image, group, first, following)
-            loop.words = [next_image, next_group, following]
-
-    @contextmanager
-    def of_first_image(self) -> Iterator[Plane]:
-        """Write a loop over the first image's planes, which threads divide."""
-        begin, end = chunk(self.f.groups, *self.k.thread())
-        with self.k.loop(end, begin) as loop:
-            nothing = self.k.word(0)
-            yield self._plane(nothing, loop.i, nothing, nothing)
+        with k.parallel_loop(f.images if images is None else images, f.groups) as (image, group):
+            after = image * f.groups + group + 1
+            following = self._first(after // f.groups, after % f.groups)
+            yield self._plane(image, group, self._first(image, group), following)
 
     def _plane(self, image: Word, group: Word, first: Word, following: Word) -> Plane:
         k, f, sums_bytes = self.k, self.f, PLANE_SUMS * self.k.vector_bytes
@@ -259,18 +247,6 @@ class Planes:
         """Return bytes from the beginning of the images to the first pixel of a plane."""
         return (image * self.f.image_stride + group * self.f.group_stride) * FLOAT
 
-    def each_pixel(self, plane: Plane, write: Callable[[Word, Plane], None]) -> None:
-        """Write a loop over a plane's vectors.
-
-        ``write`` takes the bytes from the first vector to the present one, and the plane.
-        """
-        k, f = self.k, self.f
-        with k.loop(f.pixels) as pixel:
-            write(pixel.i * self._stride, plane)
-        if self._of_pixels:
-            with k.when(f.rest > 0):
-                write(f.pixels * self._stride, replace(plane, some=k.lane_mask(f.rest)))
-
     def each_vector(
         self, numbers: Callable[[Plane], N], write: Callable[[Word, Plane, N], None],
         ahead: Sequence[Word] = (),
@@ -284,64 +260,49 @@ class Planes:
         if not self.lanes.wide:
             with self.each() as plane:
                 known = numbers(plane)
-
-                def at(place: Word, part: Plane) -> None:
-                    for array in ahead:
-                        k.prefetch(array + plane.following + place, 2)
-                    write(plane.first + place, part, known)
-
-                self.each_pixel(plane, at)
+                self.each_pixel(plane, lambda here, part: write(here, part, known), ahead=ahead)
             return
-        begin, end = chunk(f.images * f.pixels, *k.thread())
-        with k.loop(end, begin) as pixel:
-            image, place = pixel.i // f.pixels, pixel.i % f.pixels
-            first = image * f.image_stride * FLOAT + place * self._stride
+        with k.parallel_loop(f.images, f.pixels) as (image, pixel):
+            first = image * f.image_stride * FLOAT + pixel * self._stride
             with k.loop(f.groups) as group:
                 here = first + group.i * k.vector_bytes
                 plane = self._plane(image, group.i, here, k.word(0))
                 write(here, plane, numbers(plane))
 
-    def summed(
-        self, plane: Plane, count: int, step: Step, only: Word | None = None,
+    def each_pixel(
+        self, plane: Plane, step: Step, count: int = 0, only: Word | None = None,
         ahead: Sequence[Word] = (),
     ) -> list[Vector]:  # fmt: skip
-        """Write ``count`` sums over a plane's vectors, or its first ``only``; return the sums.
+        """Write a loop over a plane's vectors, or its first ``only``; return ``count`` sums.
 
         Of the images ``ahead``, the next plane is prefetched.
         """
-        k, f, start = self.k, self.f, [self.k.constant(0.0)] * count
+        k, f = self.k, self.f
         rest = f.rest if only is None else choose(f.pixels < 1, f.rest, 0)
         pixels = f.pixels if only is None else only
-        unrolled = UNROLLED // self.lanes.vectors
+        unrolled = UNROLLED // self.lanes.vectors if count else 1
 
         def add(pixel: Word, part: Plane, sums: Sequence[Vector]) -> list[Vector]:
             place = pixel * self._stride
             for array in ahead:
                 k.prefetch(array + plane.following + place, 2)
-            return step(place, part, *sums)
+            return [*(step(plane.first + place, part, *sums) or ())]
 
         several = pixels // unrolled * unrolled
-        with k.loop(several, 0, unrolled, vectors=start * unrolled) as loop:
+        zeros = [k.constant(0.0)] * (count * unrolled)
+        with k.loop(several, 0, unrolled, vectors=zeros) as loop:
             groups = [loop.vectors[i * count : (i + 1) * count] for i in range(unrolled)]
             parts = [add(loop.i + i, plane, group) for i, group in enumerate(groups)]
             loop.vectors = [total for part in parts for total in part]
-        sums = []
-        for place in range(count):
-            addends = loop.vectors[place::count]
-            while len(addends) > 1:
-                pairs = zip(addends[::2], addends[1::2], strict=True)
-                addends = [one + other for one, other in pairs]
-            sums += addends
-        if unrolled > 1:
-            with k.loop(pixels, several, vectors=sums) as after:
-                after.vectors = add(after.i, plane, after.vectors)
-            sums = after.vectors
-        if self._of_pixels:
-            with k.loop(minimum(rest, 1), vectors=sums) as last:
-                partial = replace(plane, some=k.lane_mask(rest))
-                last.vectors = add(f.pixels, partial, last.vectors)
-            sums = [horizontal_sum(each) for each in last.vectors]
-        return sums
+        sums = [_pairwise_sum(loop.vectors[place::count]) for place in range(count)]
+        with k.loop(pixels, several, vectors=sums) as after:
+            after.vectors = add(after.i, plane, after.vectors)
+        if not self._of_pixels:
+            return after.vectors
+        with k.loop(minimum(rest, 1), vectors=after.vectors) as last:
+            partial = replace(plane, some=k.lane_mask(rest))
+            last.vectors = add(f.pixels, partial, last.vectors)
+        return [horizontal_sum(each) for each in last.vectors]
 
     def over_images(
         self, plane: Plane, count: int, step: Callable[..., list[Vector]] | None = None
@@ -350,12 +311,42 @@ class Planes:
 
         ``step`` takes the address of an image's sums, and the sums before.
         """
-        k, step_bytes = self.k, PLANE_SUMS * self.k.vector_bytes
+        k = self.k
+
+        def add(at: Word, *sums: Vector) -> list[Vector]:
+            return [total + k.load(at + n * k.vector_bytes) for n, total in enumerate(sums)]
+
         with k.loop(self.f.images, vectors=[k.constant(0.0)] * count) as image:
-            at = plane.all_sums + image.i * step_bytes
-            if step is None:
-                pairs = enumerate(image.vectors)
-                image.vectors = [total + k.load(at + n * k.vector_bytes) for n, total in pairs]
-            else:
-                image.vectors = step(at, *image.vectors)
+            at = plane.all_sums + image.i * (PLANE_SUMS * k.vector_bytes)
+            image.vectors = (step or add)(at, *image.vectors)
         return image.vectors
+
+
+def _pairwise_sum(addends: Sequence[Vector]) -> Vector:
+    """Return the sum of one, two or four vectors, of which pairs are added."""
+    while len(addends) > 1:
+        addends = [one + other for one, other in zip(addends[::2], addends[1::2], strict=True)]
+    return addends[0]
+
+
+class PlaneKernel(BoundKernel):
+    """Kernels over the planes of images, one after the other.
+
+    Several kernels take scratch memory, for the sums of all planes.
+
+    Args:
+        struct: Fields of the kernels; ``walk`` are those of the planes.
+        kernels: Return the address of a kernel, given its width and lanes.
+        eps: Number of the kernels.
+        values: Values of the other fields.
+    """
+
+    def __init__(
+        self, name: str, images: Images, tuning: Tuning, struct: type[Struct],
+        *kernels: Callable[[int, Lanes], int], eps: float = 0.0, **values: Any,
+    ) -> None:  # fmt: skip
+        lanes, sums = Lanes.of(images, tuning.width), len(kernels) > 1
+        addresses = [kernel(lanes.width, lanes) for kernel in kernels]
+        given = struct.values(walk=lanes.values(images, eps, sums=sums), **values)
+        size = lanes.sums_size(images) if sums else 0
+        super().__init__(name, addresses, given, tuning, scratch_size=size)

@@ -37,7 +37,6 @@ from demitasse.backends.kernels.language.values import (
     Vector,
     Word,
     choose,
-    chunk,
     clamp_min,
     integers,
     minimum,
@@ -142,9 +141,7 @@ def _each_tile(k: Kernel, f: PoolFields, shape: PoolShape, rows: Word, body: Bod
     """Write a loop over this thread's rows, their tiles, and the vectors of these."""
     channels, floats = f.x.channels, shape.vectors * k.width
     x_bytes, y_bytes = (each.column_stride * FLOAT for each in (f.x, f.y))
-    begin, end = chunk(f.x.images * rows, *k.thread())
-    with k.loop(end, begin) as line:
-        image, row = line.i // rows, line.i % rows
+    with k.parallel_loop(f.x.images, rows) as (image, row):
         winners = f.winners + image * f.y.rows * f.y.columns * channels * HALF
         sources, targets = (each.row(image, k.word(0)) for each in (f.x, f.y))
 

@@ -215,15 +215,13 @@ def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
         panels = [f.weight + (blocks * gate + block) * panel_bytes for gate in range(gates)]
         return lambda i: [k.load(panel + i * k.vector_bytes) for panel in panels]
 
-    with k.when(f.first < 0):
-        begin, end = chunk(f.rows, *k.thread())
-        with k.loop(end, begin) as each, k.loop(blocks) as vector:
-            place = _place(k, f, gates, k.word(0), each.i, vector.i)
-            h = k.load(f.first_h + place.at, place.some)
-            k.store(h * place.cont, before(k.word(0)) + place.at, place.some)
-            if cell == "LSTM":
-                c = k.load(f.first_c + place.at, place.some)
-                k.store(c, f.last_c + place.at, place.some)
+    with k.when(f.first < 0), k.parallel_loop(f.rows, blocks) as (row, block):
+        place = _place(k, f, gates, k.word(0), row, block)
+        h = k.load(f.first_h + place.at, place.some)
+        k.store(h * place.cont, before(k.word(0)) + place.at, place.some)
+        if cell == "LSTM":
+            c = k.load(f.first_c + place.at, place.some)
+            k.store(c, f.last_c + place.at, place.some)
     with k.loop(f.last, maximum(f.first, 0)) as loop:
         step, states = loop.i, (before(loop.i), row_bytes)
         with _each_row(k, f, step, f.size, states, weights, gates, 1) as (block, row, sums):

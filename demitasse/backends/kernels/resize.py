@@ -19,7 +19,6 @@ from demitasse.backends.kernels.language.values import (
     Vector,
     Word,
     choose,
-    chunk,
     high_product,
     pair_sums,
 )
@@ -182,9 +181,7 @@ class InterpolationFields(Struct):
 @InterpolationFields.kernel("interpolation")
 def _kernel(k: Kernel, f: InterpolationFields) -> None:
     x, y = f.x, f.y
-    begin, end = chunk(y.images * y.rows, *k.thread())
-    with k.loop(end, begin) as line:
-        image, row = line.i // y.rows, line.i % y.rows
+    with k.parallel_loop(y.images, y.rows) as (image, row):
         plane, target = x.row(image, k.word(0)), y.row(image, row)
         above, below = (plane + n for n in k.load_words(f.row_places + row * 2 * INT, 2))
         vertical = _shares(k, f.row_shares, row)

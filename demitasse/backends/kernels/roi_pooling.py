@@ -18,7 +18,6 @@ from demitasse.backends.kernels.language.values import (
     Condition,
     Word,
     choose,
-    chunk,
     horizontal_sum,
     larger,
     minimum,
@@ -71,20 +70,22 @@ class BinFields(Struct):
     @contextmanager
     def each(self, k: Kernel) -> Iterator[Bin]:
         """Write a loop over the thread's bins."""
-        count = self.bin_rows * self.bin_columns
 
         def span(table: Word, place: Word) -> tuple[Word, Word]:
             first, last = k.load_words(table + place * (2 * INT), 2)
             return first, last
 
-        begin, end = chunk(self.regions * count, *k.thread())
-        with k.loop(end, begin) as loop:
-            region, place = loop.i // count, loop.i % count
-            row = region * self.bin_rows + place // self.bin_columns
-            column = region * self.bin_columns + place % self.bin_columns
+        with k.parallel_loop(self.regions, self.bin_rows, self.bin_columns) as (
+            region,
+            row,
+            column,
+        ):
+            place = row * self.bin_columns + column
+            number = region * self.bin_rows * self.bin_columns + place
             image = k.load_word(self.items + region * INT)
-            spans = span(self.rows, row), span(self.columns, column)
-            yield Bin(loop.i, region, place, image, *spans)
+            rows = span(self.rows, region * self.bin_rows + row)
+            columns = span(self.columns, region * self.bin_columns + column)
+            yield Bin(number, region, place, image, rows, columns)
 
 
 def _tables(bins: Bins) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from functools import reduce
 from math import inf
 from typing import Literal, NamedTuple
 
-from demitasse.backends.kernels.bound import BoundKernel, threads_for
+from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     Address,
@@ -25,7 +25,6 @@ from demitasse.backends.kernels.language.values import (
     Vector,
     Word,
     choose,
-    chunk,
     clamp_min,
     fma,
     horizontal_sum,
@@ -107,35 +106,30 @@ class _Rows(NamedTuple):
                 element.vectors = [body(self, i, v, at + i * k.vector_bytes) for i, v in pairs]
                 element.words = [at + f.inner * FLOAT]
             return element.vectors
-        end, found = start + f.length * FLOAT, begin
-        for vectors in (VECTORS, 1):
-            step = vectors * k.vector_bytes
-            stop = start + (end - start) // step * step
-            with k.loop(stop, start, step, vectors=[found] + [begin] * (vectors - 1)) as element:
-                pairs = enumerate(element.vectors)
-                element.vectors = [
-                    body(self, 0, v, element.i + i * k.vector_bytes) for i, v in pairs
-                ]
-            start, found = stop, reduce(join, element.vectors)
-        with k.loop(end, start, k.vector_bytes, vectors=[found]) as element:
-            rest = self._replace(some=k.lane_mask((end - element.i) // FLOAT))
-            element.vectors = [body(rest, 0, element.vectors[0], element.i)]
-        return [horizontal_sum(element.vectors[0], join)]
+
+        def one(at: Word, some: Condition | None, found: Vector) -> list[Vector]:
+            return [body(self._replace(some=some), 0, found, start + at)]
+
+        step = VECTORS * k.vector_bytes
+        whole = f.length * FLOAT // step * step
+        with k.loop(whole, 0, step, vectors=[begin] * VECTORS) as element:
+            places = [element.i + i * k.vector_bytes for i in range(VECTORS)]
+            pairs = zip(places, element.vectors, strict=True)
+            element.vectors = [found for at, v in pairs for found in one(at, None, v)]
+        [found] = each_vector(k, f.length, one, whole, [reduce(join, element.vectors)])
+        return [horizontal_sum(found, join)]
 
 
 def _each_row(k: Kernel, f: SoftmaxFields, kind: Kind, body: Callable[[_Rows], None]) -> None:
     """Write a loop over this thread's rows, or vectors of rows."""
     most, width = VECTORS * k.width, k.width
     if kind == "rows":
-        begin, end = chunk(f.outer, *k.thread())
-        with k.loop(end, begin) as row:
-            body(_Rows(k, f, row.i * f.length * FLOAT, 0, None))
+        with k.parallel_loop(f.outer) as [row]:
+            body(_Rows(k, f, row * f.length * FLOAT, 0, None))
     elif kind == "planes":
-        groups = (f.inner + (most - 1)) // most
-        begin, end = chunk(f.outer * groups, *k.thread())
-        with k.loop(end, begin) as row:
-            first = row.i % groups * most
-            start = row.i // groups * f.inner * f.length * FLOAT
+        with k.parallel_loop(f.outer, (f.inner + (most - 1)) // most) as (image, group):
+            first = group * most
+            start = image * f.inner * f.length * FLOAT
             with k.cases(choose(f.inner - first >= most, 1, 0)) as case:
                 case(1)
                 body(_Rows(k, f, start + first * FLOAT, VECTORS, None))
@@ -146,10 +140,9 @@ def _each_row(k: Kernel, f: SoftmaxFields, kind: Kind, body: Callable[[_Rows], N
     else:
         columns, row_bytes, turned = k.scratch(MOST_CLASSES), f.length * FLOAT, SoftmaxFields()
         vars(turned).update(x=columns, y=columns, length=f.length, inner=k.word(width))
-        begin, end = chunk((f.outer + (width - 1)) // width, *k.thread())
-        with k.loop(end, begin) as group:
+        with k.parallel_loop((f.outer + (width - 1)) // width) as [group]:
             # the last group begins early; what is then computed twice is the same
-            first = minimum(group.i * width, f.outer - width) * row_bytes
+            first = minimum(group * width, f.outer - width) * row_bytes
             with k.loop(f.length) as each:
                 at = f.x + first + each.i * FLOAT
                 rows = k.gather([at + row_bytes * lane for lane in range(width)])

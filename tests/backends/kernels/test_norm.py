@@ -18,6 +18,11 @@ RELU = pytest.mark.parametrize("relu", [False, True], ids=["plain", "relu"])
 PLAIN = pytest.mark.parametrize("plain", [False, True], ids=["channels last", "C order"])
 
 
+def scratch(kernel):
+    """Return the scratch memory of a kernel, if it takes any."""
+    return [aligned(kernel.scratch_size)] * (kernel.scratch_size > 0)
+
+
 class Case:
     """Images with factors, offsets and a gradient, and what our kernels make of them."""
 
@@ -31,15 +36,14 @@ class Case:
         if stored:
             run.mean[...], run.variance[...] = self.x.mean((0, 2, 3)), self.x.var((0, 2, 3))
             run.inverse[...] = 1 / np.sqrt(run.variance + EPS)
-        sums = aligned(run.scratch_size)
         source, target = in_memory(self.x, self.images), np.full(self.x.size, np.nan, np.float32)
-        run(source, target, self.factors, self.offsets, sums)
+        run(source, target, self.factors, self.offsets, *scratch(run))
         self.y = out_of_memory(target, self.images)
         gradient = in_memory(self.dy, self.images)
         self.gradients = np.empty((2, shape[1]), np.float32)
         back = NormalizationGradient(run)
         parameters = self.factors, self.offsets, *self.gradients
-        back(source, gradient, gradient, *parameters, sums)
+        back(source, gradient, gradient, *parameters, *scratch(back))
         self.dx = out_of_memory(gradient, self.images)
 
     def check(self):
@@ -108,7 +112,7 @@ def test_a_gradient_of_the_images_alone_reads_no_sums(plain, width):
     gradient = NormalizationGradient(case.run, learns=False)
 
     parameters = case.factors, case.offsets, *nothing
-    gradient(x, dx, dx, *parameters, aligned(case.run.scratch_size))
+    gradient(x, dx, dx, *parameters)
 
     np.testing.assert_array_equal(out_of_memory(dx, case.images), case.dx)
     assert not nothing.any()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
+from operator import mul
 from typing import Any
 
 from llvmlite import ir
@@ -24,6 +26,7 @@ from demitasse.backends.kernels.language.values import (
     Vector,
     Word,
     call_function,
+    chunk,
     minimum,
     permuted,
 )
@@ -372,3 +375,14 @@ class Kernel(Routine):
         """Return this thread's number in its team, and the number of threads."""
         index, count = self._thread
         return index, count
+
+    @contextmanager
+    def parallel_loop(self, *counts: Word) -> Iterator[list[Word]]:
+        """Write nested loops whose iterations threads divide; yields this thread's indices."""
+        begin, end = chunk(reduce(mul, counts), *self.thread())
+        with self.loop(end, begin) as loop:
+            outer, indices = loop.i, list[Word]()
+            for count in reversed(counts[1:]):
+                outer, index = outer // count, outer % count
+                indices.insert(0, index)
+            yield [outer, *indices]
