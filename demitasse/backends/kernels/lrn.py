@@ -5,17 +5,14 @@ the caches. What neighbours are summed of, squares or the gradient's ratios, is 
 with zeros around it. Nothing is kept from forward to backward.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial, reduce
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
 
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel
-from demitasse.backends.kernels.images import ImageFields, Images
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
@@ -30,138 +27,77 @@ from demitasse.backends.kernels.tuning import Tuning
 BETA = 0.75
 """The exponent that kernels have: two square roots and a division."""
 
-STACKS = 2
-"""Rows that each thread has scratch memory for: squares, and ratios."""
-
 WIDEST = 15
 """Pixels of the side of a window within a channel at most; kernels write its sums out."""
 
 
 class ResponseFields(Struct):
-    """A normalisation or its gradient; all images have the layout of ``x``."""
+    """A normalisation or its gradient; all images have the layout of ``x``.
 
-    x: ImageFields
+    Across channels, a region is a row of an image, and its lines are pixels. Within, a region is a
+    plane of a vector of channels, and its lines are rows of pixels.
+    """
+
+    x: Address
     dy: OptionalAddress
     """The output's gradient."""
     y: Output
     """The output, or the input's gradient."""
     numbers: Address
     """Factor of the sums, what is added to them, and factor of the gradient."""
+    images: Word
+    image_bytes: Word
+    regions: Word
+    """Regions of an image."""
+    region_bytes: Word
+    lines: Word
+    """Lines of a region."""
+    line_bytes: Word
+    vectors: Word
+    """Vectors of a line."""
+    vector_bytes: Word
     scratch: Address
-    """Across channels: each thread's pixels, with all channels and a vector before and behind them.
-    Within: each thread's two planes, with rows of zeros above and below, and with columns of zeros
-    on both sides."""
-
-
-class _Spot(NamedTuple):
-    """Places of a vector in a kernel.
-
-    Attributes:
-        at: Bytes from the beginning of the images.
-        square, squares: Addresses of its square, and of the square whose neighbours are summed.
-        ratio, ratios: The same of the gradient's ratio.
-    """
-
-    at: Word
-    square: Word
-    squares: Word
-    ratio: Word
-    ratios: Word
-
-
-class _Region(NamedTuple):
-    """A row or a plane in a kernel.
-
-    Attributes:
-        each_vector: Writes a loop over the vectors.
-        total: Returns the sum of neighbours, given the address of a square or a ratio.
-        add_down: Writes the sums of neighbours in other rows; None without any.
-    """
-
-    each_vector: Callable[[], AbstractContextManager[_Spot]]
-    total: Callable[[Word], Vector]
-    add_down: Callable[[], None] | None = None
-
-
-@contextmanager
-def _each_row(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
-    """Write a loop over the thread's rows, whose neighbours are channels."""
-    x, (index, _) = f.x, k.thread()
-    channel_bytes = x.channels * FLOAT
-    pixel_bytes = channel_bytes + 2 * k.vector_bytes
-    behind = x.columns * pixel_bytes
-    scratch = f.scratch + index * behind * STACKS
-
-    def total(place: Word) -> Vector:  # in the order of channels
-        return reduce(
-            Vector.__add__, [k.load(place + FLOAT * (i - size // 2)) for i in range(size)]
-        )
-
-    with k.parallel_loop(x.images, x.rows) as (image, row):
-        first = (image * x.image_stride + row * x.row_stride) * FLOAT
-        with k.loop(x.columns) as column:
-            edge = scratch + column.i * pixel_bytes
-            for place in (edge, edge + pixel_bytes - k.vector_bytes):
-                k.store(k.constant(0.0), place)
-                k.store(k.constant(0.0), place + behind)
-
-        @contextmanager
-        def each_vector() -> Iterator[_Spot]:
-            with k.loop(x.columns) as column:
-                start = first + column.i * x.column_stride * FLOAT
-                here = scratch + column.i * pixel_bytes + k.vector_bytes
-                with k.loop(channel_bytes, 0, k.vector_bytes) as vector:
-                    square = here + vector.i
-                    ratio = square + behind
-                    yield _Spot(start + vector.i, square, square, ratio, ratio)
-
-        yield _Region(each_vector, total)
-
-
-@contextmanager
-def _each_plane(k: Kernel, f: ResponseFields, size: int) -> Iterator[_Region]:
-    """Write a loop over the thread's planes, whose neighbours are pixels.
-
-    Addends are written to a plane with more rows, and their sums down to one with more columns.
-    """
-    x, half, (index, _) = f.x, size // 2, k.thread()
-    high_row, wide_row = x.columns * k.vector_bytes, (x.columns + 2 * half) * k.vector_bytes
-    high_bytes, wide_bytes = (x.rows + 2 * half) * high_row, x.rows * wide_row
-    scratch = f.scratch + index * (high_bytes + wide_bytes)
-    with k.loop(high_bytes + wide_bytes, 0, k.vector_bytes) as vector:
-        k.store(k.constant(0.0), scratch + vector.i)
-    # the first pixels that are not 0
-    first_high, first_wide = scratch + high_row * half, scratch + high_bytes + half * k.vector_bytes
-
-    def total(here: Word, step: Word) -> Vector:  # the nearest first
-        found = k.load(here)
-        for shift in range(1, half + 1):
-            found = found + k.load(here - step * shift)
-            found = found + k.load(here + step * shift)
-        return found
-
-    with k.parallel_loop(x.images, x.channels // k.width) as (image, group):
-        first = image * x.image_stride * FLOAT + group * k.vector_bytes
-
-        @contextmanager
-        def each_vector() -> Iterator[_Spot]:
-            with k.loop(x.rows) as row, k.loop(x.columns) as column:
-                at = first + (row.i * x.row_stride + column.i * x.column_stride) * FLOAT
-                right = column.i * k.vector_bytes
-                high, wide = first_high + row.i * high_row, first_wide + row.i * wide_row
-                yield _Spot(at, high + right, wide + right, high + right, wide + right)
-
-        def add_down() -> None:
-            with each_vector() as spot:
-                k.store(total(spot.square, high_row), spot.squares)
-
-        yield _Region(each_vector, partial(total, step=k.word(k.vector_bytes)), add_down)
+    """Two stacks of lines for each thread, with zeros around them: across channels, each line has a
+    vector of zeros before and behind it; within, there are lines of zeros above and below those of
+    the first stack, and vectors of zeros beside those of the second."""
+    scratch_bytes: Word
+    """Bytes of a thread's scratch memory."""
+    first: Word
+    """Bytes to the first vector of the first stack that is not zeros."""
+    first_line_bytes: Word
+    second: Word
+    """The same of the second stack."""
+    second_line_bytes: Word
 
 
 @ResponseFields.kernel("local_response")
 def _kernel(k: Kernel, f: ResponseFields, size: int, *, within: bool, gradient: bool) -> None:
-    x, y = f.x.at, f.y
     rate, base, factor = (k.broadcast(f.numbers + FLOAT * place) for place in range(3))
+    scratch = f.scratch + k.thread()[0] * f.scratch_bytes
+    stacks = scratch + f.first, scratch + f.second
+    shifts = [*range(-(size // 2), size // 2 + 1)]
+    if within:
+        shifts.sort(key=abs)
+
+    @contextmanager
+    def each_vector() -> Iterator[tuple[Word, Word, Word]]:
+        """Write a loop over a region; yields a vector's place in images, and in both stacks."""
+        with k.loop(f.lines) as line, k.loop(f.vectors) as vector:
+            here = vector.i * k.vector_bytes
+            yield (
+                start + line.i * f.line_bytes + vector.i * f.vector_bytes,
+                stacks[0] + line.i * f.first_line_bytes + here,
+                stacks[1] + line.i * f.second_line_bytes + here,
+            )
+
+    def total(at: Word, step: Word | int) -> Vector:
+        return reduce(Vector.__add__, [k.load(at + step * shift) for shift in shifts])
+
+    def add_lines() -> None:
+        """Within channels, write the sums of the first stack's lines to the second stack."""
+        if within:
+            with each_vector() as (_, one, two):
+                k.store(total(one, f.first_line_bytes), two)
 
     def normalized(value: Vector, scale: Vector) -> Vector:
         if within:
@@ -169,34 +105,35 @@ def _kernel(k: Kernel, f: ResponseFields, size: int, *, within: bool, gradient: 
         inverse = 1.0 / root(scale)
         return value * (inverse * root(inverse))
 
-    with (_each_plane if within else _each_row)(k, f, size) as region:
-        with region.each_vector() as spot:
-            value = k.load(x + spot.at)
-            k.store(value * value, spot.square)
-        if region.add_down:
-            region.add_down()
-        with region.each_vector() as spot:
-            total, value = region.total(spot.squares), k.load(x + spot.at)
-            scale = total * rate + base if within else fma(total, rate, base)
+    step = k.vector_bytes if within else FLOAT
+    with k.loop(f.scratch_bytes, 0, k.vector_bytes) as vector:
+        k.store(k.constant(0.0), scratch + vector.i)
+    with k.parallel_loop(f.images, f.regions) as (image, region):
+        start = image * f.image_bytes + region * f.region_bytes
+        with each_vector() as (at, one, _):
+            value = k.load(f.x + at)
+            k.store(value * value, one)
+        add_lines()
+        with each_vector() as (at, one, two):
+            squares, value = total(two if within else one, step), k.load(f.x + at)
+            scale = squares * rate + base if within else fma(squares, rate, base)
             if not gradient:
-                k.store(normalized(value, scale), y + spot.at)
+                k.store(normalized(value, scale), f.y + at)
             else:
-                dy = k.load(f.dy + spot.at)
+                dy = k.load(f.dy + at)
                 direct = normalized(dy, scale)
-                k.store(direct, y + spot.at)
+                k.store(direct, f.y + at)
                 ratio = dy * normalized(value, scale) if within else direct * value
-                k.store(ratio / scale, spot.ratio)
+                k.store(ratio / scale, one if within else two)
         if gradient:
-            if region.add_down:
-                region.add_down()
-            with region.each_vector() as spot:
-                direct, value = k.load(y + spot.at), k.load(x + spot.at)
-                total = region.total(spot.ratios)
+            add_lines()
+            with each_vector() as (at, _, two):
+                direct, value, ratios = k.load(f.y + at), k.load(f.x + at), total(two, step)
                 if within:
-                    left = direct - total * value * factor
+                    left = direct - ratios * value * factor
                 else:
-                    left = fma(-(total * factor), value, direct)
-                k.store(left, y + spot.at)
+                    left = fma(-(ratios * factor), value, direct)
+                k.store(left, f.y + at)
 
 
 def widest(width: int, *, within: bool) -> int:
@@ -231,16 +168,41 @@ class LocalResponse:
                 "most"
             )
             raise ValueError(message)
-        rate, around = alpha / (size**2 if within else size), size // 2 * 2
-        elements = STACKS * columns * (channels + 2 * width)
+        rate, half = alpha / (size**2 if within else size), size // 2
+        vector_bytes, pixel_bytes = width * FLOAT, images.column_stride * FLOAT
         if within:
-            elements = width * ((rows + around) * columns + rows * (columns + around))
-        name, numbers = "lrn" + " within" * within, np.array([rate, k, 2 * rate * BETA], np.float32)
+            one, two = columns * vector_bytes, (columns + 2 * half) * vector_bytes
+            first, behind = half * one, (rows + 2 * half) * one
+            second, scratch_bytes = behind + half * vector_bytes, behind + rows * two
+            loops = channels // width, rows, columns
+            steps = vector_bytes, images.row_stride * FLOAT, pixel_bytes
+        else:
+            one = two = (channels + 2 * width) * FLOAT
+            first, second = vector_bytes, vector_bytes + columns * one
+            scratch_bytes = 2 * columns * one
+            loops = rows, columns, channels // width
+            steps = images.row_stride * FLOAT, pixel_bytes, vector_bytes
 
         def bound(*, gradient: bool) -> BoundKernel:
-            kernel = _kernel(width, size, within=within, gradient=gradient)
-            dy = RUNTIME if gradient else None
-            values = ResponseFields.values(x=ImageFields.of(images), dy=dy, numbers=numbers)
-            return BoundKernel(name, kernel, values, tuning, scratch_size=tuning.threads * elements)
+            values = ResponseFields.values(
+                dy=RUNTIME if gradient else None,
+                numbers=np.array([rate, k, 2 * rate * BETA], np.float32),
+                images=images.shape[0],
+                image_bytes=images.image_stride * FLOAT,
+                **dict(zip(("regions", "lines", "vectors"), loops, strict=True)),
+                **dict(zip(("region_bytes", "line_bytes", "vector_bytes"), steps, strict=True)),
+                scratch_bytes=scratch_bytes,
+                first=first,
+                first_line_bytes=one,
+                second=second,
+                second_line_bytes=two,
+            )
+            return BoundKernel(
+                "lrn" + " within" * within,
+                _kernel(width, size, within=within, gradient=gradient),
+                values,
+                tuning,
+                scratch_size=tuning.threads * scratch_bytes // FLOAT,
+            )
 
         self.forward, self.backward = bound(gradient=False), bound(gradient=True)

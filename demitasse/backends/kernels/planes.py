@@ -277,32 +277,37 @@ class Planes:
 
         Of the images ``ahead``, the next plane is prefetched.
         """
-        k, f = self.k, self.f
+        k, f, stride = self.k, self.f, self._stride
         rest = f.rest if only is None else choose(f.pixels < 1, f.rest, 0)
         pixels = f.pixels if only is None else only
         unrolled = UNROLLED // self.lanes.vectors if count else 1
+        following = [array + (plane.following - plane.first) for array in ahead]
+        several, end, last = (
+            plane.first + pixel * stride
+            for pixel in (pixels // unrolled * unrolled, pixels, f.pixels)
+        )
 
-        def add(pixel: Word, part: Plane, sums: Sequence[Vector]) -> list[Vector]:
-            place = pixel * self._stride
-            for array in ahead:
-                k.prefetch(array + plane.following + place, 2)
-            return [*(step(plane.first + place, part, *sums) or ())]
+        def add(here: Word, part: Plane, sums: Sequence[Vector]) -> list[Vector]:
+            for array in following:
+                k.prefetch(array + here, 2)
+            return [*(step(here, part, *sums) or ())]
 
-        several = pixels // unrolled * unrolled
-        zeros = [k.constant(0.0)] * (count * unrolled)
-        with k.loop(several, 0, unrolled, vectors=zeros) as loop:
+        zeros, steps = [k.constant(0.0)] * (count * unrolled), [stride * i for i in range(unrolled)]
+        with k.loop(several, plane.first, stride * unrolled, vectors=zeros) as loop:
             groups = [loop.vectors[i * count : (i + 1) * count] for i in range(unrolled)]
-            parts = [add(loop.i + i, plane, group) for i, group in enumerate(groups)]
+            parts = [
+                add(loop.i + at, plane, group) for at, group in zip(steps, groups, strict=True)
+            ]
             loop.vectors = [total for part in parts for total in part]
         sums = [_pairwise_sum(loop.vectors[place::count]) for place in range(count)]
-        with k.loop(pixels, several, vectors=sums) as after:
+        with k.loop(end, several, stride, vectors=sums) as after:
             after.vectors = add(after.i, plane, after.vectors)
         if not self._of_pixels:
             return after.vectors
-        with k.loop(minimum(rest, 1), vectors=after.vectors) as last:
-            partial = replace(plane, some=k.lane_mask(rest))
-            last.vectors = add(f.pixels, partial, last.vectors)
-        return [horizontal_sum(each) for each in last.vectors]
+        with k.loop(minimum(rest, 1), vectors=after.vectors) as partial:
+            some = replace(plane, some=k.lane_mask(rest))
+            partial.vectors = add(last, some, partial.vectors)
+        return [horizontal_sum(each) for each in partial.vectors]
 
     def over_images(
         self, plane: Plane, count: int, step: Callable[..., list[Vector]] | None = None
