@@ -86,7 +86,7 @@ def _gradient_kernel(
     k: Kernel, f: NumberGradientFields, lanes: Lanes, *, slopes: bool, adds: bool
 ) -> None:
     """Write the gradients of the images, and those of gates or each plane's sum for slopes."""
-    planes = Planes(k, f.walk, lanes)
+    planes = Planes(k, f.walk, lanes, [f.x, f.dy])
     with planes.each() as plane:
         numbers = plane.numbers(f.numbers if slopes else f.numbers + plane.row)
 
@@ -97,7 +97,7 @@ def _gradient_kernel(
                 part.store(dy, f.added + here)
             return [fma(dy, clamp_max(x, 0.0) if slopes else x, total)]
 
-        [total] = planes.each_pixel(plane, step, 1, ahead=[f.x, f.dy])
+        [total] = planes.each_pixel(plane, step, 1)
         if slopes:
             k.store(total, plane.sums)
         else:

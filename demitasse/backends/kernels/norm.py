@@ -66,10 +66,10 @@ class BatchFields(ForwardFields):
 @ForwardFields.kernel("normalization_planes")
 def _planes_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
     """Write each plane's mean and its sum of squared deviations."""
-    planes = Planes(k, f.walk, lanes)
+    planes = Planes(k, f.walk, lanes, [f.x])
     each, of_first = planes.number("each_pixel"), planes.number("first_pixels")
     with planes.each() as plane:
-        about, away, squares = _deviations(planes, f.x, plane, of_first, ahead=True)
+        about, away, squares = _deviations(planes, f.x, plane, of_first)
         by = away * each
         k.store(about + by, plane.sums)
         # rounding must not make it negative
@@ -105,16 +105,13 @@ def _kernel(k: Kernel, f: ForwardFields, lanes: Lanes, *, relu: bool) -> None:
         value = fma(plane.load(f.x + here) - mean, factor, offset)
         plane.store(rectified(value) if relu else value, f.y + here)
 
-    Planes(k, f.walk, lanes).each_vector(numbers, write, [f.x])
+    Planes(k, f.walk, lanes, [f.x]).each_vector(numbers, write)
 
 
 def _deviations(
-    planes: Planes, x: Word, plane: Plane, of_first: Vector, *, ahead: bool
+    planes: Planes, x: Word, plane: Plane, of_first: Vector
 ) -> tuple[Vector, Vector, Vector]:
-    """Return an approximate mean, the sum of deviations from it, and the sum of their squares.
-
-    With ``ahead``, the next plane is prefetched.
-    """
+    """Return an approximate mean, the sum of deviations from it, and the sum of their squares."""
     lanes = planes.lanes
     vectors = lanes.first_pixels // (lanes.width if plane.of_pixels else 1)
 
@@ -130,7 +127,7 @@ def _deviations(
             away = choose(part.some, away, 0.0)
         return [total + away, fma(away, away, squares)]
 
-    away, squares = planes.each_pixel(plane, add, 2, ahead=[x] if ahead else [])
+    away, squares = planes.each_pixel(plane, add, 2)
     return about, away, squares
 
 
@@ -174,7 +171,7 @@ def _plane_norm_kernel(k: Kernel, f: PlaneNormFields, lanes: Lanes) -> None:
     planes = Planes(k, f.walk, lanes)
     each, of_first, eps = map(planes.number, ("each_pixel", "first_pixels", "eps"))
     with planes.each() as plane:
-        about, away, squares = _deviations(planes, f.x, plane, of_first, ahead=False)
+        about, away, squares = _deviations(planes, f.x, plane, of_first)
         by = away * each
         variance = clamp_min(fma(-away, by, squares) * each, 0.0)
         mean, deviation = about + by, root(variance) + eps
@@ -253,7 +250,7 @@ def _gradient_planes_kernel(
 
     With ``stored`` statistics, write the input's gradients too.
     """
-    planes = Planes(k, f.walk, lanes)
+    planes = Planes(k, f.walk, lanes, [f.x, f.dy])
     with planes.each() as plane:
         channels = _Channels(f, plane, relu=relu)
 
@@ -263,7 +260,7 @@ def _gradient_planes_kernel(
                 channels.write(here, part, dy * channels.factor, dy, behind=behind)
             return [total + dy, fma(away, dy, products)]
 
-        for place, total in enumerate(planes.each_pixel(plane, add, 2, ahead=[f.x, f.dy])):
+        for place, total in enumerate(planes.each_pixel(plane, add, 2)):
             k.store(total, plane.sums + place * k.vector_bytes)
 
 
@@ -300,7 +297,7 @@ def _gradient_kernel(
             slopes = fma(away, slope, fma(dy, channels.factor, level))
         channels.write(here, plane, slopes, dy, behind=behind)
 
-    Planes(k, f.walk, lanes).each_vector(numbers, write, [f.x, f.dy])
+    Planes(k, f.walk, lanes, [f.x, f.dy]).each_vector(numbers, write)
 
 
 class NormalizationGradient(PlaneKernel):

@@ -214,10 +214,10 @@ N = TypeVar("N")
 
 
 class Planes:
-    """The planes of a kernel."""
+    """The planes of a kernel; of the images ``ahead``, the next plane is prefetched."""
 
-    def __init__(self, k: Kernel, f: PlaneFields, lanes: Lanes) -> None:
-        self.k, self.f, self.lanes = k, f, lanes
+    def __init__(self, k: Kernel, f: PlaneFields, lanes: Lanes, ahead: Sequence[Word] = ()) -> None:
+        self.k, self.f, self.lanes, self._ahead = k, f, lanes, ahead
         self._of_pixels, self._stride = lanes.kind == "pixels", f.pixel_stride * FLOAT
 
     def number(self, name: str) -> Vector:
@@ -248,19 +248,18 @@ class Planes:
         return (image * self.f.image_stride + group * self.f.group_stride) * FLOAT
 
     def each_vector(
-        self, numbers: Callable[[Plane], N], write: Callable[[Word, Plane, N], None],
-        ahead: Sequence[Word] = (),
-    ) -> None:  # fmt: skip
+        self, numbers: Callable[[Plane], N], write: Callable[[Word, Plane, N], None]
+    ) -> None:
         """Write a loop over all vectors of the images.
 
         ``write`` takes the bytes from the beginning of the images to a vector, its plane and the
-        numbers of the plane's channels. Of the images ``ahead``, the next plane is prefetched.
+        numbers of the plane's channels.
         """
         k, f = self.k, self.f
         if not self.lanes.wide:
             with self.each() as plane:
                 known = numbers(plane)
-                self.each_pixel(plane, lambda here, part: write(here, part, known), ahead=ahead)
+                self.each_pixel(plane, lambda here, part: write(here, part, known))
             return
         with k.parallel_loop(f.images, f.pixels) as (image, pixel):
             first = image * f.image_stride * FLOAT + pixel * self._stride
@@ -270,17 +269,14 @@ class Planes:
                 write(here, plane, numbers(plane))
 
     def each_pixel(
-        self, plane: Plane, step: Step, count: int = 0, only: Word | None = None,
-        ahead: Sequence[Word] = (),
-    ) -> list[Vector]:  # fmt: skip
-        """Write a loop over a plane's vectors, or its first ``only``; return ``count`` sums.
-
-        Of the images ``ahead``, the next plane is prefetched.
-        """
+        self, plane: Plane, step: Step, count: int = 0, only: Word | None = None
+    ) -> list[Vector]:
+        """Write a loop over a plane's vectors, or its first ``only``; return ``count`` sums."""
         k, f, stride = self.k, self.f, self._stride
         rest = f.rest if only is None else choose(f.pixels < 1, f.rest, 0)
         pixels = f.pixels if only is None else only
         unrolled = UNROLLED // self.lanes.vectors if count else 1
+        ahead = self._ahead if only is None else ()
         following = [array + (plane.following - plane.first) for array in ahead]
         several, end, last = (
             plane.first + pixel * stride
