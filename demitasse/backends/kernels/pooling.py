@@ -29,7 +29,7 @@ from demitasse.backends.kernels.images import (
     need_layout,
 )
 from demitasse.backends.kernels.language.kernel import Kernel, Loop
-from demitasse.backends.kernels.language.structs import Address, Output, Struct, Values
+from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     HALF,
@@ -69,10 +69,13 @@ BITS = 16
 
 
 class PoolFields(Struct):
-    """Images and their windows. Rows are those of all planes, where there are three axes."""
+    """Images ``x`` and their windows ``y``, one of which is read and the other written.
 
-    x: ImageFields
-    y: ImageFields
+    Rows are those of all planes, where there are three axes.
+    """
+
+    source: ImageFields
+    target: OutputFields
     lines: Address
     """Range of bytes of ``rows`` for each row that is written: the rows that it depends on."""
     rows: Address
@@ -92,14 +95,7 @@ class PoolFields(Struct):
 class PoolForwardFields(PoolFields):
     """Images that are pooled."""
 
-    y: OutputFields
     winners: Output
-
-
-class PoolGradientFields(PoolFields):
-    """The gradient of ``y``, which is read, and that of ``x``, which is written."""
-
-    x: OutputFields
 
 
 class PoolShape(NamedTuple):
@@ -133,26 +129,29 @@ class PoolShape(NamedTuple):
 
 Body = Callable[[Inside, Word, Word, Word, Word, Word], None]
 """Writes some vectors of a tile: takes its columns inside, the number of the row, the addresses of
-the tile in the first row of ``x`` and ``y``, the number of its first window in a row, and the
-address of the winners of an image's first window."""
+the tile in the first row of what is read and written, the number of its first window in a row, and
+the address of the winners of an image's first window."""
 
 
-def _each_tile(k: Kernel, f: PoolFields, shape: PoolShape, rows: Word, body: Body) -> None:
+def _each_tile(
+    k: Kernel, f: PoolFields, shape: PoolShape, body: Body, *, gradient: bool = False
+) -> None:
     """Write a loop over this thread's rows, their tiles, and the vectors of these."""
-    channels, floats = f.x.channels, shape.vectors * k.width
-    x_bytes, y_bytes = (each.column_stride * FLOAT for each in (f.x, f.y))
-    with k.parallel_loop(f.x.images, rows) as (image, row):
-        winners = f.winners + image * f.y.rows * f.y.columns * channels * HALF
-        sources, targets = (each.row(image, k.word(0)) for each in (f.x, f.y))
+    x, y = (f.target, f.source) if gradient else (f.source, f.target)
+    floats = shape.vectors * k.width
+    x_bytes, y_bytes = (each.column_stride * FLOAT for each in (x, y))
+    with k.parallel_loop(x.images, f.target.rows) as (image, row):
+        winners = f.winners + image * y.rows * y.columns * x.channels * HALF
+        images, windows = (each.row(image, k.word(0)) for each in (x, y))
 
         def tile(first: Word, seen: Inside) -> None:
-            x = sources + (first * shape.stride - f.left) * x_bytes
-            y = targets + first * y_bytes
-            with k.loop((channels + (floats - 1)) // floats) as some:
+            ends = images + (first * shape.stride - f.left) * x_bytes, windows + first * y_bytes
+            source, target = reversed(ends) if gradient else ends
+            with k.loop((x.channels + (floats - 1)) // floats) as some:
                 # the last begins early where they do not divide
-                channel = minimum(some.i * floats, channels - floats)
-                ends = x + channel * FLOAT, y + channel * FLOAT
-                body(seen, row, *ends, first, winners + channel * HALF)
+                channel = minimum(some.i * floats, x.channels - floats)
+                at, lanes = channel * FLOAT, winners + channel * HALF
+                body(seen, row, source + at, target + at, first, lanes)
 
         for_each_tile(k, f.tiles, shape.tiles, tile)
 
@@ -177,18 +176,19 @@ def _steps(images: ImageFields, columns: Sequence[int]) -> dict[int, Word]:
 def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
     tile, vectors, keeps = range(shape.pixels), range(shape.vectors), shape.method == "winners"
     is_mean = shape.method == "ave"
-    steps = _steps(f.x, range((shape.pixels - 1) * shape.stride + shape.taps))
-    targets = _steps(f.y, tile)
+    x, y = f.source, f.target
+    steps = _steps(x, range((shape.pixels - 1) * shape.stride + shape.taps))
+    targets = _steps(y, tile)
     nothing, none = k.constant(0.0 if is_mean else ops.LOWEST), k.constant(-1.0)
     join = Vector.__add__ if is_mean else clamp_min
 
-    def body(seen: Inside, row: Word, x: Word, y: Word, first: Word, lanes: Word) -> None:
+    def body(seen: Inside, row: Word, source: Word, target: Word, first: Word, lanes: Word) -> None:
         [columns] = seen
         # with winners maxima of windows, without them of columns, which several windows share
         ends = list(product(tile if keeps else columns, vectors))
         begin = [nothing] * len(ends) + [none] * (len(ends) * keeps)
         with _each_row(k, f, row, begin) as (loop, line, tap):
-            here, number = x + line * f.x.row_stride * FLOAT, f.numbers + tap * FLOAT
+            here, number = source + line * x.row_stride * FLOAT, f.numbers + tap * FLOAT
             numbers = [k.broadcast(number + FLOAT * i) for i in range(shape.taps * keeps)]
             found = dict(zip(ends, loop.vectors, strict=False))
             winners = dict(zip(ends, loop.vectors[len(ends) :], strict=False))
@@ -203,7 +203,7 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
                     found[place] = join(found[place], value)
             loop.vectors = [*found.values(), *winners.values()]
         found = dict(zip(ends, loop.vectors, strict=False))
-        window, there = row * f.y.columns + first, y + row * f.y.row_stride * FLOAT
+        window, there = row * y.columns + first, target + row * y.row_stride * FLOAT
         for pixel, vector in product(tile, vectors):
             own = [pixel] if keeps else [at for at in columns if shape.windows(at, [pixel])]
             result = reduce(join, [found[at, vector] for at in own] or [nothing])
@@ -212,23 +212,23 @@ def _kernel(k: Kernel, f: PoolForwardFields, shape: PoolShape) -> None:
             k.store(result, there + targets[pixel] + vector * k.vector_bytes)
             if keeps:
                 winner = loop.vectors[len(ends) + ends.index((pixel, vector))]
-                lane = (window + pixel) * f.x.channels + vector * k.width
+                lane = (window + pixel) * x.channels + vector * k.width
                 k.store_lanes(integers(winner).cut(BITS), lanes + lane * HALF)
 
-    _each_tile(k, f, shape, f.y.rows, body)
+    _each_tile(k, f, shape, body)
 
 
-@PoolGradientFields.kernel("pool_gradient")
-def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None:
-    vectors = range(shape.vectors)
-    steps = _steps(f.x, range(shape.pixels * shape.stride))
-    sources = _steps(f.y, range(-((shape.taps - 1) // shape.stride), shape.pixels))
+@PoolFields.kernel("pool_gradient")
+def _gradient_kernel(k: Kernel, f: PoolFields, shape: PoolShape) -> None:
+    y, x, vectors = f.source, f.target, range(shape.vectors)
+    steps = _steps(x, range(shape.pixels * shape.stride))
+    sources = _steps(y, range(-((shape.taps - 1) // shape.stride), shape.pixels))
 
-    def body(seen: Inside, row: Word, x: Word, y: Word, first: Word, lanes: Word) -> None:
+    def body(seen: Inside, row: Word, source: Word, target: Word, first: Word, lanes: Word) -> None:
         columns, windows = seen
         ends = list(product(columns, vectors))
         with _each_row(k, f, row, [k.constant(0.0)] * len(ends)) as (loop, line, tap):
-            here, window = y + line * f.y.row_stride * FLOAT, line * f.y.columns + first
+            here, window = source + line * y.row_stride * FLOAT, line * y.columns + first
             numbers = [k.lanes(tap + i, k.width, 32) for i in range(shape.taps)]
             sums = dict(zip(ends, loop.vectors, strict=True))
             for pixel, vector in product(windows, vectors):
@@ -236,7 +236,7 @@ def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None
                 if shape.method == "ave":
                     dy = dy * k.broadcast(f.divisors + (window + pixel) * FLOAT)
                 else:
-                    lane = (window + pixel) * f.x.channels + vector * k.width
+                    lane = (window + pixel) * x.channels + vector * k.width
                     winner = k.load_lanes(lanes + lane * HALF, k.width, BITS).extended(32)
                 for column in columns:
                     for _, i in shape.windows(column, [pixel]):
@@ -245,11 +245,11 @@ def _gradient_kernel(k: Kernel, f: PoolGradientFields, shape: PoolShape) -> None
                             share = choose(winner.equals(numbers[i]), dy, 0.0)
                         sums[column, vector] += share
             loop.vectors = [*sums.values()]
-        there = x + row * f.x.row_stride * FLOAT
+        there = target + row * x.row_stride * FLOAT
         for (column, vector), total in zip(ends, loop.vectors, strict=True):
             k.store(total, there + steps[column] + vector * k.vector_bytes)
 
-    _each_tile(k, f, shape, f.x.rows, body)
+    _each_tile(k, f, shape, body, gradient=True)
 
 
 Axis = tuple[int, int, int, int, int]
@@ -267,7 +267,7 @@ class Pooling:
     Attributes:
         winners: Memory for the numbers of the winning elements.
         forward: Takes x and y.
-        backward: Takes the gradient of the images that were pooled last, and that of y.
+        backward: Takes the gradient of y, and that of the images that were pooled last.
     """
 
     def __init__(
@@ -305,18 +305,16 @@ class Pooling:
         divisors = window.divisors(op.bottom[2:], op.top[2:], pads=op.counts_pads)
         method = "winners" if self._winners else op.method.lower()
         shape = PoolShape(method, vectors, pixels, taps, stride, tiles)
-        struct: type[PoolFields] = PoolForwardFields
-        ends: dict[str, Values] = {"x": ImageFields.of(x), "y": OutputFields.of(y)}
-        if gradient:
-            struct, divisors = PoolGradientFields, 1 / divisors
-            ends = {"x": OutputFields.of(x), "y": ImageFields.of(y)}
+        struct = PoolFields if gradient else PoolForwardFields
+        source, target = (y, x) if gradient else (x, y)
         values = struct.values(
-            **ends,
+            source=ImageFields.of(source),
+            target=OutputFields.of(target),
             lines=np.array(lines, np.int64),
             rows=np.array(rows or [(0, 0)], np.int64),
             tiles=TileFields.of(tiles),
             left=pad,
-            divisors=divisors.astype(np.float32),
+            divisors=(1 / divisors if gradient else divisors).astype(np.float32),
             numbers=np.arange(math.prod(op.kernel), dtype=np.float32),
             winners=self.winners,
         )

@@ -288,7 +288,7 @@ def pooling(method):
         kernel = Pooling(op, images, y, Tuning(width), trains=True)
         out, dx = aligned(math.prod(y.shape)), aligned(math.prod(images.shape))
         kernel.forward(in_memory(numbers(*images.shape), images), out)
-        kernel.backward(dx, in_memory(numbers(*y.shape, seed=1), y))
+        kernel.backward(in_memory(numbers(*y.shape, seed=1), y), dx)
         return out, dx
 
     return run

@@ -73,7 +73,7 @@ def run(op, x, dy, tuning, *, trains=True):
     kernel.forward(memory, y)
     found = [out_of_memory(y, ends[1]).reshape(op.top)]
     if trains:
-        kernel.backward(dx, in_memory(dy.reshape(folded(op.top)), ends[1]))
+        kernel.backward(in_memory(dy.reshape(folded(op.top)), ends[1]), dx)
         found.append(out_of_memory(dx, ends[0]).reshape(op.bottom))
     return found
 

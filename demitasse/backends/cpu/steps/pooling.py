@@ -48,8 +48,8 @@ class PoolStep(CpuStep[ops.Pool]):
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
-            dy, dx = self.gradients(self.x, self.y)
-            self.backward_calls = [KernelCall(self.engine, self._kernel.backward, dx, dy)]
+            ends = self.gradients(self.x, self.y)
+            self.backward_calls = [KernelCall(self.engine, self._kernel.backward, *ends)]
 
 
 class SpatialPyramidPoolStep(CpuStep[ops.SpatialPyramidPool]):
