@@ -10,7 +10,7 @@ from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Output, Struct
-from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, chunk, minimum
+from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, minimum
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
 from demitasse.backends.kernels.products import product_sums
 from demitasse.backends.kernels.tuning import Tuning
@@ -59,14 +59,13 @@ def _kernel(k: Kernel, f: RowFields, rows: int, vectors: int, then: str) -> None
     panel_bytes = panel_floats * FLOAT
     at_once = max(n for n in range(1, most_vectors(width, rows) + 1) if vectors % n == 0)
     finished = _finish(k, f, then)
-    begin, end = chunk((f.outputs + (panel_floats - 1)) // panel_floats, *k.thread())
-
+    panels = (f.outputs + (panel_floats - 1)) // panel_floats
     products = rows * at_once
     none, unrolled = [k.constant(0.0)] * products, max(1, WRITTEN // products)
     lefts = [row_bytes * i for i in range(rows)]
-    with k.loop(end, begin) as panel, k.loop(vectors, 0, at_once) as first:
-        place = panel.i * panel_floats + first.i * width
-        source = f.weight + (panel.i * f.panel_stride + first.i * width) * FLOAT
+    with k.parallel_loop(panels) as [panel], k.loop(vectors, 0, at_once) as first:
+        place = panel * panel_floats + first.i * width
+        source = f.weight + (panel * f.panel_stride + first.i * width) * FLOAT
         with k.loop(f.length, 0, SUMMED, vectors=none) as part:
             length = minimum(f.length - part.i, SUMMED)
             left, right = f.x + part.i * FLOAT, source + part.i * panel_bytes

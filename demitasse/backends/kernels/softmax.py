@@ -107,16 +107,15 @@ class _Rows(NamedTuple):
                 element.words = [at + f.inner * FLOAT]
             return element.vectors
 
-        def one(at: Word, some: Condition | None, found: Vector) -> list[Vector]:
+        def rest(at: Word, some: Condition | None, found: Vector) -> list[Vector]:
             return [body(self._replace(some=some), 0, found, start + at)]
 
         step = VECTORS * k.vector_bytes
         whole = f.length * FLOAT // step * step
         with k.loop(whole, 0, step, vectors=[begin] * VECTORS) as element:
-            places = [element.i + i * k.vector_bytes for i in range(VECTORS)]
-            pairs = zip(places, element.vectors, strict=True)
-            element.vectors = [found for at, v in pairs for found in one(at, None, v)]
-        [found] = each_vector(k, f.length, one, whole, [reduce(join, element.vectors)])
+            at, pairs = start + element.i, enumerate(element.vectors)
+            element.vectors = [body(self, 0, v, at + i * k.vector_bytes) for i, v in pairs]
+        [found] = each_vector(k, f.length, rest, whole, [reduce(join, element.vectors)])
         return [horizontal_sum(found, join)]
 
 
