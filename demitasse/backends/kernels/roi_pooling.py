@@ -44,8 +44,8 @@ class Bin(NamedTuple):
     region: Word
     place: Word
     image: Word
-    rows: tuple[Word, Word]
-    columns: tuple[Word, Word]
+    rows: list[Word]
+    columns: list[Word]
 
 
 class BinFields(Struct):
@@ -70,22 +70,18 @@ class BinFields(Struct):
     @contextmanager
     def each(self, k: Kernel) -> Iterator[Bin]:
         """Write a loop over the thread's bins."""
-
-        def span(table: Word, place: Word) -> tuple[Word, Word]:
-            first, last = k.load_words(table + place * (2 * INT), 2)
-            return first, last
-
-        with k.parallel_loop(self.regions, self.bin_rows, self.bin_columns) as (
-            region,
-            row,
-            column,
-        ):
+        counts = self.regions, self.bin_rows, self.bin_columns
+        with k.parallel_loop(*counts) as (region, row, column):
             place = row * self.bin_columns + column
-            number = region * self.bin_rows * self.bin_columns + place
-            image = k.load_word(self.items + region * INT)
-            rows = span(self.rows, region * self.bin_rows + row)
-            columns = span(self.columns, region * self.bin_columns + column)
-            yield Bin(number, region, place, image, rows, columns)
+            of_row, of_column = region * self.bin_rows + row, region * self.bin_columns + column
+            yield Bin(
+                region * self.bin_rows * self.bin_columns + place,
+                region,
+                place,
+                k.load_word(self.items + region * INT),
+                k.load_words(self.rows + of_row * (2 * INT), 2),
+                k.load_words(self.columns + of_column * (2 * INT), 2),
+            )
 
 
 def _tables(bins: Bins) -> list[np.ndarray]:

@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import InputArg, OutputArg
@@ -98,18 +100,15 @@ class RegionStep(CpuStep[ops.ROIPool | ops.PSROIPool]):
     def prepare(self) -> None:
         op, known, target = self.op, [layouts.plain(self.op.bottom)], layouts.plain(self.op.top)
         if isinstance(op, ops.ROIPool):
-            expected = self.expected(self.at.bottom[0], op.bottom)
-            known, target = (
-                [expected, layouts.innermost(op.bottom, 1)],
-                layouts.innermost(op.top, 1),
-            )
+            target = layouts.innermost(op.top, 1)
+            known = [self.expected(self.at.bottom[0], op.bottom), layouts.innermost(op.bottom, 1)]
         layout, kernel = first_suitable(known, self._kernel)
         ends = self.in_and_out(layout, target)
-        self.forward_calls = [
-            KernelCall(
-                self.engine, lambda x, y: kernel.run(x, self._bins(), y), *ends, code=kernel.code
-            )
-        ]
+
+        def run(x: np.ndarray, y: np.ndarray) -> None:
+            kernel.run(x, self._bins(), y)
+
+        self.forward_calls = [KernelCall(self.engine, run, *ends, code=kernel.code)]
 
     def _kernel(self, layout: Layout) -> RegionMaxima | RegionMeans:
         tuning, (regions, _, *pooled) = kernel_tuning(self.engine), self.op.top
