@@ -67,13 +67,10 @@ class BatchFields(ForwardFields):
 def _planes_kernel(k: Kernel, f: ForwardFields, lanes: Lanes) -> None:
     """Write each plane's mean and its sum of squared deviations."""
     planes = Planes(k, f.walk, lanes, [f.x])
-    each, of_first = planes.number("each_pixel"), planes.number("first_pixels")
     with planes.each() as plane:
-        about, away, squares = _deviations(planes, f.x, plane, of_first)
-        by = away * each
-        k.store(about + by, plane.sums)
-        # rounding must not make it negative
-        k.store(clamp_min(fma(-away, by, squares), 0.0), plane.sums + k.vector_bytes)
+        mean, squares = _mean_and_squares(planes, f.x, plane)
+        k.store(mean, plane.sums)
+        k.store(squares, plane.sums + k.vector_bytes)
 
 
 @ForwardFields.kernel("normalization_statistics")
@@ -108,10 +105,8 @@ def _kernel(k: Kernel, f: ForwardFields, lanes: Lanes, *, relu: bool) -> None:
     Planes(k, f.walk, lanes, [f.x]).each_vector(numbers, write)
 
 
-def _deviations(
-    planes: Planes, x: Word, plane: Plane, of_first: Vector
-) -> tuple[Vector, Vector, Vector]:
-    """Return an approximate mean, the sum of deviations from it, and the sum of their squares."""
+def _mean_and_squares(planes: Planes, x: Word, plane: Plane) -> tuple[Vector, Vector]:
+    """Return a plane's mean, and the sum of the squares of the deviations from it."""
     lanes = planes.lanes
     vectors = lanes.first_pixels // (lanes.width if plane.of_pixels else 1)
 
@@ -119,7 +114,7 @@ def _deviations(
         return [total + part.load(x + here)]
 
     [total] = planes.each_pixel(plane, add_up, 1, minimum(planes.f.pixels, vectors))
-    about = total * of_first
+    about = total * planes.number("first_pixels")
 
     def add(here: Word, part: Plane, total: Vector, squares: Vector) -> list[Vector]:
         away = part.load(x + here) - about
@@ -128,7 +123,9 @@ def _deviations(
         return [total + away, fma(away, away, squares)]
 
     away, squares = planes.each_pixel(plane, add, 2)
-    return about, away, squares
+    by = away * planes.number("each_pixel")
+    # rounding must not make it negative
+    return about + by, clamp_min(fma(-away, by, squares), 0.0)
 
 
 class Normalization(PlaneKernel):
@@ -169,12 +166,9 @@ class PlaneNormFields(Struct):
 @PlaneNormFields.kernel("plane_norm")
 def _plane_norm_kernel(k: Kernel, f: PlaneNormFields, lanes: Lanes) -> None:
     planes = Planes(k, f.walk, lanes)
-    each, of_first, eps = map(planes.number, ("each_pixel", "first_pixels", "eps"))
     with planes.each() as plane:
-        about, away, squares = _deviations(planes, f.x, plane, of_first)
-        by = away * each
-        variance = clamp_min(fma(-away, by, squares) * each, 0.0)
-        mean, deviation = about + by, root(variance) + eps
+        mean, squares = _mean_and_squares(planes, f.x, plane)
+        deviation = root(squares * planes.number("each_pixel")) + planes.number("eps")
         plane.store_numbers(deviation, f.deviations + plane.row)
 
         def write(here: Word, part: Plane) -> None:
