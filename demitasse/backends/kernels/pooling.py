@@ -342,21 +342,21 @@ def _vectors(channels: int, width: int, most: int) -> int:
     return min(counts, key=lambda count: math.ceil(channels / (count * width)) * (count + 2))
 
 
-def _rows(
-    axes: Sequence[Axis], taps: int, *, gradient: bool
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+Pairs = list[tuple[int, int]]
+
+
+def _rows(axes: Sequence[Axis], taps: int, *, gradient: bool) -> tuple[Pairs, Pairs]:
     """Return the tables of rows, of all axes but the last."""
-    found: list[list[list[tuple[int, int]]]] = []
+    found: list[list[Pairs]] = []
     for size, windows, count, step, before in axes:
-        over: list[list[tuple[int, int]]] = [[] for _ in range(size if gradient else windows)]
+        over: list[Pairs] = [[] for _ in range(size if gradient else windows)]
         for window, tap in product(range(windows), range(count)):
             element = window * step - before + tap
             if 0 <= element < size:
                 own, other = (element, window) if gradient else (window, element)
                 over[own].append((other, tap))
         found.append(over)
-    lines: list[tuple[int, int]] = []
-    rows: list[tuple[int, int]] = []
+    lines, rows = Pairs(), Pairs()
     for line in product(*found):
         begin = len(rows)
         for places in product(*line):
