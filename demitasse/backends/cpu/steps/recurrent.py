@@ -4,6 +4,8 @@ What goes into the gates from outside is one product for all steps, and so are a
 weights; only the product with the hidden state waits for the step before.
 """
 
+from functools import partial
+
 import numpy as np
 
 from demitasse.backends import ops
@@ -51,12 +53,14 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         self.hidden = self._array(op.steps, op.rows, op.m)
         if self.at.backward:  # the top may be overwritten before the gradient is computed
             self.y = self._array(op.steps, op.rows, op.m)
-        self.output = self._add(self.many, params, self.hidden, self.y if self.at.backward else top)
-        if not self.at.backward:
+            self.output = self._add(self.many, params, self.hidden, self.y)
+            tanh = KernelCall(self.engine, self._write_output, code="")
+        else:
+            self._add(self.many, params, self.hidden, top)
             row = layouts.plain((top.count,))
             source, target = InputArg("src", top, row), OutputArg("dst", top, row)
             tanh = elementwise_call(self.engine, [("tanh", ())], [source], target)
-            self.forward_calls.append(tanh)
+        self.forward_calls.append(tanh)
 
     def _add(
         self, rows: int, params: tuple[Operand, ...], source: Matrix, target: Matrix
@@ -78,10 +82,8 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
 
     # -- forward -------------------------------------------------------------------------------
 
-    def forward(self) -> None:
-        super().forward()
-        if self.hidden is not None and self.at.backward:
-            self.at.top[0].write(np.tanh(self.y, out=self.y))
+    def _write_output(self) -> None:
+        self.at.top[0].write(np.tanh(self.y, out=self.y))
 
     def _run_steps(self, weight: np.ndarray) -> None:
         begin, end = self._states()
@@ -116,7 +118,8 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         if self.hidden is not None:
             self.dy, self.d_hidden = (self._array(*self.hidden.shape) for _ in range(2))
             ends = self.hidden, self.dy, state + 1, self.d_hidden
-            self.backward_calls += self._gradients(self.output, *ends)
+            tanh = KernelCall(self.engine, self._past_tanh, code="")
+            self.backward_calls += [tanh, *self._gradients(self.output, *ends)]
         plain, code = InputArg("weights", weight, layouts.plain(weight.shape)), self.sequence.code
         self.backward_calls.append(KernelCall(self.engine, self._run_back, plain, code=code))
         if at.param_propagate_down[state]:
@@ -124,10 +127,11 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
             self.backward_calls += every.gradients(self.sequence.before, self.dz, bias=False)
         x, dx = at.bottom[0], at.bottom[0] if at.propagate_down[0] else None
         self.backward_calls += self._gradients(self.input, x, self.dz, 0, dx)
-        self.static_calls: list[KernelCall] = []
         if op.static:
             x, dx = at.bottom[2], at.bottom[2] if at.propagate_down[2] else None
-            self.static_calls = self._gradients(self.static, x, self.row, 2, dx)
+            add_up = partial(np.sum, self.dz, axis=0, out=self.row)
+            calls = self._gradients(self.static, x, self.row, 2, dx)
+            self.backward_calls += [KernelCall(self.engine, add_up, code=""), *calls]
 
     def _gradients(
         self, product: Product, x: Matrix, dy: np.ndarray, place: int, dx: Matrix | None
@@ -144,17 +148,15 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
             dy, known = self.d_hidden, self.hidden
         self.sequence.backward(weight, cont, dy, known, self.dz)
 
+    def _past_tanh(self) -> None:
+        """Write the gradient that passes the RNN's last tanh: dy * (1 - y^2)."""
+        np.multiply(self.y, self.y, out=self.dy)
+        np.subtract(1, self.dy, out=self.dy)
+        np.multiply(self.dy, self.at.top[0].read_diff(), out=self.dy)
+
     def backward(self) -> None:
-        at = self.at
-        if self.hidden is not None:  # what passes the tanh: dy * (1 - y^2)
-            np.multiply(self.y, self.y, out=self.dy)
-            np.subtract(1, self.dy, out=self.dy)
-            np.multiply(self.dy, at.top[0].read_diff(), out=self.dy)
         super().backward()
-        if self.static_calls:
-            np.sum(self.dz, axis=0, out=self.row)
-            for call in self.static_calls:
-                call()
+        at = self.at
         for place in range(self.first_state, len(at.bottom)):
             if at.propagate_down[place]:
                 at.bottom[place].set_diff(0)
