@@ -278,7 +278,7 @@ class BackFields(StepFields):
     cells that it begins with."""
 
 
-@BackFields.kernel("retracing")
+@BackFields.kernel("recurrence_gradient")
 def _gradient_kernel(k: Kernel, f: BackFields, cell: str) -> None:
     gates, row_bytes = GATES[cell], f.size * FLOAT
     wide = row_bytes * gates

@@ -13,7 +13,7 @@ from stages import WIDTH, exported
 
 from demitasse.backends.kernels.language import team
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
-from demitasse.backends.kernels.language.values import Word, chunk
+from demitasse.backends.kernels.language.values import INT, Word
 from demitasse.errors import DeviceError, ErrorCode
 
 
@@ -29,9 +29,8 @@ class Vectors(Struct):
 def twice(k):
     """Write that every thread of the team doubles its part of an array's vectors."""
     f = Vectors.read(k)
-    begin, end = chunk(f.count, *k.thread())
-    with k.loop(end, begin) as loop:
-        place = f.at + loop.i * k.vector_bytes
+    with k.parallel_loop(f.count) as [vector]:
+        place = f.at + vector * k.vector_bytes
         k.store(k.load(place) + k.load(place), place)
 
 
@@ -44,6 +43,24 @@ def test_a_team_does_all_of_the_work_once(width, threads):
     Arguments(Vectors.values(at=array, count=37)).run(kernel, threads)
 
     assert np.array_equal(array, 2 * np.arange(width * 37))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5, 30])
+def test_nested_loops_are_divided_and_each_iteration_has_its_indices(threads):
+    counts = 2, 3, 4
+
+    def write(k):
+        f = Vectors.read(k)
+        with k.parallel_loop(*map(k.word, counts)) as (x, y, z):
+            at = f.at + ((x * 3 + y) * 4 + z) * INT
+            k.store_word(k.load_word(at) + x * 100 + y * 10 + z, at)
+
+    array = np.zeros(counts, np.int64)
+    kernel = exported("nested_loops", 8, write)
+
+    Arguments(Vectors.values(at=array, count=1)).run(kernel, threads)
+
+    np.testing.assert_array_equal(array, np.tensordot([100, 10, 1], np.indices(counts), 1))
 
 
 PROGRAM = """
