@@ -143,7 +143,7 @@ def widest(width: int, *, within: bool) -> int:
 
 def takes(images: Images, width: int, *, size: int, beta: float, within: bool) -> bool:
     """Return whether images have whole vectors of contiguous channels, and windows fit."""
-    fits = beta == BETA and size <= widest(width, within=within)
+    fits = beta == BETA and size % 2 == 1 and size <= widest(width, within=within)
     return fits and images.has_whole_vectors(width)
 
 
@@ -162,10 +162,10 @@ class LocalResponse:
     ) -> None:
         width, (_, channels, rows, columns) = tuning.width, images.shape
         if not takes(images, width, size=size, beta=BETA, within=within):
+            most = widest(width, within=within)
             message = (
                 f"{channels} channels and windows of {size} were given; give whole vectors of "
-                f"{width} with the channels last, and windows of {widest(width, within=within)} at "
-                "most"
+                f"{width} with the channels last, and odd windows of {most} at most"
             )
             raise ValueError(message)
         rate, half = alpha / (size**2 if within else size), size // 2
