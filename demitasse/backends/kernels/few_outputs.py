@@ -1,15 +1,14 @@
 """Convolution of images with contiguous channels to few planes."""
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.images import Images, OutputFields
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address
 from demitasse.backends.kernels.language.values import (
@@ -18,27 +17,27 @@ from demitasse.backends.kernels.language.values import (
     Vector,
     Word,
     choose,
-    chunk,
     fma,
     horizontal_sums,
 )
-from demitasse.backends.kernels.tiles import Inside, TileFields, Tiles, for_each_tile
-from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
+from demitasse.backends.kernels.tiles import Tiles
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import (
+    ConvolutionFields,
     RegisterTile,
     WindowConvolution,
-    WindowFields,
+    Windows,
+    WindowSchedule,
     columns_read,
     decline_many,
-    plan_tile,
-    window_tiles,
+    for_each_window_tile,
     window_values,
 )
 from demitasse.backends.step import decline_if
 
 
 @dataclass(frozen=True)
-class FewOutputsSchedule(ConvSchedule):
+class FewOutputsSchedule(WindowSchedule):
     """A convolution to few channels. Threads divide the rows of all images.
 
     The channels of ``x`` are those of the operation's bottom, perhaps filled up to whole vectors.
@@ -46,15 +45,9 @@ class FewOutputsSchedule(ConvSchedule):
 
     kernel: ClassVar[str] = "narrow"
 
-    @cached_property
-    def tile(self) -> RegisterTile:
-        """Register tiles of a row of windows; the sums of a tile become one vector."""
-        return plan_tile(self.y[3], self.width, self.op)
-
-    @cached_property
-    def tiles(self) -> Tiles:
-        """Register tiles of a row of outputs."""
-        return window_tiles(self.tile, self.op)
+    @property
+    def most(self) -> int:
+        return self.width  # the sums of a tile become one vector
 
 
 WIDEST = 11
@@ -87,69 +80,36 @@ def plan_few_outputs(
     return lines
 
 
-class NarrowFields(WindowFields):
+class NarrowFields(ConvolutionFields):
     """A convolution to few channels, each of which is a plane of the output."""
 
-    y: OutputFields
     vectors: Word
     """Vectors of channels that are read."""
     places: Address
     """Bytes from the beginning of a pixel to each vector."""
-    filters: Address
-    """Filters: for each vector, tap after tap; filter after filter."""
     plane_stride: Word
     planes: Word
-    offsets: Address
-    """One offset for each plane."""
-    rectifier: Address
-    """Numbers of the epilogue: one slope for each plane, or the limits."""
-    tiles: TileFields
 
 
 @NarrowFields.kernel("narrow")
 def _kernel(
     k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, tiles: Tiles, *, limited: bool
 ) -> None:
-    x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
-    begin, end = chunk(f.x.images * f.y.rows, *k.thread())
-    with k.loop(end, begin) as line:
-        image, row = line.i // f.y.rows, line.i % f.y.rows
-        top = row * f.step_down - f.top
+    def body(windows: Windows, output: Word) -> None:
+        with k.loop(f.planes, words=[f.filters, output]) as plane:
+            filters, target = plane.words
+            sums, filters = _summed(k, f, rows, tile, windows, filters)
+            one = plane.i * FLOAT
+            total = horizontal_sums(sums) + k.broadcast(f.offsets + one)
+            numbers = f.rectifier if limited else f.rectifier + one
+            result = rectifying(k, numbers, None, limited=limited)(total)
+            if tile.pixels == k.width:
+                k.store(result, target)
+            else:
+                k.store(result, target, k.lane_mask(tile.pixels))
+            plane.words = [filters, target + f.plane_stride * FLOAT]
 
-        def body(first: Word, inside: Inside) -> None:
-            column = (first * tile.stride - f.left) * x_step
-            output = f.y.row(image, row) + first * y_step
-            windows = Windows(top, f.x.row(image, top) + column, f.zeros + column, *inside)
-            with k.loop(f.planes, words=[f.filters]) as plane:
-                sums, filters = _summed(k, f, rows, tile, windows, plane.words[0])
-                one = plane.i * FLOAT
-                total = horizontal_sums(sums) + k.broadcast(f.offsets + one)
-                numbers = f.rectifier if limited else f.rectifier + one
-                result = rectifying(k, numbers, None, limited=limited)(total)
-                target = output + plane.i * f.plane_stride * FLOAT
-                if tile.pixels == k.width:
-                    k.store(result, target)
-                else:
-                    k.store(result, target, k.lane_mask(tile.pixels))
-                plane.words = [filters]
-
-        for_each_tile(k, f.tiles, tiles, body)
-
-
-class Windows(NamedTuple):
-    """Windows of a tile, in the kernel.
-
-    Attributes:
-        top: The first row, possibly outside.
-        corner: Address of the first column in this row, possibly outside.
-        zeros: Address of the same column in a row of zeros.
-        inside: The columns that are not outside.
-    """
-
-    top: Word
-    corner: Word
-    zeros: Word
-    inside: range
+    for_each_window_tile(k, f, tile, tiles, body)
 
 
 def _summed(
@@ -193,8 +153,7 @@ class NarrowConvolution(WindowConvolution):
         # a plane is taken for an image of one channel
         y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1)
         values = NarrowFields.values(
-            **window_values(op, x, y, aligned((x.shape[3] - 1) * x.column_stride + width)),
-            tiles=TileFields.of(lines.tiles),
+            **window_values(op, x, y, lines.tiles),
             vectors=len(places),
             places=places * FLOAT,
             filters=self.filters,

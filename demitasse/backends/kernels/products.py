@@ -39,7 +39,7 @@ def tile_rows(count: int, most: int) -> int:
 
 
 def multiply(
-    k: Kernel, totals: list[Vector], numbers: Sequence[Word], columns: Sequence[Vector],
+    k: Kernel, totals: list[Vector], numbers: Sequence[Word | Vector], columns: Sequence[Vector],
     *, bf16: bool = False,
 ) -> None:  # fmt: skip
     """Add to the totals, row by row, a number times each of the columns.
@@ -47,12 +47,12 @@ def multiply(
     Args:
         k: The kernel.
         totals: The sums, which are replaced.
-        numbers: The address of each row's number.
+        numbers: The address of each row's number, or a vector of it.
         columns: Vectors.
         bf16: Whether numbers and elements of vectors are pairs of bfloat16.
     """
-    for row, place_of_number in enumerate(numbers):
-        number = k.broadcast(place_of_number)
+    for row, one in enumerate(numbers):
+        number = one if isinstance(one, Vector) else k.broadcast(one)
         for j, column in enumerate(columns):
             place = row * len(columns) + j
             totals[place] = (pair_fma if bf16 else fma)(number, column, totals[place])

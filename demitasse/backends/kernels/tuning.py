@@ -40,8 +40,6 @@ class Tuning:
             fit into no cache.
         fewest_tiles: Least number of tiles of a block.
         shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
-        copy_bytes: Rows of an image that direct convolution copies at a time, in a core's first
-            cache.
         noted_bytes: Outputs of a depthwise convolution that are stored for the following pointwise
             convolution; they stay in a core's second cache.
         cached_bytes: Images and outputs of a depthwise convolution up to which most of what it
@@ -57,7 +55,6 @@ class Tuning:
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
-    copy_bytes: int = 32 << 10
     noted_bytes: int = 128 << 10
     cached_bytes: int = 8 << 20
     bf16: bool = False

@@ -1,5 +1,9 @@
 """Rows of windows over images, with zeros in place of pixels outside."""
 
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,15 +13,9 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import (
-    Float,
-    Vector,
-    Word,
-    choose,
-    minimum,
-)
+from demitasse.backends.kernels.language.values import FLOAT, Word, chunk
 from demitasse.backends.kernels.products import tile_rows
-from demitasse.backends.kernels.tiles import Tiles, inside
+from demitasse.backends.kernels.tiles import Inside, TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.tuning import ConvSchedule
 from demitasse.backends.step import decline_if
 
@@ -26,7 +24,7 @@ MOST_SEEN = 320
 
 
 class WindowFields(Struct):
-    """A convolution's windows, and the images that they go over."""
+    """A convolution's windows, in register tiles of a row, and the images that they go over."""
 
     x: ImageFields
     y: ImageFields
@@ -40,14 +38,15 @@ class WindowFields(Struct):
     """Columns that the first window begins before an image."""
     zeros: Address
     """Zeros in place of a row outside."""
+    tiles: TileFields
 
 
 def window_values(
-    op: ops.Conv, x: Images, y: Images, zeros: np.ndarray, *, gradient: bool = False
+    op: ops.Conv, x: Images, y: Images, tiles: Tiles, *, gradient: bool = False
 ) -> dict[str, Any]:
     """Return the values of a convolution's windows.
 
-    With ``gradient``, ``y`` is read instead of written.
+    With ``gradient``, rows of ``y`` are read, instead of written.
     """
     return {
         "x": ImageFields.of(x),
@@ -56,8 +55,20 @@ def window_values(
         "down": op.dilation[0],
         "top": op.pad[0],
         "left": op.pad[1],
-        "zeros": zeros,
+        "zeros": aligned((y if gradient else x).row_size),
+        "tiles": TileFields.of(tiles),
     }
+
+
+class ConvolutionFields(WindowFields):
+    """A convolution with an epilogue."""
+
+    y: OutputFields
+    filters: Address
+    offsets: Address
+    """One offset for each channel of the output."""
+    rectifier: Address
+    """Numbers of the epilogue: one slope for each channel of the output, or the limits."""
 
 
 class RegisterTile(NamedTuple):
@@ -84,6 +95,25 @@ def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
     """
     pixels = tile_rows(columns, most)
     return RegisterTile(pixels, op.kernel[1], op.stride[1], op.dilation[1])
+
+
+@dataclass(frozen=True)
+class WindowSchedule(ConvSchedule):
+    """A convolution by rows of windows, some of a row at a time."""
+
+    @property
+    @abstractmethod
+    def most(self) -> int:
+        """Windows of a register tile at most."""
+
+    @cached_property
+    def tile(self) -> RegisterTile:
+        return plan_tile(self.y[3], self.most, self.op)
+
+    @cached_property
+    def tiles(self) -> Tiles:
+        """Register tiles of a row of outputs."""
+        return window_tiles(self.tile, self.op)
 
 
 def window_tiles(tile: RegisterTile, op: ops.Conv) -> Tiles:
@@ -116,30 +146,42 @@ def columns_read(tile: RegisterTile) -> dict[int, list[tuple[int, int]]]:
     return dict(sorted(found.items()))
 
 
-class Padded(NamedTuple):
-    """Images of which rows are copied, with ``left`` zeros before, to rows of ``columns``."""
+class Windows(NamedTuple):
+    """Windows of a tile, in the kernel.
 
-    height: Word
-    width: Word
-    left: Word
-    columns: Word
-
-
-def bordered(
-    k: Kernel, y: Word, images: Padded, target: Word, zero: Vector | Float, step: int
-) -> tuple[Word, Word]:
-    """Write the zeros of a copied row, and return the range of columns to be copied.
-
-    A row ``y`` outside the image is all zeros. Each zero has ``step`` bytes.
+    Attributes:
+        top: The first row, possibly outside.
+        corner: Address of the first column in this row, possibly outside.
+        zeros: Address of the same column in a row of zeros.
+        inside: The columns that are not outside.
     """
-    columns = images.columns
-    inside = (y > -1) & (y < images.height)
-    begin = choose(inside, images.left, columns)
-    end = choose(inside, minimum(images.left + images.width, columns), columns)
-    for stop, start in ((begin, 0), (columns, end)):
-        with k.loop(stop, start) as column:
-            k.store(zero, target + column.i * step)
-    return begin, end
+
+    top: Word
+    corner: Word
+    zeros: Word
+    inside: range
+
+
+def for_each_window_tile(
+    k: Kernel, f: WindowFields, tile: RegisterTile, tiles: Tiles,
+    body: Callable[[Windows, Word], None],
+) -> None:  # fmt: skip
+    """Write a loop over the tiles of the rows of outputs, which threads divide.
+
+    ``body`` takes the windows of a tile, and the address of its first output.
+    """
+    x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
+    begin, end = chunk(f.x.images * f.y.rows, *k.thread())
+    with k.loop(end, begin) as line:
+        image, row = line.i // f.y.rows, line.i % f.y.rows
+        top = row * f.step_down - f.top
+
+        def write(first: Word, inside: Inside) -> None:
+            column = (first * tile.stride - f.left) * x_step
+            windows = Windows(top, f.x.row(image, top) + column, f.zeros + column, *inside)
+            body(windows, f.y.row(image, row) + first * y_step)
+
+        for_each_tile(k, f.tiles, tiles, write)
 
 
 class WindowConvolution:
@@ -156,19 +198,8 @@ class WindowConvolution:
         """Copy new slopes of negative sums: one for each channel, or one for all."""
         self._rectifier[...] = slopes
 
-    def __call__(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        offsets: np.ndarray | None,
-        scratch: np.ndarray | None = None,
-    ) -> None:
-        """Convolve, with one offset for each channel, None for zeros, and what scratch it takes."""
-        each = {
-            "x.at": source,
-            "y.at": target,
-            "offsets": self._none if offsets is None else offsets,
-        }
-        if scratch is not None:
-            each["scratch"] = scratch
+    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
+        """Convolve, with one offset for each channel, None for zeros."""
+        offsets = self._none if offsets is None else offsets
+        each = {"x.at": source, "y.at": target, "offsets": offsets}
         self._arguments.run(self._kernel, self.schedule.tuning.threads, each)

@@ -7,6 +7,7 @@ from correlate import correlated, correlated_slopes, images
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, images_of, normal
 
+from demitasse.backends.kernels import few_inputs
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.few_inputs import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.images import Images
@@ -22,9 +23,9 @@ WINDOWS = pytest.mark.parametrize(
         {"kernel": (5, 5), "pad": (2, 2)},
         {"kernel": (3, 4), "stride": (2, 3), "pad": (0, 1)},
         {"kernel": (1, 3), "dilation": (1, 2)},
-        {"kernel": (3, 3), "copy_bytes": 1},
+        {"kernel": (3, 3), "pad": (4, 9)},
     ],
-    ids=["square", "strides", "dilation", "short bands"],
+    ids=["square", "strides", "dilation", "wide padding"],
 )
 THREADS = pytest.mark.parametrize("threads", [1, 3])
 
@@ -42,7 +43,7 @@ def definition(of, x, weights):
 def convolved(of, x, weights, offsets, target, out, then=NOTHING):
     convolve = DirectConvolution(of, target, then)
     convolve.update(weights.reshape(-1))
-    convolve(x, out, offsets, np.zeros(convolve.scratch_size, np.float32))
+    convolve(x, out, offsets)
 
 
 @WIDTH
@@ -80,8 +81,10 @@ def test_what_is_no_number_is_rectified_as_layers_do(then, width):
 @WIDTH
 @WINDOWS
 @THREADS
+@pytest.mark.parametrize("band", [16, 1024])
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_gradients_of_weights_and_bias(bias, window, threads, width):
+def test_the_gradients_of_weights_and_bias(bias, band, window, threads, width, monkeypatch):
+    monkeypatch.setattr(few_inputs, "BAND", band)
     m = width + 5
     of = banding(SHAPE, m, width, threads=threads, **window)
     op, x, (dy, slopes) = of.op, normal(*SHAPE), images(of.y, seed=1)

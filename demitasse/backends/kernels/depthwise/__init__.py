@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import first_channels
-from demitasse.backends.kernels.tiles import Tiles
-from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
-from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile, window_tiles
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.windows import WindowSchedule, decline_many
 from demitasse.backends.step import decline_if
 
 FLOAT_BYTES = 4
@@ -22,7 +21,7 @@ ROWS_EACH = 8
 
 
 @dataclass(frozen=True)
-class DepthwiseSchedule(ConvSchedule):
+class DepthwiseSchedule(WindowSchedule):
     """A depthwise convolution. A strip is an output row of one image, or a part of its channels."""
 
     kernel: ClassVar[str] = "depthwise"
@@ -32,14 +31,9 @@ class DepthwiseSchedule(ConvSchedule):
         """First channel of each vector; the last begins early where they do not divide."""
         return first_channels(self.x[1], self.width)
 
-    @cached_property
-    def tile(self) -> RegisterTile:
-        return plan_tile(self.y[3], PIXELS[self.width], self.op)
-
-    @cached_property
-    def tiles(self) -> Tiles:
-        """Register tiles of a row of outputs."""
-        return window_tiles(self.tile, self.op)
+    @property
+    def most(self) -> int:
+        return PIXELS[self.width]
 
     @property
     def fetches(self) -> bool:

@@ -10,9 +10,8 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.images import Images, OutputFields, need_layout
+from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address
 from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.values import (
     FLOAT,
@@ -24,33 +23,24 @@ from demitasse.backends.kernels.language.values import (
 )
 from demitasse.backends.kernels.tiles import (
     Inside,
-    TileFields,
     Tiles,
     for_each_tile,
 )
 from demitasse.backends.kernels.windows import (
+    ConvolutionFields,
     RegisterTile,
     WindowConvolution,
-    WindowFields,
     columns_read,
     window_values,
 )
 
 
-class DepthwiseFields(WindowFields):
+class DepthwiseFields(ConvolutionFields):
     """A depthwise convolution."""
 
-    y: OutputFields
-    filters: Address
-    """Filters: for each vector, tap after tap."""
-    offsets: Address
-    """One offset for each channel."""
-    rectifier: Address
-    """Numbers of the epilogue: one slope for each channel, or the limits."""
     vectors: Word
     parts: Word
     """Parts of the channels, which threads divide."""
-    tiles: TileFields
 
 
 class Shape(NamedTuple):
@@ -198,8 +188,7 @@ class DepthwiseOperands(DepthwiseFilters):
         super().__init__(strips)
         self.rectifier = then.numbers(channels)
         self.values = DepthwiseFields.values(
-            **window_values(strips.op, x, y, aligned(x.row_size)),
-            tiles=TileFields.of(strips.tiles),
+            **window_values(strips.op, x, y, strips.tiles),
             filters=self.filters,
             rectifier=self.rectifier,
             vectors=len(strips.vectors),

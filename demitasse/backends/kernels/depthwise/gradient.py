@@ -29,7 +29,6 @@ from demitasse.backends.kernels.language.values import (
 )
 from demitasse.backends.kernels.tiles import (
     Inside,
-    TileFields,
     Tiles,
     for_each_tile,
     inside,
@@ -123,7 +122,6 @@ class GradientFields(WindowFields):
     vectors: Word
     parts: Word
     """Parts of the rows of the input, each with sums of its own."""
-    tiles: TileFields
 
 
 @GradientFields.kernel("depthwise_gradients")
@@ -314,13 +312,12 @@ class DepthwiseGradients(DepthwiseFilters):
         self._kernel = _kernel(width, shape, tiles)
         self._arguments = Arguments(
             GradientFields.values(
-                **window_values(op, x, y, aligned(y.row_size), gradient=True),
+                **window_values(op, x, y, tiles, gradient=True),
                 dx=OutputFields.of(dx),
                 filters=self.filters,
                 sums=self.sums,
                 vectors=vectors,
                 parts=parts,
-                tiles=TileFields.of(tiles),
             )
         )
 

@@ -19,7 +19,6 @@ from demitasse.backends.kernels.language.values import (
     fma,
     minimum,
 )
-from demitasse.backends.kernels.windows import Padded, bordered
 from demitasse.backends.kernels.winograd.blocks import Block, TileFields
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
@@ -131,6 +130,22 @@ class TiledOutputFields(TiledFields):
     at: Output
 
 
+def zero_border(
+    k: Kernel, y: Word, images: TiledFields, columns: Word, copy: Word
+) -> tuple[Word, Word]:
+    """Write the zeros of a copied row of ``columns`` vectors, and return the range to be copied.
+
+    A row ``y`` outside the image is all zeros.
+    """
+    inside = (y > -1) & (y < images.rows)
+    begin = choose(inside, images.left, columns)
+    end = choose(inside, minimum(images.left + images.columns, columns), columns)
+    for stop, start in ((begin, 0), (columns, end)):
+        with k.loop(stop, start) as column:
+            k.store(k.constant(0.0), copy + column.i * k.vector_bytes)
+    return begin, end
+
+
 def input_transform(
     k: Kernel, block: Block, images: TiledFields, matrices: tuple[np.ndarray, np.ndarray],
     step: tuple[int, int], tiles: TileFields,
@@ -150,12 +165,11 @@ def input_transform(
     (high, wide), (down, across) = (matrix.shape[1] for matrix in matrices), step
     vector, positions_of_row = k.vector_bytes, len(matrices[1])
     columns = block.fields.tile_columns * across + (wide - across)
-    padded = Padded(images.rows, images.columns, images.left, columns)
     with block.each_strip() as strip, images.each_vector(k) as channel:
         with k.loop(high) as line:
             y = strip.row * down - images.top + line.i
             copy = block.private + columns * line.i * vector
-            begin, end = bordered(k, y, padded, copy, k.constant(0.0), vector)
+            begin, end = zero_border(k, y, images, columns, copy)
             row = images.row(strip.image, y) - images.left * images.column_stride * FLOAT + channel
             with k.loop(end, begin) as column:
                 value = k.load(row + column.i * images.column_stride * FLOAT)
