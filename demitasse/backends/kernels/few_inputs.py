@@ -14,7 +14,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import ImageFields, Images, first_channels, need_layout
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -28,11 +28,10 @@ from demitasse.backends.kernels.language.structs import (
 from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, choose, chunk
 from demitasse.backends.kernels.products import ROWS, multiply, panel_vectors, tile_rows
 from demitasse.backends.kernels.strided_copy import StridedCopy
-from demitasse.backends.kernels.tiles import Tiles
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import (
     ConvolutionFields,
-    RegisterTile,
+    WindowCode,
     WindowConvolution,
     Windows,
     WindowSchedule,
@@ -146,33 +145,30 @@ class DirectFields(ConvolutionFields):
 
 
 @DirectFields.kernel("direct")
-def _kernel(
-    k: Kernel, f: DirectFields, rows: int, tile: RegisterTile, tiles: Tiles, vectors: int, *,
-    limited: bool, relu: bool,
-) -> None:  # fmt: skip
+def _kernel(k: Kernel, f: DirectFields, code: WindowCode, vectors: int) -> None:
     def body(windows: Windows, output: Word) -> None:
         with each_panel(k, f.panels, vectors) as (place, firsts):
             offsets = [k.load(f.offsets + at) for at in firsts]
-            sums = _window_sums(k, f, rows, tile, windows, f.filters + place, offsets)
+            sums = _window_sums(k, f, code, windows, f.filters + place, offsets)
             for j, at in enumerate(firsts):
-                then = rectifying(k, f.rectifier, at, limited=limited, relu=relu)
+                then = code.rectifying(k, f.rectifier, at)
                 for pixel, total in enumerate(sums[j::vectors]):
                     k.store(then(total), output + at + f.y.column_stride * (FLOAT * pixel))
 
-    for_each_window_tile(k, f, tile, tiles, body)
+    for_each_window_tile(k, f, code, body)
 
 
 def _window_sums(
-    k: Kernel, f: DirectFields, rows: int, tile: RegisterTile, windows: Windows, filters: Word,
+    k: Kernel, f: DirectFields, code: WindowCode, windows: Windows, filters: Word,
     offsets: Sequence[Vector],
 ) -> list[Vector]:  # fmt: skip
     """Return the sums of a tile's windows times a panel's filters, pixel after pixel."""
-    pixels, zero, vectors = range(tile.pixels), k.constant(0.0), len(offsets)
-    start = [*offsets] * tile.pixels
+    tile, zero, vectors = code.tile, k.constant(0.0), len(offsets)
+    start, pixels = [*offsets] * tile.pixels, range(tile.pixels)
     with k.loop(f.x.channels, vectors=start, words=[filters, windows.corner]) as channel:
         filters, corner = channel.words
         words = [filters, windows.top, corner]
-        with k.loop(rows, vectors=channel.vectors, words=words) as row:
+        with k.loop(code.rows, vectors=channel.vectors, words=words) as row:
             right, y, left = row.words
             seen = choose((y > -1) & (y < f.x.rows), left, windows.zeros)
             for tap in range(tile.taps):
@@ -218,10 +214,7 @@ class DirectConvolution(WindowConvolution):
             rectifier=rectifier,
             panels=PanelFields.of(schedule, taps),
         )
-        kernel = _kernel(
-            schedule.width, schedule.op.kernel[0], schedule.tile, schedule.tiles, schedule.vectors,
-            limited=then.limited, relu=then.relu,
-        )  # fmt: skip
+        kernel = _kernel(schedule.width, schedule.code_with(then), schedule.vectors)
         super().__init__(schedule, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:

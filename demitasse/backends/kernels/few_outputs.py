@@ -7,7 +7,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address
@@ -20,11 +20,10 @@ from demitasse.backends.kernels.language.values import (
     fma,
     horizontal_sums,
 )
-from demitasse.backends.kernels.tiles import Tiles
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import (
     ConvolutionFields,
-    RegisterTile,
+    WindowCode,
     WindowConvolution,
     Windows,
     WindowSchedule,
@@ -92,35 +91,34 @@ class NarrowFields(ConvolutionFields):
 
 
 @NarrowFields.kernel("narrow")
-def _kernel(
-    k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, tiles: Tiles, *, limited: bool
-) -> None:
+def _kernel(k: Kernel, f: NarrowFields, code: WindowCode) -> None:
     def body(windows: Windows, output: Word) -> None:
         with k.loop(f.planes, words=[f.filters, output]) as plane:
             filters, target = plane.words
-            sums, filters = _summed(k, f, rows, tile, windows, filters)
+            sums, filters = _summed(k, f, code, windows, filters)
             one = plane.i * FLOAT
             total = horizontal_sums(sums) + k.broadcast(f.offsets + one)
-            numbers = f.rectifier if limited else f.rectifier + one
-            result = rectifying(k, numbers, None, limited=limited)(total)
-            if tile.pixels == k.width:
+            numbers = f.rectifier if code.limited else f.rectifier + one
+            result = code.rectifying(k, numbers, None)(total)
+            if code.tile.pixels == k.width:
                 k.store(result, target)
             else:
-                k.store(result, target, k.lane_mask(tile.pixels))
+                k.store(result, target, k.lane_mask(code.tile.pixels))
             plane.words = [filters, target + f.plane_stride * FLOAT]
 
-    for_each_window_tile(k, f, tile, tiles, body)
+    for_each_window_tile(k, f, code, body)
 
 
 def _summed(
-    k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, windows: Windows, filters: Word
+    k: Kernel, f: NarrowFields, code: WindowCode, windows: Windows, filters: Word
 ) -> tuple[list[Vector], Word]:
     """Write the sums of a tile's windows times a filter; return them, and the next filter."""
-    vector, zero, x_step = k.vector_bytes, k.constant(0.0), f.x.column_stride * FLOAT
+    tile, zero = code.tile, k.constant(0.0)
+    vector, x_step = k.vector_bytes, f.x.column_stride * FLOAT
     with k.loop(f.vectors, vectors=[zero] * tile.pixels, words=[filters]) as channels:
         place = k.load_word(f.places + channels.i * INT)
         words = [*channels.words, windows.top, windows.corner + place]
-        with k.loop(rows, vectors=channels.vectors, words=words) as row:
+        with k.loop(code.rows, vectors=channels.vectors, words=words) as row:
             taps, y, at = row.words
             pixels = choose((y > -1) & (y < f.x.rows), at, windows.zeros)
             weights = [k.load(taps + vector * tap) for tap in range(tile.taps)]
@@ -161,8 +159,7 @@ class NarrowConvolution(WindowConvolution):
             planes=planes,
             rectifier=rectifier,
         )
-        kernel = _kernel(width, op.kernel[0], lines.tile, lines.tiles, limited=then.limited)
-        super().__init__(lines, kernel, values, rectifier)
+        super().__init__(lines, _kernel(width, lines.code_with(then)), values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:
         op, (planes, vectors, taps, width) = self.schedule.op, self.filters.shape

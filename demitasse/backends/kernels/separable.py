@@ -18,7 +18,6 @@ from demitasse.backends.kernels.depthwise import DepthwiseSchedule, plan_depthwi
 from demitasse.backends.kernels.depthwise.convolution import (
     DepthwiseFields,
     DepthwiseOperands,
-    Shape,
     write_row,
 )
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
@@ -27,8 +26,8 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import structs
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import FLOAT, HALF, Word, chunk
-from demitasse.backends.kernels.products import ROWS
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.windows import WindowCode
 from demitasse.backends.step import decline_if
 
 MOST_CHANNELS = 1024
@@ -37,12 +36,6 @@ MOST_CHANNELS = 1024
 LINE = 16
 """Floats of a cache line. Pixels are an odd number of lines apart, so that equal channels of all
 pixels do not compete for the same lines."""
-
-SUMS = 8
-"""Sums of some pixels and a panel that take no longer because they wait for each other."""
-
-PASS = 2
-"""Cost of one more pass over all filters, in pixels."""
 
 LARGER = 2
 """Greatest growth of blocks beyond their best size, where filters that exceed the second cache
@@ -94,21 +87,13 @@ class SeparableSchedule:
 
     @cached_property
     def count(self) -> int:
-        """Blocks of each thread, such that few sums wait for each other, and a cache holds one."""
+        """Blocks of each thread, such that a cache holds one."""
         tuning, columns = self.strips.tuning, self.strips.y[3]
-        fitting = math.ceil(max(self.rows) * columns * self.channels * FLOAT / tuning.noted_bytes)
-        filter_bytes = self.channels * self.product.filters * FLOAT
-        fewest = math.ceil(fitting / LARGER) if filter_bytes > tuning.noted_bytes else fitting
-        most = ROWS[tuning.width][self.product.vectors]
-
-        def cost(count: int) -> int:
-            rests = [rows * columns % most for rows in self.block_rows(count)]
-            waiting = sum(max(0, SUMS // self.product.vectors - rest) for rest in rests if rest)
-            return waiting + PASS * count * tuning.threads
-
-        least = min(self.rows)
-        counts = range(min(fewest, least), min(2 * fitting, least) + 1)
-        return min(reversed(counts), key=cost)  # of equal cost, the smallest blocks
+        block_bytes, filters = tuning.noted_bytes, self.channels * self.product.filters
+        if filters * FLOAT > block_bytes:
+            block_bytes *= LARGER
+        bytes_each = max(self.rows) * columns * self.channels * FLOAT
+        return min(math.ceil(bytes_each / block_bytes), *self.rows)
 
     @property
     def waste(self) -> float:
@@ -175,7 +160,7 @@ class SeparableFields(structs.Struct):
 
 
 @SeparableFields.kernel("separable")
-def _kernel(k: Kernel, s: SeparableFields, shape: Shape, *, bf16: bool) -> None:
+def _kernel(k: Kernel, s: SeparableFields, code: WindowCode, *, bf16: bool) -> None:
     each, product = s.depthwise, s.product
     thread, threads = k.thread()
     buffer = each.y.at + thread * s.buffer_bytes
@@ -185,7 +170,7 @@ def _kernel(k: Kernel, s: SeparableFields, shape: Shape, *, bf16: bool) -> None:
         first, last = chunk(each.x.images * each.y.rows, part.i, s.parts)
         begin, end = (first + place for place in chunk(last - first, block.i, s.blocks))
         with k.loop(end, begin, words=[buffer]) as row:
-            write_row(k, each, shape, row.i, (k.word(0), each.vectors), row.words[0])
+            write_row(k, each, code, row.i, (k.word(0), each.vectors), row.words[0])
             row.words = [row.words[0] + row_bytes]
         if bf16:
             _round_pixels(k, each, buffer, (end - begin) * each.y.columns)
@@ -254,7 +239,7 @@ class SeparableConvolution:
         )  # fmt: skip
         self.filters = aligned(self._product.size)
         self.scratch_size = tuning.threads * max(rows) * between.row_stride
-        self._kernel = _kernel(strips.width, Shape.of(strips, then[0]), bf16=blocks.bf16)
+        self._kernel = _kernel(strips.width, strips.code_with(then[0]), bf16=blocks.bf16)
         self._arguments = structs.Arguments(
             SeparableFields.values(
                 depthwise=self.depthwise.values,

@@ -42,8 +42,6 @@ class Tuning:
         shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
         noted_bytes: Outputs of a depthwise convolution that are stored for the following pointwise
             convolution; they stay in a core's second cache.
-        cached_bytes: Images and outputs of a depthwise convolution up to which most of what it
-            reads is still in a cache.
         bf16: Whether convolutions and inner products multiply in bfloat16.
         without: Names of lowerings that are switched off; see ``LOWERINGS``.
         always: Names of lowerings that run wherever they are supported, whatever they cost.
@@ -56,7 +54,6 @@ class Tuning:
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
     noted_bytes: int = 128 << 10
-    cached_bytes: int = 8 << 20
     bf16: bool = False
     without: frozenset[str] = frozenset()
     always: frozenset[str] = frozenset()

@@ -10,10 +10,11 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.epilogue import Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, Word, chunk
+from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, chunk
 from demitasse.backends.kernels.products import tile_rows
 from demitasse.backends.kernels.tiles import Inside, TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.tuning import ConvSchedule
@@ -97,6 +98,30 @@ def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
     return RegisterTile(pixels, op.kernel[1], op.stride[1], op.dilation[1])
 
 
+class WindowCode(NamedTuple):
+    """Parameters of a convolution over windows that the kernel's code depends on.
+
+    Attributes:
+        rows: Rows of a window.
+    """
+
+    rows: int
+    tile: RegisterTile
+    tiles: Tiles
+    limited: bool
+    relu: bool
+
+    def rectifying(
+        self, k: Kernel, numbers: Word, place: Word | None
+    ) -> Callable[[Vector], Vector]:
+        """Return a function that writes the epilogue of the sums of some channels."""
+        return rectifying(k, numbers, place, limited=self.limited, relu=self.relu)
+
+    def __str__(self) -> str:
+        flags = "_limited" * self.limited + "_relu" * self.relu
+        return f"{self.rows}x{self.tile}_{self.tiles}{flags}"
+
+
 @dataclass(frozen=True)
 class WindowSchedule(ConvSchedule):
     """A convolution by rows of windows, some of a row at a time."""
@@ -114,6 +139,11 @@ class WindowSchedule(ConvSchedule):
     def tiles(self) -> Tiles:
         """Register tiles of a row of outputs."""
         return window_tiles(self.tile, self.op)
+
+    def code_with(self, then: Rectifier) -> WindowCode:
+        """Return the parameters of the convolution with an epilogue."""
+        rows = self.op.kernel[0]
+        return WindowCode(rows, self.tile, self.tiles, then.limited, then.relu)
 
 
 def window_tiles(tile: RegisterTile, op: ops.Conv) -> Tiles:
@@ -163,9 +193,8 @@ class Windows(NamedTuple):
 
 
 def for_each_window_tile(
-    k: Kernel, f: WindowFields, tile: RegisterTile, tiles: Tiles,
-    body: Callable[[Windows, Word], None],
-) -> None:  # fmt: skip
+    k: Kernel, f: WindowFields, code: WindowCode, body: Callable[[Windows, Word], None]
+) -> None:
     """Write a loop over the tiles of the rows of outputs, which threads divide.
 
     ``body`` takes the windows of a tile, and the address of its first output.
@@ -177,11 +206,11 @@ def for_each_window_tile(
         top = row * f.step_down - f.top
 
         def write(first: Word, inside: Inside) -> None:
-            column = (first * tile.stride - f.left) * x_step
+            column = (first * code.tile.stride - f.left) * x_step
             windows = Windows(top, f.x.row(image, top) + column, f.zeros + column, *inside)
             body(windows, f.y.row(image, row) + first * y_step)
 
-        for_each_tile(k, f.tiles, tiles, write)
+        for_each_tile(k, f.tiles, code.tiles, write)
 
 
 class WindowConvolution:

@@ -92,34 +92,6 @@ def test_images_in_c_order_are_refused(width):
 
 
 @WIDTH
-@WINDOWS
-@SIZES
-def test_what_is_fetched_for_later_changes_no_bit(size, window, width):
-    op = convolution(2, 2 * width, size, **window)
-    if min(op.top) < 1:
-        pytest.skip("the window does not fit")
-    x, weights = normal(*op.bottom), normal(2 * width, 1, *op.kernel, seed=1)
-
-    fetching, plain = (
-        convolved(op, x, weights, None, Tuning(width=width, cached_bytes=cached))
-        for cached in (0, 1 << 30)
-    )
-
-    np.testing.assert_array_equal(fetching, plain)
-
-
-def test_pixels_are_fetched_of_large_images():
-    op = convolution(1, 32, (9, 9))
-    few, many = (
-        plan_depthwise(op, op.bottom, op.top, Tuning(width=16, cached_bytes=cached))
-        for cached in (0, 1 << 20)
-    )
-
-    assert few.fetches
-    assert not many.fetches
-
-
-@WIDTH
 def test_nan_reaches_the_windows_that_see_it_and_no_others(width):
     op = convolution(1, width, (5, 12))
     x, weights = normal(*op.bottom), normal(width, 1, 3, 3, seed=1)

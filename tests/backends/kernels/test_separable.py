@@ -289,14 +289,6 @@ def test_blocks_are_those_of_the_kernel_and_none_is_empty(n, size, threads):
     assert min(found) > 0
 
 
-@pytest.mark.parametrize("size", [(7, 7), (14, 14), (19, 19), (28, 28)])
-def test_few_sums_wait_for_each_other(size):
-    blocks = plan_separable(*convolutions(1, 512, 512, size), always(16))
-
-    rests = {rows * size[1] % 14 for rows in blocks.block_rows(blocks.count)}
-    assert min(rests - {0}, default=14) >= 4
-
-
 def test_blocks_are_large_where_filters_are_many():
     few, many = (plan_separable(*convolutions(1, 512, m, (38, 38)), always(16)) for m in (32, 1024))
 

@@ -11,8 +11,6 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import WindowSchedule, decline_many
 from demitasse.backends.step import decline_if
 
-FLOAT_BYTES = 4
-
 PIXELS = {4: 7, 8: 6, 16: 7}
 """Floats of a vector -> pixels whose sums fit into registers, with the columns of a row of taps."""
 
@@ -34,11 +32,6 @@ class DepthwiseSchedule(WindowSchedule):
     @property
     def most(self) -> int:
         return PIXELS[self.width]
-
-    @property
-    def fetches(self) -> bool:
-        """True if pixels are prefetched: no cache holds large images any more, or their outputs."""
-        return (math.prod(self.x) + math.prod(self.y)) * FLOAT_BYTES > self.tuning.cached_bytes
 
     @property
     def parts(self) -> int:

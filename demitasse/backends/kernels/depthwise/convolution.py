@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.target import is_x86
@@ -23,12 +22,11 @@ from demitasse.backends.kernels.language.values import (
 )
 from demitasse.backends.kernels.tiles import (
     Inside,
-    Tiles,
     for_each_tile,
 )
 from demitasse.backends.kernels.windows import (
     ConvolutionFields,
-    RegisterTile,
+    WindowCode,
     WindowConvolution,
     columns_read,
     window_values,
@@ -43,46 +41,17 @@ class DepthwiseFields(ConvolutionFields):
     """Parts of the channels, which threads divide."""
 
 
-class Shape(NamedTuple):
-    """Parameters of a convolution that the kernel's code depends on.
-
-    Attributes:
-        rows: Rows of a window.
-        fetched: Rows of the input from one row of windows to the next, which are prefetched; 0 for
-            none.
-    """
-
-    rows: int
-    tile: RegisterTile
-    tiles: Tiles
-    fetched: int
-    limited: bool
-    relu: bool
-
-    @classmethod
-    def of(cls, strips: DepthwiseSchedule, then: Rectifier, *, fetches: bool = False) -> Shape:
-        """Return the shape of a convolution with an epilogue."""
-        op = strips.op
-        fetched = op.stride[0] if fetches else 0
-        return cls(op.kernel[0], strips.tile, strips.tiles, fetched, then.limited, then.relu)
-
-    def __str__(self) -> str:
-        fetching = f"_fetching{self.fetched}" if self.fetched else ""
-        flags = "_limited" * self.limited + "_relu" * self.relu
-        return f"{self.rows}x{self.tile}_{self.tiles}" + fetching + flags
-
-
 @DepthwiseFields.kernel("depthwise")
-def _kernel(k: Kernel, f: DepthwiseFields, shape: Shape) -> None:
+def _kernel(k: Kernel, f: DepthwiseFields, code: WindowCode) -> None:
     begin, end = chunk(f.x.images * f.y.rows * f.parts, *k.thread())
     with k.loop(end, begin) as strip:
         row, part = strip.i // f.parts, strip.i % f.parts
         output = f.y.row(row // f.y.rows, row % f.y.rows)
-        write_row(k, f, shape, row, chunk(f.vectors, part, f.parts), output)
+        write_row(k, f, code, row, chunk(f.vectors, part, f.parts), output)
 
 
 def write_row(
-    k: Kernel, f: DepthwiseFields, shape: Shape, row: Word, vectors: tuple[Word, Word],
+    k: Kernel, f: DepthwiseFields, code: WindowCode, row: Word, vectors: tuple[Word, Word],
     output: Word,
 ) -> None:  # fmt: skip
     """Write some vectors of channels of a row of outputs, counted through all images.
@@ -90,27 +59,19 @@ def write_row(
     ``output`` is the address of the row.
     """
     image, line = row // f.y.rows, row % f.y.rows
-    ys = [line * f.step_down - f.top + f.down * i for i in range(shape.rows)]
+    ys = [line * f.step_down - f.top + f.down * i for i in range(code.rows)]
     rows = [choose((y > -1) & (y < f.x.rows), f.x.row(image, y), f.zeros) for y in ys]
 
     def body(first: Word, inside: Inside) -> None:
-        column = (first * shape.tile.stride - f.left) * f.x.column_stride * FLOAT
+        column = (first * code.tile.stride - f.left) * f.x.column_stride * FLOAT
         tile = output + first * f.y.column_stride * FLOAT
-        _sum_windows(k, f, shape, vectors, [row + column for row in rows], tile, *inside)
+        _sum_windows(k, f, code, vectors, [row + column for row in rows], tile, *inside)
 
-    for_each_tile(k, f.tiles, shape.tiles, body)
-
-
-AHEAD = 4
-"""Prefetch distance, in register tiles. The processor itself prefetches too few of the pixels that
-are read, and none of those that are written."""
-
-SECOND = 2
-"""Level of the cache for prefetched pixels."""
+    for_each_tile(k, f.tiles, code.tiles, body)
 
 
 def _sum_windows(
-    k: Kernel, f: DepthwiseFields, shape: Shape, vectors: tuple[Word, Word],
+    k: Kernel, f: DepthwiseFields, code: WindowCode, vectors: tuple[Word, Word],
     rows: Sequence[Word], output: Word, inside: range,
 ) -> None:  # fmt: skip
     """Write the sums of a tile of windows, vector after vector of channels.
@@ -118,7 +79,7 @@ def _sum_windows(
     ``rows`` are addresses of the first column in the rows of the input, which may be outside;
     ``inside`` are the columns that are not.
     """
-    pixels, wide, stride, dilation = shape.tile
+    pixels, wide, stride, dilation = code.tile
     x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
     first, last = (vector * k.vector_bytes for vector in vectors)
     last_place = (f.x.channels - k.width) * FLOAT
@@ -126,18 +87,13 @@ def _sum_windows(
     again = (lambda word: word) if is_x86() else k.no_cse
     with k.loop(last, first, k.vector_bytes) as vector:
         place = minimum(vector.i, last_place)  # begins early where channels fill no whole vectors
-        for row in rows[len(rows) - shape.fetched :]:  # that no earlier strip has read
-            for j in range(pixels * stride):
-                k.prefetch(row + x_step * (pixels * stride * AHEAD + j) + place, SECOND)
-        for pixel in range(pixels if shape.fetched else 0):
-            k.prefetch(output + y_step * (pixels * AHEAD + pixel) + place, SECOND)
-        filters = f.filters + vector.i * (shape.rows * wide)
+        filters = f.filters + vector.i * (code.rows * wide)
         offset = f.offsets + place  # which NEON loads faster than it copies
         sums = [k.load(again(offset)) for _ in range(pixels)]
         for i, row in enumerate(rows):
             numbers = {
                 j: k.load(row + x_step * j + place) if j in inside else zero
-                for j in columns_read(shape.tile)
+                for j in columns_read(code.tile)
             }
             for tap in range(wide):
                 weight = k.load(filters + (i * wide + tap) * k.vector_bytes)
@@ -145,7 +101,7 @@ def _sum_windows(
                     fma(numbers[pixel * stride + tap * dilation], weight, total)
                     for pixel, total in enumerate(sums)
                 ]
-        then = rectifying(k, f.rectifier, place, limited=shape.limited, relu=shape.relu)
+        then = code.rectifying(k, f.rectifier, place)
         for pixel, total in enumerate(sums):
             k.store(then(total), output + y_step * pixel + place)
 
@@ -205,7 +161,7 @@ class DepthwiseConvolution(WindowConvolution):
     def __init__(
         self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
-        shape = Shape.of(strips, then, fetches=strips.fetches)
         each = DepthwiseOperands(strips, x, y, then)
         self.filters, self.nbytes, self.update = each.filters, each.nbytes, each.update
-        super().__init__(strips, _kernel(strips.width, shape), each.values, each.rectifier)
+        kernel = _kernel(strips.width, strips.code_with(then))
+        super().__init__(strips, kernel, each.values, each.rectifier)
