@@ -137,24 +137,20 @@ class WindowSchedule(ConvSchedule):
 
     @cached_property
     def tiles(self) -> Tiles:
-        """Register tiles of a row of outputs."""
-        return window_tiles(self.tile, self.op)
+        """Register tiles of a row of outputs, and the columns of the input that they read.
+
+        The last tile begins early.
+        """
+        tile, op = self.tile, self.op
+        firsts = first_channels(op.top[-1], tile.pixels)
+        corners = [first * tile.stride - op.pad[1] for first in firsts]
+        seen = [(inside(corner, tile.span, op.bottom[-1]),) for corner in corners]
+        return Tiles(tuple(zip(firsts, seen, strict=True)))
 
     def code_with(self, then: Rectifier) -> WindowCode:
         """Return the parameters of the convolution with an epilogue."""
         rows = self.op.kernel[0]
         return WindowCode(rows, self.tile, self.tiles, then.limited, then.relu)
-
-
-def window_tiles(tile: RegisterTile, op: ops.Conv) -> Tiles:
-    """Return the register tiles of a row of windows, and the columns of the input that they read.
-
-    The last tile begins early.
-    """
-    firsts = first_channels(op.top[-1], tile.pixels)
-    corners = [first * tile.stride - op.pad[1] for first in firsts]
-    seen = [(inside(corner, tile.span, op.bottom[-1]),) for corner in corners]
-    return Tiles(tuple(zip(firsts, seen, strict=True)))
 
 
 def decline_many(tile: RegisterTile, op: ops.Conv) -> None:

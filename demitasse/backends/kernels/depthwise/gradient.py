@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseFilters
-from demitasse.backends.kernels.images import Images, OutputFields, need_layout
+from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, need_layout
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output
@@ -27,6 +27,7 @@ from demitasse.backends.kernels.language.values import (
     maximum,
     minimum,
 )
+from demitasse.backends.kernels.products import LINE_BYTES
 from demitasse.backends.kernels.tiles import (
     Inside,
     Tiles,
@@ -194,11 +195,12 @@ def _add_row(
 ) -> None:  # fmt: skip
     """Write the gradients of a row of the input, and add the row's products to ``sums``."""
     x_step, dx_step, y_step = (image.column_stride * FLOAT for image in (f.x, f.dx, f.y))
-    both = [row for row, read in ((rows.x, shape.weights), (rows.dx, shape.data)) if read]
-    touch(k, both, (f.x.columns - 1) * minimum(x_step, dx_step) + f.x.channels * FLOAT)
-    # no row of the input has seen the last row yet
-    last = [row for _, row in rows.reached[:1]]
-    touch(k, last, (f.y.columns - 1) * y_step + f.x.channels * FLOAT)
+    if shape.weights:
+        touch(k, rows.x, f.x)
+    if shape.data:
+        touch(k, rows.dx, f.dx)
+    for _, row in rows.reached[:1]:  # which no row of the input has seen yet
+        touch(k, row, f.y)
 
     def body(first: Word, inside: Inside) -> None:
         across = shape.stride[1]
@@ -243,21 +245,15 @@ def _add_tile(
                 k.store(gradient, tile.dx + dx_step * i + place)
 
 
-LINE, UNROLLED = 64, 4
-"""Bytes of a cache line, and lines that a step of :func:`touch` reads."""
-
-
-def touch(k: Kernel, begins: Sequence[Word], size: Word) -> None:
-    """Read some bytes into a core's second cache, one after the other.
+def touch(k: Kernel, row: Word, images: ImageFields) -> None:
+    """Read a row of images into a core's second cache, one line after the other.
 
     Processors fetch ahead what is read in its order. The pixels of a tile are read by vectors of
     channels instead, from which they do not learn.
     """
-    step = UNROLLED * LINE
-    with k.loop(size - (step - 1), 0, step) as some:
-        for place in range(0, step, LINE):
-            for begin in begins:
-                k.touch(begin + some.i + place)
+    size = ((images.columns - 1) * images.column_stride + images.channels) * FLOAT
+    with k.loop(size - (LINE_BYTES - 1), 0, LINE_BYTES) as line:
+        k.touch(row + line.i)
 
 
 class DepthwiseGradients(DepthwiseFilters):
@@ -299,15 +295,10 @@ class DepthwiseGradients(DepthwiseFilters):
         )
         parts = max(1, min(PART_CHANNELS // channels, n * height // PART_ROWS))
         super().__init__(strips)
-        vectors, taps, _ = self.order.shape
+        vectors = len(self.order)
         self.sums = aligned(parts * vectors * shape.sums * width)
         self.sums = self.sums.reshape(parts, vectors, shape.sums, width)
         self.nbytes += self.sums.nbytes
-        # a channel that is in two vectors has the same sums in both
-        of_sums = np.arange(self.sums[0].size).reshape(vectors, shape.sums, width)
-        self._weights, self._offsets = np.empty((2, channels * taps), np.int64)
-        self._weights[self.order] = of_sums[:, :-1]
-        self._offsets[self.order[:, 0] // taps] = of_sums[:, -1]
         tiles = shape.tiles(columns, strips.y[3], op.pad[1])
         self._kernel = _kernel(width, shape, tiles)
         self._arguments = Arguments(
@@ -336,7 +327,8 @@ class DepthwiseGradients(DepthwiseFilters):
             call_recorder.call(self._unpack, weight, bias)
 
     def _unpack(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        sums = self.sums[0] if len(self.sums) == 1 else np.add.reduce(self.sums, axis=0)
-        np.take(sums, self._weights, out=weight[: len(self._weights)], mode="clip")
+        sums = self.sums.sum(axis=0)
+        # a channel that is in two vectors has the same sums in both
+        weight[self.order] = sums[:, :-1]
         if bias is not None:
-            np.take(sums, self._offsets[: len(bias)], out=bias, mode="clip")
+            bias[self.order[:, 0] // self.order.shape[1]] = sums[:, -1]
