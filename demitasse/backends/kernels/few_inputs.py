@@ -90,7 +90,7 @@ WIDEST = 16
 """Greatest number of taps of a window's row; kernels are unrolled over taps."""
 
 MOST_SCHEDULED = 208
-"""Products of a window's row, of which LLVM finds a good order: that of more is half as fast."""
+"""Products of a window's row that LLVM schedules together; its order of more is half as fast."""
 
 
 def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DirectSchedule:
@@ -177,7 +177,7 @@ def _window_sums(
                 at = k.no_cse(seen)
                 numbers = [at + FLOAT * one if one in windows.inside else zero for one in places]
                 if tile.taps * len(start) > MOST_SCHEDULED:
-                    # LLVM takes this for a loop, and schedules its body apart from the others
+                    # LLVM keeps this loop of one iteration, and schedules it by itself
                     with k.loop(k.no_cse(k.word(1)), vectors=row.vectors) as once:
                         multiply(k, once.vectors, numbers, columns)
                     row.vectors = once.vectors

@@ -81,10 +81,6 @@ class SeparableSchedule:
         rows, threads = self.strips.y[0] * self.strips.y[2], self.strips.tuning.threads
         return _sizes(rows, threads)
 
-    def block_rows(self, count: int) -> list[int]:
-        """Return the rows of every block, if each thread has ``count`` blocks."""
-        return [rows for own in self.rows for rows in _sizes(own, count)]
-
     @cached_property
     def count(self) -> int:
         """Blocks of each thread, such that a cache holds one."""
@@ -95,10 +91,10 @@ class SeparableSchedule:
         bytes_each = max(self.rows) * columns * self.channels * FLOAT
         return min(math.ceil(bytes_each / block_bytes), *self.rows)
 
-    @property
-    def waste(self) -> float:
-        """Load imbalance: the maximum over the mean of the threads' rows."""
-        return max(self.rows) * len(self.rows) / sum(self.rows)
+    @cached_property
+    def block_rows(self) -> list[int]:
+        """Rows of every block."""
+        return [rows for own in self.rows for rows in _sizes(own, self.count)]
 
     @property
     def code(self) -> str:
@@ -132,8 +128,9 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         f"images of {strips.y[2:]}, {channels} channels to {filters}; separable convolution takes "
         f"a row or more for each thread, up to {MOST_CHANNELS} channels to {tuning.width} or more",
     )
+    uneven = max(blocks.rows) * len(blocks.rows) > MOST_WASTE * sum(blocks.rows)
     decline_if(
-        "separable" not in tuning.always and blocks.waste > MOST_WASTE,
+        uneven and "separable" not in tuning.always,
         f"images of {strips.y[2:]} for {tuning.threads} threads; separable convolution pays where "
         "the rows divide well",
     )
@@ -226,7 +223,7 @@ class SeparableConvolution:
             )
             raise ValueError(message)
         tuning, op, between = strips.tuning, strips.op, blocks.between
-        rows = blocks.block_rows(blocks.count)
+        rows = blocks.block_rows
         self.depthwise = DepthwiseOperands(strips, x, between, then[0])
         self._product = ImplicitGemm(
             replace(

@@ -285,7 +285,7 @@ def test_blocks_are_those_of_the_kernel_and_none_is_empty(n, size, threads):
         begin, end = (n * size[0] * t // threads for t in (thread, thread + 1))
         cuts = [(end - begin) * part // blocks.count for part in range(blocks.count + 1)]
         found += np.diff(cuts).tolist()
-    assert blocks.block_rows(blocks.count) == found
+    assert blocks.block_rows == found
     assert min(found) > 0
 
 
