@@ -9,7 +9,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import FLOAT, INT, Word, chunk, minimum, transposed
+from demitasse.backends.kernels.language.values import FLOAT, INT, Word, minimum, transposed
 from demitasse.backends.storage import narrowed
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class PackFields(FilterFields):
 
 @PackFields.kernel("pack_filters")
 def _pack_kernel(k: Kernel, f: PackFields, order: Order, vectors: int) -> None:
-    with k.loop(*reversed(chunk(f.panels, *k.thread()))) as panel:
-        into = f.packed + panel.i * f.terms * (vectors * k.vector_bytes)
-        pack_panel(k, f, order, panel.i, vectors, k.word(0), f.terms, into, f.places)
+    with k.parallel_loop(f.panels) as [panel]:
+        into = f.packed + panel * f.terms * (vectors * k.vector_bytes)
+        pack_panel(k, f, order, panel, vectors, k.word(0), f.terms, into, f.places)
 
 
 class FilterPacking:

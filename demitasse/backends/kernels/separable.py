@@ -167,7 +167,8 @@ def _kernel(k: Kernel, s: SeparableFields, code: WindowCode, *, bf16: bool) -> N
         first, last = chunk(each.x.images * each.y.rows, part.i, s.parts)
         begin, end = (first + place for place in chunk(last - first, block.i, s.blocks))
         with k.loop(end, begin, words=[buffer]) as row:
-            write_row(k, each, code, row.i, (k.word(0), each.vectors), row.words[0])
+            image, line = row.i // each.y.rows, row.i % each.y.rows
+            write_row(k, each, code, image, line, (k.word(0), each.vectors), row.words[0])
             row.words = [row.words[0] + row_bytes]
         if bf16:
             _round_pixels(k, each, buffer, (end - begin) * each.y.columns)

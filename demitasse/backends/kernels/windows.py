@@ -14,7 +14,7 @@ from demitasse.backends.kernels.epilogue import Rectifier, rectifying
 from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, first_channels
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, chunk
+from demitasse.backends.kernels.language.values import FLOAT, Vector, Word
 from demitasse.backends.kernels.products import tile_rows
 from demitasse.backends.kernels.tiles import Inside, TileFields, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.tuning import ConvSchedule
@@ -196,9 +196,7 @@ def for_each_window_tile(
     ``body`` takes the windows of a tile, and the address of its first output.
     """
     x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
-    begin, end = chunk(f.x.images * f.y.rows, *k.thread())
-    with k.loop(end, begin) as line:
-        image, row = line.i // f.y.rows, line.i % f.y.rows
+    with k.parallel_loop(f.x.images, f.y.rows) as (image, row):
         top = row * f.step_down - f.top
 
         def write(first: Word, inside: Inside) -> None:

@@ -43,23 +43,17 @@ class DepthwiseFields(ConvolutionFields):
 
 @DepthwiseFields.kernel("depthwise")
 def _kernel(k: Kernel, f: DepthwiseFields, code: WindowCode) -> None:
-    begin, end = chunk(f.x.images * f.y.rows * f.parts, *k.thread())
-    with k.loop(end, begin) as strip:
-        row, part = strip.i // f.parts, strip.i % f.parts
-        output = f.y.row(row // f.y.rows, row % f.y.rows)
-        write_row(k, f, code, row, chunk(f.vectors, part, f.parts), output)
+    with k.parallel_loop(f.x.images, f.y.rows, f.parts) as (image, row, part):
+        output = f.y.row(image, row)
+        write_row(k, f, code, image, row, chunk(f.vectors, part, f.parts), output)
 
 
 def write_row(
-    k: Kernel, f: DepthwiseFields, code: WindowCode, row: Word, vectors: tuple[Word, Word],
-    output: Word,
+    k: Kernel, f: DepthwiseFields, code: WindowCode, image: Word, row: Word,
+    vectors: tuple[Word, Word], output: Word,
 ) -> None:  # fmt: skip
-    """Write some vectors of channels of a row of outputs, counted through all images.
-
-    ``output`` is the address of the row.
-    """
-    image, line = row // f.y.rows, row % f.y.rows
-    ys = [line * f.step_down - f.top + f.down * i for i in range(code.rows)]
+    """Write some vectors of channels of a row of an image's outputs, to the address of the row."""
+    ys = [row * f.step_down - f.top + f.down * i for i in range(code.rows)]
     rows = [choose((y > -1) & (y < f.x.rows), f.x.row(image, y), f.zeros) for y in ys]
 
     def body(first: Word, inside: Inside) -> None:
