@@ -58,7 +58,7 @@ class DirectSchedule(WindowSchedule):
     @cached_property
     def vectors(self) -> int:
         """Vectors of a panel of filters."""
-        return panel_vectors(self.y[1], self.width)
+        return panel_vectors(self.y[1], self.width, padded=True)
 
     @property
     def panel(self) -> int:

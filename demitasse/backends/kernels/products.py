@@ -18,13 +18,20 @@ VECTOR_COSTS = {4: {2: 1.0, 1: 1.1}, 8: {2: 1.0, 3: 1.0, 1: 1.25}, 16: {2: 1.0, 
 panels, the first is best."""
 
 
-def panel_vectors(columns: int, width: int) -> int:
-    """Return the vectors of all panels: two, or others where these compute less in vain."""
+def panel_vectors(columns: int, width: int, *, padded: bool = False) -> int:
+    """Return the vectors of a panel: two, or others where these compute less in vain.
+
+    The last panel has fewer vectors, or as many as the others if it is ``padded``.
+    """
     costs, needed = VECTOR_COSTS[width], -(-columns // width)
 
     def cost(vectors: int) -> float:
         whole, rest = divmod(needed, vectors)
-        last = max(rest * costs[rest], FEWEST_SUMS / ROWS[width][vectors]) if rest else 0
+        if not rest:
+            return whole * vectors * costs[vectors]
+        if padded:
+            return (whole + 1) * vectors * costs[vectors]
+        last = max(rest * costs[rest], FEWEST_SUMS / ROWS[width][vectors])
         return whole * vectors * costs[vectors] + last
 
     return min((n for n in costs if n <= needed), key=cost)

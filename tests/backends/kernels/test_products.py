@@ -21,5 +21,7 @@ def test_a_panel_has_no_vector_without_columns(width):
     assert all(panel_vectors(n, width) <= -(-n // width) for n in range(1, 400))
 
 
-def test_panels_waste_few_vectors_of_avx2():
+def test_panels_compute_few_vectors_in_vain():
     assert [panel_vectors(n, 8) for n in (8, 16, 20, 24, 40)] == [1, 2, 3, 3, 3]
+    assert panel_vectors(40, 16) == 2
+    assert panel_vectors(40, 16, padded=True) == 1
