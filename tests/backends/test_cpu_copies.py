@@ -12,7 +12,6 @@ from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 
 pytestmark = pytest.mark.skipif(bool(slow_reason()), reason=slow_reason())
 
-ROLE = "test"
 SIZE = 100
 
 
@@ -24,25 +23,38 @@ def doubled(target, values):
 def source():
     blob = Blob((SIZE,), device="cpu")
     blob.mutable_cpu_data()[...] = 1
-    return InputArg(ROLE, blob, plain((SIZE,)))
+    return InputArg(blob, plain((SIZE,)))
 
 
 def derived(source, make=doubled, **options):
-    return DerivedArg(engine(), ROLE, source.layout, make, source, **options)
+    return DerivedArg(engine(), source.layout, make, source, **options)
+
+
+def in_a_call(copy):
+    """Return the array of the only argument of a call."""
+    engine().begin_call()
+    return copy.array()
 
 
 def test_what_has_changed_each_time_takes_no_memory_of_its_own(source):
     copy, another = derived(source), derived(source)
 
-    first = copy.array()
-    second = another.array()
+    first = in_a_call(copy)
+    second = in_a_call(another)
     source.memory.mutable_cpu_data()[...] = 3
-    third = copy.array()
+    third = in_a_call(copy)
 
     assert np.shares_memory(first, second)
     assert np.shares_memory(first, third)
     assert (third == 6).all()
     assert copy.copied == another.copied == 0
+
+
+def test_arguments_of_a_call_have_memories_apart(source):
+    one, other = derived(source), derived(source)
+    engine().begin_call()
+
+    assert not np.shares_memory(one.array(), other.array())
 
 
 def test_what_is_asked_for_twice_unchanged_gets_memory_of_its_own(source):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,15 +21,14 @@ class Argument(ABC):
 
     Attributes:
         engine: Set by the call.
-        role: Name of the scratch memory for copies. Copies of one role share the memory.
     """
 
-    __slots__ = ("engine", "layout", "plain", "role")
+    __slots__ = ("engine", "layout", "plain")
 
     engine: Engine
 
-    def __init__(self, role: str, layout: Layout) -> None:
-        self.role, self.layout, self.plain = role, layout, layout.plain
+    def __init__(self, layout: Layout) -> None:
+        self.layout, self.plain = layout, layout.plain
 
     @abstractmethod
     def array(self) -> np.ndarray:
@@ -75,11 +74,10 @@ class Derived:
 class DerivedArg(Derived, Argument):
     """An argument that is made from others: a copy in another layout, packed filters.
 
-    While every read follows a change, as for parameters in training, it is in shared scratch
-    memory. After two reads without a change in between, it gets its own memory.
+    While every read follows a change, as for parameters in training, it is in scratch memory of
+    the call. After two reads without a change in between, it gets its own memory.
 
     Args:
-        role: Name of the scratch memory. Arguments of one role overwrite each other.
         make: Takes the array, which it writes, and those of all sources.
         kept: True to use its own memory from the first read.
     """
@@ -87,21 +85,20 @@ class DerivedArg(Derived, Argument):
     def __init__(
         self,
         engine: Engine,
-        role: str,
         layout: Layout,
         make: Callable[..., None],
         *sources: BlobArg | DerivedArg,
         kept: bool = False,
     ) -> None:
         Derived.__init__(self, make, *sources)
-        Argument.__init__(self, role, layout)
+        Argument.__init__(self, layout)
         self.engine, self._kept = engine, kept
         self._own: np.ndarray | None = None
 
     def array(self) -> np.ndarray:
         target = self._own
         if target is None and not self._kept and self.version != self._made_from:
-            target = self.engine.scratch_for(self.role, self.layout.size)
+            target = self.engine.call_scratch(self.layout.size)
         elif target is None:
             target, self._made_from = aligned(self.layout.size), None
             self._own = target
@@ -122,8 +119,8 @@ class BufferArg(Argument):
 
     __slots__ = ("buffer",)
 
-    def __init__(self, role: str, layout: Layout, buffer: np.ndarray | None = None) -> None:
-        super().__init__(role, layout)
+    def __init__(self, layout: Layout, buffer: np.ndarray | None = None) -> None:
+        super().__init__(layout)
         self.buffer = buffer
 
     def array(self) -> np.ndarray:
@@ -134,12 +131,12 @@ class BufferArg(Argument):
 
 
 class ScratchArg(Argument):
-    """An argument in shared memory, which is out of use after the call."""
+    """An argument in scratch memory of the call."""
 
     __slots__ = ()
 
     def array(self) -> np.ndarray:
-        return self.engine.scratch_for(self.role, self.layout.size)
+        return self.engine.call_scratch(self.layout.size)
 
 
 class BlobArg(Argument):
@@ -152,8 +149,8 @@ class BlobArg(Argument):
 
     __slots__ = ("blob", "diff")
 
-    def __init__(self, role: str, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
-        super().__init__(role, layout)
+    def __init__(self, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
+        super().__init__(layout)
         self.blob, self.diff = blob, diff
 
     @property
@@ -166,6 +163,10 @@ class BlobArg(Argument):
         """Changes whenever the contents may have changed."""
         memory = self.memory
         return memory.serial, memory.version
+
+    def in_layout(self, layout: Layout) -> Self:
+        """Return an argument for the same contents in another layout."""
+        return type(self)(self.blob, layout, diff=self.diff)
 
 
 class _Contents(BlobArg):
@@ -184,8 +185,8 @@ class InputArg(BlobArg):
 
     alone: ClassVar[bool] = False
 
-    def __init__(self, role: str, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
-        super().__init__(role, blob, layout, diff=diff)
+    def __init__(self, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
+        super().__init__(blob, layout, diff=diff)
         self._copy: DerivedArg | None = None
 
     def array(self) -> np.ndarray:
@@ -198,8 +199,8 @@ class InputArg(BlobArg):
     def _converted(self) -> np.ndarray:
         """Return a copy in this layout."""
         if self._copy is None:
-            contents = _Contents(self.role, self.blob, self.layout, diff=self.diff)
-            self._copy = DerivedArg(self.engine, self.role, self.layout, self._convert, contents)
+            contents = _Contents(self.blob, self.layout, diff=self.diff)
+            self._copy = DerivedArg(self.engine, self.layout, self._convert, contents)
         return self._copy.array()
 
     def _convert(self, target: np.ndarray, memory: Memory) -> None:
@@ -222,7 +223,7 @@ class PreferredArg(InputArg):
 
 def parameters(blobs: Iterable[Operand]) -> list[InputArg]:
     """Return arguments for parameters in C order."""
-    return [InputArg("", blob, plain((blob.count,))) for blob in blobs]
+    return [InputArg(blob, plain((blob.count,))) for blob in blobs]
 
 
 class ParamArg(InputArg):
@@ -261,8 +262,8 @@ class GradArg(OutputArg):
 
     __slots__ = ("_part",)
 
-    def __init__(self, role: str, blob: Operand, layout: Layout) -> None:
-        super().__init__(role, blob, layout, diff=True)
+    def __init__(self, blob: Operand, layout: Layout, *, diff: bool = True) -> None:
+        super().__init__(blob, layout, diff=diff)
         self._part: np.ndarray | None = None
 
     @property
@@ -273,7 +274,7 @@ class GradArg(OutputArg):
         self._part = None
         if self.memory.cleared:
             return super().array()
-        self._part = self.engine.scratch_for(self.role, self.layout.size)
+        self._part = self.engine.call_scratch(self.layout.size)
         return self._part
 
     def done(self) -> None:

@@ -206,17 +206,12 @@ class ConvKernels:
         expected = written_layout(self.case.layouts, source.memory, self.case.x)
         find = partial(suitable_images, width=width)
         layout, images = first_suitable((expected, source.layout), find)
-        return replace(operands, source=InputArg(source.role, source.blob, layout)), images
+        return replace(operands, source=source.in_layout(layout)), images
 
 
 def _in_vectors(width: int, *arguments: Argument) -> tuple[Images, ...]:
     """Return the images of arguments whose layouts have vectors of so many channels."""
     return tuple(suitable_images(argument.layout, width) for argument in arguments)
-
-
-def _in_order(argument: InputArg, shape: ops.Shape) -> InputArg:
-    """Return an argument for the same contents in C order."""
-    return InputArg(argument.role, argument.blob, layouts.plain(shape), diff=argument.diff)
 
 
 def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
@@ -274,7 +269,7 @@ class IgemmKernels(ConvKernels):
             adds=operands.other is not None, by_tap=self.by_rows,
         )  # fmt: skip
         source = operands.source
-        read = PreferredArg(source.role, source.blob, source.layout, diff=source.diff)
+        read = PreferredArg(source.blob, source.layout, diff=source.diff)
         return self._call(make, replace(operands, source=read), operands.other)
 
     def data(self, operands: ConvOperands) -> KernelCall:
@@ -294,8 +289,7 @@ class IgemmKernels(ConvKernels):
             strides = 0, by_filter, 0, by_row, by_channel
         shape = weight.layout.shape
         layout = layouts.strided(shape, strides[-len(shape) :])
-        weight = GradArg(weight.role, weight.blob, layout)
-        return self._gradient(kernel, replace(operands, weight=weight))
+        return self._gradient(kernel, replace(operands, weight=weight.in_layout(layout)))
 
     def _images(self, operands: Any, x: str, y: str) -> tuple[Any, tuple[Images, Images]]:
         """Return operands in layouts that are read, and the images of input and output."""
@@ -303,9 +297,8 @@ class IgemmKernels(ConvKernels):
         if not self.by_rows:
             return operands, (volumes_of(image.layout), maps)
         n, _, rows, columns = shape = self.case.x
-        plain = type(image)(image.role, image.blob, layouts.plain(shape), diff=image.diff)
         one = Images.channels_last((n, columns, rows, 1))
-        return replace(operands, **{x: plain}), (one, maps)
+        return replace(operands, **{x: image.in_layout(layouts.plain(shape))}), (one, maps)
 
 
 FEWEST_COLUMNS = 16
@@ -369,9 +362,9 @@ class NarrowKernels(ConvKernels):
             operands, x = self._as_written(operands, schedule.width)
         else:
             filled = layouts.channels_last(self.case.x, NARROW)
-            operands = replace(operands, source=InputArg(source.role, source.blob, filled))
+            operands = replace(operands, source=source.in_layout(filled))
             x = suitable_images(filled, NARROW, padded=True)
-        target = OutputArg("dst", operands.target.blob, layouts.plain(schedule.y))
+        target = operands.target.in_layout(layouts.plain(schedule.y))
         make = partial(NarrowConvolution, schedule, x, operands.then)
         return self._call(make, replace(operands, target=target))
 
@@ -401,8 +394,7 @@ class WinogradKernels(ConvKernels):
             filters.update(weights, positions)
 
         filters, size = Filters(tiling), layouts.plain((tiling.filter_size,))
-        role, weight = "weights", operands.weight
-        transformed = DerivedArg(self.engine, role, size, transform, weight, kept=kept)
+        transformed = DerivedArg(self.engine, size, transform, operands.weight, kept=kept)
         ends = operands.source, operands.target
         x, y = _in_vectors(tiling.width, *ends)
         make = partial(WinogradConvolution, tiling, x, y, operands.then)
@@ -414,8 +406,7 @@ class WinogradKernels(ConvKernels):
 
         x, y = _in_vectors(self.schedule.width, operands.source, operands.dy)
         kernel = WinogradGradient(self.schedule, x, y)
-        # the memory of the transformed filters, which are out of use by now
-        sums = ScratchArg("weights", layouts.plain((kernel.sums_size,)))
+        sums = ScratchArg(layouts.plain((kernel.sums_size,)))
         return self._gradient(kernel, operands, sums)
 
 
@@ -435,15 +426,15 @@ class DirectKernels(ConvKernels):
         layout, y = first_suitable(known, partial(suitable_images, width=self.schedule.width))
         operands = replace(
             operands,
-            source=_in_order(operands.source, self.case.x),
-            target=OutputArg(target.role, target.blob, layout),
+            source=operands.source.in_layout(layouts.plain(self.case.x)),
+            target=target.in_layout(layout),
         )
         return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         y = suitable_images(operands.dy.layout, self.schedule.width)
         kernel = DirectGradient(self.schedule, y, bias=operands.bias is not None)
-        source = _in_order(operands.source, self.case.x)
+        source = operands.source.in_layout(layouts.plain(self.case.x))
         return self._gradient(kernel, replace(operands, source=source))
 
 
@@ -469,14 +460,15 @@ class TransposedKernels(ConvKernels):
 
     def data(self, operands: ConvOperands) -> KernelCall:
         images = suitable_images(operands.target.layout, self.schedule.width)
-        operands = replace(operands, source=_in_order(operands.source, self.case.y))
+        operands = replace(operands, source=operands.source.in_layout(layouts.plain(self.case.y)))
         make = partial(TransposedConvolution, self.schedule, images, operands.then)
         return self._call(make, operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         images = suitable_images(operands.source.layout, self.schedule.width)
         kernel = TransposedGradient(self.schedule, images)
-        return self._gradient(kernel, replace(operands, dy=_in_order(operands.dy, self.case.y)))
+        dy = operands.dy.in_layout(layouts.plain(self.case.y))
+        return self._gradient(kernel, replace(operands, dy=dy))
 
 
 def _flipped(filters: np.ndarray, banding: DirectSchedule, *, back: bool = False) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Engine of the Steps: tuning of the kernels, copies between layouts, shared memory."""
 
 import math
+import threading
 from functools import cache
 
 import numpy as np
@@ -17,11 +18,17 @@ from demitasse.backends.step import Declined
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
 
-KERNEL = "kernel"
-"""Role of the scratch memory that a kernel uses while it runs."""
+LINE = 16
+"""Floats of a cache line, on whose bounds scratch memory begins."""
 
 SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
+
+
+class _Call(threading.local):
+    """The call of a kernel that a thread prepares: how much scratch memory it has taken."""
+
+    taken = 0
 
 
 class Engine(HostEngine):
@@ -34,6 +41,7 @@ class Engine(HostEngine):
     def __init__(self) -> None:
         super().__init__()
         self.tuning = Tuning(vector_width())
+        self._call = _Call()
         self._copies: dict[tuple[Layout, Layout], LayoutCopy] = {}
 
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
@@ -78,12 +86,15 @@ class Engine(HostEngine):
             self._copies[here, there] = copy
         return copy
 
-    def scratch_for(self, role: str, size: int) -> np.ndarray:
-        """Return a scratch array for an argument of this role, shared by all Steps of a thread.
+    def begin_call(self) -> None:
+        """Begin the call of a kernel, and release the scratch memory of this thread's last call."""
+        self._call.taken = 0
 
-        Shape: (size,).
-        """
-        return self.scratch(role, (size,))
+    def call_scratch(self, size: int) -> np.ndarray:
+        """Return scratch memory that the present call has not taken before. Shape: (size,)."""
+        first = self._call.taken
+        self._call.taken = first + -(-size // LINE) * LINE
+        return self.scratch("call", (first + size,))[first:]
 
 
 def _filled(values: np.ndarray, layout: Layout) -> np.ndarray:

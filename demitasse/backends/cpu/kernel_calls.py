@@ -13,12 +13,10 @@ from demitasse.backends.cpu.arguments import (
     Argument,
     Derived,
     GradArg,
-    InputArg,
-    OutputArg,
     Source,
 )
 from demitasse.backends.cpu.copies import LayoutCopy
-from demitasse.backends.cpu.engine import KERNEL, Engine
+from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.threads import wanted
 from demitasse.backends.kernels.elementwise import MOST, Chain, Elementwise
@@ -79,10 +77,11 @@ class KernelCall:
     def scratch(self) -> list[np.ndarray]:
         """Return the scratch memory in a list, which is empty if the kernel takes none."""
         size: int = getattr(self.kernel, "scratch_size", 0)
-        return [self.engine.scratch_for(KERNEL, size)] if size else []
+        return [self.engine.call_scratch(size)] if size else []
 
     def __call__(self) -> None:
         """Run it."""
+        self.engine.begin_call()
         self.kernel(*[array() for array in self._arrays], *self.scratch())
         for gradient in self._gradients:
             gradient.done()
@@ -135,8 +134,8 @@ class PackedKernel:
 
 def copy_call(
     engine: Engine,
-    source: InputArg,
-    target: OutputArg,
+    source: Argument,
+    target: Argument,
     here: Layout | None = None,
     there: Layout | None = None,
 ) -> KernelCall:
@@ -150,7 +149,7 @@ def copy_call(
 
 
 def elementwise_call(
-    engine: Engine, chain: Chain, sources: Sequence[Argument], *targets: OutputArg
+    engine: Engine, chain: Chain, sources: Sequence[Argument], *targets: Argument
 ) -> KernelCall:
     """Return a call of functions of every element."""
     decline_if(len(sources) > MOST, f"{len(sources)} arrays; our kernels read up to {MOST}")

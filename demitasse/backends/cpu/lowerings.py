@@ -23,7 +23,7 @@ def _step(module: str, name: str) -> Lowering:
 LOWERINGS: Lowerings = {
     ops.Activation: (_step("elementwise", "ElementwiseStep"), *NUMPY[ops.Activation]),
     ops.Axpy: (_step("channel_scale", "ChannelScaleStep"),),
-    ops.BatchNorm: (_step("norm", "BatchNormStep"), *NUMPY[ops.BatchNorm]),
+    ops.BatchNorm: (_step("norm", "NormStep"), *NUMPY[ops.BatchNorm]),
     ops.Concat: (_step("copies", "ConcatStep"), *NUMPY[ops.Concat]),
     ops.Conv: (ConvStep, *NUMPY[ops.Conv]),
     ops.Crop: (_step("copies", "CropStep"),),
@@ -47,7 +47,7 @@ LOWERINGS: Lowerings = {
     ops.PSROIPool: (_step("pooling", "RegionStep"),),
     ops.ROIPool: (_step("pooling", "RegionStep"),),
     ops.Scale: (
-        _step("norm", "ScaleStep"),
+        _step("norm", "NormStep"),
         _step("channel_scale", "ChannelScaleStep"),
         *NUMPY[ops.Scale],
     ),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from demitasse.backends.cpu.arguments import InputArg, OutputArg, written_layout
+from demitasse.backends.cpu.arguments import InputArg, OutputArg, ScratchArg, written_layout
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall
 from demitasse.backends.cpu.layout import Layout
@@ -71,13 +71,16 @@ class CpuStep(Step[Engine, O], Generic[O]):
     def in_and_out(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
         """Return the arguments for the data of the first bottom and the first top."""
         at = self.at
-        return InputArg("src", at.bottom[0], x), OutputArg("dst", at.top[0], y)
+        return InputArg(at.bottom[0], x), OutputArg(at.top[0], y)
 
-    def gradients(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg]:
-        """Return the arguments for the gradients of the first top and the first bottom."""
+    def gradients(self, x: Layout, y: Layout) -> tuple[InputArg, OutputArg | ScratchArg]:
+        """Return the arguments for the gradients of the first top and the first bottom.
+
+        That of a bottom whose gradient is not wanted is in scratch memory.
+        """
         at = self.at
-        dy = InputArg("diff_dst", at.top[0], y, diff=True)
-        return dy, OutputArg("diff_src", at.bottom[0], x, diff=True)
+        dx = OutputArg(at.bottom[0], x, diff=True) if at.propagate_down[0] else ScratchArg(x)
+        return InputArg(at.top[0], y, diff=True), dx
 
     def expected(
         self, blob: Operand, shape: tuple[int, ...] | None = None, *, diff: bool = False
@@ -101,8 +104,10 @@ class CpuStep(Step[Engine, O], Generic[O]):
 class FusedStep(CpuStep[O]):
     """An operation and what follows it, forward; each computes its own gradient."""
 
-    def __init__(self, first: CpuStep[O], call: KernelCall, followers: Sequence[str]) -> None:
-        super().__init__(first.engine, first.op, first.at)
+    def __init__(
+        self, engine: Engine, op: O, at: Operands, call: KernelCall, followers: Sequence[str]
+    ) -> None:
+        super().__init__(engine, op, at)
         self.forward_calls = [call]
         self.followers = followers
 

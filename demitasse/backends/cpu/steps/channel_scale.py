@@ -25,9 +25,9 @@ from demitasse.backends.kernels.planes import takes
 from demitasse.backends.step import Operand, Operands, decline_if
 
 
-def _gradient_of(role: str, blob: Operand, layout: layouts.Layout, *, wanted: bool) -> Argument:
+def _gradient_of(blob: Operand, layout: layouts.Layout, *, wanted: bool) -> Argument:
     """Return an argument for a blob's gradient, in shared memory if the gradient is not wanted."""
-    return OutputArg(role, blob, layout, diff=True) if wanted else ScratchArg(role, layout)
+    return OutputArg(blob, layout, diff=True) if wanted else ScratchArg(layout)
 
 
 class _PlaneStep(CpuStep[O]):
@@ -68,15 +68,15 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
             KernelCall(
                 self.engine, gates(self.images, self.tuning, adds=other is not None),
                 *self._sources(),
-                None if other is None else InputArg("added", other, layout),
-                OutputArg("dst", self.at.top[0], layout),
+                None if other is None else InputArg(other, layout),
+                OutputArg(self.at.top[0], layout),
             )
         ]  # fmt: skip
 
     def _sources(self) -> tuple[InputArg, InputArg]:
         numbers = layouts.plain(self._gate.shape)
-        gate = InputArg("second_src", self._gate, numbers)
-        return InputArg("src", self._x, self.layout), gate
+        gate = InputArg(self._gate, numbers)
+        return InputArg(self._x, self.layout), gate
 
     def prepare_backward(self) -> None:
         at, layout, engine = self.at, self.layout, self.engine
@@ -85,14 +85,14 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
             return
         added: OutputArg | None = None
         if self._other is not None and self._other in wanted and self._other is not at.top[0]:
-            added = OutputArg("dst", self._other, layout, diff=True)
+            added = OutputArg(self._other, layout, diff=True)
         numbers = layouts.plain(self._gate.shape)
         targets = (
-            _gradient_of("diff_src", self._x, layout, wanted=self._x in wanted),
-            _gradient_of("dst", self._gate, numbers, wanted=self._gate in wanted),
+            _gradient_of(self._x, layout, wanted=self._x in wanted),
+            _gradient_of(self._gate, numbers, wanted=self._gate in wanted),
         )
         kernel = gate_gradient(self.images, self.tuning, adds=added is not None)
-        dy = InputArg("diff_dst", at.top[0], layout, diff=True)
+        dy = InputArg(at.top[0], layout, diff=True)
         self.backward_calls = [KernelCall(engine, kernel, *self._sources(), dy, *targets, added)]
 
 
@@ -108,7 +108,7 @@ class PReLUStep(_PlaneStep[ops.PReLU]):
     def prepare(self) -> None:
         self._take_layout(self.at.bottom[0])
         source, target = self.in_and_out(self.layout, self.layout)
-        self.slopes = InputArg("weights", self.at.params[0], layouts.plain((self.op.bottom[1],)))
+        self.slopes = InputArg(self.at.params[0], layouts.plain((self.op.bottom[1],)))
         kernel = slopes(self.images, self.tuning)
         keep = [saved_copy(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, KernelCall(self.engine, kernel, source, self.slopes, target)]
@@ -116,11 +116,11 @@ class PReLUStep(_PlaneStep[ops.PReLU]):
     def prepare_backward(self) -> None:
         at, engine, layout, channels = self.at, self.engine, self.layout, self.slopes.layout
         wanted = at.propagate_down[0]
-        dx = _gradient_of("diff_src", at.bottom[0], layout, wanted=wanted)
-        gradient: Argument = ScratchArg("diff_weights", channels)
+        dx = _gradient_of(at.bottom[0], layout, wanted=wanted)
+        gradient: Argument = ScratchArg(channels)
         if at.param_propagate_down[0]:
-            gradient = GradArg("diff_weights", at.params[0], channels)
-        source = InputArg("src", self.known, layout)
-        dy = InputArg("diff_dst", at.top[0], layout, diff=True)
+            gradient = GradArg(at.params[0], channels)
+        source = InputArg(self.known, layout)
+        dy = InputArg(at.top[0], layout, diff=True)
         kernel = slope_gradient(self.images, self.tuning)
         self.backward_calls = [KernelCall(engine, kernel, source, self.slopes, dy, dx, gradient)]

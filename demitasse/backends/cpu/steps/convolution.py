@@ -22,7 +22,6 @@ from demitasse.backends.cpu.kernel_calls import KernelCall
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.epilogue import (
     Epilogue,
-    Link,
     folded_offsets,
     folded_weights,
     rectifier_of,
@@ -66,7 +65,7 @@ class WindowStep(CpuStep[C]):
     @property
     def weight(self) -> InputArg:
         """The weight, in C order."""
-        return InputArg("weights", self.at.params[0], layouts.plain(self.w))
+        return InputArg(self.at.params[0], layouts.plain(self.w))
 
     def first_of(self, make: Callable[[ConvKernels], KernelCall]) -> KernelCall:
         """Return the call of the first kernels that do not decline it."""
@@ -109,23 +108,27 @@ class ConvStep(WindowStep[ops.Conv]):
         target, other, slopes = epilogue.target, epilogue.other, epilogue.slopes
         in_place = other is not None and other.data_memory is target.data_memory
         decline_if(in_place, "a sum in place")
-        weight, offsets = self.folded(epilogue.links)
+        weight, offsets = self.folded(epilogue)
         operands = ConvOperands(
-            InputArg("src", self.at.bottom[0], self.image_layout),
-            OutputArg("dst", target, self.map_layout),
+            InputArg(self.at.bottom[0], self.image_layout),
+            OutputArg(target, self.map_layout),
             weight,
             offsets,
             rectifier_of(epilogue.then),
-            InputArg("slope", slopes, self._channels) if slopes else None,
-            InputArg("added", other, self.map_layout) if other else None,
+            InputArg(slopes, self._channels) if slopes else None,
+            InputArg(other, self.map_layout) if other else None,
         )
         message = "a sum after kernels that gain more than fusing the sum would"
         decline_if(other is not None and len(self.kernels) > 1, message)
         return self.first_of(lambda one: one.forward(operands))
 
-    def folded(self, links: Sequence[Link]) -> tuple[Source, Source | None]:
-        """Return weights and offsets, with links folded into them."""
-        bias = InputArg("bias", self.at.params[1], self._channels) if self.op.bias else None
+    def folded(self, epilogue: Epilogue) -> tuple[Source, Source | None]:
+        """Return weights and offsets, with the factors and offsets after them folded in."""
+        links = epilogue.links
+        decline_if(links and self.op.axis != 1, "factors of another axis than the channels")
+        message = "BatchNorm takes statistics of the batch; given ones are folded into weights"
+        decline_if(epilogue.uses_batch_stats, message)
+        bias = InputArg(self.at.params[1], self._channels) if self.op.bias else None
         if not links:
             return self.weight, bias
         engine, channels = self.engine, self.maps[1]
@@ -166,18 +169,18 @@ class ConvStep(WindowStep[ops.Conv]):
         at = self.at
         bias = None
         if self.op.bias and at.param_propagate_down[1]:
-            bias = GradArg("diff_bias", at.params[1], self._channels)
+            bias = GradArg(at.params[1], self._channels)
         return GradientOperands(
-            InputArg("src", at.bottom[0], self.image_layout),
-            InputArg("diff_dst", at.top[0], self.map_layout, diff=True),
-            GradArg("diff_weights", at.params[0], layouts.plain(self.w)),
+            InputArg(at.bottom[0], self.image_layout),
+            InputArg(at.top[0], self.map_layout, diff=True),
+            GradArg(at.params[0], layouts.plain(self.w)),
             bias,
         )
 
     def _data_operands(self) -> ConvOperands:
         at = self.at
-        source = InputArg("diff_dst", at.top[0], self.map_layout, diff=True)
-        target = OutputArg("diff_src", at.bottom[0], self.image_layout, diff=True)
+        source = InputArg(at.top[0], self.map_layout, diff=True)
+        target = OutputArg(at.bottom[0], self.image_layout, diff=True)
         return ConvOperands(source, target, self.weight)
 
     def _data_gradient(self) -> KernelCall:

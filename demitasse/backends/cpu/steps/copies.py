@@ -43,8 +43,8 @@ def part_copies(
             continue
         part, ends = layout.part(own.shape, begin), [(whole, layout), (blob, own)]
         (one, here), (other, there) = reversed(ends) if joins else ends
-        source = InputArg("src", one, here, diff=diff)
-        target = OutputArg("dst", other, there, diff=diff)
+        source = InputArg(one, here, diff=diff)
+        target = OutputArg(other, there, diff=diff)
         places = (None, part) if joins else (part, None)
         calls.append(copy_call(engine, source, target, *places))
     return calls

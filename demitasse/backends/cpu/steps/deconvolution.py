@@ -54,7 +54,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         )
         self.kernels = _kernels(op, case)
         each = layouts.plain((self.image[1],))
-        bias = InputArg("bias", at.params[1], each) if op.bias else None
+        bias = InputArg(at.params[1], each) if op.bias else None
         ends = self.in_and_out(self.map_layout, self.image_layout)
         operands = ConvOperands(*ends, self.weight, bias)
         self.forward_calls = [self.first_of(lambda one: one.data(operands))]
@@ -62,15 +62,15 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def _weights_operands(self) -> GradientOperands:
         at = self.at
         return GradientOperands(
-            InputArg("src", at.top[0], self.image_layout, diff=True),
-            InputArg("diff_dst", at.bottom[0], self.map_layout),
-            GradArg("diff_weights", at.params[0], layouts.plain(self.w)),
+            InputArg(at.top[0], self.image_layout, diff=True),
+            InputArg(at.bottom[0], self.map_layout),
+            GradArg(at.params[0], layouts.plain(self.w)),
         )
 
     def _data_gradient(self) -> KernelCall:
         at = self.at
-        source = InputArg("src", at.top[0], self.image_layout, diff=True)
-        target = OutputArg("dst", at.bottom[0], self.map_layout, diff=True)
+        source = InputArg(at.top[0], self.image_layout, diff=True)
+        target = OutputArg(at.bottom[0], self.map_layout, diff=True)
         operands = ConvOperands(source, target, self.weight)
         return self.first_of(lambda one: one.forward(operands))
 

@@ -10,34 +10,31 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import BufferArg, InputArg, OutputArg, written_layout
-from demitasse.backends.cpu.engine import KERNEL, Engine
+from demitasse.backends.cpu.arguments import (
+    Argument,
+    BufferArg,
+    InputArg,
+    OutputArg,
+    written_layout,
+)
+from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, elementwise_call
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, op_title
+from demitasse.backends.cpu.steps.epilogue import Epilogue
 from demitasse.backends.kernels.elementwise import MOST, SLOPES_OF_BOTH
 from demitasse.backends.step import (
     AnyStep,
     Operand,
     Operands,
-    decline_gradients,
     decline_if,
 )
-
-ONES = (1.0, 1.0)
-"""Factors of a plain sum of two."""
-
-
-def decline_other_than_relu(then: ops.Activation) -> None:
-    """Decline an activation behind sums and factors, whose kernels have ReLU without a slope."""
-    message = f"{op_title(then)} runs by itself; kernels append ReLU without a slope"
-    decline_if(then.function != "relu" or any(then.parameters), message)
 
 
 def saved_copy(engine: Engine, source: InputArg, blob: Operand) -> KernelCall:
     """Return a copy of an input that is overwritten next, in the same layout."""
     layout = source.layout
-    target = OutputArg(source.role, blob, layout)
+    target = OutputArg(blob, layout)
     return KernelCall(engine, engine.copy(layout, layout), source, target, code="")
 
 
@@ -61,9 +58,9 @@ def summed(
     message = f"{len(sources)} addends; ReLU is fused with sums of up to {MOST}"
     decline_if(rectify and len(sources) > MOST, message)
     name = "rectified_sum" if rectify else "sum"
-    written = OutputArg("dst", target, layout, diff=diff)
-    reads = [InputArg(f"src {i}", blob, layout, diff=diff) for i, blob in enumerate(sources)]
-    so_far = InputArg("src", target, layout, diff=diff)
+    written = OutputArg(target, layout, diff=diff)
+    reads = [InputArg(blob, layout, diff=diff) for i, blob in enumerate(sources)]
+    so_far = InputArg(target, layout, diff=diff)
     calls: list[KernelCall] = []
     while reads:
         now, numbers = reads[: MOST - bool(calls)], factors[: MOST - bool(calls)]
@@ -162,40 +159,35 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         if not self.at.propagate_down[0]:
             return
         slope, layout = self.function.slope, self.layout
-        sources = [InputArg("src", self.known, layout)]
+        sources = [InputArg(self.known, layout)]
         if slope in SLOPES_OF_BOTH:
-            sources.append(InputArg("dst", self.at.top[0], layout))
+            sources.append(InputArg(self.at.top[0], layout))
         dy, dx = self.gradients(layout, layout)
         chain = [(slope, self.function.numbers)]
         self.backward_calls = [elementwise_call(self.engine, chain, [*sources, dy], dx)]
 
 
-class ChainStep(CpuStep[ops.Activation]):
-    """Activations after each other, and a product of their result with another blob."""
-
-    def __init__(
-        self,
-        first: ElementwiseStep,
-        chain: Sequence[ops.Op],
-        at: Sequence[Operands],
-        steps: Sequence[AnyStep | None],
-    ) -> None:
-        decline_gradients(at)
-        super().__init__(first.engine, first.op, at[0])
-        functions = [step.function for step in steps if isinstance(step, ElementwiseStep)]
-        last, blobs = chain[-1], list(at[0].bottom)
-        product = isinstance(last, ops.Eltwise) and last.operation == "PROD"
-        self.followers = [op_title(op) for op in chain[1:]]
-        message = f"{', '.join(self.followers)} after {op_title(first.op)}; functions are"
-        decline_if(len(functions) + product < len(chain) or len(at[-1].bottom) > 2, message)
-        if product:
-            blobs += [blob for blob in at[-1].bottom if blob is not at[-2].top[0]]
-        padded = product or all(each.keeps_zero for each in functions)
-        layout = _row(replace(at[0], bottom=tuple(blobs)), padded=padded)
-        sources = [InputArg(f"src {i}", blob, layout) for i, blob in enumerate(blobs)]
-        target = OutputArg("dst", at[-1].top[0], layout)
-        calls = [(each.name, each.numbers) for each in functions] + [("product", ())] * product
-        self.forward_calls = [elementwise_call(self.engine, calls, sources, target)]
+def chained(
+    first: ElementwiseStep,
+    rest: Sequence[tuple[ops.Op, Operands]],
+    steps: Sequence[AnyStep | None],
+) -> KernelCall:
+    """Return activations after each other, and a product of their result with another blob."""
+    at, (last, end) = first.at, rest[-1]
+    functions = [step.function for step in steps if isinstance(step, ElementwiseStep)]
+    product = isinstance(last, ops.Eltwise) and last.operation == "PROD" and len(end.bottom) == 2
+    names = ", ".join(op_title(op) for op, _ in rest)
+    message = f"{names} after {op_title(first.op)}; functions are"
+    decline_if(len(functions) + product <= len(rest), message)
+    calls, blobs = [(each.name, each.numbers) for each in functions], list(at.bottom)
+    if product:
+        before = [at, *(own for _, own in rest)][-2].top[0]
+        calls.append(("product", ()))
+        blobs += [blob for blob in end.bottom if blob is not before]
+    padded = product or all(each.keeps_zero for each in functions)
+    layout = _row(replace(at, bottom=tuple(blobs)), padded=padded)
+    sources = [InputArg(blob, layout) for blob in blobs]
+    return elementwise_call(first.engine, calls, sources, OutputArg(end.top[0], layout))
 
 
 class CombinationStep(CpuStep[ops.Eltwise]):
@@ -225,19 +217,19 @@ class CombinationStep(CpuStep[ops.Eltwise]):
     def prepare(self) -> None:
         at, engine = self.at, self.engine
         self.layout = layout = _row(at, padded=True)
-        sources = [InputArg(f"src {i}", blob, layout) for i, blob in enumerate(at.bottom)]
-        targets = [OutputArg("dst", at.top[0], layout)]
+        sources = [InputArg(blob, layout) for i, blob in enumerate(at.bottom)]
+        targets = [OutputArg(at.top[0], layout)]
         name = "product" if self.op.operation == "PROD" else "larger"
         if self.marks is not None:
             name = "larger_of_which"
-            targets.append(OutputArg("dst", self.marks, layout))
+            targets.append(OutputArg(self.marks, layout))
         keep = [saved_copy(engine, sources[0], self.factors[0])] if self.copies else []
         self.forward_calls = [*keep, elementwise_call(engine, [(name, ())], sources, *targets)]
 
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         targets = {
-            index: OutputArg(f"diff_src {index}", blob, layout, diff=True)
+            index: OutputArg(blob, layout, diff=True)
             for index, (blob, wanted) in enumerate(zip(at.bottom, at.propagate_down, strict=True))
             if wanted
         }
@@ -255,8 +247,8 @@ class CombinationStep(CpuStep[ops.Eltwise]):
 
     def _gradient(self, name: str, known: Operand, *targets: OutputArg) -> KernelCall:
         sources = [
-            InputArg("src", known, self.layout),
-            InputArg("diff_dst", self.at.top[0], self.layout, diff=True),
+            InputArg(known, self.layout),
+            InputArg(self.at.top[0], self.layout, diff=True),
         ]
         return elementwise_call(self.engine, [(name, ())], sources, *targets)
 
@@ -310,11 +302,12 @@ class SumStep(CpuStep[ops.Eltwise]):
         last = layouts.innermost(shape, 1)
         return last if last in found else found[0]
 
-    def with_activation(self, then: ops.Activation, target: Operand) -> KernelCall:
-        """Return the sum with an activation after it, in the same layout."""
-        decline_other_than_relu(then)
-        at, factors = self.at, self.op.coefficients
-        [call] = summed(self.engine, at.bottom, factors, target, self.layout, rectify=True)
+    def fused(self, epilogue: Epilogue) -> KernelCall:
+        """Return the sum with a ReLU after it, in the same layout."""
+        epilogue.decline_all_but("then")
+        epilogue.decline_other_than_relu()
+        ends = self.at.bottom, self.op.coefficients, epilogue.target
+        [call] = summed(self.engine, *ends, self.layout, rectify=True)
         return call
 
     def prepare_backward(self) -> None:
@@ -324,8 +317,8 @@ class SumStep(CpuStep[ops.Eltwise]):
             at.bottom, self.op.coefficients, at.propagate_down, strict=True
         ):
             if wanted:
-                dy = InputArg("src", at.top[0], layout, diff=True)
-                dx = OutputArg("dst", blob, layout, diff=True)
+                dy = InputArg(at.top[0], layout, diff=True)
+                dx = OutputArg(blob, layout, diff=True)
                 call = elementwise_call(self.engine, [("weighted_sum", (factor,))], [dy], dx)
                 self.backward_calls.append(call)
 
@@ -333,63 +326,48 @@ class SumStep(CpuStep[ops.Eltwise]):
 class DropoutStep(CpuStep[ops.Dropout]):
     """y = x * mask and dx = dy * mask; a factor, a copy or nothing where nothing is dropped.
 
-    Where elements are dropped the mask is made in C order, since the layer's random words are, and
-    brought into the layout of the data once a pass.
+    The mask is the factor, and 0 where an element is dropped. It is made in C order, since the
+    layer's random words are, and brought into the layout of the data once a pass.
     """
 
     def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
         super().__init__(engine, op, at)
         self.shape = at.bottom[0].shape
         self.mask: np.ndarray | None = None
+        self.works = op.drops or op.factor != 1 or not at.in_place
 
     def prepare(self) -> None:
-        at = self.at
-        self.layout = self.expected(at.bottom[0], self.shape)
+        self.layout = self.expected(self.at.bottom[0], self.shape)
         if self.op.drops:
             self.mask = aligned(self.layout.size)
             self.kept_bytes = self.mask.nbytes
-        if self._works:
-            self.forward_calls = [self._call(at.bottom[0], at.top[0], diff=False)]
+        if self.works:
+            self.forward_calls = [self._call(*self.in_and_out(self.layout, self.layout))]
 
     @property
     def replayable(self) -> bool:
         return not self.op.drops
 
     def forward(self) -> None:
-        if self.op.drops and self.mask is not None:
-            self._fill(self.mask)
+        if self.mask is not None:
+            kept: Any = self.at.random_words(self.shape) > self.op.threshold
+            mask = np.multiply(kept, self.op.factor, dtype=np.float32)
+            self.engine.reorder(mask, layouts.plain(self.shape), self.mask, self.layout)
         super().forward()
 
     def prepare_backward(self) -> None:
-        at = self.at
-        if at.propagate_down[0] and self._works:
-            self.backward_calls = [self._call(at.top[0], at.bottom[0], diff=True)]
+        if self.at.propagate_down[0] and self.works:
+            self.backward_calls = [self._call(*self.gradients(self.layout, self.layout))]
 
-    @property
-    def _works(self) -> bool:
-        """True unless it would be a copy in place."""
-        return self.mask is not None or self.op.factor != 1 or not self.at.in_place
-
-    def _call(self, source: Operand, target: Operand, *, diff: bool) -> KernelCall:
+    def _call(self, source: Argument, target: Argument) -> KernelCall:
         """Return target = source * mask, source * factor, or a copy."""
-        read = InputArg("src", source, self.layout, diff=diff)
-        written = OutputArg("dst", target, self.layout, diff=diff)
+        factor, sources = self.op.factor, [source]
+        function: tuple[str, Sequence[float]] = ("weighted_sum", (factor,))
         if self.mask is not None:
-            arrays = [read, BufferArg("second_src", self.layout, self.mask)]
-            return elementwise_call(self.engine, [("product", ())], arrays, written)
-        factor = self.op.factor
-        function = ("sum", ()) if factor == 1 else ("weighted_sum", (factor,))
-        return elementwise_call(self.engine, [function], [read], written)
-
-    def _fill(self, mask: np.ndarray) -> None:
-        """Write this pass's mask: the factor, and 0 where an element is dropped."""
-        kept: Any = self.at.random_words(self.shape) > self.op.threshold
-        factor = mask.dtype.type(self.op.factor)
-        layout, size = self.layout, math.prod(self.shape)
-        plain = mask if layout.plain else self.engine.scratch_for(KERNEL, size)
-        np.multiply(kept, factor, out=plain.reshape(self.shape))
-        if not layout.plain:
-            self.engine.reorder(plain, layouts.plain(self.shape), mask, layout)
+            sources, function = [source, BufferArg(self.layout, self.mask)], ("product", ())
+        elif factor == 1:
+            function = ("sum", ())
+        return elementwise_call(self.engine, [function], sources, target)
 
 
 class ConstantStep(CpuStep[ops.Constant]):
@@ -407,8 +385,8 @@ class ConstantStep(CpuStep[ops.Constant]):
     def prepare(self) -> None:
         row = layouts.plain((self.values.size,))
         source, target = (
-            BufferArg("src", row, self.values),
-            OutputArg("dst", self.at.top[0], row),
+            BufferArg(row, self.values),
+            OutputArg(self.at.top[0], row),
         )
         self.forward_calls = [elementwise_call(self.engine, [("sum", ())], [source], target)]
 

@@ -1,9 +1,9 @@
-"""Epilogues of convolutions: fused normalisations, factors, activations and sums."""
+"""Epilogues of operations: fused normalisations, factors, activations and sums."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,21 +12,28 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import DerivedArg, InputArg, OutputArg, parameters
-from demitasse.backends.cpu.engine import KERNEL, Engine
+from demitasse.backends.cpu.arguments import (
+    DerivedArg,
+    InputArg,
+    OutputArg,
+    parameters,
+    written_layout,
+)
+from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import IMAGE_AXES, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
-from demitasse.backends.cpu.step import CpuStep, op_title
-from demitasse.backends.cpu.steps.elementwise import ONES, decline_other_than_relu
-from demitasse.backends.cpu.steps.norm import decline_other_scales, stored_statistics
+from demitasse.backends.cpu.step import op_title
 from demitasse.backends.kernels.channel_affine import channel_factors
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.step import Declined, Operand, Operands, decline_if
+from demitasse.backends.step import Declined, Layouts, Operand, Operands, decline_if
 
 SIX = (0.0, 6.0)
 """The limits of ReLU6."""
+
+ONES = (1.0, 1.0)
+"""Factors of a plain sum of two."""
 
 
 def rectifier_of(then: ops.Activation | None) -> Rectifier:
@@ -55,16 +62,19 @@ PARTS = {
     "then": "an activation",
     "slopes": "PReLU",
 }
-"""Parts of an epilogue: attributes and their meaning."""
+"""Parts of an epilogue, in their order: attributes and their meaning."""
+
+Link = tuple[ops.BatchNorm | ops.Scale, Operands]
+"""An operation that multiplies channels with factors and adds offsets, and its blobs."""
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Operations that are fused with the convolution before them.
+    """Operations that are fused with the one before them.
 
     Attributes:
         target: The blob that is written.
-        links: Factors and offsets of its channels, with fixed parameters.
+        links: Factors and offsets of its channels.
         other: A blob that is added before the activation ``then``.
         slopes: The slopes of a PReLU in place of the activation.
     """
@@ -76,49 +86,62 @@ class Epilogue:
     slopes: Operand | None = None
 
     @classmethod
-    def match(
-        cls, conv: ops.Conv, target: Operand, rest: Sequence[tuple[ops.Op, Operands]]
-    ) -> Epilogue:
-        """Return the operations after a convolution, whose top is ``target``, as an epilogue."""
+    def match(cls, target: Operand, rest: Sequence[tuple[ops.Op, Operands]]) -> Epilogue:
+        """Return the operations after one that writes ``target`` as an epilogue."""
         links: list[Link] = []
         parts: dict[str, Any] = {}
         for op, at in rest:
             sums = isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES)
-            if not parts and conv.axis == 1 and (link := _link(op, at, conv.top)):
-                links.append(link)
-            elif not parts and sums:
+            if isinstance(op, (ops.BatchNorm, ops.Scale)) and not parts:
+                decline_other_scales(op, at)
+                links.append((op, at))
+            elif sums and not parts:
                 parts["other"] = at.bottom[at.bottom[0] is target]
             elif isinstance(op, ops.Activation) and parts.keys() <= {"other"}:
-                rectifier_of(op)
                 parts["then"] = op
             elif isinstance(op, ops.PReLU) and not op.shared and parts.keys() <= {"other"}:
                 parts["slopes"] = at.params[0]
             else:
-                message = f"{op_title(op)} does not run inside this convolution"
+                message = f"{op_title(op)} there; kernels take BatchNorm, Scale, sum, ReLU in order"
                 raise Declined(message)
             target = at.top[0]
         return cls(target, links, **parts)
 
+    @property
+    def uses_batch_stats(self) -> bool:
+        """True if a BatchNorm takes mean and variance of the batch, not those given."""
+        return any(
+            isinstance(op, ops.BatchNorm) and not op.use_global_stats for op, _ in self.links
+        )
+
     def decline_all_but(self, *parts: str) -> None:
         """Decline parts that a kernel does not compute."""
-        present = [name for name in PARTS if getattr(self, name) not in (None, [], ())]
-        others = [PARTS[name] for name in present if name not in parts]
-        decline_if(others, f"{' and '.join(others)} behind the convolution; the kernel has none")
+        others = [PARTS[name] for name in PARTS if getattr(self, name) and name not in parts]
+        able = " and ".join(PARTS[name] for name in parts)
+        decline_if(others, f"{' and '.join(others)} there; the kernel appends {able} alone")
+
+    def decline_other_than_relu(self) -> None:
+        """Decline an activation that kernels of sums and factors lack."""
+        other = self.then and (self.then.function != "relu" or any(self.then.parameters))
+        decline_if(other, "an activation that runs by itself; kernels append ReLU without a slope")
 
 
-Link = tuple[ops.BatchNorm | ops.Scale, Operands]
-"""An operation that multiplies channels with factors and adds offsets, and its blobs."""
+def decline_other_scales(op: ops.BatchNorm | ops.Scale, at: Operands) -> None:
+    """Decline a Scale that has not one learned factor for each channel."""
+    if isinstance(op, ops.BatchNorm):
+        return
+    decline_if(len(at.bottom) > 1, "factors from a second bottom; kernels take learned ones")
+    n_c, spatial = at.bottom[0].shape[:2], at.bottom[0].shape[2:]
+    message = "factors over other axes; kernels take one for each channel"
+    decline_if((op.outer, op.dim, op.inner) != (*n_c, math.prod(spatial)), message)
 
 
-def _link(op: ops.Op, at: Operands, shape: ops.Shape) -> Link | None:
-    """Return an operation that factors and offsets of channels express; None for another one."""
-    if isinstance(op, ops.BatchNorm) and op.use_global_stats:
-        return op, at
-    if isinstance(op, ops.Scale):
-        with suppress(Declined):
-            decline_other_scales(op, at, shape)
-            return op, at
-    return None
+def stored_statistics(
+    mean: np.ndarray, variance: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance from a BatchNorm's three parameters. Shapes: (C,), (C,)."""
+    factor = np.float32(0.0 if weight[0] == 0 else 1.0 / weight[0])
+    return mean * factor, variance * factor
 
 
 def fold(links: Sequence[Link], params: Sequence[np.ndarray], offset: np.ndarray) -> np.ndarray:
@@ -144,13 +167,13 @@ def folded_offsets(
     engine: Engine, channels: int, links: Sequence[Link], bias: InputArg | None = None
 ) -> DerivedArg:
     """Return a bias, or zeros, with links folded into it. Shape: (C,)."""
+    first = [] if bias is None else [bias]
 
-    def make(target: np.ndarray, *params: np.ndarray) -> None:
-        target[...] = 0.0 if bias is None else params[0][:channels]
-        fold(links, params if bias is None else params[1:], target)
+    def make(target: np.ndarray, *arrays: np.ndarray) -> None:
+        target[...] = arrays[0][:channels] if first else 0.0
+        fold(links, arrays[len(first) :], target)
 
-    first = () if bias is None else (bias,)
-    return _derived(engine, "offsets", (channels,), make, *first, *_parameters(links), kept=True)
+    return _derived(engine, (channels,), make, links, *first, kept=True)
 
 
 def folded_factors(engine: Engine, channels: int, links: Sequence[Link]) -> DerivedArg:
@@ -159,7 +182,7 @@ def folded_factors(engine: Engine, channels: int, links: Sequence[Link]) -> Deri
     def make(target: np.ndarray, *params: np.ndarray) -> None:
         target[...] = fold(links, params, np.zeros_like(target))
 
-    return _derived(engine, "factors", (channels,), make, *_parameters(links), kept=True)
+    return _derived(engine, (channels,), make, links, kept=True)
 
 
 def folded_weights(
@@ -172,55 +195,33 @@ def folded_weights(
         by_filter = weights[: target.size].reshape(channels, -1)
         np.multiply(by_filter, factor[:, np.newaxis], out=target.reshape(channels, -1))
 
-    return _derived(engine, KERNEL, weight.layout.shape, make, weight, *_parameters(links))
-
-
-def _parameters(links: Sequence[Link]) -> list[InputArg]:
-    return parameters(blob for _, at in links for blob in at.params)
+    return _derived(engine, weight.layout.shape, make, links, weight)
 
 
 def _derived(
-    engine: Engine, role: str, shape: ops.Shape, make: Callable[..., None], *sources: InputArg,
-    kept: bool = False,
+    engine: Engine, shape: ops.Shape, make: Callable[..., None], links: Sequence[Link],
+    *first: InputArg, kept: bool = False,
 ) -> DerivedArg:  # fmt: skip
-    """Return an argument that a function of arrays makes."""
-    recorded, layout = partial(call_recorder.call, make), layouts.plain(shape)
-    return DerivedArg(engine, role, layout, recorded, *sources, kept=kept)
+    """Return an argument made from the ``first`` arrays and the parameters of links."""
+    sources = [*first, *parameters(blob for _, at in links for blob in at.params)]
+    recorded = partial(call_recorder.call, make)
+    return DerivedArg(engine, layouts.plain(shape), recorded, *sources, kept=kept)
 
 
-class FactorsStep(CpuStep[ops.BatchNorm | ops.Scale]):
-    """BatchNorm and Scale, either or both, and ReLU, where no gradient is wanted."""
+def factors_call(engine: Engine, source: Operand, at: Layouts, epilogue: Epilogue) -> KernelCall:
+    """Return fixed factors and offsets of channels, and ReLU.
 
-    def __init__(self, engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands]) -> None:
-        source, target = at[0].bottom[0], at[-1].top[0]
-        links, channels = links_of(chain, at, source.shape), source.shape[1]
-        super().__init__(engine, links[0][0], at[0])
-        self.followers, tuning = [op_title(op) for op in chain[1:]], kernel_tuning(engine)
-        layout = self.expected(source)
-        decline_if(len(source.shape) != IMAGE_AXES, f"{len(source.shape)} axes; the kernel takes 4")
-        images = suitable_images(layout, tuning.width, Images.has_whole_vectors)
-        self.forward_calls = [
-            KernelCall(
-                engine, channel_factors(images, tuning),
-                InputArg("src", source, layout), folded_factors(engine, channels, links),
-                folded_offsets(engine, channels, links), OutputArg("dst", target, layout),
-            )
-        ]  # fmt: skip
-
-
-def links_of(chain: Sequence[ops.Op], at: Sequence[Operands], shape: ops.Shape) -> list[Link]:
-    """Return the operations before a rectifier, the last of a chain.
-
-    Shape of what they multiply: (N, C, *spatial).
+    Raises:
+        Declined: The kernel computes another epilogue.
     """
-    if not isinstance(chain[-1], ops.Activation):
-        message = f"{op_title(chain[-1])} last; fixed factors and offsets go before ReLU"
-        raise Declined(message)
-    decline_other_than_relu(chain[-1])
-    links: list[Link] = []
-    for op, own in zip(chain[:-1], at[:-1], strict=True):
-        if not (link := _link(op, own, shape)):
-            message = f"{op_title(op)} there; fixed factors and offsets go before ReLU"
-            raise Declined(message)
-        links.append(link)
-    return links
+    decline_if(epilogue.then is None, "no activation last; fixed factors and offsets go before it")
+    epilogue.decline_other_than_relu()
+    epilogue.decline_all_but("links", "then")
+    decline_if(len(source.shape) != IMAGE_AXES, f"{len(source.shape)} axes; the kernel takes 4")
+    layout, tuning = written_layout(at, source.data_memory, source.shape), kernel_tuning(engine)
+    images = suitable_images(layout, tuning.width, Images.has_whole_vectors)
+    folded = engine, source.shape[1], epilogue.links
+    return KernelCall(
+        engine, channel_factors(images, tuning), InputArg(source, layout), folded_factors(*folded),
+        folded_offsets(*folded), OutputArg(epilogue.target, layout),
+    )  # fmt: skip

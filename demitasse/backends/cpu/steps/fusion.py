@@ -9,24 +9,22 @@ from demitasse.backends.cpu.arguments import InputArg, OutputArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
-from demitasse.backends.cpu.step import CpuStep, FusedStep, op_title
+from demitasse.backends.cpu.step import FusedStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
-from demitasse.backends.cpu.steps.elementwise import (
-    ChainStep,
-    ElementwiseStep,
-    SumStep,
-    decline_other_than_relu,
-)
+from demitasse.backends.cpu.steps.elementwise import ElementwiseStep, SumStep, chained
 from demitasse.backends.cpu.steps.epilogue import (
     Epilogue,
-    FactorsStep,
+    factors_call,
     folded_offsets,
     rectifier_of,
 )
-from demitasse.backends.cpu.steps.norm import NormParts, NormStep, decline_other_scales
+from demitasse.backends.cpu.steps.norm import NormStep
 from demitasse.backends.cpu.steps.products import InnerProductStep
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
+
+Chain = Sequence[tuple[ops.Op, Operands]]
+"""Operations after each other, with their blobs."""
 
 
 def fuse(
@@ -38,32 +36,25 @@ def fuse(
     """
     first, names = steps[0], [op_title(op) for op in chain[1:]]
     if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
-        if None in steps:
-            message = f"{op_title(chain[steps.index(None)])} runs portable code"
-            raise Declined(message)
+        portable = [op_title(op) for op, step in zip(chain, steps, strict=True) if step is None]
+        decline_if(portable, f"{', '.join(portable)} runs portable code")
         return _norm(engine, chain, at, names)
+    rest = list(zip(chain[1:], at[1:], strict=True))
+    second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)
     if isinstance(first, ElementwiseStep):
-        return ChainStep(first, chain, at, steps)
-    if not isinstance(first, (ConvStep, InnerProductStep, SumStep)):
+        decline_gradients(at)
+        call = chained(first, rest, steps)
+    elif isinstance(first, ConvStep) and isinstance(pixels := steps[second], ConvStep) and second:
+        decline_gradients(at)
+        call = separable(first, rest[: second - 1], pixels, rest[second:])
+    elif isinstance(first, (ConvStep, InnerProductStep, SumStep)):
+        call = first.fused(Epilogue.match(first.at.top[0], rest))
+        if names != ["ReLU"]:  # whose gradient is known from what it reads alone
+            decline_gradients(at)
+    else:
         message = f"nothing is fused with this {op_title(chain[0])}"
         raise Declined(message)
-    second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)
-    if isinstance(first, ConvStep) and second:
-        return SeparableStep(engine, chain, at, steps, second)
-    then = chain[1] if len(chain) == 2 and isinstance(chain[1], ops.Activation) else None
-    if isinstance(first, ConvStep):
-        if then is None:
-            decline_gradients(at)
-        rest = list(zip(chain[1:], at[1:], strict=True))
-        call = first.fused(Epilogue.match(first.op, first.at.top[0], rest))
-    elif then is not None:
-        call = first.with_activation(then, at[-1].top[0])
-    else:
-        message = f"{', '.join(names)} after {op_title(chain[0])}; one ReLU is"
-        raise Declined(message)
-    if then is not None and then.function != "relu":
-        decline_gradients(at)  # the gradient of ReLU is known from what it reads alone
-    return FusedStep(first, call, names)
+    return FusedStep(engine, chain[0], at[0], call, names)
 
 
 def _norm(
@@ -74,72 +65,42 @@ def _norm(
     whole = replace(at[0], top=at[-1].top)
     message = "not in place; the gradient of the last top is not that of the first"
     decline_if(whole.backward and whole.top != at[0].top, message)
-    uses_batch_stats = any(
-        isinstance(op, ops.BatchNorm) and not op.use_global_stats for op in chain
-    )
-    if isinstance(chain[-1], ops.Activation) and not (
-        uses_batch_stats or any(one.backward for one in at)
-    ):
+    source = at[0].bottom[0]
+    epilogue = Epilogue.match(source, list(zip(chain, at, strict=True)))
+    if not (epilogue.uses_batch_stats or any(one.backward for one in at)):
         with suppress(Declined):
-            return FactorsStep(engine, chain, at)
-    parts = NormParts(whole.top[0].shape, whole)
-    for op, own in zip(chain, (whole, *at[1:]), strict=True):
-        if isinstance(op, ops.BatchNorm) and op is chain[0]:
-            parts = replace(parts, norm=(op, own))
-        elif isinstance(op, ops.Scale) and parts.scale is None and not parts.relu:
-            decline_other_scales(op, own, parts.shape)
-            parts = replace(parts, scale=(op, own))
-        elif isinstance(op, ops.Activation) and not parts.relu:
-            decline_other_than_relu(op)
-            parts = replace(parts, relu=True)
-        else:
-            message = f"{op_title(op)} there; our kernels take BatchNorm, Scale, ReLU in this order"
-            raise Declined(message)
-    step = NormStep(engine, chain[0], parts, names)
+            call = factors_call(engine, source, at[0].layouts, epilogue)
+            return FusedStep(engine, chain[0], at[0], call, names)
+    step = NormStep(engine, epilogue.links[0][0], whole, epilogue)
+    step.followers = names
     step.prepare()
     if whole.backward:
         step.prepare_backward()
     return step
 
 
-class SeparableStep(CpuStep[ops.Conv]):
-    """Two convolutions, factors, offsets and ReLU behind each, and a sum behind the second."""
+def separable(each: ConvStep, between: Chain, pixels: ConvStep, rest: Chain) -> KernelCall:
+    """Return two convolutions, ``each`` of a channel by itself and then of ``pixels``.
 
-    def __init__(
-        self,
-        engine: Engine,
-        chain: Sequence[ops.Op],
-        at: Sequence[Operands],
-        steps: Sequence[AnyStep | None],
-        place: int,
-    ) -> None:
-        each, pixels = steps[0], steps[place]
-        if not (isinstance(each, ConvStep) and isinstance(pixels, ConvStep)):
-            pair = f"{op_title(chain[place])} behind {op_title(chain[0])}"
-            message = f"{pair}; both are to run in kernels"
-            raise Declined(message)
-        decline_gradients(at)
-        super().__init__(engine, each.op, at[0])
-        rest = list(zip(chain, at, strict=True))
-        first = Epilogue.match(each.op, each.at.top[0], rest[1:place])
-        second = Epilogue.match(pixels.op, pixels.at.top[0], rest[place + 1 :])
-        first.decline_all_but("links", "then")
-        second.decline_all_but("links", "other", "then")
-        self.followers = [op_title(op) for op in chain[1:]]
-        tuning = kernel_tuning(engine, storage=at[0].storage)
-        blocks = plan_separable(each.op, pixels.op, tuning)
-        source = InputArg("src", at[0].bottom[0], self.expected(at[0].bottom[0]))
-        target = OutputArg("dst", second.target, pixels.map_layout)
-        x = suitable_images(source.layout, blocks.channels)
-        y = suitable_images(target.layout, 1)
-        decline_if(not y.is_rows, "one pixel each; separable convolution takes rows of pixels")
-        then, added = (rectifier_of(first.then), rectifier_of(second.then)), []
-        if second.other is not None:
-            added = [InputArg("added", second.other, pixels.map_layout)]
-        (windows, before), (weight, after) = each.folded(first.links), pixels.folded(second.links)
-        before = before or folded_offsets(engine, each.maps[1], ())
-        after = after or folded_offsets(engine, pixels.maps[1], ())
-        kernel = SeparableConvolution(blocks, x, y, then, adds=bool(added))
-        packed = PackedKernel(lambda: kernel, **{"depthwise.update": windows, "update": weight})
-        arguments = source, target, before, after, *added
-        self.forward_calls = [KernelCall(engine, packed, *arguments, code=blocks.code)]
+    Factors, offsets and ReLU follow either, and a sum the second.
+    """
+    engine, at = each.engine, each.at
+    first = Epilogue.match(at.top[0], between)
+    second = Epilogue.match(pixels.at.top[0], rest)
+    first.decline_all_but("links", "then")
+    second.decline_all_but("links", "other", "then")
+    blocks = plan_separable(each.op, pixels.op, kernel_tuning(engine, storage=at.storage))
+    source = InputArg(at.bottom[0], each.expected(at.bottom[0]))
+    target = OutputArg(second.target, pixels.map_layout)
+    x = suitable_images(source.layout, blocks.channels)
+    y = suitable_images(target.layout, 1)
+    decline_if(not y.is_rows, "one pixel each; separable convolution takes rows of pixels")
+    then, added = (rectifier_of(first.then), rectifier_of(second.then)), []
+    if second.other is not None:
+        added = [InputArg(second.other, pixels.map_layout)]
+    (windows, before), (weight, after) = each.folded(first), pixels.folded(second)
+    before = before or folded_offsets(engine, each.maps[1], ())
+    after = after or folded_offsets(engine, pixels.maps[1], ())
+    kernel = SeparableConvolution(blocks, x, y, then, adds=bool(added))
+    packed = PackedKernel(lambda: kernel, **{"depthwise.update": windows, "update": weight})
+    return KernelCall(engine, packed, source, target, before, after, *added, code=blocks.code)

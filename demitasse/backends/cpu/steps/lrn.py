@@ -39,5 +39,5 @@ class LRNStep(CpuStep[ops.LRN]):
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         if at.propagate_down[0]:
-            arguments = InputArg("src", at.bottom[0], layout), *self.gradients(layout, layout)
+            arguments = InputArg(at.bottom[0], layout), *self.gradients(layout, layout)
             self.backward_calls = [KernelCall(self.engine, self.kernel.backward, *arguments)]

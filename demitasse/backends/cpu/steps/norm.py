@@ -7,10 +7,7 @@ alone is a normalisation with mean 0 and divisor 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +21,7 @@ from demitasse.backends.cpu.arguments import (
     GradArg,
     InputArg,
     OutputArg,
+    ScratchArg,
     parameters,
 )
 from demitasse.backends.cpu.engine import Engine
@@ -31,115 +29,102 @@ from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
+from demitasse.backends.cpu.steps.epilogue import Epilogue, stored_statistics
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.planes import takes
 from demitasse.backends.step import Operands, decline_if
 
-O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
-
-PARAMETER_GRADIENTS = ("diff_scale", "diff_shift")
-
 MATRIX = 2
 """Axes from which on there are channels."""
 
 
-@dataclass(frozen=True)
-class NormParts:
-    """The operations of one kernel: a BatchNorm, a Scale, or both, and a ReLU.
-
-    Shape of the data: (N, C, *spatial). The blobs ``at`` are those of the first operation.
-    """
-
-    shape: ops.Shape
-    at: Operands
-    norm: tuple[ops.BatchNorm, Operands] | None = None
-    scale: tuple[ops.Scale, Operands] | None = None
-    relu: bool = False
-
-    @property
-    def uses_batch_stats(self) -> bool:
-        """True if mean and variance are the batch's, not given."""
-        return self.norm is not None and not self.norm[0].use_global_stats
-
-
-def stored_statistics(
-    mean: np.ndarray, variance: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance from a BatchNorm's three parameters. Shapes: (C,), (C,)."""
-    factor = np.float32(0.0 if weight[0] == 0 else 1.0 / weight[0])
-    return mean * factor, variance * factor
-
-
-def decline_other_scales(op: ops.Scale, at: Operands, shape: ops.Shape) -> None:
-    """Leave to others a Scale that has not one learned factor for each channel of ``shape``."""
-    decline_if(len(at.bottom) > 1, "factors from a second bottom; kernels take learned ones")
-    channels = (*shape[:2], math.prod(shape[2:]))
-    message = "factors over other axes; kernels take one for each channel"
-    decline_if(len(shape) < MATRIX or (op.outer, op.dim, op.inner) != channels, message)
-
-
-def _fixed(count: int, number: float = 0.0) -> BufferArg:
-    """Return an argument of ``count`` equal numbers, in place of an absent parameter."""
-    array = aligned(count)
+def _constant(layout: Layout, number: float) -> BufferArg:
+    """Return an argument of equal numbers, in place of an absent parameter."""
+    array = aligned(layout.size)
     array[...] = number
-    return BufferArg("constant", layouts.plain((count,)), array)
+    return BufferArg(layout, array)
 
 
-class NormStep(CpuStep[O]):
-    """In place or not. In place, the input is kept by giving the blob another buffer."""
+ORDERS = [ops.BatchNorm], [ops.Scale], [ops.BatchNorm, ops.Scale]
+"""Operations of one kernel."""
+
+
+class NormStep(CpuStep[ops.BatchNorm | ops.Scale]):
+    """A BatchNorm, a Scale, or both, and a ReLU. Shape of the data: (N, C, *spatial).
+
+    In place or not. In place, the input is kept by giving the blob another buffer.
+
+    Args:
+        at: The blobs of the first operation, with the top of the last.
+        parts: The operations; None for this one alone.
+    """
 
     own_backward = replayable = True
 
     def __init__(
-        self, engine: Engine, op: O, parts: NormParts, followers: Sequence[str] = ()
+        self,
+        engine: Engine,
+        op: ops.BatchNorm | ops.Scale,
+        at: Operands,
+        parts: Epilogue | None = None,
     ) -> None:
-        super().__init__(engine, op, parts.at)
-        decline_if(len(parts.shape) < MATRIX, "one axis; our kernels take 2 or more")
-        alone = math.prod(parts.shape) == parts.shape[1]
+        super().__init__(engine, op, at)
+        parts = parts or Epilogue.match(at.top[0], [(op, at)])
+        parts.decline_all_but("links", "then")
+        parts.decline_other_than_relu()
+        message = "another order; our kernels take BatchNorm, Scale, ReLU in this order"
+        decline_if([type(one) for one, _ in parts.links] not in ORDERS, message)
+        self.parts, self.shape = parts, at.bottom[0].shape
+        decline_if(len(self.shape) < MATRIX, "one axis; our kernels take 2 or more")
+        alone = math.prod(self.shape) == self.shape[1]
         message = "one value of each channel, whose gradient is 0; rounded products would be left"
         decline_if(alone and parts.uses_batch_stats, message)
-        self.parts, self.followers = parts, followers
-        self.in_place = self.at.top[0] is self.at.bottom[0]
-        self.spare: np.ndarray | None = None
-        self.input: np.ndarray | None = None
+        norms = [(one, own) for one, own in parts.links if isinstance(one, ops.BatchNorm)]
+        scales = [own for one, own in parts.links if isinstance(one, ops.Scale)]
+        self.norm, self.scale = norms[0] if norms else None, scales[0] if scales else None
+        self.in_place = at.top[0] is at.bottom[0]
         self.statistics: Derived | None = None
 
     def prepare(self) -> None:
-        expected = self.expected(self.at.bottom[0], self.parts.shape)
+        engine, expected = self.engine, self.expected(self.at.bottom[0])
         self.layout, self.kernel = first_suitable(layouts.candidates(expected), self._kernel)
-        self.source, self.target = self.in_and_out(self.layout, self.layout)
-        channels = layouts.plain((self.parts.shape[1],))
-        self.factors: list[Argument] = [_fixed(channels.size, 1.0), _fixed(channels.size)]
-        if self.parts.scale is not None:
-            op, at = self.parts.scale
-            for place, role in enumerate(("scale", "shift")[: 1 + op.bias]):
-                self.factors[place] = InputArg(role, at.params[place], channels)
-        ends = self.source, self.target, *self.factors
-        self.call = KernelCall(self.engine, self.kernel, *ends)
+        self.channels = layouts.plain((self.shape[1],))
+        self.factors: list[Argument] = [_constant(self.channels, number) for number in (1.0, 0.0)]
+        if self.scale is not None:
+            given = [InputArg(blob, self.channels) for blob in self.scale.params]
+            self.factors[: len(given)] = given
         self.kept_bytes = 3 * self.kernel.mean.nbytes
-        self.forward_calls = [self.call]
-        if self.parts.norm is not None and not self.parts.uses_batch_stats:
+        source, self.target = self.in_and_out(self.layout, self.layout)
+        self.input: Argument = source
+        self.kept = BufferArg(self.layout)
+        if self.in_place and self.at.backward:
+            self.input = self.kept
+            self.forward_calls = [KernelCall(engine, self._keep_input, source, code="")]
+        arguments = self.input, self.target, *self.factors
+        self.forward_calls.append(KernelCall(engine, self.kernel, *arguments))
+        if self.norm is not None and self.kernel.stored:
             take = partial(call_recorder.call, self._take_statistics)
-            self.statistics = Derived(take, *parameters(self.parts.norm[1].params))
+            self.statistics = Derived(take, *parameters(self.norm[1].params))
 
     def _kernel(self, layout: Layout) -> Normalization:
         """Return the kernel, with the numbers of a Scale alone."""
-        parts, tuning = self.parts, kernel_tuning(self.engine, "norm")
+        tuning = kernel_tuning(self.engine, "norm")
         images = suitable_images(layout, tuning.width, takes)
         n, c, *size = images.shape
         if size == [1, 1] and (images.fits(tuning.width) or c == 1):  # all images as pixels of one
             images = Images((1, c, 1, n), n * c, n * c, images.image_stride)
-        stored, eps = not parts.uses_batch_stats, parts.norm[0].eps if parts.norm else 0.0
-        kernel = Normalization(images, eps, tuning, relu=parts.relu, stored=stored)
-        if parts.norm is None:
+        relu, stored = self.parts.then is not None, not self.parts.uses_batch_stats
+        eps = 0.0 if self.norm is None else self.norm[0].eps
+        kernel = Normalization(images, eps, tuning, relu=relu, stored=stored)
+        if self.norm is None:
             kernel.mean[...], kernel.inverse[...] = 0.0, 1.0
         return kernel
 
     @property
     def workspace(self) -> int:
-        spare = self.spare  # of a Step that runs; others may run in its place
+        spare = self.kept.buffer  # of a Step that runs; others may run in its place
         return super().workspace + (0 if spare is None else spare.nbytes)
 
     # -- running -------------------------------------------------------------------------------
@@ -147,37 +132,31 @@ class NormStep(CpuStep[O]):
     def forward(self) -> None:
         if self.statistics is not None:
             self.statistics.follow()
-        if self.in_place and self.at.backward:
-            self._run_keeping_input()
-        else:
-            self.call()
-        if self.parts.norm and self.parts.uses_batch_stats:
-            self._add_to_averages(*self.parts.norm)
+        super().forward()
+        if self.norm is not None and not self.kernel.stored:
+            self._add_to_averages(*self.norm)
 
-    def _run_keeping_input(self) -> None:
-        """Run in place; what was there before is kept.
+    def _keep_input(self, source: np.ndarray) -> None:
+        """Keep the input of a pass in place, for its gradient.
 
         The blob gets the spare buffer and the Step keeps the blob's, as the next spare: several
         Steps in place on one blob thus rotate buffers, and none writes what another has kept.
         """
-        source, memory = self.source.array(), self.target.memory
-        spare = aligned(self.layout.size) if self.spare is None else self.spare
+        spare, memory = self.kept.buffer, self.target.memory
+        spare = aligned(self.layout.size) if spare is None else spare
         if not self.layout.plain and memory.device_array is source:
-            kept, target, self.spare = source, spare, source
-            memory.exchange_private(self.layout, target)
+            call_recorder.call(self._keep, source)
+            memory.exchange_private(self.layout, spare)
         else:  # who has lent us what we read uses it again
-            kept = self.spare = spare
-            call_recorder.call(np.copyto, kept, source[: self.layout.size])
-            target = self.target.array()
-        self.kernel(kept, target, *(one.array() for one in self.factors), *self.call.scratch())
-        call_recorder.call(self._keep, kept)
+            call_recorder.call(np.copyto, spare, source[: self.layout.size])
+            call_recorder.call(self._keep, spare)
 
     def _keep(self, source: np.ndarray) -> None:
-        self.input = source
+        self.kept.buffer = source
 
     def _take_statistics(self, mean: np.ndarray, variance: np.ndarray, weight: np.ndarray) -> None:
         """Take the running averages, divided by their weight."""
-        kernel, c = self.kernel, self.parts.shape[1]
+        kernel, c = self.kernel, self.shape[1]
         kernel.mean[...], kernel.variance[...] = stored_statistics(mean[:c], variance[:c], weight)
         kernel.inverse[...] = np.reciprocal(np.sqrt(kernel.variance + np.float32(kernel.eps)))
 
@@ -204,52 +183,28 @@ class NormStep(CpuStep[O]):
         Layers in place after the Step leave their gradient: the one behind the norm takes the place
         of ``dy``, or in place that of ``dx``. It is written where somebody may look at it.
         """
-        at, layout, [dy, dx] = self.at, self.layout, self.gradients(self.layout, self.layout)
-        channels = layouts.plain((self.parts.shape[1],))
-        rows: list[Argument] = [_fixed(channels.size), _fixed(channels.size)]
-        learns = False
-        if self.parts.scale is not None:
-            own = self.parts.scale[1]
-            wanted = zip(PARAMETER_GRADIENTS, own.params, own.param_propagate_down, strict=False)
-            for place, (role, blob, asked) in enumerate(wanted):
+        rows: list[Argument] = [ScratchArg(self.channels), ScratchArg(self.channels)]
+        if self.scale is not None:
+            wanted = zip(self.scale.params, self.scale.param_propagate_down, strict=True)
+            for place, (blob, asked) in enumerate(wanted):
                 if asked:
-                    rows[place], learns = GradArg(role, blob, channels), True
-        self.kept = BufferArg("src", layout)
-        source = self.kept if self.in_place else InputArg("src", at.bottom[0], layout)
-        size = 0 if at.propagate_down[0] else layout.size
-        arguments = source, dy, dx if not size else _fixed(size), *self.factors, *rows
+                    rows[place] = GradArg(blob, self.channels)
+        learns = any(isinstance(one, GradArg) for one in rows)
+        gradients = self.gradients(self.layout, self.layout)
+        arguments = self.input, *gradients, *self.factors, *rows
         kernel = NormalizationGradient(self.kernel, learns=learns)
-        self.back = KernelCall(self.engine, kernel, *arguments)
-        self.kept_bytes += 4 * size
-        self.backward_calls = [self.back]
+        self.backward_calls = [KernelCall(self.engine, kernel, *arguments)]
         self.behind: OutputArg | None = None
         if self.followers and not self.in_place:
-            self.behind = OutputArg("diff_dst", at.top[0], layout, diff=True)
+            self.behind = OutputArg(self.at.top[0], self.layout, diff=True)
             kernel = NormalizationGradient(self.kernel, behind=True, learns=learns)
-            self.both = KernelCall(self.engine, kernel, *arguments, self.behind)
-            self.back.arguments = self.both.arguments
+            self.backward_calls.append(KernelCall(self.engine, kernel, *arguments, self.behind))
 
     def backward(self) -> None:
-        if not self.backward_calls or (self.in_place and self.input is None):
+        if not self.backward_calls or (self.in_place and self.kept.buffer is None):
             return
-        self.kept.buffer = self.input
-        (self.both if self.behind and self.behind.memory.persistent else self.back)()
-
-
-class BatchNormStep(NormStep[ops.BatchNorm]):
-    """A normalisation without factors."""
-
-    def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
-        super().__init__(engine, op, NormParts(op.bottom, at, norm=(op, at)))
-
-
-class ScaleStep(NormStep[ops.Scale]):
-    """A normalisation with mean 0 and variance 1."""
-
-    def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
-        shape = at.bottom[0].shape
-        decline_other_scales(op, at, shape)
-        super().__init__(engine, op, NormParts(shape, at, scale=(op, at)))
+        both = self.behind is not None and self.behind.memory.persistent
+        self.backward_calls[-1 if both else 0]()
 
 
 class MVNStep(CpuStep[ops.MVN]):

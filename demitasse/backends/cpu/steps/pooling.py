@@ -79,8 +79,8 @@ class SpatialPyramidPoolStep(CpuStep[ops.SpatialPyramidPool]):
         top, shape = self.at.top[0], level.op.top
         strides = (math.prod(top.shape[1:]), math.prod(shape[2:]), shape[3], 1)
         there = Layout(shape, strides, first=first)
-        source = InputArg("src", level.at.top[0], level.y)
-        target = OutputArg("dst", top, layouts.plain(top.shape))
+        source = InputArg(level.at.top[0], level.y)
+        target = OutputArg(top, layouts.plain(top.shape))
         return copy_call(self.engine, source, target, there=there)
 
 

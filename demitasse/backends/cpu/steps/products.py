@@ -22,7 +22,7 @@ from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
-from demitasse.backends.cpu.steps.epilogue import rectifier_of
+from demitasse.backends.cpu.steps.epilogue import Epilogue, rectifier_of
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows, Then, most_vectors
 from demitasse.backends.kernels.filter_packing import Order
@@ -82,40 +82,40 @@ class Product:
             order: Order = "by_term" if self._transpose else "by_filter"
             kernel = self._gemm(k, m, "" if self._alone else order, rectifier_of(then))
             panel, code = kernel.schedule.panel, kernel.schedule.code
-        weight = InputArg("weights", self._weight, self._w)
+        weight = InputArg(self._weight, self._w)
         if self._alone:
-            weight = ParamArg("weights", self._weight, layouts.blocked(self._w.shape, 0, panel))
-        bias = None if self._bias is None else InputArg("bias", self._bias, self.row)
-        ends = _argument(InputArg, "src", x, self.x), _argument(OutputArg, "dst", y, self.y)
+            weight = ParamArg(self._weight, layouts.blocked(self._w.shape, 0, panel))
+        bias = None if self._bias is None else InputArg(self._bias, self.row)
+        ends = _argument(InputArg, x, self.x), _argument(OutputArg, y, self.y)
         return KernelCall(self._engine, kernel, *ends, weight, bias, code=code)
 
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
         """Return a call that computes the gradient of x."""
         gemm = self._gemm(self.m, self.k, "by_filter" if self._transpose else "by_term")
         ends = (
-            _argument(InputArg, "diff_dst", dy, self.y, diff=True),
-            _argument(OutputArg, "diff_src", dx, self.x, diff=True),
+            _argument(InputArg, dy, self.y, diff=True),
+            _argument(OutputArg, dx, self.x, diff=True),
         )
-        weight = InputArg("weights", self._weight, self._w)
+        weight = InputArg(self._weight, self._w)
         return KernelCall(self._engine, gemm, *ends, weight, None, code=gemm.schedule.code)
 
     def gradients(
         self, x: Matrix, dy: Matrix, *, weight: bool = True, bias: bool
     ) -> list[KernelCall]:
         """Return calls that add to the gradients of W and b, or one of them."""
-        source = _argument(InputArg, "src", x, self.x)
-        gradient = _argument(InputArg, "diff_dst", dy, self.y, diff=True)
+        source = _argument(InputArg, x, self.x)
+        gradient = _argument(InputArg, dy, self.y, diff=True)
         left, right = (source, gradient) if self._transpose else (gradient, source)
         channels, filters = left.layout.shape[-1], right.layout.shape[-1]
         schedule = dense_schedule(self.rows, channels, filters, self._tuning)
         calls: list[KernelCall] = []
         if weight:
             kernel = FilterGradient(schedule, *_ends(self.rows, channels, filters))
-            target = GradArg("diff_weights", self._weight, self._w)
+            target = GradArg(self._weight, self._w)
             arguments = left, right, target, None
             calls.append(KernelCall(self._engine, kernel, *arguments, code=schedule.code))
         if bias and self._bias is not None:
-            target = GradArg("diff_bias", self._bias, self.row)
+            target = GradArg(self._bias, self.row)
             calls.append(KernelCall(self._engine, self._sum, gradient, target, code=schedule.code))
         return calls
 
@@ -160,17 +160,12 @@ def _panel(rows: int, outputs: int, width: int) -> int:
 
 
 def _argument(
-    kind: type[InputArg | OutputArg],
-    role: str,
-    rows: Matrix,
-    layout: Layout,
-    *,
-    diff: bool = False,
+    kind: type[InputArg | OutputArg], rows: Matrix, layout: Layout, *, diff: bool = False
 ) -> Argument:
-    """Return an argument of this role; ``kind`` and ``diff`` are those of a blob's."""
+    """Return an argument; ``kind`` and ``diff`` are those of a blob's."""
     if isinstance(rows, np.ndarray):
-        return BufferArg(role, layout, rows)
-    return kind(role, rows, layout, diff=diff)
+        return BufferArg(layout, rows)
+    return kind(rows, layout, diff=diff)
 
 
 class InnerProductStep(CpuStep[ops.InnerProduct]):
@@ -186,10 +181,12 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
         )  # fmt: skip
 
     def prepare(self) -> None:
-        self.forward_calls = [self.with_activation(None, self.at.top[0])]
+        self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]
 
-    def with_activation(self, then: ops.Activation | None, target: Operand) -> KernelCall:
-        """Return the product with an activation after it, or with none."""
+    def fused(self, epilogue: Epilogue) -> KernelCall:
+        """Return the product and what follows, at most an activation."""
+        epilogue.decline_all_but("then")
+        target, then = epilogue.target, epilogue.then
         at, product = self.at, self._product
         tuning = kernel_tuning(self.engine, storage=at.storage)
         if tuning.bf16 and not self.op.transpose and product.k >= tuning.width < product.m:
@@ -197,8 +194,8 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
             images = _ends(product.rows, product.k, product.m)
             make = partial(igemm_forward, schedule, *images, rectifier_of(then))
             kernel = PackedKernel(make, update=parameters(at.params)[0])
-            ends = InputArg("src", at.bottom[0], product.x), OutputArg("dst", target, product.y)
-            bias = InputArg("bias", at.params[1], product.row) if self.op.bias else None
+            ends = InputArg(at.bottom[0], product.x), OutputArg(target, product.y)
+            bias = InputArg(at.params[1], product.row) if self.op.bias else None
             return KernelCall(self.engine, kernel, *ends, bias, None, code=schedule.code)
         return product.forward(at.bottom[0], target, then)
 

@@ -38,7 +38,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         weight = at.params[self.first_state]
         shape = (self.wide // op.m, op.m, op.m)
         kind = InputArg if at.backward else ParamArg
-        packed = kind("weights", weight, layouts.blocked(shape, 1, tuning.width))
+        packed = kind(weight, layouts.blocked(shape, 1, tuning.width))
         self.sequence = Recurrence(op.cell, self.z, tuning, static=static, trains=at.backward)
         self.kept_bytes += self.sequence.nbytes
         call = KernelCall(engine, self._run_steps, packed, code=self.sequence.code)
@@ -58,7 +58,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
         else:
             self._add(self.many, params, self.hidden, top)
             row = layouts.plain((top.count,))
-            source, target = InputArg("src", top, row), OutputArg("dst", top, row)
+            source, target = InputArg(top, row), OutputArg(top, row)
             tanh = elementwise_call(self.engine, [("tanh", ())], [source], target)
         self.forward_calls.append(tanh)
 
@@ -120,7 +120,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
             ends = self.hidden, self.dy, state + 1, self.d_hidden
             tanh = KernelCall(self.engine, self._past_tanh, code="")
             self.backward_calls += [tanh, *self._gradients(self.output, *ends)]
-        plain, code = InputArg("weights", weight, layouts.plain(weight.shape)), self.sequence.code
+        plain, code = InputArg(weight, layouts.plain(weight.shape)), self.sequence.code
         self.backward_calls.append(KernelCall(self.engine, self._run_back, plain, code=code))
         if at.param_propagate_down[state]:
             every = Product(self.engine, self.many, weight)

@@ -34,7 +34,7 @@ class SoftmaxStep(CpuStep[ops.Softmax]):
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
-            y = InputArg("dst", self.at.top[0], self.layout)
+            y = InputArg(self.at.top[0], self.layout)
             ends = y, *self.gradients(self.layout, self.layout)
             self.backward_calls = [KernelCall(self.engine, self.kernel.backward, *ends)]
 
@@ -69,8 +69,8 @@ class SoftmaxLossStep(CpuStep[ops.SoftmaxLoss]):
     def prepare(self) -> None:
         op, layout = self.op, layouts.plain(self.op.bottom)
         kernel = softmax_kernel(self.engine, op.bottom, op.axis)
-        source = InputArg("src", self.at.bottom[0], layout)
-        target = OutputArg("dst", self.prob.blob, layout)
+        source = InputArg(self.at.bottom[0], layout)
+        target = OutputArg(self.prob.blob, layout)
         self.forward_calls = [KernelCall(self.engine, kernel.forward, source, target)]
 
     def forward(self) -> None:
