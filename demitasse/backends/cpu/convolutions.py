@@ -61,8 +61,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import WinogradSchedule, plan_winograd
-from demitasse.backends.step import Declined, Layouts, decline_if
-from demitasse.backends.storage import Stored
+from demitasse.backends.step import Declined, Operands, decline_if
 
 NARROW = 8
 """Floats of the narrowest vectors that kernels are made for."""
@@ -81,8 +80,7 @@ class ConvCase:
     Attributes:
         x: Shape of the input, (N, C, *spatial).
         y: Shape of the output, (N, M, *positions).
-        layouts: Layouts of the Steps prepared before.
-        training: Whether gradients are wanted.
+        at: The blobs, and whether gradients are wanted.
 
     Raises:
         Declined: No kernels can be compiled.
@@ -92,9 +90,7 @@ class ConvCase:
     op: ops.Conv
     x: ops.Shape
     y: ops.Shape
-    layouts: Layouts
-    training: bool
-    storage: Stored = "float"
+    at: Operands
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -102,7 +98,7 @@ class ConvCase:
 
         Half of a panel of few filters is padding, and few channels are copied one by one.
         """
-        tuning, group = kernel_tuning(self.engine, storage=self.storage), self.op.group
+        tuning, group = kernel_tuning(self.engine, storage=self.at.storage), self.op.group
         c, m = self.x[1] // group, self.y[1] // group
         return replace(tuning, bf16=tuning.bf16 and c >= tuning.width < m and group <= MOST_GROUPS)
 
@@ -157,7 +153,6 @@ class ConvKernels:
     """
 
     schedule: Any
-    packs_offsets = False
 
     def __init__(self, case: ConvCase) -> None:
         self.case, self.engine = case, case.engine
@@ -186,11 +181,8 @@ class ConvKernels:
         """Return a convolution by a kernel that packs the weights; ``more`` follow the offsets."""
         packs = {"update": operands.weight, "take_slopes": operands.slopes}
         ends = operands.source, operands.target
-        if self.packs_offsets:
-            kernel = PackedKernel(make, **packs, take_offsets=operands.offsets)
-            return KernelCall(self.engine, kernel, *ends, code=self.schedule.code)
-        kernel = PackedKernel(make, **packs)
         arguments = *ends, operands.offsets, *more
+        kernel = PackedKernel(make, **packs)
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
 
     def _gradient(
@@ -203,7 +195,7 @@ class ConvKernels:
     def _as_written(self, operands: ConvOperands, width: int) -> tuple[ConvOperands, Images]:
         """Return operands with the source in the layout in which it is written, if that fits."""
         source = operands.source
-        expected = written_layout(self.case.layouts, source.memory, self.case.x)
+        expected = written_layout(self.case.at.layouts, source.memory, self.case.x)
         find = partial(suitable_images, width=width)
         layout, images = first_suitable((expected, source.layout), find)
         return replace(operands, source=source.in_layout(layout)), images
@@ -223,7 +215,7 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
     general: list[ConvKernels] = [IgemmKernels(case)]
     if case.op.after:
         return general, ("other pads after the axes than before",)
-    if case.training:
+    if case.at.backward:
         with suppress(Declined):
             general.insert(0, TransposedKernels(case))
     else:
@@ -375,10 +367,10 @@ class WinogradKernels(ConvKernels):
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
         shapes = case.x, case.y
-        self.schedule = plan_winograd(case.op, *shapes, case.tuning, training=case.training)
+        self.schedule = plan_winograd(case.op, *shapes, case.tuning, training=case.at.backward)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        return self._tiled(self.schedule, operands, kept=not self.case.training)
+        return self._tiled(self.schedule, operands, kept=not self.case.at.backward)
 
     def data(self, operands: ConvOperands) -> KernelCall:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
@@ -415,13 +407,13 @@ class DirectKernels(ConvKernels):
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
-        tuning = case.tuning if case.training else case.fitting(case.y[1])
+        tuning = case.tuning if case.at.backward else case.fitting(case.y[1])
         self.schedule = plan_direct(case.op, case.x, case.y, tuning)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         target, known = operands.target, [operands.target.layout]
-        if not self.case.training:
-            wished: Any = self.case.layouts.preferred(target.memory)[-1:]
+        if not self.case.at.backward:
+            wished: Any = self.case.at.layouts.preferred(target.memory)[-1:]
             known[:0] = [one for one in wished if one.shape == target.layout.shape]
         layout, y = first_suitable(known, partial(suitable_images, width=self.schedule.width))
         operands = replace(
@@ -452,10 +444,8 @@ class TransposedKernels(ConvKernels):
         message = "gradients that are convolutions over one group, of stride 1, with less padding"
         decline_if(op.group > 1 or set(op.stride) != {1} or min(pad) < 0, message)
         case.tuning.require("transposed")
-        flipped = ops.Conv(
-            dtype=op.dtype, bottom=case.y, top=case.x, axis=1, kernel=op.kernel, stride=op.stride,
-            pad=pad, dilation=op.dilation, group=1, bias=False,
-        )  # fmt: skip
+        turned = {"bottom": case.y, "top": case.x, "axis": 1, "pad": pad, "bias": False}
+        flipped = ops.Conv(**{**vars(op), **turned})
         self.schedule = plan_direct(flipped, case.y, case.x, case.tuning)
 
     def data(self, operands: ConvOperands) -> KernelCall:

@@ -5,86 +5,53 @@ The bottom's gradient is that convolution's forward pass.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import GradArg, InputArg, OutputArg
 from demitasse.backends.cpu.convolutions import (
     ConvCase,
     ConvKernels,
     ConvOperands,
-    GradientOperands,
     IgemmKernels,
     WinogradKernels,
     conv_kernels,
 )
+from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import IMAGE_AXES
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
 from demitasse.backends.cpu.steps.convolution import WindowStep
 from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.igemm import ImplicitGemm, dense_schedule, row_images
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.step import Declined, decline_if
-from demitasse.backends.windows import ConvGeometry
+from demitasse.backends.step import Declined, Operands, decline_if
 
 BLOCK = 16
 """Floats of the widest vectors; panels of fewer filters would be padded."""
 
 
 class DeconvStep(WindowStep[ops.Deconv]):
-    """Bottom = maps, top = image, as the convolution sees them."""
+    """Bottom = map, top = image, as the convolution sees them."""
 
-    backward_replayable = False
+    transposed = True
 
-    def geometry(self) -> ConvGeometry:
-        return ConvGeometry.between(self.op, self.op.top, self.op.bottom)
+    def __init__(self, engine: Engine, op: ops.Deconv, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        turned = ops.Conv(**{**vars(op), "bottom": op.top, "top": op.bottom, "bias": False})
+        ends = self.image, self.maps
+        self.kernels = _kernels(op, ConvCase(engine, turned, *ends, replace(at, storage="float")))
 
     def prepare(self) -> None:
-        op, at = self.op, self.at
-        turned = ops.Conv(
-            dtype=op.dtype, bottom=op.top, top=op.bottom, axis=op.axis, kernel=op.kernel,
-            stride=op.stride, pad=op.pad, dilation=op.dilation, group=op.group, bias=False,
-            after=op.after,
-        )  # fmt: skip
-        case = ConvCase(
-            self.engine, turned, self.image, self.maps, at.layouts, training=at.backward
-        )
-        self.kernels = _kernels(op, case)
-        each = layouts.plain((self.image[1],))
-        bias = InputArg(at.params[1], each) if op.bias else None
-        ends = self.in_and_out(self.map_layout, self.image_layout)
-        operands = ConvOperands(*ends, self.weight, bias)
+        operands = ConvOperands(*self.in_and_out(self.x, self.y), self.weight, self.bias)
         self.forward_calls = [self.first_of(lambda one: one.data(operands))]
-
-    def _weights_operands(self) -> GradientOperands:
-        at = self.at
-        return GradientOperands(
-            InputArg(at.top[0], self.image_layout, diff=True),
-            InputArg(at.bottom[0], self.map_layout),
-            GradArg(at.params[0], layouts.plain(self.w)),
-        )
-
-    def _data_gradient(self) -> KernelCall:
-        at = self.at
-        source = InputArg(at.top[0], self.image_layout, diff=True)
-        target = OutputArg(at.bottom[0], self.map_layout, diff=True)
-        operands = ConvOperands(source, target, self.weight)
-        return self.first_of(lambda one: one.forward(operands))
-
-    def backward(self) -> None:
-        super().backward()
-        if self.op.bias and self.at.param_propagate_down[1]:
-            dy = self.at.top[0].read_diff().reshape(*self.image[:2], -1)
-            self.at.params[1].add_diff(np.add.reduce(np.add.reduce(dy, axis=2), axis=0))
 
 
 def _kernels(op: ops.Deconv, case: ConvCase) -> Sequence[ConvKernels]:
     """Return the kernels that are fast for a deconvolution, a convolution turned round."""
     kernels: list[ConvKernels] = [IgemmKernels(case)]
-    if case.training:
+    if case.at.backward:
         kinds = WinogradKernels, IgemmKernels
         kernels = [one for one in conv_kernels(case)[0] if isinstance(one, kinds)]
     with suppress(Declined):

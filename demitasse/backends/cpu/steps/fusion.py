@@ -91,13 +91,13 @@ def separable(each: ConvStep, between: Chain, pixels: ConvStep, rest: Chain) -> 
     second.decline_all_but("links", "other", "then")
     blocks = plan_separable(each.op, pixels.op, kernel_tuning(engine, storage=at.storage))
     source = InputArg(at.bottom[0], each.expected(at.bottom[0]))
-    target = OutputArg(second.target, pixels.map_layout)
+    target = OutputArg(second.target, pixels.y)
     x = suitable_images(source.layout, blocks.channels)
     y = suitable_images(target.layout, 1)
     decline_if(not y.is_rows, "one pixel each; separable convolution takes rows of pixels")
     then, added = (rectifier_of(first.then), rectifier_of(second.then)), []
     if second.other is not None:
-        added = [InputArg(second.other, pixels.map_layout)]
+        added = [InputArg(second.other, pixels.y)]
     (windows, before), (weight, after) = each.folded(first), pixels.folded(second)
     before = before or folded_offsets(engine, each.maps[1], ())
     after = after or folded_offsets(engine, pixels.maps[1], ())
