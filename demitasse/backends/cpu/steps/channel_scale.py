@@ -9,7 +9,6 @@ from functools import partial
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import (
-    Argument,
     GradArg,
     InputArg,
     OutputArg,
@@ -23,11 +22,6 @@ from demitasse.backends.cpu.steps.elementwise import saved_copy
 from demitasse.backends.kernels.channel_affine import gate_gradient, gates, slope_gradient, slopes
 from demitasse.backends.kernels.planes import takes
 from demitasse.backends.step import Operand, Operands, decline_if
-
-
-def _gradient_of(blob: Operand, layout: layouts.Layout, *, wanted: bool) -> Argument:
-    """Return an argument for a blob's gradient, in shared memory if the gradient is not wanted."""
-    return OutputArg(blob, layout, diff=True) if wanted else ScratchArg(layout)
 
 
 class _PlaneStep(CpuStep[O]):
@@ -63,37 +57,30 @@ class ChannelScaleStep(_PlaneStep[ops.Axpy | ops.Scale]):
 
     def prepare(self) -> None:
         self._take_layout(self._x)
-        other, layout = self._other, self.layout
-        self.forward_calls = [
-            KernelCall(
-                self.engine, gates(self.images, self.tuning, adds=other is not None),
-                *self._sources(),
-                None if other is None else InputArg(other, layout),
-                OutputArg(self.at.top[0], layout),
-            )
-        ]  # fmt: skip
+        kernel = gates(self.images, self.tuning, adds=self._other is not None)
+        added = None if self._other is None else InputArg(self._other, self.layout)
+        arguments = *self._sources(), added, OutputArg(self.at.top[0], self.layout)
+        self.forward_calls = [KernelCall(self.engine, kernel, *arguments)]
 
     def _sources(self) -> tuple[InputArg, InputArg]:
-        numbers = layouts.plain(self._gate.shape)
-        gate = InputArg(self._gate, numbers)
-        return InputArg(self._x, self.layout), gate
+        return InputArg(self._x, self.layout), InputArg(self._gate, layouts.plain(self._gate.shape))
 
     def prepare_backward(self) -> None:
-        at, layout, engine = self.at, self.layout, self.engine
+        at, sources = self.at, self._sources()
         wanted = [blob for blob, asked in zip(at.bottom, at.propagate_down, strict=True) if asked]
         if not wanted:
             return
+        targets = [
+            OutputArg(one.blob, one.layout, diff=True) if one.blob in wanted
+            else ScratchArg(one.layout)
+            for one in sources
+        ]  # fmt: skip
         added: OutputArg | None = None
         if self._other is not None and self._other in wanted and self._other is not at.top[0]:
-            added = OutputArg(self._other, layout, diff=True)
-        numbers = layouts.plain(self._gate.shape)
-        targets = (
-            _gradient_of(self._x, layout, wanted=self._x in wanted),
-            _gradient_of(self._gate, numbers, wanted=self._gate in wanted),
-        )
+            added = OutputArg(self._other, self.layout, diff=True)
+        dy = InputArg(at.top[0], self.layout, diff=True)
         kernel = gate_gradient(self.images, self.tuning, adds=added is not None)
-        dy = InputArg(at.top[0], layout, diff=True)
-        self.backward_calls = [KernelCall(engine, kernel, *self._sources(), dy, *targets, added)]
+        self.backward_calls = [KernelCall(self.engine, kernel, *sources, dy, *targets, added)]
 
 
 class PReLUStep(_PlaneStep[ops.PReLU]):
@@ -114,13 +101,9 @@ class PReLUStep(_PlaneStep[ops.PReLU]):
         self.forward_calls = [*keep, KernelCall(self.engine, kernel, source, self.slopes, target)]
 
     def prepare_backward(self) -> None:
-        at, engine, layout, channels = self.at, self.engine, self.layout, self.slopes.layout
-        wanted = at.propagate_down[0]
-        dx = _gradient_of(at.bottom[0], layout, wanted=wanted)
-        gradient: Argument = ScratchArg(channels)
-        if at.param_propagate_down[0]:
-            gradient = GradArg(at.params[0], channels)
-        source = InputArg(self.known, layout)
-        dy = InputArg(at.top[0], layout, diff=True)
+        row, learns = self.slopes.layout, self.at.param_propagate_down[0]
+        gradient = GradArg(self.at.params[0], row) if learns else ScratchArg(row)
+        ends = InputArg(self.known, self.layout), self.slopes
+        arguments = *ends, *self.gradients(self.layout, self.layout), gradient
         kernel = slope_gradient(self.images, self.tuning)
-        self.backward_calls = [KernelCall(engine, kernel, source, self.slopes, dy, dx, gradient)]
+        self.backward_calls = [KernelCall(self.engine, kernel, *arguments)]

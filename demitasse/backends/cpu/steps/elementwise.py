@@ -11,7 +11,6 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
 from demitasse.backends.cpu.arguments import (
-    Argument,
     BufferArg,
     InputArg,
     OutputArg,
@@ -46,18 +45,12 @@ def summed(
     layout: Layout,
     *,
     diff: bool = False,
-    rectify: bool = False,
 ) -> list[KernelCall]:
     """Return the calls of target = sum of factor * source, all in one layout.
 
     A kernel adds up to four; each further kernel adds up to three to the target.
     """
     plain = all(factor == 1 for factor in factors)
-    message = f"coefficients {tuple(factors)}; ReLU is fused with plain sums"
-    decline_if(rectify and not plain, message)
-    message = f"{len(sources)} addends; ReLU is fused with sums of up to {MOST}"
-    decline_if(rectify and len(sources) > MOST, message)
-    name = "rectified_sum" if rectify else "sum"
     written = OutputArg(target, layout, diff=diff)
     reads = [InputArg(blob, layout, diff=diff) for i, blob in enumerate(sources)]
     so_far = InputArg(target, layout, diff=diff)
@@ -67,7 +60,7 @@ def summed(
         reads, factors = reads[len(now) :], factors[len(now) :]
         if calls:
             now, numbers = [so_far, *now], [1.0, *numbers]
-        function = (name, ()) if plain else ("weighted_sum", numbers)
+        function = ("sum", ()) if plain else ("weighted_sum", numbers)
         calls.append(elementwise_call(engine, [function], now, written))
     return calls
 
@@ -306,21 +299,20 @@ class SumStep(CpuStep[ops.Eltwise]):
         """Return the sum with a ReLU after it, in the same layout."""
         epilogue.decline_all_but("then")
         epilogue.decline_other_than_relu()
-        ends = self.at.bottom, self.op.coefficients, epilogue.target
-        [call] = summed(self.engine, *ends, self.layout, rectify=True)
-        return call
+        plain = all(factor == 1 for factor in self.op.coefficients)
+        decline_if(not plain, f"coefficients {self.op.coefficients}; ReLU is fused with plain sums")
+        sources = [InputArg(blob, self.layout) for blob in self.at.bottom]
+        target = OutputArg(epilogue.target, self.layout)
+        return elementwise_call(self.engine, [("rectified_sum", ())], sources, target)
 
     def prepare_backward(self) -> None:
         at = self.at
         layout = self.expected(at.top[0], self.op.shape, diff=True)
-        for blob, factor, wanted in zip(
-            at.bottom, self.op.coefficients, at.propagate_down, strict=True
-        ):
+        each = zip(at.bottom, self.op.coefficients, at.propagate_down, strict=True)
+        for blob, factor, wanted in each:
             if wanted:
-                dy = InputArg(at.top[0], layout, diff=True)
-                dx = OutputArg(blob, layout, diff=True)
-                call = elementwise_call(self.engine, [("weighted_sum", (factor,))], [dy], dx)
-                self.backward_calls.append(call)
+                ends = at.top, [factor], blob
+                self.backward_calls += summed(self.engine, *ends, layout, diff=True)
 
 
 class DropoutStep(CpuStep[ops.Dropout]):
@@ -342,7 +334,7 @@ class DropoutStep(CpuStep[ops.Dropout]):
             self.mask = aligned(self.layout.size)
             self.kept_bytes = self.mask.nbytes
         if self.works:
-            self.forward_calls = [self._call(*self.in_and_out(self.layout, self.layout))]
+            self.forward_calls = self._calls(self.at.bottom[0], self.at.top[0], diff=False)
 
     @property
     def replayable(self) -> bool:
@@ -357,17 +349,16 @@ class DropoutStep(CpuStep[ops.Dropout]):
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0] and self.works:
-            self.backward_calls = [self._call(*self.gradients(self.layout, self.layout))]
+            self.backward_calls = self._calls(self.at.top[0], self.at.bottom[0], diff=True)
 
-    def _call(self, source: Argument, target: Argument) -> KernelCall:
+    def _calls(self, source: Operand, target: Operand, *, diff: bool) -> list[KernelCall]:
         """Return target = source * mask, source * factor, or a copy."""
-        factor, sources = self.op.factor, [source]
-        function: tuple[str, Sequence[float]] = ("weighted_sum", (factor,))
-        if self.mask is not None:
-            sources, function = [source, BufferArg(self.layout, self.mask)], ("product", ())
-        elif factor == 1:
-            function = ("sum", ())
-        return elementwise_call(self.engine, [function], sources, target)
+        layout = self.layout
+        if self.mask is None:
+            return summed(self.engine, [source], [self.op.factor], target, layout, diff=diff)
+        sources = InputArg(source, layout, diff=diff), BufferArg(layout, self.mask)
+        written = OutputArg(target, layout, diff=diff)
+        return [elementwise_call(self.engine, [("product", ())], sources, written)]
 
 
 class ConstantStep(CpuStep[ops.Constant]):

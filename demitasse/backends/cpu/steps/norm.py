@@ -189,7 +189,7 @@ class NormStep(CpuStep[ops.BatchNorm | ops.Scale]):
             for place, (blob, asked) in enumerate(wanted):
                 if asked:
                     rows[place] = GradArg(blob, self.channels)
-        learns = any(isinstance(one, GradArg) for one in rows)
+        learns = any(isinstance(row, GradArg) for row in rows)
         gradients = self.gradients(self.layout, self.layout)
         arguments = self.input, *gradients, *self.factors, *rows
         kernel = NormalizationGradient(self.kernel, learns=learns)
