@@ -126,6 +126,8 @@ class ConvStep(WindowStep[ops.Conv]):
     def prepare(self) -> None:
         self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]
 
+    takes = ("links", "other", "then", "slopes")
+
     def fused(self, epilogue: Epilogue) -> KernelCall:
         """Return the forward pass and what follows.
 

@@ -295,9 +295,10 @@ class SumStep(CpuStep[ops.Eltwise]):
         last = layouts.innermost(shape, 1)
         return last if last in found else found[0]
 
+    takes = ("then",)
+
     def fused(self, epilogue: Epilogue) -> KernelCall:
         """Return the sum with a ReLU after it, in the same layout."""
-        epilogue.decline_all_but("then")
         epilogue.decline_other_than_relu()
         plain = all(factor == 1 for factor in self.op.coefficients)
         decline_if(not plain, f"coefficients {self.op.coefficients}; ReLU is fused with plain sums")

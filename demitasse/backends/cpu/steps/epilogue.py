@@ -57,15 +57,19 @@ def rectifier_of(then: ops.Activation | None) -> Rectifier:
 
 
 PARTS = {
-    "links": "factors and offsets",
+    "links": "BatchNorm and Scale",
     "other": "a sum",
     "then": "an activation",
     "slopes": "PReLU",
 }
-"""Parts of an epilogue, in their order: attributes and their meaning."""
+"""Parts of an epilogue in their order, the last two instead of each other: what they are."""
+
 
 Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 """An operation that multiplies channels with factors and adds offsets, and its blobs."""
+
+Chain = Sequence[tuple[ops.Op, Operands]]
+"""Operations after each other, with their blobs."""
 
 
 @dataclass(frozen=True)
@@ -86,24 +90,23 @@ class Epilogue:
     slopes: Operand | None = None
 
     @classmethod
-    def match(cls, target: Operand, rest: Sequence[tuple[ops.Op, Operands]]) -> Epilogue:
-        """Return the operations after one that writes ``target`` as an epilogue."""
+    def match(cls, target: Operand, rest: Chain, *takes: str) -> Epilogue:
+        """Return operations after one that writes ``target`` as parts that a kernel ``takes``.
+
+        Raises:
+            Declined: They are no such parts, or in another order.
+        """
         links: list[Link] = []
         parts: dict[str, Any] = {}
+        able, names = takes, ", ".join(PARTS[name] for name in takes)
         for op, at in rest:
-            sums = isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES)
-            if isinstance(op, (ops.BatchNorm, ops.Scale)) and not parts:
-                decline_other_scales(op, at)
-                links.append((op, at))
-            elif sums and not parts:
-                parts["other"] = at.bottom[at.bottom[0] is target]
-            elif isinstance(op, ops.Activation) and parts.keys() <= {"other"}:
-                parts["then"] = op
-            elif isinstance(op, ops.PReLU) and not op.shared and parts.keys() <= {"other"}:
-                parts["slopes"] = at.params[0]
+            part, value = _part(op, at, target)
+            decline_if(part not in able, f"{op_title(op)} there; the kernel appends {names}")
+            if part == "links":
+                links.append(value)
             else:
-                message = f"{op_title(op)} there; kernels take BatchNorm, Scale, sum, ReLU in order"
-                raise Declined(message)
+                parts[part] = value
+                able = takes[takes.index(part) + 1 :] if part == "other" else ()
             target = at.top[0]
         return cls(target, links, **parts)
 
@@ -114,26 +117,33 @@ class Epilogue:
             isinstance(op, ops.BatchNorm) and not op.use_global_stats for op, _ in self.links
         )
 
-    def decline_all_but(self, *parts: str) -> None:
-        """Decline parts that a kernel does not compute."""
-        others = [PARTS[name] for name in PARTS if getattr(self, name) and name not in parts]
-        able = " and ".join(PARTS[name] for name in parts)
-        decline_if(others, f"{' and '.join(others)} there; the kernel appends {able} alone")
-
     def decline_other_than_relu(self) -> None:
         """Decline an activation that kernels of sums and factors lack."""
-        other = self.then and (self.then.function != "relu" or any(self.then.parameters))
-        decline_if(other, "an activation that runs by itself; kernels append ReLU without a slope")
+        then = self.then
+        if then is not None and (then.function != "relu" or any(then.parameters)):
+            message = f"{op_title(then)} runs by itself; kernels append ReLU without a slope"
+            raise Declined(message)
 
 
-def decline_other_scales(op: ops.BatchNorm | ops.Scale, at: Operands) -> None:
-    """Decline a Scale that has not one learned factor for each channel."""
-    if isinstance(op, ops.BatchNorm):
-        return
-    decline_if(len(at.bottom) > 1, "factors from a second bottom; kernels take learned ones")
-    n_c, spatial = at.bottom[0].shape[:2], at.bottom[0].shape[2:]
-    message = "factors over other axes; kernels take one for each channel"
-    decline_if((op.outer, op.dim, op.inner) != (*n_c, math.prod(spatial)), message)
+def _part(op: ops.Op, at: Operands, target: Operand) -> tuple[str, Any]:
+    """Return the part of an epilogue that an operation is, or "", and the part's value.
+
+    The operation comes after one that writes ``target``.
+    """
+    if isinstance(op, ops.Scale):
+        decline_if(len(at.bottom) > 1, "factors from a second bottom; kernels take learned ones")
+        n_c, spatial = target.shape[:2], target.shape[2:]
+        message = "factors over other axes; kernels take one for each channel"
+        decline_if((op.outer, op.dim, op.inner) != (*n_c, math.prod(spatial)), message)
+    if isinstance(op, (ops.BatchNorm, ops.Scale)):
+        return "links", (op, at)
+    if isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES):
+        return "other", at.bottom[at.bottom[0] is target]
+    if isinstance(op, ops.Activation):
+        return "then", op
+    if isinstance(op, ops.PReLU) and not op.shared:
+        return "slopes", at.params[0]
+    return "", None
 
 
 def stored_statistics(
@@ -216,7 +226,6 @@ def factors_call(engine: Engine, source: Operand, at: Layouts, epilogue: Epilogu
     """
     decline_if(epilogue.then is None, "no activation last; fixed factors and offsets go before it")
     epilogue.decline_other_than_relu()
-    epilogue.decline_all_but("links", "then")
     decline_if(len(source.shape) != IMAGE_AXES, f"{len(source.shape)} axes; the kernel takes 4")
     layout, tuning = written_layout(at, source.data_memory, source.shape), kernel_tuning(engine)
     images = suitable_images(layout, tuning.width, Images.has_whole_vectors)

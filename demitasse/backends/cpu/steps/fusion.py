@@ -13,6 +13,7 @@ from demitasse.backends.cpu.step import FusedStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.elementwise import ElementwiseStep, SumStep, chained
 from demitasse.backends.cpu.steps.epilogue import (
+    Chain,
     Epilogue,
     factors_call,
     folded_offsets,
@@ -22,9 +23,6 @@ from demitasse.backends.cpu.steps.norm import NormStep
 from demitasse.backends.cpu.steps.products import InnerProductStep
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
-
-Chain = Sequence[tuple[ops.Op, Operands]]
-"""Operations after each other, with their blobs."""
 
 
 def fuse(
@@ -48,7 +46,7 @@ def fuse(
         decline_gradients(at)
         call = separable(first, rest[: second - 1], pixels, rest[second:])
     elif isinstance(first, (ConvStep, InnerProductStep, SumStep)):
-        call = first.fused(Epilogue.match(first.at.top[0], rest))
+        call = first.fused(Epilogue.match(first.at.top[0], rest, *first.takes))
         if names != ["ReLU"]:  # whose gradient is known from what it reads alone
             decline_gradients(at)
     else:
@@ -66,7 +64,7 @@ def _norm(
     message = "not in place; the gradient of the last top is not that of the first"
     decline_if(whole.backward and whole.top != at[0].top, message)
     source = at[0].bottom[0]
-    epilogue = Epilogue.match(source, list(zip(chain, at, strict=True)))
+    epilogue = Epilogue.match(source, list(zip(chain, at, strict=True)), "links", "then")
     if not (epilogue.uses_batch_stats or any(one.backward for one in at)):
         with suppress(Declined):
             call = factors_call(engine, source, at[0].layouts, epilogue)
@@ -85,10 +83,8 @@ def separable(each: ConvStep, between: Chain, pixels: ConvStep, rest: Chain) -> 
     Factors, offsets and ReLU follow either, and a sum the second.
     """
     engine, at = each.engine, each.at
-    first = Epilogue.match(at.top[0], between)
-    second = Epilogue.match(pixels.at.top[0], rest)
-    first.decline_all_but("links", "then")
-    second.decline_all_but("links", "other", "then")
+    first = Epilogue.match(at.top[0], between, "links", "then")
+    second = Epilogue.match(pixels.at.top[0], rest, "links", "other", "then")
     blocks = plan_separable(each.op, pixels.op, kernel_tuning(engine, storage=at.storage))
     source = InputArg(at.bottom[0], each.expected(at.bottom[0]))
     target = OutputArg(second.target, pixels.y)

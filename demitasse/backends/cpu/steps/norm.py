@@ -71,8 +71,7 @@ class NormStep(CpuStep[ops.BatchNorm | ops.Scale]):
         parts: Epilogue | None = None,
     ) -> None:
         super().__init__(engine, op, at)
-        parts = parts or Epilogue.match(at.top[0], [(op, at)])
-        parts.decline_all_but("links", "then")
+        parts = parts or Epilogue.match(at.top[0], [(op, at)], "links")
         parts.decline_other_than_relu()
         message = "another order; our kernels take BatchNorm, Scale, ReLU in this order"
         decline_if([type(one) for one, _ in parts.links] not in ORDERS, message)

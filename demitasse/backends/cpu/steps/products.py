@@ -183,9 +183,10 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
     def prepare(self) -> None:
         self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]
 
+    takes = ("then",)
+
     def fused(self, epilogue: Epilogue) -> KernelCall:
-        """Return the product and what follows, at most an activation."""
-        epilogue.decline_all_but("then")
+        """Return the product and what follows."""
         target, then = epilogue.target, epilogue.then
         at, product = self.at, self._product
         tuning = kernel_tuning(self.engine, storage=at.storage)
