@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -139,6 +139,8 @@ class GradientOperands:
     bias: GradArg | None = None
 
 
+A = TypeVar("A", InputArg, OutputArg)
+
 OTHER_PASSES = "these kernels compute other passes"
 
 
@@ -255,42 +257,41 @@ class IgemmKernels(ConvKernels):
         self.op, self.schedule = op, plan_igemm(op, x, case.y, case.tuning)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        operands, images = self._images(operands, "source", "target")
+        source, x = self._image(operands.source)
+        read = PreferredArg(source.blob, source.layout, diff=source.diff)
         make = partial(
-            igemm_forward, self.schedule, *images, operands.then,
+            igemm_forward, self.schedule, x, volumes_of(operands.target.layout), operands.then,
             adds=operands.other is not None, by_tap=self.by_rows,
         )  # fmt: skip
-        source = operands.source
-        read = PreferredArg(source.blob, source.layout, diff=source.diff)
         return self._call(make, replace(operands, source=read), operands.other)
 
     def data(self, operands: ConvOperands) -> KernelCall:
         phases = math.prod(self.schedule.step)
         message = f"{phases} products, one for each phase of the strides; at most {MOST_PHASES}"
         decline_if(phases > MOST_PHASES, message)
-        operands, images = self._images(operands, "target", "source")
-        make = partial(igemm_input_gradient, self.schedule, *images, by_tap=self.by_rows)
-        return self._call(make, operands, None)
+        target, x = self._image(operands.target)
+        ends = x, volumes_of(operands.source.layout)
+        make = partial(igemm_input_gradient, self.schedule, *ends, by_tap=self.by_rows)
+        return self._call(make, replace(operands, target=target), None)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
-        operands, images = self._images(operands, "source", "dy")
-        kernel = IgemmFilterGradient(self.schedule, self.op, *images)
+        source, x = self._image(operands.source)
+        kernel = IgemmFilterGradient(self.schedule, self.op, x, volumes_of(operands.dy.layout))
         weight, strides = operands.weight, kernel.strides
         if self.by_rows:
             _, by_filter, by_channel, by_row, _ = strides
             strides = 0, by_filter, 0, by_row, by_channel
         shape = weight.layout.shape
         layout = layouts.strided(shape, strides[-len(shape) :])
-        return self._gradient(kernel, replace(operands, weight=weight.in_layout(layout)))
+        operands = replace(operands, source=source, weight=weight.in_layout(layout))
+        return self._gradient(kernel, operands)
 
-    def _images(self, operands: Any, x: str, y: str) -> tuple[Any, tuple[Images, Images]]:
-        """Return operands in layouts that are read, and the images of input and output."""
-        image, maps = getattr(operands, x), volumes_of(getattr(operands, y).layout)
+    def _image(self, image: A) -> tuple[A, Images]:
+        """Return the argument of an image as kernels take it, and its images."""
         if not self.by_rows:
-            return operands, (volumes_of(image.layout), maps)
+            return image, volumes_of(image.layout)
         n, _, rows, columns = shape = self.case.x
-        one = Images.channels_last((n, columns, rows, 1))
-        return replace(operands, **{x: image.in_layout(layouts.plain(shape))}), (one, maps)
+        return image.in_layout(layouts.plain(shape)), Images.channels_last((n, columns, rows, 1))
 
 
 FEWEST_COLUMNS = 16

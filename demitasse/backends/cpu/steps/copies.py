@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
@@ -16,49 +18,46 @@ from demitasse.backends.cpu.steps.elementwise import IMAGES, summed
 from demitasse.backends.step import Operand, Operands, decline_if, share
 
 
-def part_copies(
-    engine: Engine,
-    whole: Operand,
-    layout: Layout,
-    parts: Sequence[tuple[Operand, Layout]],
-    axis: int,
-    *,
-    joins: bool,
-    diff: bool = False,
-    wanted: Sequence[bool] = (),
-) -> list[KernelCall]:
-    """Return the copies from a blob to its parts along an axis; ``joins`` for those to the blob.
-
-    The parts have layouts of their own, the whole has ``layout``. Those that are ``wanted`` are
-    copied, or all.
-
-    Raises:
-        Declined: A copy has too many loops.
-    """
-    calls, first = [], 0
-    for (blob, own), copies in zip(parts, wanted or [True] * len(parts), strict=True):
-        begin = tuple(first if place == axis else 0 for place in range(len(own.shape)))
-        first += own.shape[axis]
-        if not copies:
-            continue
-        part, ends = layout.part(own.shape, begin), [(whole, layout), (blob, own)]
-        (one, here), (other, there) = reversed(ends) if joins else ends
-        source = InputArg(one, here, diff=diff)
-        target = OutputArg(other, there, diff=diff)
-        places = (None, part) if joins else (part, None)
-        calls.append(copy_call(engine, source, target, *places))
-    return calls
-
-
 def like(whole: Layout, shape: tuple[int, ...]) -> Layout:
     """Return the layout of a part: in C order if the whole is, else with its channels last."""
     return layouts.plain(shape) if whole.plain else layouts.innermost(shape, 1)
 
 
-class SliceStep(CpuStep[ops.Slice]):
-    """Channels last where the bottom is not in C order."""
+P = TypeVar("P", ops.Slice, ops.Concat)
+
+
+class _PartsStep(CpuStep[P]):
+    """Copies between a blob, the whole, and its parts along an axis, which have other layouts."""
 
     needs_bottom = True
+
+    parts: Sequence[tuple[Operand, Layout]]
+
+    def copies(
+        self, whole: Operand, layout: Layout, *, joins: bool, diff: bool = False,
+        wanted: Sequence[bool] = (),
+    ) -> list[KernelCall]:  # fmt: skip
+        """Return copies from the whole, or with ``joins`` to it, of the ``wanted`` parts or all.
+
+        Raises:
+            Declined: A copy has too many loops.
+        """
+        axis, calls, first = self.op.axis, [], 0
+        for (blob, own), copied in zip(self.parts, wanted or [True] * len(self.parts), strict=True):
+            begin = tuple(first if place == axis else 0 for place in range(len(own.shape)))
+            first += own.shape[axis]
+            if not copied:
+                continue
+            part, ends = layout.part(own.shape, begin), [(whole, layout), (blob, own)]
+            (one, here), (other, there) = reversed(ends) if joins else ends
+            source, target = InputArg(one, here, diff=diff), OutputArg(other, there, diff=diff)
+            places = (None, part) if joins else (part, None)
+            calls.append(copy_call(self.engine, source, target, *places))
+        return calls
+
+
+class SliceStep(_PartsStep[ops.Slice]):
+    """Channels last where the bottom is not in C order."""
 
     def __init__(self, engine: Engine, op: ops.Slice, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -71,19 +70,17 @@ class SliceStep(CpuStep[ops.Slice]):
             whole = layouts.innermost(op.bottom, 1)
         lengths = [last - first for first, last in pairwise(op.ends)]
         shapes = [(*op.bottom[:axis], length, *op.bottom[axis + 1 :]) for length in lengths]
-        parts = [(top, like(whole, one)) for top, one in zip(self.at.top, shapes, strict=True)]
-        self._copies = self.engine, bottom, whole, parts, axis
-        self.forward_calls = [*part_copies(*self._copies, joins=False)]
+        self.parts = [(top, like(whole, one)) for top, one in zip(self.at.top, shapes, strict=True)]
+        self.whole = bottom, whole
+        self.forward_calls = self.copies(*self.whole, joins=False)
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
-            self.backward_calls = [*part_copies(*self._copies, joins=True, diff=True)]
+            self.backward_calls = self.copies(*self.whole, joins=True, diff=True)
 
 
-class ConcatStep(CpuStep[ops.Concat]):
+class ConcatStep(_PartsStep[ops.Concat]):
     """Every bottom in the layout it is in; the top in C order if all of them are."""
-
-    needs_bottom = True
 
     def __init__(self, engine: Engine, op: ops.Concat, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -91,32 +88,18 @@ class ConcatStep(CpuStep[ops.Concat]):
         decline_if(() in op.bottoms, "0 axes; copies have 1 to 12")
 
     def prepare(self) -> None:
-        at, op, engine = self.at, self.op, self.engine
-        pairs = zip(at.bottom, op.bottoms, strict=True)
-        self.parts = parts = [(blob, self.expected(blob, shape)) for blob, shape in pairs]
-
-        def copies(y: Layout) -> list[KernelCall]:
-            return part_copies(engine, at.top[0], y, parts, op.axis, joins=True)
-
-        shape = at.top[0].shape
-        known = [layouts.plain(shape)]
-        if len(shape) >= IMAGES and not all(layout.plain for _, layout in parts):
-            known.insert(0, layouts.innermost(shape, 1))
-        self.y, calls = first_suitable(known, copies)
-        self.forward_calls = [*calls]
+        [top], pairs = self.at.top, zip(self.at.bottom, self.op.bottoms, strict=True)
+        self.parts = [(blob, self.expected(blob, shape)) for blob, shape in pairs]
+        known = [layouts.plain(top.shape)]
+        if len(top.shape) >= IMAGES and not all(layout.plain for _, layout in self.parts):
+            known.insert(0, layouts.innermost(top.shape, 1))
+        self.y, self.forward_calls = first_suitable(known, partial(self.copies, top, joins=True))
 
     def prepare_backward(self) -> None:
-        at, op, parts, shape = self.at, self.op, self.parts, self.y.shape
-
-        def copies(dy: Layout) -> list[KernelCall]:
-            return part_copies(
-                self.engine, at.top[0], dy, parts, op.axis, joins=False, diff=True,
-                wanted=at.propagate_down,
-            )  # fmt: skip
-
-        dy = self.expected(at.top[0], shape, diff=True)
-        _, calls = first_suitable((dy, self.y, layouts.plain(shape)), copies)
-        self.backward_calls = [*calls]
+        at, [top] = self.at, self.at.top
+        known = self.expected(top, diff=True), self.y, layouts.plain(top.shape)
+        make = partial(self.copies, top, joins=False, diff=True, wanted=at.propagate_down)
+        _, self.backward_calls = first_suitable(known, make)
 
 
 class CropStep(CpuStep[ops.Crop]):
