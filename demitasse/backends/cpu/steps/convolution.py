@@ -119,14 +119,15 @@ class WindowStep(CpuStep[C]):
 class ConvStep(WindowStep[ops.Conv]):
     """One bottom, one top; kernels for some convolutions, and implicit GEMM for all others."""
 
+    takes = ("links", "other", "then", "slopes")
+    """Parts of an epilogue that are fused."""
+
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
         super().__init__(engine, op, at)
         self.kernels, self.declined = conv_kernels(ConvCase(engine, op, self.image, self.maps, at))
 
     def prepare(self) -> None:
         self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]
-
-    takes = ("links", "other", "then", "slopes")
 
     def fused(self, epilogue: Epilogue) -> KernelCall:
         """Return the forward pass and what follows.

@@ -266,6 +266,9 @@ IMAGES = 3
 class SumStep(CpuStep[ops.Eltwise]):
     """y = sum of c_i * x_i, in one layout."""
 
+    takes = ("then",)
+    """Parts of an epilogue that are fused."""
+
     def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_if(op.operation != "SUM", f"{op.operation}; the Step is for SUM")
@@ -294,8 +297,6 @@ class SumStep(CpuStep[ops.Eltwise]):
             return found[0]
         last = layouts.innermost(shape, 1)
         return last if last in found else found[0]
-
-    takes = ("then",)
 
     def fused(self, epilogue: Epilogue) -> KernelCall:
         """Return the sum with a ReLU after it, in the same layout."""

@@ -38,13 +38,14 @@ def fuse(
         decline_if(portable, f"{', '.join(portable)} runs portable code")
         return _norm(engine, chain, at, names)
     rest = list(zip(chain[1:], at[1:], strict=True))
-    second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)
+    others = [(i, step) for i, step in enumerate(steps) if i and isinstance(step, ConvStep)]
     if isinstance(first, ElementwiseStep):
         decline_gradients(at)
         call = chained(first, rest, steps)
-    elif isinstance(first, ConvStep) and isinstance(pixels := steps[second], ConvStep) and second:
+    elif isinstance(first, ConvStep) and others:
         decline_gradients(at)
-        call = separable(first, rest[: second - 1], pixels, rest[second:])
+        place, pixels = others[0]
+        call = separable(first, rest[: place - 1], pixels, rest[place:])
     elif isinstance(first, (ConvStep, InnerProductStep, SumStep)):
         call = first.fused(Epilogue.match(first.at.top[0], rest, *first.takes))
         if names != ["ReLU"]:  # whose gradient is known from what it reads alone

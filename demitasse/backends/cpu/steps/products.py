@@ -16,7 +16,6 @@ from demitasse.backends.cpu.arguments import (
     InputArg,
     OutputArg,
     ParamArg,
-    parameters,
 )
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
@@ -31,6 +30,7 @@ from demitasse.backends.kernels.igemm_convolution import FilterGradient, igemm_f
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Operand, Operands
+from demitasse.backends.storage import Stored
 
 Matrix = Operand | np.ndarray
 """Rows of a product: a blob, or an array."""
@@ -42,6 +42,7 @@ class Product:
     Args:
         transpose: Whether the weight is (k, m), and y = x W + b.
         alone: Whether the weight may lie in panels alone, as nothing learns it.
+        storage: Storage of the weight; in bfloat16 the product is, where that pays.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Product:
         *,
         transpose: bool = False,
         alone: bool = False,
+        storage: Stored = "float",
     ) -> None:
         self._engine, self.rows, self._weight, self._bias = engine, rows, weight, bias
         self._transpose, self._alone = transpose, alone and not transpose
@@ -64,7 +66,9 @@ class Product:
             layouts.plain(shape) for shape in ((rows, self.k), (rows, self.m), weight.shape)
         )
         self.row = layouts.plain((self.m,))
-        self._tuning = kernel_tuning(engine)
+        self._tuning, narrow = kernel_tuning(engine), kernel_tuning(engine, storage=storage)
+        pays = narrow.bf16 and not transpose and self.k >= narrow.width < self.m
+        self._narrow = narrow if pays else None
 
     def forward(self, x: Matrix, y: Matrix, then: ops.Activation | None = None) -> KernelCall:
         """Return a call that computes y, with an activation after it.
@@ -73,6 +77,14 @@ class Product:
             Declined: The kernel lacks the activation.
         """
         rows, m, k, tuning = self.rows, self.m, self.k, self._tuning
+        ends = _argument(InputArg, x, self.x), _argument(OutputArg, y, self.y)
+        bias = None if self._bias is None else InputArg(self._bias, self.row)
+        weight = InputArg(self._weight, self._w)
+        if self._narrow is not None:
+            schedule = dense_schedule(rows, k, m, self._narrow)
+            make = partial(igemm_forward, schedule, *_ends(rows, k, m), rectifier_of(then))
+            packed = PackedKernel(make, update=weight)
+            return KernelCall(self._engine, packed, *ends, bias, None, code=schedule.code)
         kernel: FewRows | ImplicitGemm
         if self._alone and "few_rows" not in tuning.without and rows <= MOST_ROWS[tuning.width]:
             panel = _panel(rows, m, tuning.width)
@@ -82,11 +94,8 @@ class Product:
             order: Order = "by_term" if self._transpose else "by_filter"
             kernel = self._gemm(k, m, "" if self._alone else order, rectifier_of(then))
             panel, code = kernel.schedule.panel, kernel.schedule.code
-        weight = InputArg(self._weight, self._w)
         if self._alone:
             weight = ParamArg(self._weight, layouts.blocked(self._w.shape, 0, panel))
-        bias = None if self._bias is None else InputArg(self._bias, self.row)
-        ends = _argument(InputArg, x, self.x), _argument(OutputArg, y, self.y)
         return KernelCall(self._engine, kernel, *ends, weight, bias, code=code)
 
     def gradient(self, dy: Matrix, dx: Matrix) -> KernelCall:
@@ -172,33 +181,22 @@ class InnerProductStep(CpuStep[ops.InnerProduct]):
     """x (rows, k) in C order; the weight (m, k) in panels where nothing learns it."""
 
     needs_bottom = True
+    takes = ("then",)
+    """Parts of an epilogue that are fused."""
 
     def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
         super().__init__(engine, op, at)
         self._product = Product(
             engine, op.rows, *at.params[: 1 + op.bias], transpose=op.transpose,
-            alone=not at.backward,
+            alone=not at.backward, storage=at.storage,
         )  # fmt: skip
 
     def prepare(self) -> None:
         self.forward_calls = [self.fused(Epilogue(self.at.top[0]))]
 
-    takes = ("then",)
-
     def fused(self, epilogue: Epilogue) -> KernelCall:
         """Return the product and what follows."""
-        target, then = epilogue.target, epilogue.then
-        at, product = self.at, self._product
-        tuning = kernel_tuning(self.engine, storage=at.storage)
-        if tuning.bf16 and not self.op.transpose and product.k >= tuning.width < product.m:
-            schedule = dense_schedule(product.rows, product.k, product.m, tuning)
-            images = _ends(product.rows, product.k, product.m)
-            make = partial(igemm_forward, schedule, *images, rectifier_of(then))
-            kernel = PackedKernel(make, update=parameters(at.params)[0])
-            ends = InputArg(at.bottom[0], product.x), OutputArg(target, product.y)
-            bias = InputArg(at.params[1], product.row) if self.op.bias else None
-            return KernelCall(self.engine, kernel, *ends, bias, None, code=schedule.code)
-        return product.forward(at.bottom[0], target, then)
+        return self._product.forward(self.at.bottom[0], epilogue.target, epilogue.then)
 
     def prepare_backward(self) -> None:
         at = self.at
