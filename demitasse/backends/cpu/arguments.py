@@ -190,10 +190,8 @@ class InputArg(BlobArg):
         if self.plain:
             return memory.cpu_data()
         side: np.ndarray | None = memory.private_data(self.layout, alone=self.alone)
-        return self._converted() if side is None else side
-
-    def _converted(self) -> np.ndarray:
-        """Return a copy in this layout."""
+        if side is not None:
+            return side
         if self._copy is None:
             contents = _Contents(self.blob, self.layout, diff=self.diff)
             self._copy = DerivedArg(self.engine, self.layout, self._convert, contents)

@@ -20,7 +20,7 @@ from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, elementwise_call
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, op_title
-from demitasse.backends.cpu.steps.epilogue import Epilogue
+from demitasse.backends.cpu.steps.epilogue import Chain, Epilogue
 from demitasse.backends.kernels.elementwise import MOST, SLOPES_OF_BOTH
 from demitasse.backends.step import (
     AnyStep,
@@ -33,8 +33,8 @@ from demitasse.backends.step import (
 def saved_copy(engine: Engine, source: InputArg, blob: Operand) -> KernelCall:
     """Return a copy of an input that is overwritten next, in the same layout."""
     layout = source.layout
-    target = OutputArg(blob, layout)
-    return KernelCall(engine, engine.copy(layout, layout), source, target, code="")
+    copy = engine.copy(layout, layout)
+    return KernelCall(engine, copy, source, OutputArg(blob, layout), code="")
 
 
 def summed(
@@ -52,7 +52,7 @@ def summed(
     """
     plain = all(factor == 1 for factor in factors)
     written = OutputArg(target, layout, diff=diff)
-    reads = [InputArg(blob, layout, diff=diff) for i, blob in enumerate(sources)]
+    reads = [InputArg(blob, layout, diff=diff) for blob in sources]
     so_far = InputArg(target, layout, diff=diff)
     calls: list[KernelCall] = []
     while reads:
@@ -160,11 +160,7 @@ class ElementwiseStep(CpuStep[ops.Activation]):
         self.backward_calls = [elementwise_call(self.engine, chain, [*sources, dy], dx)]
 
 
-def chained(
-    first: ElementwiseStep,
-    rest: Sequence[tuple[ops.Op, Operands]],
-    steps: Sequence[AnyStep | None],
-) -> KernelCall:
+def chained(first: ElementwiseStep, rest: Chain, steps: Sequence[AnyStep | None]) -> KernelCall:
     """Return activations after each other, and a product of their result with another blob."""
     at, (last, end) = first.at, rest[-1]
     functions = [step.function for step in steps if isinstance(step, ElementwiseStep)]
@@ -210,7 +206,7 @@ class CombinationStep(CpuStep[ops.Eltwise]):
     def prepare(self) -> None:
         at, engine = self.at, self.engine
         self.layout = layout = _row(at, padded=True)
-        sources = [InputArg(blob, layout) for i, blob in enumerate(at.bottom)]
+        sources = [InputArg(blob, layout) for blob in at.bottom]
         targets = [OutputArg(at.top[0], layout)]
         name = "product" if self.op.operation == "PROD" else "larger"
         if self.marks is not None:
