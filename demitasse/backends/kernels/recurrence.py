@@ -109,7 +109,7 @@ def _place(k: Kernel, f: StepFields, gates: int, step: Word, row: Word, vector: 
 
 
 def _lanes(k: Kernel, f: StepFields, vector: Word) -> Condition:
-    return k.lane_mask(minimum(f.size - vector * k.width, k.width))
+    return k.lane_mask(f.size - vector * k.width)
 
 
 Weights = Callable[[Word], Sequence[Vector]]

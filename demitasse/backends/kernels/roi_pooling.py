@@ -20,7 +20,6 @@ from demitasse.backends.kernels.language.values import (
     choose,
     horizontal_sum,
     larger,
-    minimum,
 )
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
@@ -165,7 +164,7 @@ def _means_kernel(k: Kernel, f: MeanFields) -> None:
             with k.loop(bottom, top, vectors=[k.constant(0.0)]) as line:
                 start = here + line.i * f.width * FLOAT
                 with k.loop(right, left, k.width, vectors=line.vectors) as pixel:
-                    some = k.lane_mask(minimum(right - pixel.i, k.width))
+                    some = k.lane_mask(right - pixel.i)
                     value = k.load(start + pixel.i * FLOAT, some)
                     pixel.vectors = [pixel.vectors[0] + value]
                 line.vectors = pixel.vectors

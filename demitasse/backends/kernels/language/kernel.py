@@ -221,9 +221,10 @@ class Kernel(Routine):
                     case(lanes)
                     self._store_first(value, address, lanes)
             return
+        count = max(0, min(count, self.width))
         at, part = 0, self.width
         while part:
-            if max(0, min(count, self.width)) & part:
+            if count & part:
                 elements = permuted(value, range(at, at + part))
                 self._store(elements.llvm, address + FLOAT * at, FLOAT)
                 at += part
