@@ -12,18 +12,9 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.target import is_x86
-from demitasse.backends.kernels.language.values import (
-    FLOAT,
-    Word,
-    choose,
-    chunk,
-    fma,
-    minimum,
-)
-from demitasse.backends.kernels.tiles import (
-    Inside,
-    for_each_tile,
-)
+from demitasse.backends.kernels.language.values import FLOAT, Word, choose, chunk, fma, minimum
+from demitasse.backends.kernels.products import LINE_BYTES
+from demitasse.backends.kernels.tiles import Inside, for_each_tile
 from demitasse.backends.kernels.windows import (
     ConvolutionFields,
     WindowCode,
@@ -45,23 +36,50 @@ class DepthwiseFields(ConvolutionFields):
 def _kernel(k: Kernel, f: DepthwiseFields, code: WindowCode) -> None:
     with k.parallel_loop(f.x.images, f.y.rows, f.parts) as (image, row, part):
         output = f.y.row(image, row)
-        write_row(k, f, code, image, row, chunk(f.vectors, part, f.parts), output)
+        vectors = chunk(f.vectors, part, f.parts)
+        write_row(k, f, code, image, row, vectors, output, prefetches=True)
+
+
+AHEAD = 4
+"""Prefetch distance, in register tiles."""
+
+SECOND = 2
+"""Level of the cache for prefetched pixels."""
 
 
 def write_row(
     k: Kernel, f: DepthwiseFields, code: WindowCode, image: Word, row: Word,
-    vectors: tuple[Word, Word], output: Word,
+    vectors: tuple[Word, Word], output: Word, *, prefetches: bool = False,
 ) -> None:  # fmt: skip
-    """Write some vectors of channels of a row of an image's outputs, to the address of the row."""
+    """Write some vectors of channels of a row of an image's outputs, to the address of the row.
+
+    With ``prefetches``, later tiles of the last row of windows and of the outputs are prefetched.
+    """
     ys = [row * f.step_down - f.top + f.down * i for i in range(code.rows)]
     rows = [choose((y > -1) & (y < f.x.rows), f.x.row(image, y), f.zeros) for y in ys]
 
+    x_step, y_step = (images.column_stride * FLOAT for images in (f.x, f.y))
+
     def body(first: Word, inside: Inside) -> None:
-        column = (first * code.tile.stride - f.left) * f.x.column_stride * FLOAT
-        tile = output + first * f.y.column_stride * FLOAT
+        column = (first * code.tile.stride - f.left) * x_step
+        tile = output + first * y_step
+        if prefetches:
+            _prefetch_tile(k, rows[-1] + column, x_step * (code.tile.pixels * code.tile.stride))
+            _prefetch_tile(k, tile, y_step * code.tile.pixels)
         _sum_windows(k, f, code, vectors, [row + column for row in rows], tile, *inside)
 
     for_each_tile(k, f.tiles, code.tiles, body)
+
+
+def _prefetch_tile(k: Kernel, tile: Word, size: Word) -> None:
+    """Prefetch a later tile; ``size`` bytes after this tile follows the next one.
+
+    Processors themselves prefetch too few pixels, for those of a tile are read and written by
+    vectors of channels, not in the order of their addresses.
+    """
+    later = tile + size * AHEAD
+    with k.loop(size - (LINE_BYTES - 1), 0, LINE_BYTES) as line:
+        k.prefetch(later + line.i, SECOND)
 
 
 def _sum_windows(
