@@ -30,6 +30,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
+    LINE_BYTES,
     Condition,
     Vector,
     Word,
@@ -38,7 +39,6 @@ from demitasse.backends.kernels.language.values import (
     minimum,
 )
 from demitasse.backends.kernels.products import (
-    LINE_BYTES,
     LINES,
     ROWS,
     panel_vectors,
@@ -64,6 +64,9 @@ WHOLE = 16
 
 WIDEST_IN_PLACE = 512
 """Channels up to which pixels are read in place; those of more compete for lines of the cache."""
+
+FEW_CHANNELS = 64
+"""Channels up to which processors follow the pixels of a tile, which are close to each other."""
 
 NEON = 4
 """Floats of NEON's vectors."""
@@ -287,11 +290,12 @@ class TileRows(NamedTuple):
 @IgemmFields.kernel("igemm")
 def _kernel(
     k: Kernel, f: IgemmFields, of: TileRows, panels: Panels, *, order: Order, in_place: bool,
-    ahead: int, summed: bool, adds: bool, limited: bool, relu: bool, bf16: bool,
+    touches: bool, ahead: int, summed: bool, adds: bool, limited: bool, relu: bool, bf16: bool,
 ) -> None:  # fmt: skip
     """Write the kernel of tiles of some rows; the sums of several blocks are ``summed``.
 
     Of memory that is read after the product, a step prefetches some lines ``ahead``, 0 for none.
+    With ``touches``, pixels are read in their order before tiles of them are.
     """
     rows, lines = of.most, ahead or LINES
     panel_bytes = panels.vectors * k.vector_bytes
@@ -308,6 +312,8 @@ def _kernel(
             tiles = (count + (rows - 1)) // rows
             if not in_place:
                 list_windows(k, f, origin, count, tiles * rows, part.entries)
+            elif touches:
+                k.touch(x + origin * x_bytes, count * x_bytes)
             with k.loop(f.block_count) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
                 length = copied[1] * ((copied[3] + 1) // 2 if bf16 else copied[3])
@@ -608,6 +614,11 @@ class IgemmSchedule(TunedKernel):
         known = self.buffered and self.width == NEON
         return TileRows(most, rests, x.column_stride * FLOAT if known else 0)
 
+    @property
+    def is_pointwise(self) -> bool:
+        """True if windows are the pixels themselves."""
+        return self.taps == ((0, 0, 0),) and self.step == (1, 1, 1)
+
     def in_place(self, x: Images, y: Images) -> bool:
         """Return whether pixels, which are windows of their own, are read in place.
 
@@ -616,12 +627,16 @@ class IgemmSchedule(TunedKernel):
         return bool(self.buffered) or (
             self.width > NEON
             and not self.tuning.bf16
-            and self.taps == ((0, 0, 0),)
-            and self.step == (1, 1, 1)
+            and self.is_pointwise
             and self.channels <= WIDEST_IN_PLACE
             and x.is_rows
             and y.is_rows
         )
+
+    def touches(self, x: Images) -> bool:
+        """Return whether pixels in place are read in their order before tiles of them are."""
+        streamed = self.groups == 1 and x.is_streamed and not self.buffered
+        return streamed and self.channels > FEW_CHANNELS
 
     def blocks(self, *, in_place: bool) -> list[Block]:
         """Return the blocks of sums: first tap, taps, first channel, channels and first term."""
@@ -726,8 +741,8 @@ class ImplicitGemm:
         fetching, lines = _prefetch_of(ahead_bytes, schedule.panels, steps)
         self.kernel = _kernel(
             schedule.width, rows, schedule.panel_kinds, order=schedule.order, in_place=in_place,
-            ahead=lines, summed=len(self._blocks) > 1, adds=adds, limited=then.limited,
-            relu=then.relu, bf16=schedule.tuning.bf16,
+            touches=in_place and schedule.touches(x), ahead=lines, summed=len(self._blocks) > 1,
+            adds=adds, limited=then.limited, relu=then.relu, bf16=schedule.tuning.bf16,
         )  # fmt: skip
         of_group = schedule.panels * terms * schedule.panel
         # of a buffer all at once: each panel, and what is prefetched with the panels, comes once

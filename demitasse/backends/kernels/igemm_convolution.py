@@ -40,6 +40,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
+    LINE_BYTES,
     Word,
     choose,
     chunk,
@@ -188,11 +189,21 @@ class GradientFields(ProductFields):
     """Gradient of the offsets."""
     ones: structs.Address
     """1, of which offsets are a multiple."""
+    ahead_panel: Word
+    """Bytes that are prefetched during each panel."""
+    ahead_step: Word
+    """Bytes from what an unrolled step prefetches to the next's."""
 
 
 @GradientFields.kernel("igemm_gradient")
-def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels) -> None:
-    """Write the kernel of tiles of some terms."""
+def _kernel(
+    k: Kernel, f: GradientFields, rows: int, panels: Panels, *, ahead: int, of_windows: bool
+) -> None:
+    """Write the kernel of tiles of some terms.
+
+    Of the next outputs' gradients, or ``of_windows``, a step prefetches some lines ``ahead``, 0 for
+    none.
+    """
     panel_bytes = panels.vectors * k.vector_bytes
     with each_part(k, f) as part:
         nowhere = part.columns + f.most_rows * panel_bytes
@@ -203,13 +214,18 @@ def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels) -> None:
             count, again = stop - start, some.i > 0
             list_windows(k, f, start, count, count, part.entries)
 
-            def multiply(left: Word, step: int, targets: Sequence[Word], masks: Masks) -> None:
+            def multiply(
+                left: Word, step: int, targets: Sequence[Word], masks: Masks,
+                fetched: Sequence[Word] = (),
+            ) -> list[Word]:  # fmt: skip
                 """Sum numbers that are ``step`` bytes apart, times the panel of gradients."""
                 numbers = [FLOAT * i for i in range(len(targets))]
-                sums, _ = product_sums(
-                    k, count, left, numbers, step, part.columns, panel_bytes, len(masks), UNROLLED
-                )
+                sums, later = product_sums(
+                    k, count, left, numbers, step, part.columns, panel_bytes, len(masks), UNROLLED,
+                    fetched, f.ahead_step, ahead,
+                )  # fmt: skip
                 write_sums(k, sums, targets, masks, again)
+                return later
 
             with k.loop(last, first) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
@@ -221,7 +237,11 @@ def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels) -> None:
                     _copy_panel(k, part, place, count, panel_bytes, masks)
                     with k.when((f.offsets > 0) & (block.i < 1)):
                         multiply(f.ones, 0, [f.offsets + place], masks)
-                    with k.loop((length + (rows - 1)) // rows) as tile:
+                    images = f.x if of_windows else f.y
+                    later = images.at + stop * images.column_stride * FLOAT
+                    later = later + (panel - part.panels[0]) * f.ahead_panel
+                    tiles = (length + (rows - 1)) // rows
+                    with k.loop(tiles, words=[later] if ahead else []) as tile:
                         row = tile.i * rows
                         target = part.filters + (term + row) * f.filter_bytes
                         target = target + panel * panel_bytes
@@ -229,7 +249,8 @@ def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels) -> None:
                             choose(row + i < length, target + f.filter_bytes * i, nowhere)
                             for i in range(rows)
                         ]
-                        multiply(part.buffer + row * FLOAT, ROW_BYTES, own, masks)
+                        left = part.buffer + row * FLOAT
+                        tile.words = multiply(left, ROW_BYTES, own, masks, tile.words)
 
                 panels.each(k, f, *part.panels, write_panel)
 
@@ -259,13 +280,21 @@ class FilterGradient:
         self.schedule = schedule
         self.size = len(schedule.taps) * schedule.channels * schedule.filters
         blocks = schedule.blocks(in_place=False)
+        parts, filter_parts = schedule.divide(len(blocks))
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
-        self._kernel = _kernel(schedule.width, schedule.rows_of(longest), schedule.panel_kinds)
-        pixels = min(MOST_PIXELS, schedule.pixels)
+        rows, pixels = schedule.rows_of(longest), min(MOST_PIXELS, schedule.pixels)
+        wide = schedule.is_pointwise and x.is_streamed and x.column_stride > y.column_stride
+        larger = x if wide else y
+        of_panel = pixels * larger.column_stride * FLOAT // -(-schedule.panels // filter_parts)
+        steps = max(1, -(-longest // rows) * (pixels // UNROLLED))
+        fetches = schedule.groups == 1 and larger.is_streamed
+        self._kernel = _kernel(
+            schedule.width, rows, schedule.panel_kinds, of_windows=wide,
+            ahead=-(-of_panel // (steps * LINE_BYTES)) if fetches else 0,
+        )  # fmt: skip
         values, self.scratch_size = product_values(
             schedule, blocks, x, y, pixels, pixels + 1, self.size
         )
-        parts, filter_parts = schedule.divide(len(blocks))
         self._arguments = structs.Arguments(
             GradientFields.values(
                 **values,
@@ -273,6 +302,8 @@ class FilterGradient:
                 y=ImageFields.of(y),
                 filter_bytes=schedule.filters * FLOAT,
                 ones=np.ones(1, np.float32),
+                ahead_panel=of_panel,
+                ahead_step=of_panel // steps,
                 parts=parts,
                 filter_parts=filter_parts,
             )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
 from demitasse.backends.kernels.language.values import FLOAT, Word
+
+CACHED_BYTES = 1 << 20
+"""Size of images up to which a core's own caches hold most of them."""
 
 
 def first_channels(count: int, width: int) -> list[int]:
@@ -74,6 +78,12 @@ class Images:
         follows = n == 1 or self.image_stride == h * w * self.column_stride
         return self.channel_stride == self.planes == 1 and self.is_even and follows
 
+    @property
+    def is_streamed(self) -> bool:
+        """True if all images are contiguous, with all channels, and exceed a core's caches."""
+        contiguous = self.is_rows and self.column_stride == self.shape[1]
+        return contiguous and math.prod(self.shape) * FLOAT > CACHED_BYTES
+
     def fits(self, width: int) -> bool:
         """Return whether there are vectors of ``width`` contiguous channels; False for 0."""
         return self.channel_stride == 1 and self.shape[1] >= width > 0
@@ -116,6 +126,11 @@ class ImageFields(Struct):
     def row(self, image: Word, row: Word) -> Word:
         """Return the address of a row's first pixel."""
         return self.at + (image * self.image_stride + row * self.row_stride) * FLOAT
+
+    @property
+    def row_bytes(self) -> Word:
+        """Bytes of a row with all its channels."""
+        return ((self.columns - 1) * self.column_stride + self.channels) * FLOAT
 
 
 class OutputFields(ImageFields):

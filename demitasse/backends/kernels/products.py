@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import Vector, Word, fma, pair_fma
+from demitasse.backends.kernels.language.values import LINE_BYTES, Vector, Word, fma, pair_fma
 
 ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
@@ -65,8 +65,8 @@ def multiply(
             totals[place] = (pair_fma if bf16 else fma)(number, column, totals[place])
 
 
-LINE_BYTES, LINES = 64, 2
-"""Bytes of a cache line; lines that an unrolled step prefetches."""
+LINES = 2
+"""Lines that an unrolled step prefetches."""
 
 
 def product_sums(

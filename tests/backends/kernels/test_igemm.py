@@ -12,6 +12,7 @@ from stages import WIDTH, normal
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels import images
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.igemm import LENGTH, WIDEST_IN_PLACE, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
@@ -221,6 +222,26 @@ def test_any_number_of_channels_will_do(filters, channels, windows, width):
     dx, dw, _ = case.wanted_gradients()
     expect_close(case.input_gradient(tuning), dx)
     expect_close(case.filter_gradient(tuning, bias=False)[0], dw)
+
+
+@WIDTH
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("channels", "filters"), [(96, 24), (24, 96), (80, 80), (530, 40)])
+@windows(["pixels", "pixels with strides", "3x3", "pixels in groups"])
+def test_large_images_are_fetched_and_no_bit_changes(
+    windows, channels, filters, threads, width, monkeypatch
+):
+    case, tuning = Case(2, channels, filters, (15, 14), **windows), Tuning(width, threads)
+
+    def passes(cached_bytes):
+        monkeypatch.setattr(images, "CACHED_BYTES", cached_bytes)
+        assert case.x.images.is_streamed == (cached_bytes == 0)
+        return (
+            case.forward(tuning), case.input_gradient(tuning), *case.filter_gradient(tuning),
+        )  # fmt: skip
+
+    for small, large in zip(passes(1 << 30), passes(0), strict=True):
+        np.testing.assert_array_equal(small, large)
 
 
 @WIDTH

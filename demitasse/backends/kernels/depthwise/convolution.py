@@ -12,8 +12,15 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.target import is_x86
-from demitasse.backends.kernels.language.values import FLOAT, Word, choose, chunk, fma, minimum
-from demitasse.backends.kernels.products import LINE_BYTES
+from demitasse.backends.kernels.language.values import (
+    FLOAT,
+    LINE_BYTES,
+    Word,
+    choose,
+    chunk,
+    fma,
+    minimum,
+)
 from demitasse.backends.kernels.tiles import Inside, for_each_tile
 from demitasse.backends.kernels.windows import (
     ConvolutionFields,

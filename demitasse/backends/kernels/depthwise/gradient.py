@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseFilters
-from demitasse.backends.kernels.images import ImageFields, Images, OutputFields, need_layout
+from demitasse.backends.kernels.images import Images, OutputFields, need_layout
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Output
@@ -27,7 +27,6 @@ from demitasse.backends.kernels.language.values import (
     maximum,
     minimum,
 )
-from demitasse.backends.kernels.products import LINE_BYTES
 from demitasse.backends.kernels.tiles import (
     Inside,
     Tiles,
@@ -196,11 +195,11 @@ def _add_row(
     """Write the gradients of a row of the input, and add the row's products to ``sums``."""
     x_step, dx_step, y_step = (image.column_stride * FLOAT for image in (f.x, f.dx, f.y))
     if shape.weights:
-        touch(k, rows.x, f.x)
+        k.touch(rows.x, f.x.row_bytes)
     if shape.data:
-        touch(k, rows.dx, f.dx)
+        k.touch(rows.dx, f.dx.row_bytes)
     for _, row in rows.reached[:1]:  # which no row of the input has seen yet
-        touch(k, row, f.y)
+        k.touch(row, f.y.row_bytes)
 
     def body(first: Word, inside: Inside) -> None:
         across = shape.stride[1]
@@ -243,17 +242,6 @@ def _add_tile(
         if shape.data:
             for i, gradient in gradients.items():
                 k.store(gradient, tile.dx + dx_step * i + place)
-
-
-def touch(k: Kernel, row: Word, images: ImageFields) -> None:
-    """Read a row of images into a core's second cache, one line after the other.
-
-    Processors fetch ahead what is read in its order. The pixels of a tile are read by vectors of
-    channels instead, from which they do not learn.
-    """
-    size = ((images.columns - 1) * images.column_stride + images.channels) * FLOAT
-    with k.loop(size - (LINE_BYTES - 1), 0, LINE_BYTES) as line:
-        k.touch(row + line.i)
 
 
 class DepthwiseGradients(DepthwiseFilters):

@@ -16,6 +16,7 @@ from demitasse.backends.kernels.language.values import (
     FLOAT,
     HALF,
     INT,
+    LINE_BYTES,
     NUMBER,
     WORD,
     Condition,
@@ -300,11 +301,16 @@ class Kernel(Routine):
         use, near, data = (ir.Constant(INDEX, number) for number in (int(writes), 4 - cache, 1))
         call_function(self._b, "llvm.prefetch.p0i8", ir.VoidType(), line, use, near, data)
 
-    def touch(self, address: Word) -> None:
-        """Read the cache line at an address, which is valid, into the caches."""
+    def touch(self, begin: Word, size: Word) -> None:
+        """Read some bytes into the caches, one line after the other.
+
+        Processors fetch ahead what is read in the order of its addresses. They do not learn from
+        tiles, whose rows are read side by side.
+        """
         kind = ir.FunctionType(ir.VoidType(), [WORD])
-        word = self._load(address, WORD, FLOAT)
-        self._b.call(ir.InlineAsm(kind, "", "r", side_effect=True), [word])
+        with self.loop(size - (LINE_BYTES - 1), 0, LINE_BYTES) as line:
+            word = self._load(begin + line.i, WORD, FLOAT)
+            self._b.call(ir.InlineAsm(kind, "", "r", side_effect=True), [word])
 
     # -- vectors -------------------------------------------------------------------------------
 

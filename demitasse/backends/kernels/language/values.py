@@ -17,6 +17,9 @@ from demitasse.backends.kernels.language.target import is_x86
 FLOAT, INT, HALF = 4, 8, 2
 """Bytes of a float32, an int64 and an int16."""
 
+LINE_BYTES = 64
+"""Bytes of a cache line."""
+
 WORD, NUMBER = ir.IntType(64), ir.FloatType()
 
 

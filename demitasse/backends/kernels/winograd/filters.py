@@ -10,16 +10,21 @@ from demitasse.backends.arrays import address
 from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, chunk, minimum
+from demitasse.backends.kernels.language.values import (
+    FLOAT,
+    INT,
+    LINE_BYTES,
+    Vector,
+    Word,
+    chunk,
+    minimum,
+)
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.transforms import times_both
 
 LARGE = 16 << 20
 """Bytes of transformed filters that exceed every cache."""
-
-LINE_BYTES = 64
-"""Bytes of a cache line."""
 
 AHEAD = 4
 """Prefetch distance of transformed values, in vectors: the processor's prefetcher follows fewer
