@@ -19,7 +19,7 @@ from demitasse.backends.kernels.language.values import (
     fma,
     minimum,
 )
-from demitasse.backends.kernels.winograd.blocks import Block, TileFields
+from demitasse.backends.kernels.winograd.blocks import Block, Strip, TileFields
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
 
@@ -165,7 +165,8 @@ def input_transform(
     (high, wide), (down, across) = (matrix.shape[1] for matrix in matrices), step
     vector, positions_of_row = k.vector_bytes, len(matrices[1])
     columns = block.fields.tile_columns * across + (wide - across)
-    with block.each_strip() as strip, images.each_vector(k) as channel:
+
+    def transform(strip: Strip, channel: Word) -> None:
         with k.loop(high) as line:
             y = strip.row * down - images.top + line.i
             copy = block.private + columns * line.i * vector
@@ -186,6 +187,13 @@ def input_transform(
                 k.store(value, target + tiles.position_bytes * position)
 
             times_both(k, matrices, load, store)
+
+    with block.each_strip() as strip:
+        first = strip.row * down - images.top + (high - down)  # which no strip above has read
+        with k.loop(minimum(first + down, images.rows), choose(first > 0, first, 0)) as line:
+            k.touch(images.row(strip.image, line.i), images.row_bytes)
+        with images.each_vector(k) as channel:
+            transform(strip, channel)
 
 
 class Outputs(NamedTuple):
