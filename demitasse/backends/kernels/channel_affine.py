@@ -154,4 +154,6 @@ def slope_gradient(images: Images, tuning: Tuning) -> PlaneKernel:
     """
     kernels = partial(_gradient_kernel, slopes=True, adds=False), _slope_sums_kernel
     fields = NumberGradientFields
-    return PlaneKernel("prelu gradient", images, tuning, fields, *kernels, added=None)
+    return PlaneKernel(
+        "prelu gradient", images, tuning, fields, *kernels, bands=True, added=None
+    )  # fmt: skip

@@ -65,6 +65,9 @@ WHOLE = 16
 WIDEST_IN_PLACE = 512
 """Channels up to which pixels are read in place; those of more compete for lines of the cache."""
 
+CACHED_BYTES = 1 << 20
+"""Size of images up to which a core's own caches hold most of them."""
+
 FEW_CHANNELS = 64
 """Channels up to which processors follow the pixels of a tile, which are close to each other."""
 
@@ -635,8 +638,8 @@ class IgemmSchedule(TunedKernel):
 
     def touches(self, x: Images) -> bool:
         """Return whether pixels in place are read in their order before tiles of them are."""
-        streamed = self.groups == 1 and x.is_streamed and not self.buffered
-        return streamed and self.channels > FEW_CHANNELS
+        large = self.groups == 1 and x.contiguous_bytes > CACHED_BYTES and not self.buffered
+        return large and self.channels > FEW_CHANNELS
 
     def blocks(self, *, in_place: bool) -> list[Block]:
         """Return the blocks of sums: first tap, taps, first channel, channels and first term."""

@@ -19,6 +19,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import (
     BLOCK_BYTES,
+    CACHED_BYTES,
     ENTRY_BYTES,
     ROW_BYTES,
     UNROLLED,
@@ -283,11 +284,11 @@ class FilterGradient:
         parts, filter_parts = schedule.divide(len(blocks))
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
         rows, pixels = schedule.rows_of(longest), min(MOST_PIXELS, schedule.pixels)
-        wide = schedule.is_pointwise and x.is_streamed and x.column_stride > y.column_stride
+        wide = schedule.is_pointwise and x.contiguous_bytes > y.contiguous_bytes
         larger = x if wide else y
         of_panel = pixels * larger.column_stride * FLOAT // -(-schedule.panels // filter_parts)
         steps = max(1, -(-longest // rows) * (pixels // UNROLLED))
-        fetches = schedule.groups == 1 and larger.is_streamed
+        fetches = schedule.groups == 1 and larger.contiguous_bytes > CACHED_BYTES
         self._kernel = _kernel(
             schedule.width, rows, schedule.panel_kinds, of_windows=wide,
             ahead=-(-of_panel // (steps * LINE_BYTES)) if fetches else 0,

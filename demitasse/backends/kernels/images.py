@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
 from demitasse.backends.kernels.language.values import FLOAT, Word
 
-CACHED_BYTES = 1 << 20
-"""Size of images up to which a core's own caches hold most of them."""
-
 
 def first_channels(count: int, width: int) -> list[int]:
     """Return the first channel of each vector; the last begins early where they do not divide."""
@@ -79,10 +76,10 @@ class Images:
         return self.channel_stride == self.planes == 1 and self.is_even and follows
 
     @property
-    def is_streamed(self) -> bool:
-        """True if all images are contiguous, with all channels, and exceed a core's caches."""
+    def contiguous_bytes(self) -> int:
+        """Bytes of the images if all are contiguous, channels last; 0 if not."""
         contiguous = self.is_rows and self.column_stride == self.shape[1]
-        return contiguous and math.prod(self.shape) * FLOAT > CACHED_BYTES
+        return math.prod(self.shape) * FLOAT if contiguous else 0
 
     def fits(self, width: int) -> bool:
         """Return whether there are vectors of ``width`` contiguous channels; False for 0."""

@@ -149,7 +149,7 @@ class Normalization(PlaneKernel):
         super().__init__(
             "norm", images, tuning, ForwardFields if stored else BatchFields,
             *measure, partial(_kernel, relu=relu),
-            eps=eps, mean=self.mean, variance=self.variance, inverse=self.inverse,
+            eps=eps, bands=True, mean=self.mean, variance=self.variance, inverse=self.inverse,
         )  # fmt: skip
 
 
@@ -314,6 +314,6 @@ class NormalizationGradient(PlaneKernel):
             kernels.append(partial(_gradient_kernel, relu=relu, stored=stored, behind=behind))
         super().__init__(
             "norm gradient", forward.images, forward.tuning, BackwardFields, *kernels,
-            eps=forward.eps, behind=RUNTIME if behind else None, mean=forward.mean,
+            eps=forward.eps, bands=True, behind=RUNTIME if behind else None, mean=forward.mean,
             inverse=forward.inverse,
         )  # fmt: skip

@@ -34,12 +34,20 @@ from demitasse.backends.kernels.language.values import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-WIDEST = 4
-"""Vectors of contiguous channels up to which each is gone through by itself.
+GROUP = 4
+"""Most vectors of contiguous channels that are gone through together."""
 
-More channels are gone through in groups of as many vectors, because the pixels of one vector lie
-far apart in memory.
-"""
+FEW = 4
+"""Vectors up to which each is gone through by itself if the last is partial."""
+
+SHARED_BYTES = 8 << 20
+"""Size of images up to which a cache that cores share holds most of them."""
+
+BAND_BYTES = 256 << 10
+"""Size of a band of larger images: a core's own caches hold bands of several images."""
+
+BAND_PIXELS = 256
+"""Pixels of a band that may exceed this size: fewer take longer than what the cache saves."""
 
 UNROLLED = 4
 """Independent sums over pixels, because an addition has a latency of some cycles."""
@@ -72,7 +80,9 @@ class Lanes(NamedTuple):
     Attributes:
         width: Lanes of a vector of a plane: one or several vectors of the processor.
         vectors: Number of vectors of the processor in one of a plane.
-        wide: True if a pixel has too many contiguous channels to go through pixels first.
+        wide: True if whole images are written pixel by pixel.
+        banded: True if planes are those of bands, which are read in the order of their addresses
+            before their planes are.
         kind: Empty if whole vectors are channels; "rest" if the last vector of channels is partial;
             "pixels" in C order, where the lanes are pixels of one channel.
     """
@@ -81,9 +91,10 @@ class Lanes(NamedTuple):
     vectors: int = 1
     wide: bool = False
     kind: str = ""
+    banded: bool = False
 
     def __str__(self) -> str:
-        return f"{'wide' * self.wide}{self.kind}{self.vectors}"
+        return f"{'banded' * self.banded}{'wide' * self.wide}{self.kind}{self.vectors}"
 
     @classmethod
     def of(cls, images: Images, width: int) -> Lanes:
@@ -96,12 +107,28 @@ class Lanes(NamedTuple):
         if not images.fits(width):
             return cls(width, kind="pixels")
         channels = images.shape[1]
-        wide = channels > WIDEST * width
         if channels % width:
+            wide = channels > FEW * width
             vectors = 2 if wide else 1
             return cls(vectors * width, vectors, wide, "rest")
-        vectors = next(n for n in (4, 2, 1) if channels % (n * width) == 0) if wide else 1
-        return cls(vectors * width, vectors, wide)
+        vectors = next(n for n in (GROUP, 2, 1) if channels % (n * width) == 0)
+        return cls(vectors * width, vectors, wide=channels > width)
+
+    def in_bands(self, images: Images) -> tuple[Images, Lanes]:
+        """Return bands of equal numbers of pixels as images of their own, and the bands' lanes.
+
+        Images that a cache holds, or that have one plane each, are left as they are.
+        """
+        n, channels, h, w = images.shape
+        pixels = h * w
+        most = max(BAND_BYTES // (channels * FLOAT), BAND_PIXELS)
+        band = next(size for size in range(min(most, pixels), 0, -1) if pixels % size == 0)
+        small = images.contiguous_bytes <= SHARED_BYTES
+        if small or self.groups(images) == 1 or 4 * band < most:
+            return images, self
+        size = band * channels
+        bands = Images((n * (pixels // band), channels, 1, band), size, size, channels)
+        return bands, self._replace(banded=True)
 
     def sums_size(self, images: Images) -> int:
         """Return the number of elements of the sums of all planes."""
@@ -171,8 +198,6 @@ class Plane:
         channels: Bytes from the beginning of a row of all channels to the plane's channels.
         sums: Address of the plane's sums.
         all_sums: Address of the sums of the first image's plane of the same channels.
-        following: ``first`` of the next plane, whose pixels are prefetched: the processor does not
-            predict where the next plane begins.
         some: Mask of the lanes of a vector; None for all.
         of_pixels: Whether the lanes are pixels of one channel.
     """
@@ -183,7 +208,6 @@ class Plane:
     channels: Word
     sums: Word
     all_sums: Word
-    following: Word
     some: Condition | None
     of_pixels: bool
 
@@ -214,10 +238,10 @@ N = TypeVar("N")
 
 
 class Planes:
-    """The planes of a kernel; of the images ``ahead``, the next plane is prefetched."""
+    """The planes of a kernel, which reads images at the addresses ``read``."""
 
-    def __init__(self, k: Kernel, f: PlaneFields, lanes: Lanes, ahead: Sequence[Word] = ()) -> None:
-        self.k, self.f, self.lanes, self._ahead = k, f, lanes, ahead
+    def __init__(self, k: Kernel, f: PlaneFields, lanes: Lanes, read: Sequence[Word] = ()) -> None:
+        self.k, self.f, self.lanes, self._read = k, f, lanes, read
         self._of_pixels, self._stride = lanes.kind == "pixels", f.pixel_stride * FLOAT
 
     def number(self, name: str) -> Vector:
@@ -229,18 +253,21 @@ class Planes:
         """Write a loop over the thread's planes, image after image, of all or the first images."""
         k, f = self.k, self.f
         with k.parallel_loop(f.images if images is None else images, f.groups) as (image, group):
-            after = image * f.groups + group + 1
-            following = self._first(after // f.groups, after % f.groups)
-            yield self._plane(image, group, self._first(image, group), following)
+            first = self._first(image, group)
+            if self.lanes.banded and self._read:
+                with k.when(group < 1):
+                    for array in self._read:
+                        k.touch(array + first, f.pixels * self._stride)
+            yield self._plane(image, group, first)
 
-    def _plane(self, image: Word, group: Word, first: Word, following: Word) -> Plane:
+    def _plane(self, image: Word, group: Word, first: Word) -> Plane:
         k, f, sums_bytes = self.k, self.f, PLANE_SUMS * self.k.vector_bytes
         all_sums = f.sums + group * f.images * sums_bytes
         some = k.lane_mask(f.channels - group * k.width) if self.lanes.kind == "rest" else None
         return Plane(
             k, first, image * f.channels * FLOAT,
             group * (FLOAT if self._of_pixels else k.vector_bytes),
-            all_sums + image * sums_bytes, all_sums, following, some, self._of_pixels,
+            all_sums + image * sums_bytes, all_sums, some, self._of_pixels,
         )  # fmt: skip
 
     def _first(self, image: Word, group: Word) -> Word:
@@ -265,7 +292,7 @@ class Planes:
             first = image * f.image_stride * FLOAT + pixel * self._stride
             with k.loop(f.groups) as group:
                 here = first + group.i * k.vector_bytes
-                plane = self._plane(image, group.i, here, k.word(0))
+                plane = self._plane(image, group.i, here)
                 write(here, plane, numbers(plane))
 
     def each_pixel(
@@ -276,16 +303,12 @@ class Planes:
         rest = f.rest if only is None else choose(f.pixels < 1, f.rest, 0)
         pixels = f.pixels if only is None else only
         unrolled = UNROLLED // self.lanes.vectors if count else 1
-        ahead = self._ahead if only is None else ()
-        following = [array + (plane.following - plane.first) for array in ahead]
         several, end, last = (
             plane.first + pixel * stride
             for pixel in (pixels // unrolled * unrolled, pixels, f.pixels)
         )
 
         def add(here: Word, part: Plane, sums: Sequence[Vector]) -> list[Vector]:
-            for array in following:
-                k.prefetch(array + here, 2)
             return [*(step(here, part, *sums) or ())]
 
         zeros, steps = [k.constant(0.0)] * (count * unrolled), [stride * i for i in range(unrolled)]
@@ -336,6 +359,7 @@ class PlaneKernel(BoundKernel):
     Several kernels take scratch memory, for the sums of all planes.
 
     Args:
+        bands: Whether planes of large images may be those of bands, since they are combined.
         struct: Fields of the kernels; ``walk`` are those of the planes.
         kernels: Return the address of a kernel, given its width and lanes.
         eps: Number of the kernels.
@@ -344,9 +368,11 @@ class PlaneKernel(BoundKernel):
 
     def __init__(
         self, name: str, images: Images, tuning: Tuning, struct: type[Struct],
-        *kernels: Callable[[int, Lanes], int], eps: float = 0.0, **values: Any,
+        *kernels: Callable[[int, Lanes], int], eps: float = 0.0, bands: bool = False, **values: Any,
     ) -> None:  # fmt: skip
         lanes, sums = Lanes.of(images, tuning.width), len(kernels) > 1
+        if bands:
+            images, lanes = lanes.in_bands(images)
         addresses = [kernel(lanes.width, lanes) for kernel in kernels]
         given = struct.values(walk=lanes.values(images, eps, sums=sums), **values)
         size = lanes.sums_size(images) if sums else 0

@@ -8,9 +8,10 @@ import pytest
 from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels import planes
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient
-from demitasse.backends.kernels.planes import takes
+from demitasse.backends.kernels.planes import Lanes, takes
 from demitasse.backends.kernels.tuning import Tuning
 
 EPS = 1e-5
@@ -100,6 +101,35 @@ def test_many_channels_side_by_side_are_gone_through_in_groups(
     channels = vectors * width
 
     Case((3, channels, 3, 5), width, relu=relu, threads=threads, stored=stored).check()
+
+
+@WIDTH
+@RELU
+@pytest.mark.parametrize("stored", [False, True], ids=["batch", "stored"])
+@pytest.mark.parametrize("vectors", [1, 3, 4, 8, 2.5, 6.5])
+def test_large_images_are_read_in_bands(vectors, stored, relu, width, monkeypatch):
+    shape = 2, int(vectors * width), 36, 29
+    for name, value in {"SHARED_BYTES": 0, "BAND_BYTES": 0, "BAND_PIXELS": 200}.items():
+        monkeypatch.setattr(planes, name, value)
+    lanes = Lanes.of(Images.channels_last(shape), width)
+
+    cases = [Case(shape, width, relu=relu, threads=n, stored=stored) for n in (1, 3)]
+
+    bands, lanes = lanes.in_bands(cases[0].images)
+    assert lanes.banded == (bands.shape[0] > 2) == (lanes.groups(bands) > 1)
+    cases[0].check()
+    for name in ("y", "dx", "gradients"):
+        np.testing.assert_array_equal(getattr(cases[1], name), getattr(cases[0], name))
+
+
+@WIDTH
+def test_images_of_a_prime_number_of_pixels_have_no_bands(width, monkeypatch):
+    for name, value in {"SHARED_BYTES": 0, "BAND_BYTES": 0, "BAND_PIXELS": 200}.items():
+        monkeypatch.setattr(planes, name, value)
+    images = Images.channels_last((1, 8 * width, 1, 1009))
+    lanes = Lanes.of(images, width)
+
+    assert lanes.in_bands(images) == (images, lanes)
 
 
 @WIDTH
