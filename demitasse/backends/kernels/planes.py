@@ -37,8 +37,11 @@ from demitasse.backends.kernels.tuning import Tuning
 GROUP = 4
 """Most vectors of contiguous channels that are gone through together."""
 
-FEW = 4
-"""Vectors up to which each is gone through by itself if the last is partial."""
+FEW = 16
+"""Channels whose vectors are gone through one by one."""
+
+FEW_WITH_REST = 4
+"""Vectors that are gone through one by one if the last is partial."""
 
 SHARED_BYTES = 8 << 20
 """Size of images up to which a cache that cores share holds most of them."""
@@ -50,12 +53,12 @@ BAND_PIXELS = 256
 """Pixels of a band that may exceed this size: fewer take longer than what the cache saves."""
 
 UNROLLED = 4
-"""Independent sums over pixels, because an addition has a latency of some cycles."""
+"""Most independent sums over pixels, because an addition has a latency of some cycles."""
 
-FIRST_PIXELS, FIRST_OF_WIDE = 128, 32
+FIRST_PIXELS, FIRST_OF_MANY = 128, 32
 """First pixels of a plane, whose mean approximates the plane's mean.
 
-Wide pixels are read from a second cache twice.
+Pixels of more than ``FEW`` channels are read from a second cache twice.
 
 The kernel sums deviations from the approximate mean. If that mean is far from the plane's, these
 pixels deviate as far, and the sum of squares is large: the relative error is bounded by the ratio
@@ -83,6 +86,7 @@ class Lanes(NamedTuple):
         wide: True if whole images are written pixel by pixel.
         banded: True if planes are those of bands, which are read in the order of their addresses
             before their planes are.
+        unrolled: Independent sums over pixels; their number does not depend on the processor.
         kind: Empty if whole vectors are channels; "rest" if the last vector of channels is partial;
             "pixels" in C order, where the lanes are pixels of one channel.
     """
@@ -90,11 +94,13 @@ class Lanes(NamedTuple):
     width: int
     vectors: int = 1
     wide: bool = False
+    unrolled: int = UNROLLED
     kind: str = ""
     banded: bool = False
 
     def __str__(self) -> str:
-        return f"{'banded' * self.banded}{'wide' * self.wide}{self.kind}{self.vectors}"
+        flags = "banded" * self.banded + "wide" * self.wide
+        return f"{flags}{self.kind}{self.vectors}x{self.unrolled}"
 
     @classmethod
     def of(cls, images: Images, width: int) -> Lanes:
@@ -107,12 +113,15 @@ class Lanes(NamedTuple):
         if not images.fits(width):
             return cls(width, kind="pixels")
         channels = images.shape[1]
+        if channels <= FEW:
+            return cls(width, kind="rest" * (channels % width > 0))
+        unrolled = 2 if channels % FEW else 1
         if channels % width:
-            wide = channels > FEW * width
+            wide = channels > FEW_WITH_REST * width
             vectors = 2 if wide else 1
-            return cls(vectors * width, vectors, wide, "rest")
+            return cls(vectors * width, vectors, wide, unrolled, "rest")
         vectors = next(n for n in (GROUP, 2, 1) if channels % (n * width) == 0)
-        return cls(vectors * width, vectors, wide=channels > width)
+        return cls(vectors * width, vectors, channels > width, unrolled)
 
     def in_bands(self, images: Images) -> tuple[Images, Lanes]:
         """Return bands of equal numbers of pixels as images of their own, and the bands' lanes.
@@ -137,7 +146,7 @@ class Lanes(NamedTuple):
     @property
     def first_pixels(self) -> int:
         """Pixels whose mean approximates a plane's mean."""
-        return FIRST_OF_WIDE if self.wide else FIRST_PIXELS
+        return FIRST_PIXELS if self.unrolled == UNROLLED else FIRST_OF_MANY
 
     def groups(self, images: Images) -> int:
         """Return the number of planes of an image."""
@@ -302,7 +311,7 @@ class Planes:
         k, f, stride = self.k, self.f, self._stride
         rest = f.rest if only is None else choose(f.pixels < 1, f.rest, 0)
         pixels = f.pixels if only is None else only
-        unrolled = UNROLLED // self.lanes.vectors if count else 1
+        unrolled = self.lanes.unrolled if count else 1
         several, end, last = (
             plane.first + pixel * stride
             for pixel in (pixels // unrolled * unrolled, pixels, f.pixels)

@@ -55,9 +55,6 @@ from demitasse.backends.updates import Piece, Update
 
 C, M, SIZE = 32, 48, (9, 30)
 
-FEW = 16
-"""Channels that are summed vector by vector at every width."""
-
 RECORDED = os.environ.get("KERNEL_DIGESTS")
 
 
@@ -236,22 +233,29 @@ def recurrent(cell, gates):
     return run
 
 
-def norm(width):
-    images = last((2, FEW, *SIZE))
-    x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
-    factors, offsets = numbers(FEW, seed=2), numbers(FEW, seed=3)
-    run = Normalization(images, 1e-5, Tuning(width), relu=True)
-    y, gradients, sums = np.zeros_like(x), np.zeros((2, FEW), np.float32), aligned(run.scratch_size)
-    run(x, y, factors, offsets, sums)
-    NormalizationGradient(run)(x, dy, dy, factors, offsets, *gradients, sums)
-    return y, gradients, dy
+def norm(c):
+    def run(width):
+        images = last((2, c, *SIZE))
+        x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
+        factors, offsets = numbers(c, seed=2), numbers(c, seed=3)
+        forward = Normalization(images, 1e-5, Tuning(width), relu=True)
+        y, gradients = np.zeros_like(x), np.zeros((2, c), np.float32)
+        sums = aligned(forward.scratch_size)
+        forward(x, y, factors, offsets, sums)
+        NormalizationGradient(forward)(x, dy, dy, factors, offsets, *gradients, sums)
+        return y, gradients, dy
+
+    return run
 
 
-def plane_norm(width):
-    images = last((2, FEW, *SIZE))
-    x, y = in_memory(numbers(*images.shape), images), aligned(2 * FEW * math.prod(SIZE))
-    PlaneNorm(images, 1e-5, Tuning(width))(x, y)
-    return y
+def plane_norm(c):
+    def run(width):
+        images = last((2, c, *SIZE))
+        x, y = in_memory(numbers(*images.shape), images), aligned(2 * c * math.prod(SIZE))
+        PlaneNorm(images, 1e-5, Tuning(width))(x, y)
+        return y
+
+    return run
 
 
 def lrn(*, within):
@@ -316,13 +320,16 @@ def channel_affine(width):
     return y, gated
 
 
-def gate_gradient(width):
-    images = last((2, FEW, *SIZE))
-    x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
-    dx, of_gates = np.zeros_like(x), np.zeros((2, FEW), np.float32)
-    run = gradient_of_gates(images, Tuning(width), adds=False)
-    run(x, numbers(2, FEW, seed=2), dy, dx, of_gates, None)
-    return dx, of_gates
+def gate_gradient(c):
+    def run(width):
+        images = last((2, c, *SIZE))
+        x, dy = (in_memory(numbers(*images.shape, seed=seed), images) for seed in (0, 1))
+        dx, of_gates = np.zeros_like(x), np.zeros((2, c), np.float32)
+        gradient = gradient_of_gates(images, Tuning(width), adds=False)
+        gradient(x, numbers(2, c, seed=2), dy, dx, of_gates, None)
+        return dx, of_gates
+
+    return run
 
 
 def resized(width):
@@ -385,8 +392,10 @@ KERNELS = {
     "InnerProduct of few rows": few_rows,
     "LSTM, both ways": recurrent("LSTM", 4),
     "RNN, both ways": recurrent("RNN", 1),
-    "BatchNorm by the batch's statistics, both ways": norm,
-    "MVN": plane_norm,
+    "BatchNorm by the batch's statistics, both ways": norm(48),
+    "BatchNorm of few channels, both ways": norm(16),
+    "MVN": plane_norm(48),
+    "MVN of few channels": plane_norm(16),
     "LRN across channels, both ways": lrn(within=False),
     "LRN within channels, both ways": lrn(within=True),
     "Softmax over few classes": softmax(500, 21, 1),
@@ -396,7 +405,8 @@ KERNELS = {
     "AVE pooling, both ways": pooling("AVE"),
     "functions of elements and their gradients": elementwise_functions,
     "Scale, Bias and gates": channel_affine,
-    "gradient of gates": gate_gradient,
+    "gradient of gates": gate_gradient(48),
+    "gradient of gates of few channels": gate_gradient(16),
     "Interp": resized,
     "ROIPooling, PSROIPooling": regions,
     "overlapping windows of a deconvolution": col2im,
