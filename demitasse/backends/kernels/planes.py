@@ -121,7 +121,7 @@ class Lanes(NamedTuple):
             vectors = 2 if wide else 1
             return cls(vectors * width, vectors, wide, unrolled, "rest")
         vectors = next(n for n in (GROUP, 2, 1) if channels % (n * width) == 0)
-        return cls(vectors * width, vectors, channels > width, unrolled)
+        return cls(vectors * width, vectors, channels > vectors * width, unrolled)
 
     def in_bands(self, images: Images) -> tuple[Images, Lanes]:
         """Return bands of equal numbers of pixels as images of their own, and the bands' lanes.

@@ -5,8 +5,6 @@ import pytest
 from stages import WIDTH, normal
 from tilings import KERNELS, tiling
 
-from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.winograd import filters
 from demitasse.backends.kernels.winograd.filters import Filters, filter_gradient
 
 
@@ -75,23 +73,3 @@ def test_chunks_are_summed_and_taken_back(kernel, c, m, group, width):
     total = total.reshape(len(down), len(across), *total.shape[1:])
     want = np.einsum("ri,sj,rsgcm->gmcij", down, across, total, optimize=True)
     np.testing.assert_allclose(weights, want.reshape(weights.shape), rtol=1e-4, atol=2e-4)
-
-
-@WIDTH
-@pytest.mark.parametrize("shift", [0, 4], ids=["on lines", "between lines"])
-@pytest.mark.parametrize("flipped", [False, True])
-def test_large_filters_are_written_past_the_caches_to_the_same_bits(
-    flipped, shift, width, monkeypatch
-):
-    of = tiling((1, 40, 8, 8), 48, (3, 3), width, threads=2)
-    of = of.backward if flipped else of
-    weights = normal(48, 40, 3, 3)
-    found = []
-    for large in (filters.LARGE, 0):
-        monkeypatch.setattr(filters, "LARGE", large)
-        positions = aligned(of.filter_size + shift)[shift:]
-        positions[...] = np.nan
-        Filters(of).update(weights, positions)
-        found.append(positions)
-
-    np.testing.assert_array_equal(found[1], found[0])

@@ -236,23 +236,6 @@ class Kernel(Routine):
         kind = ir.VectorType(BFLOAT, self.width) if isinstance(value, Vector) else BFLOAT
         self._store(self._b.fptrunc(value.llvm, kind), address, HALF)
 
-    def store_nontemporal(self, value: Vector, address: Word) -> None:
-        """Write a vector to an aligned address without filling the caches.
-
-        Call ``fence`` before other threads read the vector.
-        """
-        place = self._b.inttoptr(address.llvm, ir.PointerType(value.llvm.type))
-        store = self._b.store(value.llvm, place)
-        store.align = self.vector_bytes
-        store.set_metadata("nontemporal", self.module.add_metadata([ir.Constant(INDEX, 1)]))
-
-    def fence(self) -> None:
-        """Order non-temporal stores before all later stores."""
-        if not is_x86():
-            self._b.fence("seq_cst")
-            return
-        call_function(self._b, "llvm.x86.sse.sfence", ir.VoidType())
-
     def lane_mask(self, count: Word | int, *, rare: bool = False) -> Condition:
         """Return a mask of a vector's first ``count`` elements, at most all.
 

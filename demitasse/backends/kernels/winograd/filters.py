@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 
-from demitasse.backends.arrays import address
 from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     INT,
-    LINE_BYTES,
     Vector,
     Word,
     chunk,
@@ -22,9 +19,6 @@ from demitasse.backends.kernels.language.values import (
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.transforms import times_both
-
-LARGE = 16 << 20
-"""Bytes of transformed filters that exceed every cache."""
 
 AHEAD = 4
 """Prefetch distance of transformed values, in vectors: the processor's prefetcher follows fewer
@@ -74,14 +68,10 @@ def _each_vector(k: Kernel, f: FilterFields) -> Iterator[tuple[Word, Word, Word]
 
 
 @FilterFields.kernel("filters")
-def _kernel(k: Kernel, f: FilterFields, of: Filtering, *, flipped: bool, past: bool) -> None:
-    """Write the transform of filters, which are perhaps flipped.
-
-    With ``past``, stores are non-temporal, and a vector is a cache line.
-    """
+def _kernel(k: Kernel, f: FilterFields, of: Filtering, *, flipped: bool) -> None:
+    """Write the transform of filters, which are perhaps flipped."""
     down, across = (one.filter[:, ::-1] if flipped else one.filter for one in of)
     (_, rows), (wide, columns) = down.shape, across.shape
-    put = k.store_nontemporal if past else k.store
     with _each_vector(k, f) as (count, first, values):
         # beyond the last one, the last one again
         filters = [
@@ -94,11 +84,9 @@ def _kernel(k: Kernel, f: FilterFields, of: Filtering, *, flipped: bool, past: b
             return taps[place]
 
         def store(row: int, column: int, value: Vector) -> None:
-            put(value, values + f.position_bytes * (row * wide + column))
+            k.store(value, values + f.position_bytes * (row * wide + column))
 
         times_both(k, (down, across), load, store)
-    if past:
-        k.fence()
 
 
 @FilterFields.kernel("taps")
@@ -166,9 +154,7 @@ class Filters:
     def __init__(self, tiling: WinogradSchedule) -> None:
         self._threads = tiling.threads
         flipped = tiling.computes == "input"
-        self._kernel = partial(_kernel, tiling.width, tiling.filtering, flipped=flipped)
-        lines = tiling.width * FLOAT == LINE_BYTES  # halves of lines would be written twice
-        self._past = lines and tiling.filter_size * FLOAT > LARGE
+        self._kernel = _kernel(tiling.width, tiling.filtering, flipped=flipped)
         self._arguments = Arguments(_values(tiling))
 
     def update(self, weights: np.ndarray, positions: np.ndarray) -> None:
@@ -177,8 +163,7 @@ class Filters:
         Shapes: positions (tiling.filter_size,).
         """
         each = {"weights": weights, "positions": positions}
-        past = self._past and not address(positions) % LINE_BYTES
-        self._arguments.run(self._kernel(past=past), self._threads, each)
+        self._arguments.run(self._kernel, self._threads, each)
 
 
 def filter_gradient(tiling: WinogradSchedule) -> BoundKernel:
