@@ -30,12 +30,7 @@ from demitasse.backends.cpu.arguments import (
     written_layout,
 )
 from demitasse.backends.cpu.engine import Engine
-from demitasse.backends.cpu.images import (
-    IMAGE_AXES,
-    first_suitable,
-    suitable_images,
-    volumes_of,
-)
+from demitasse.backends.cpu.images import IMAGE_AXES, first_suitable, suitable_images, volumes_of
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
 from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
@@ -47,10 +42,7 @@ from demitasse.backends.kernels.few_inputs import (
     DirectSchedule,
     plan_direct,
 )
-from demitasse.backends.kernels.few_outputs import (
-    NarrowConvolution,
-    plan_few_outputs,
-)
+from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
     IgemmFilterGradient,

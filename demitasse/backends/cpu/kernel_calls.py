@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.cpu.arguments import (
-    Argument,
-    Derived,
-    GradArg,
-    Source,
-)
+from demitasse.backends.cpu.arguments import Argument, Derived, GradArg, Source
 from demitasse.backends.cpu.copies import LayoutCopy
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.layout import Layout

@@ -19,12 +19,7 @@ from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.failures import Scope
-from demitasse.backends.cupy.library.memory_pools import (
-    Pools,
-    joules_of,
-    pinned_memory,
-    properties,
-)
+from demitasse.backends.cupy.library.memory_pools import Pools, joules_of, pinned_memory, properties
 from demitasse.backends.cupy.library.nccl import NcclConnector
 from demitasse.backends.cupy.library.recorder import GraphRecorder
 from demitasse.backends.cupy.library.uploads import GpuUploader

@@ -6,13 +6,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Arguments, Values
-from demitasse.backends.kernels.language.values import (
-    FLOAT,
-    Vector,
-    Word,
-    choose,
-    chunk,
-)
+from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, choose, chunk
 from demitasse.backends.kernels.tuning import Tuning
 
 

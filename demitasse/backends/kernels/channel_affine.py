@@ -7,12 +7,7 @@ from functools import partial
 
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    OptionalAddress,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Output, Struct
 from demitasse.backends.kernels.language.values import (
     Vector,
     Word,

@@ -18,13 +18,7 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import ImageFields, Images, first_channels, need_layout
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    Arguments,
-    Output,
-    Struct,
-    Values,
-)
+from demitasse.backends.kernels.language.structs import Address, Arguments, Output, Struct, Values
 from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, choose, chunk
 from demitasse.backends.kernels.products import ROWS, multiply, panel_vectors, tile_rows
 from demitasse.backends.kernels.strided_copy import StridedCopy

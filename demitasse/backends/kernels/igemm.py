@@ -38,13 +38,7 @@ from demitasse.backends.kernels.language.values import (
     chunk,
     minimum,
 )
-from demitasse.backends.kernels.products import (
-    LINES,
-    ROWS,
-    panel_vectors,
-    product_sums,
-    tile_rows,
-)
+from demitasse.backends.kernels.products import LINES, ROWS, panel_vectors, product_sums, tile_rows
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import decline_if
 

@@ -38,14 +38,7 @@ from demitasse.backends.kernels.igemm import (
 from demitasse.backends.kernels.images import ImageFields, Images
 from demitasse.backends.kernels.language import call_recorder, structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import (
-    FLOAT,
-    INT,
-    LINE_BYTES,
-    Word,
-    choose,
-    chunk,
-)
+from demitasse.backends.kernels.language.values import FLOAT, INT, LINE_BYTES, Word, choose, chunk
 from demitasse.backends.kernels.products import product_sums
 
 MOST_PIXELS = 192

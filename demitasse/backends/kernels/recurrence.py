@@ -19,12 +19,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.bound import BoundKernel, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    RUNTIME,
-    Address,
-    OptionalAddress,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, OptionalAddress, Struct
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     Condition,

@@ -13,12 +13,7 @@ from typing import Literal, NamedTuple
 
 from demitasse.backends.kernels.bound import BoundKernel, each_vector, threads_for
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    OptionalAddress,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, OptionalAddress, Output, Struct
 from demitasse.backends.kernels.language.values import (
     FLOAT,
     Condition,

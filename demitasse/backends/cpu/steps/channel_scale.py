@@ -8,12 +8,7 @@ from functools import partial
 
 from demitasse.backends import ops
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import (
-    GradArg,
-    InputArg,
-    OutputArg,
-    ScratchArg,
-)
+from demitasse.backends.cpu.arguments import GradArg, InputArg, OutputArg, ScratchArg
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning

@@ -10,24 +10,14 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.cpu import layout as layouts
-from demitasse.backends.cpu.arguments import (
-    BufferArg,
-    InputArg,
-    OutputArg,
-    written_layout,
-)
+from demitasse.backends.cpu.arguments import BufferArg, InputArg, OutputArg, written_layout
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, elementwise_call
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep, op_title
 from demitasse.backends.cpu.steps.epilogue import Chain, Epilogue
 from demitasse.backends.kernels.elementwise import MOST, SLOPES_OF_BOTH
-from demitasse.backends.step import (
-    AnyStep,
-    Operand,
-    Operands,
-    decline_if,
-)
+from demitasse.backends.step import AnyStep, Operand, Operands, decline_if
 
 
 def saved_copy(engine: Engine, source: InputArg, blob: Operand) -> KernelCall:

@@ -27,12 +27,7 @@ from demitasse.backends.kernels.language.values import (
     maximum,
     minimum,
 )
-from demitasse.backends.kernels.tiles import (
-    Inside,
-    Tiles,
-    for_each_tile,
-    inside,
-)
+from demitasse.backends.kernels.tiles import Inside, Tiles, for_each_tile, inside
 from demitasse.backends.kernels.windows import WindowFields, window_values
 
 PIXELS = 8

@@ -8,14 +8,7 @@ import numpy as np
 from demitasse.backends.kernels.bound import BoundKernel
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.values import (
-    FLOAT,
-    INT,
-    Vector,
-    Word,
-    chunk,
-    minimum,
-)
+from demitasse.backends.kernels.language.values import FLOAT, INT, Vector, Word, chunk, minimum
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.transforms import times_both

@@ -7,12 +7,7 @@ from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct
 from demitasse.backends.kernels.winograd import WinogradSchedule
-from demitasse.backends.kernels.winograd.blocks import (
-    Block,
-    BlockedKernel,
-    BlockFields,
-    each_block,
-)
+from demitasse.backends.kernels.winograd.blocks import Block, BlockedKernel, BlockFields, each_block
 from demitasse.backends.kernels.winograd.filters import filter_gradient
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.products import (
