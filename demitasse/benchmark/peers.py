@@ -15,15 +15,20 @@ import numpy as np
 
 from demitasse.benchmark.case import Case, load_values, with_batch
 from demitasse.core.extras import missing_extra
-from demitasse.core.host import cores
+from demitasse.core.host import cores, host_memory
+from demitasse.core.text import bytes_text
 from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.interop.onnx_export import export_onnx
 from demitasse.net import Net
+from demitasse.net.memory_usage import memory_held
 from demitasse.testing.comparison import random_inputs
 from demitasse.testing.error_stats import error_stats
 
 TOLERANCE = 1e-3
 """Largest accepted difference of results, relative to the largest value of an output."""
+
+MORE_MEMORY = 4
+"""Memory that a peer may take at most, relative to that of the net."""
 
 Inputs = Mapping[str, np.ndarray]
 Infer = Callable[[], Mapping[str, np.ndarray]]
@@ -93,6 +98,7 @@ class PeerCase:
                 for name, array in inputs.items():
                     net.set_input(name, array)
                 net.forward()
+                _need_memory(net, case.device)
                 expected = {name: np.array(net.blobs[name].cpu_data()) for name in net.outputs}
                 path = Path(folder) / "net.onnx"
                 exported = export_onnx(net, None, path, batch="fixed")
@@ -109,6 +115,17 @@ class PeerCase:
     def close(self) -> None:
         """Release the peer's memory."""
         del self._infer
+
+
+def _need_memory(net: Net, peer: str) -> None:
+    """Raise a NetError if a peer may take more memory than is free."""
+    needed, free = MORE_MEMORY * memory_held(net).total, host_memory().free
+    if free is not None and needed > free:
+        message = (
+            f"{peer} may take {bytes_text(needed)}, and {bytes_text(free)} are free; measure a "
+            "smaller batch"
+        )
+        raise NetError(message, code=ErrorCode.LIMIT, peer=peer)
 
 
 def _check(found: Mapping[str, np.ndarray], expected: Inputs, peer: str) -> None:

@@ -17,6 +17,7 @@ from wide_net import NET
 from demitasse import Net
 from demitasse.benchmark import peers
 from demitasse.benchmark.case import load_values
+from demitasse.core.host import HostMemory
 from demitasse.errors import ErrorCode
 
 QUICK = "--rounds 2 --seconds 0"
@@ -79,6 +80,18 @@ def test_a_peer_with_other_results_is_not_timed(project, run, monkeypatch):
 
     assert result.exit_code == 1
     assert "onnxruntime differs from the net" in result.stderr
+    assert result.stdout.splitlines()[1].split()[-1] == "-"
+
+
+def test_a_peer_for_which_memory_may_not_suffice_is_not_loaded(project, run, monkeypatch):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(peers, "host_memory", lambda: HostMemory(1 << 30, 1 << 10, None))
+
+    result = run(f"bench deploy.prototxt --devices numpy --batches 3 --peers {QUICK}")
+
+    assert result.exit_code == 1
+    assert "onnxruntime may take" in result.stderr
     assert result.stdout.splitlines()[1].split()[-1] == "-"
 
 

@@ -159,7 +159,8 @@ def bench_command(
     NETs are prototxts, or folders of trained models, whose deploy nets are measured. A weights file
     beside a prototxt is loaded if it is the only one and fits the net; other nets have random
     weights. Inputs of the same shapes replace data layers. The cases run in turn in each round, so
-    that other load of the machine affects them equally. With --peers, the column "of best peer" is
+    that other load of the machine affects them equally; nets of a folder are measured one after the
+    other. With --peers, the column "of best peer" is
     the speed relative to the fastest peer, whose results are compared first.
     """
     from demitasse.benchmark import deploy_nets, measure, read_results, regressions, write_results
@@ -175,16 +176,19 @@ def bench_command(
     from demitasse.core.device import Device, choose_device
     from demitasse.core.paths import check_exists, is_folder
 
-    paths: list[Path] = []
+    together: list[list[Path]] = [[]]
     for net in nets:
         check_exists(net)
-        paths += deploy_nets(net) if is_folder(net) else [net]
+        if is_folder(net):
+            together += [[path] for path in deploy_nets(net)]
+        else:
+            together[0].append(net)
     saved = None if baseline is None else read_results(baseline)
     names = [Device(name).name for name in split_names(devices)] or [choose_device()[0].name]
-    cases, others = _cases(paths, names, batches, phases), installed_peers() if peers else []
-    cases += _cases(paths, others, batches, "test")
-
-    results = measure(cases, on_case=lambda case: print_stderr(f"preparing: {case.name}"), **how)
+    others, results = installed_peers() if peers else [], []
+    for paths in together:
+        cases = _cases(paths, names, batches, phases) + _cases(paths, others, batches, "test")
+        results += measure(cases, on_case=lambda one: print_stderr(f"preparing: {one.name}"), **how)
     show(table(*results_table(results)))
     about = machine(names) | peer_versions(others)
     show("\n" + ", ".join(f"{name} {value}" for name, value in about.items()))
