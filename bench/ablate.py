@@ -34,7 +34,7 @@ NETS = (
     "squeezenet:1 mobilenet:1 mobilenet:8 vgg16:1 resnet18:1 resnet20:32 densenet121:1 "
     "mobilenet_v2:1 shufflenet:1 shufflenet:8 resnext50:1 senet50:1 inception:1 tiny_yolo:1 "
     "unet:1 deeplab:1 dcgan:16 autoencoder:16 srcnn:1 vdsr:1 flownet:1 text_cnn:16 "
-    "ssd_mobilenet:1 fcn:1 segnet:1 lrcn:1"
+    "ssd_mobilenet:1 fcn:1 segnet:1 lrcn:1 slim_face:1 rfb_face:1 face_units:1 pfld:1"
 )
 
 WARMUP = 4
@@ -142,6 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lowerings", nargs="*", choices=[*LOWERINGS, []], metavar="LOWERING")
     cases = [_case(f"{net}:{mode}") for net in NETS.split() for mode in ("forward", "step")]
+    cases = [case for case in cases if not case.train or "Loss" in case.prototxt()]
     parser.add_argument("--cases", nargs="+", type=_case, default=cases)
     parser.add_argument("--threads", nargs="+", type=int, default=[1, os.cpu_count() or 1])
     parser.add_argument("--instructions", nargs="+", default=["AVX2", "native"])
