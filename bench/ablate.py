@@ -7,7 +7,8 @@ A lowering is faster code for some layers; ``LOWERINGS`` in
 ``demitasse/backends/kernels/tuning.py`` lists them. For each case two nets run in turns in one
 process: one as always, one with a lowering off. Nets that run the same code either way are left
 out. The figure is the time without the lowering over the time with it: above 1, the lowering pays.
-A lowering stays if it pays 3 % on two cases, or 10 % on one, and costs more than 1 % on none.
+A lowering stays if it pays 3 % on two cases, or 10 % on one, and costs more than 1 % on none. The
+row ``none`` compares equal nets: what it finds is the place of arrays in memory, and noise.
 """
 
 import argparse
@@ -37,6 +38,9 @@ NETS = (
     "ssd_mobilenet:1 fcn:1 segnet:1 lrcn:1 slim_face:1 rfb_face:1 face_units:1 pfld:1"
 )
 
+NONE = "none"
+"""Name of the comparison of equal nets."""
+
 WARMUP = 4
 """Passes before the first measurement: preparation, compilation, recordings."""
 
@@ -64,10 +68,10 @@ class Runner(CaseNet):
         finally:
             engine().tuning = usual
 
-    def code(self) -> list[tuple[str, ...]]:
-        """Return the code of each layer."""
+    def code(self) -> list[tuple[object, ...]]:
+        """Return the code of each layer, and the memory for which some of it is told apart."""
         return [
-            (each.code, each.backward_code, each.part_of, str(each.workspace))
+            (each.code, each.backward_code, each.part_of, "" if each.part_of else each.workspace)
             for each in report(self.net.plan)
         ]
 
@@ -89,9 +93,9 @@ def measure(options: argparse.Namespace) -> None:
     for case, threads in itertools.product(options.cases, options.threads):
         dm.settings.set("threads", threads)
         usual = Runner(case, "")
-        for lowering in options.lowerings:
+        for lowering in [NONE, *options.lowerings]:
             other = Runner(case, lowering)
-            if other.code() == usual.code():
+            if lowering != NONE and other.code() == usual.code():
                 continue
             median, least = compare(usual, other, options.seconds)
             figure = {
@@ -106,10 +110,15 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def table(figures: list[dict]) -> str:
-    """Return the figures as a table in Markdown: one row for each lowering and instruction set."""
+    """Return the figures as a table in Markdown: one row for each lowering and instruction set.
+
+    Ratios of lowerings are relative to those of equal nets.
+    """
+    equal = {_place(each): each["ratio"] for each in figures if each["lowering"] == NONE}
     rows = defaultdict(list)
     for each in figures:
-        rows[each["lowering"], each["instructions"]].append(each)
+        by = 1 if each["lowering"] == NONE else equal.get(_place(each), 1)
+        rows[each["lowering"], each["instructions"]].append(each | {"ratio": each["ratio"] / by})
     lines = [
         "| lowering | instructions | cases | pays 3 % | pays 10 % | costs 1 % | best | worst |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -128,6 +137,10 @@ def table(figures: list[dict]) -> str:
             f"{counts[2]} | {ends[-1]} | {ends[0]} |"
         )
     return "\n".join(lines)
+
+
+def _place(figure: dict) -> tuple[object, ...]:
+    return tuple(figure[name] for name in ("instructions", "case", "threads"))
 
 
 def _case(text: str) -> Case:
