@@ -38,7 +38,7 @@ GROUP = 4
 """Most vectors of contiguous channels that are gone through together."""
 
 FEW = 16
-"""Channels whose vectors are gone through one by one."""
+"""Channels up to which vectors are gone through one by one; a vector of any processor."""
 
 FEW_WITH_REST = 4
 """Vectors that are gone through one by one if the last is partial."""
@@ -115,7 +115,7 @@ class Lanes(NamedTuple):
         channels = images.shape[1]
         if channels <= FEW:
             return cls(width, kind="rest" * (channels % width > 0))
-        unrolled = 2 if channels % FEW else 1
+        unrolled = 2 if channels % FEW else 1  # single vectors would wait for each other
         if channels % width:
             wide = channels > FEW_WITH_REST * width
             vectors = 2 if wide else 1
