@@ -574,13 +574,14 @@ class IgemmSchedule(TunedKernel):
     @cached_property
     def divided(self) -> tuple[int, int]:
         """In how many parts pixels and panels are divided, of about equal work."""
-        return self.divide(self.pixels, ROWS[self.width][self.vectors])
+        return self.divide(self.pixels, ROWS[self.width][self.vectors], self.filters)
 
-    def divide(self, count: int, at_once: int = 1) -> tuple[int, int]:
+    def divide(self, count: int, at_once: int = 1, filters: int = 0) -> tuple[int, int]:
         """Return in how many parts ``count`` pieces and the panels of a group are divided.
 
         The parts have about equal work, and compute ``at_once`` pieces at a time. Of equal ways,
-        the panels are divided least.
+        that is taken which reads least: each part of the pieces reads all ``filters``, each part of
+        the panels reads all pieces.
         """
         threads = math.ceil(self.tuning.threads / self.groups)
         ways = [(min(threads // n, count), n) for n in range(1, min(threads, self.panels) + 1)]
@@ -589,7 +590,7 @@ class IgemmSchedule(TunedKernel):
             each = math.ceil(math.ceil(count / way[0]) / at_once)
             return each * math.ceil(self.panels / way[1])
 
-        return min(ways, key=longest)
+        return min(ways, key=lambda way: (longest(way), way[0] * filters + way[1] * count))
 
     def rows_of(self, count: int) -> int:
         """Return the rows of a tile of ``count``."""
