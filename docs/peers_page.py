@@ -11,7 +11,9 @@ from ratio_chart import ratio_chart
 __all__ = ["PEERS_PAGE", "fastest_peer_ratio", "peers_page"]
 
 PEERS_PAGE = "reference/peers.md"
-FOUND = Path(__file__).parents[1] / "bench/results/peers.json"
+RESULTS = Path(__file__).parents[1] / "bench/results"
+FOUND = RESULTS / "peers.json"
+AVX2 = RESULTS / "peers_avx2.json"
 
 HEAD = """\
 # Beside other engines
@@ -21,17 +23,27 @@ measures is told in [Benchmarks](../benchmarks.md#beside-other-engines). A bar i
 fastest of the other engines that gave the right results, divided by ours: beyond the line we are
 faster, before it they are.
 """
+LIMITED = """\
+## With AVX2 alone
+
+The same on a processor with AVX-512, of which all engines but ONNX Runtime were told to use AVX2
+alone.
+"""
 Cell = Callable[[dict[str, Any]], str]
 
 TITLES = {"forward": "Forward passes", "step": "Training steps"}
 
 
-def peers_page(path: Path = FOUND) -> str:
+def peers_page(path: Path = FOUND, avx2: Path = AVX2) -> str:
     """Return the page as markdown; it says so where nothing was measured yet."""
     if not path.exists():
         return f"{HEAD}\nNothing has been measured yet.\n"
     found = json.loads(path.read_text())
-    return "\n\n".join([HEAD, *_machine(found["facts"]), *_parts(found)]) + "\n"
+    parts = [HEAD, *_machine(found["facts"]), *_parts(found)]
+    if avx2.exists():
+        found = json.loads(avx2.read_text())
+        parts += [LIMITED, *_machine(found["facts"]), *_parts(found, "##")]
+    return "\n\n".join(parts) + "\n"
 
 
 def _machine(facts: dict[str, Any]) -> Iterator[str]:
@@ -39,24 +51,25 @@ def _machine(facts: dict[str, Any]) -> Iterator[str]:
     yield f"{facts['processor']}, {facts['cores']} cores; {facts['date']}. {versions}."
 
 
-def _parts(found: dict[str, Any]) -> Iterator[str]:
+def _parts(found: dict[str, Any], heading: str = "#") -> Iterator[str]:
+    """Yield the parts, under headings one level below a heading."""
     quiet = [result for result in found["results"] if not result["loops"]]
     for mode, title in TITLES.items():
         chosen = [result for result in quiet if result["case"].endswith(mode)]
         ratios = sorted(filter(None, map(fastest_peer_ratio, chosen)), key=lambda ratio: -ratio[1])
         if ratios:
-            yield f"## {title}"
+            yield f"{heading}# {title}"
             chart = ratio_chart("Speed relative to the fastest other engine", ratios)
             yield f'<div class="chart">{chart}</div>'
             yield "Milliseconds:"
             yield _table(chosen, _milliseconds)
     busy = [result for result in found["results"] if result["loops"]]
     if busy:
-        yield "## On a busy machine"
+        yield f"{heading}# On a busy machine"
         yield f"Milliseconds alone, and beside {busy[0]['loops']} programs that only compute."
         yield _table(busy, _beside)
     if found["starts"]:
-        yield "## Start"
+        yield f"{heading}# Start"
         yield (
             "Seconds from a new process to its first result, with empty caches and with filled "
             "ones, and the peak of its memory."
