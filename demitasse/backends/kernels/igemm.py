@@ -472,6 +472,20 @@ def copy_windows(
         one.words = [at + 3 * INT, into + pairs * FLOAT]
 
 
+MOST_IMBALANCE = 1.05
+"""Greatest load of a thread, relative to the mean, for which groups are divided no further."""
+
+
+def parts_of_group(groups: int, threads: int) -> int:
+    """Return in how many parts each group is divided, so that threads have about equal work."""
+
+    def imbalance(parts: int) -> float:
+        count = groups * parts
+        return math.ceil(count / threads) * threads / count
+
+    return next(n for n in range(1, threads + 1) if n == threads or imbalance(n) <= MOST_IMBALANCE)
+
+
 def _row_places(k: Kernel, row_bytes: Word | int, rows: int) -> list[Word | int]:
     """Return the bytes from the first row to each.
 
@@ -583,7 +597,7 @@ class IgemmSchedule(TunedKernel):
         that is taken which reads least: each part of the pieces reads all ``filters``, each part of
         the panels reads all pieces.
         """
-        threads = math.ceil(self.tuning.threads / self.groups)
+        threads = parts_of_group(self.groups, self.tuning.threads)
         ways = [(min(threads // n, count), n) for n in range(1, min(threads, self.panels) + 1)]
 
         def longest(way: tuple[int, int]) -> int:

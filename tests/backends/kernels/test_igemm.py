@@ -332,6 +332,26 @@ def test_all_threads_have_work_and_none_much_more(size, threads):
     assert tiles * math.ceil(parts.panels / of_filters) <= 2 * math.ceil(least)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize("groups", [1, 2, 3, 5, 32])
+def test_parts_of_groups_divide_well_among_threads(groups, threads):
+    parts = Case(8, 32 * groups, 32 * groups, (28, 28), group=groups).plan(Tuning(16, threads))
+
+    count = groups * math.prod(parts.divided)
+
+    assert math.ceil(count / threads) * threads <= 1.05 * count
+
+
+def test_of_equal_divisions_the_one_that_reads_least_is_taken():
+    wide, narrow = (
+        Case(1, channels, filters, (7, 7)).plan(Tuning(16, 2)).divided
+        for channels, filters in ((64, 1024), (1024, 32))
+    )
+
+    assert wide == (1, 2)
+    assert narrow == (2, 1)
+
+
 def test_other_convolutions_are_declined():
     op = convolution(1, 32, 64, (14, 14))
     axes = dict.fromkeys(("stride", "dilation"), (1,) * 4) | {"pad": (0,) * 4}
