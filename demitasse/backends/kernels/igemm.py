@@ -59,6 +59,9 @@ WHOLE = 16
 WIDEST_IN_PLACE = 512
 """Channels up to which pixels are read in place; those of more compete for lines of the cache."""
 
+MOST_IMBALANCE = 1.05
+"""Greatest load imbalance (maximum over mean) up to which groups are divided no further."""
+
 CACHED_BYTES = 1 << 20
 """Size of images up to which a core's own caches hold most of them."""
 
@@ -472,20 +475,6 @@ def copy_windows(
         one.words = [at + 3 * INT, into + pairs * FLOAT]
 
 
-MOST_IMBALANCE = 1.05
-"""Greatest load of a thread, relative to the mean, for which groups are divided no further."""
-
-
-def parts_of_group(groups: int, threads: int) -> int:
-    """Return in how many parts each group is divided, so that threads have about equal work."""
-
-    def imbalance(parts: int) -> float:
-        count = groups * parts
-        return math.ceil(count / threads) * threads / count
-
-    return next(n for n in range(1, threads + 1) if n == threads or imbalance(n) <= MOST_IMBALANCE)
-
-
 def _row_places(k: Kernel, row_bytes: Word | int, rows: int) -> list[Word | int]:
     """Return the bytes from the first row to each.
 
@@ -594,11 +583,12 @@ class IgemmSchedule(TunedKernel):
         """Return in how many parts ``count`` pieces and the panels of a group are divided.
 
         The parts have about equal work, and compute ``at_once`` pieces at a time. Of equal ways,
-        that is taken which reads least: each part of the pieces reads all ``filters``, each part of
-        the panels reads all pieces.
+        the one that reads least is best: each part of the pieces reads all ``filters``, each part
+        of the panels reads all pieces.
         """
-        threads = parts_of_group(self.groups, self.tuning.threads)
-        ways = [(min(threads // n, count), n) for n in range(1, min(threads, self.panels) + 1)]
+        imbalance, counts = self.tuning.imbalance, range(1, self.tuning.threads + 1)
+        parts = next(n for n in counts if imbalance(self.groups * n) <= MOST_IMBALANCE)
+        ways = [(min(parts // n, count), n) for n in range(1, min(parts, self.panels) + 1)]
 
         def longest(way: tuple[int, int]) -> int:
             each = math.ceil(math.ceil(count / way[0]) / at_once)

@@ -128,9 +128,8 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
         f"images of {strips.y[2:]}, {channels} channels to {filters}; separable convolution takes "
         f"a row or more for each thread, up to {MOST_CHANNELS} channels to {tuning.width} or more",
     )
-    uneven = max(blocks.rows) * len(blocks.rows) > MOST_WASTE * sum(blocks.rows)
     decline_if(
-        uneven and "separable" not in tuning.always,
+        tuning.imbalance(sum(blocks.rows)) > MOST_WASTE and "separable" not in tuning.always,
         f"images of {strips.y[2:]} for {tuning.threads} threads; separable convolution pays where "
         "the rows divide well",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -62,6 +63,10 @@ class Tuning:
     def instructions(self) -> str:
         """Name of the processor's instructions for vectors of this width."""
         return {4: "neon", 16: "avx512"}.get(self.width, "avx2")
+
+    def imbalance(self, count: int) -> float:
+        """Return the load of the thread with most of ``count`` items, relative to the mean."""
+        return math.ceil(count / self.threads) * self.threads / count
 
     def require(self, lowering: str) -> None:
         """Decline a lowering that is switched off, or any if no kernels can be compiled.

@@ -19,7 +19,7 @@ LINE, WIDE = 16, 128
 """Elements of a cache line, and of a row from which on rows are kept from competing for them."""
 
 MOST_UNEVEN = 1.1
-"""Strips of the thread with most of them, as a multiple of all threads' mean."""
+"""Greatest load imbalance (maximum over mean) of strips for which threads divide them."""
 
 FEWEST_SHARED = 1 << 20
 """Multiplications for which it pays that threads wait for each other twice more."""
@@ -149,9 +149,9 @@ class WinogradSchedule(TunedKernel):
         """
         if self.computes == "filters":
             return False
-        most = -(-self.strips // self.threads) * self.threads
         products = self.positions * self.strips * self.grid[1] * self.channels * self.filters
-        return most > MOST_UNEVEN * self.strips and products > FEWEST_SHARED * self.groups
+        large = products > FEWEST_SHARED * self.groups
+        return large and self.tuning.imbalance(self.strips) > MOST_UNEVEN
 
     # -- tiles ---------------------------------------------------------------------------------
 
