@@ -19,7 +19,6 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import (
     BLOCK_BYTES,
-    CACHED_BYTES,
     ENTRY_BYTES,
     ROW_BYTES,
     UNROLLED,
@@ -281,10 +280,9 @@ class FilterGradient:
         larger = x if wide else y
         of_panel = pixels * larger.column_stride * FLOAT // -(-schedule.panels // filter_parts)
         steps = max(1, -(-longest // rows) * (pixels // UNROLLED))
-        fetches = schedule.groups == 1 and larger.contiguous_bytes > CACHED_BYTES
         self._kernel = _kernel(
             schedule.width, rows, schedule.panel_kinds, of_windows=wide,
-            ahead=-(-of_panel // (steps * LINE_BYTES)) if fetches else 0,
+            ahead=-(-of_panel // (steps * LINE_BYTES)) if schedule.exceeds_caches(larger) else 0,
         )  # fmt: skip
         values, self.scratch_size = product_values(
             schedule, blocks, x, y, pixels, pixels + 1, self.size

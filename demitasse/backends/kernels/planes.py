@@ -128,12 +128,13 @@ class Lanes(NamedTuple):
 
         Images that a cache holds, or that have one plane each, are left as they are.
         """
+        if images.contiguous_bytes <= SHARED_BYTES or self.groups(images) == 1:
+            return images, self
         n, channels, h, w = images.shape
         pixels = h * w
         most = max(BAND_BYTES // (channels * FLOAT), BAND_PIXELS)
         band = next(size for size in range(min(most, pixels), 0, -1) if pixels % size == 0)
-        small = images.contiguous_bytes <= SHARED_BYTES
-        if small or self.groups(images) == 1 or 4 * band < most:
+        if 4 * band < most:  # the pixels have no better divisor
             return images, self
         size = band * channels
         bands = Images((n * (pixels // band), channels, 1, band), size, size, channels)

@@ -12,7 +12,7 @@ from stages import WIDTH, normal
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels import igemm, igemm_convolution
+from demitasse.backends.kernels import igemm
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.igemm import LENGTH, WIDEST_IN_PLACE, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
@@ -234,8 +234,7 @@ def test_large_images_are_fetched_and_no_bit_changes(
     case, tuning = Case(2, channels, filters, (15, 14), **windows), Tuning(width, threads)
 
     def passes(cached_bytes):
-        for module in (igemm, igemm_convolution):
-            monkeypatch.setattr(module, "CACHED_BYTES", cached_bytes)
+        monkeypatch.setattr(igemm, "CACHED_BYTES", cached_bytes)
         return (
             case.forward(tuning), case.input_gradient(tuning), *case.filter_gradient(tuning),
         )  # fmt: skip

@@ -12,15 +12,7 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.target import is_x86
-from demitasse.backends.kernels.language.values import (
-    FLOAT,
-    LINE_BYTES,
-    Word,
-    choose,
-    chunk,
-    fma,
-    minimum,
-)
+from demitasse.backends.kernels.language.values import FLOAT, Word, choose, chunk, fma, minimum
 from demitasse.backends.kernels.tiles import Inside, for_each_tile
 from demitasse.backends.kernels.windows import (
     ConvolutionFields,
@@ -47,13 +39,6 @@ def _kernel(k: Kernel, f: DepthwiseFields, code: WindowCode) -> None:
         write_row(k, f, code, image, row, vectors, output, prefetches=True)
 
 
-AHEAD = 4
-"""Prefetch distance, in register tiles."""
-
-SECOND = 2
-"""Level of the cache for prefetched pixels."""
-
-
 def write_row(
     k: Kernel, f: DepthwiseFields, code: WindowCode, image: Word, row: Word,
     vectors: tuple[Word, Word], output: Word, *, prefetches: bool = False,
@@ -78,15 +63,18 @@ def write_row(
     for_each_tile(k, f.tiles, code.tiles, body)
 
 
+AHEAD = 4
+"""Prefetch distance, in register tiles."""
+
+
 def _prefetch_tile(k: Kernel, tile: Word, size: Word) -> None:
     """Prefetch a later tile; ``size`` bytes after this tile follows the next one.
 
     Processors themselves prefetch too few pixels, for those of a tile are read and written by
     vectors of channels, not in the order of their addresses.
     """
-    later = tile + size * AHEAD
-    with k.loop(size - (LINE_BYTES - 1), 0, LINE_BYTES) as line:
-        k.prefetch(later + line.i, SECOND)
+    with k.each_line(tile + size * AHEAD, size) as line:
+        k.prefetch(line, cache=2)
 
 
 def _sum_windows(

@@ -278,11 +278,17 @@ class Kernel(Routine):
         with self._b.goto_entry_block():
             return Word(self._b, self._b.ptrtoint(self._b.alloca(kind), WORD))
 
-    def prefetch(self, address: Word, cache: int = 1, *, writes: bool = False) -> None:
+    def prefetch(self, address: Word, cache: int = 1) -> None:
         """Prefetch the cache line at an address, valid or not, to the cache of level 1 or 2."""
         line = self._b.inttoptr(address.llvm, ir.PointerType(BYTE))
-        use, near, data = (ir.Constant(INDEX, number) for number in (int(writes), 4 - cache, 1))
+        use, near, data = (ir.Constant(INDEX, number) for number in (0, 4 - cache, 1))
         call_function(self._b, "llvm.prefetch.p0i8", ir.VoidType(), line, use, near, data)
+
+    @contextmanager
+    def each_line(self, begin: Word, size: Word) -> Iterator[Word]:
+        """Write a loop over the cache lines of some bytes; yields the address of each."""
+        with self.loop(size - (LINE_BYTES - 1), 0, LINE_BYTES) as line:
+            yield begin + line.i
 
     def touch(self, begin: Word, size: Word) -> None:
         """Read some bytes into the caches, one line after the other.
@@ -291,8 +297,8 @@ class Kernel(Routine):
         tiles, whose rows are read side by side.
         """
         kind = ir.FunctionType(ir.VoidType(), [WORD])
-        with self.loop(size - (LINE_BYTES - 1), 0, LINE_BYTES) as line:
-            word = self._load(begin + line.i, WORD, FLOAT)
+        with self.each_line(begin, size) as line:
+            word = self._load(line, WORD, FLOAT)
             self._b.call(ir.InlineAsm(kind, "", "r", side_effect=True), [word])
 
     # -- vectors -------------------------------------------------------------------------------
