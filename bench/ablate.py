@@ -39,7 +39,7 @@ NETS = (
 )
 
 NONE = "none"
-"""Name of the comparison of equal nets."""
+"""Stands for no lowering: of a usual net, and of the comparison of two."""
 
 WARMUP = 4
 """Passes before the first measurement: preparation, compilation, recordings."""
@@ -53,14 +53,14 @@ class Runner(CaseNet):
 
     Args:
         case: The net, batch and passes.
-        without: The lowering that is off; "" for none.
+        without: The lowering that is off; ``NONE`` for none.
     """
 
     def __init__(self, case: Case, without: str) -> None:
         from demitasse.backends.cpu.engine import engine
 
         usual = engine().tuning
-        engine().tuning = replace(usual, without=frozenset({without} - {""}))
+        engine().tuning = replace(usual, without=frozenset({without} - {NONE}))
         try:
             super().__init__(case)
             for _ in range(WARMUP):
@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace) -> None:
     """Measure in this process; print a line of JSON for each figure."""
     for case, threads in itertools.product(options.cases, options.threads):
         dm.settings.set("threads", threads)
-        usual = Runner(case, "")
+        usual = Runner(case, NONE)
         for lowering in [NONE, *options.lowerings]:
             other = Runner(case, lowering)
             if lowering != NONE and other.code() == usual.code():
@@ -150,13 +150,17 @@ def _case(text: str) -> Case:
     return Case(net, int(batch), mode)
 
 
+def default_cases() -> list[Case]:
+    """Return forward passes of all nets, and steps of those with a loss."""
+    cases = [_case(f"{net}:{mode}") for net in NETS.split() for mode in ("forward", "step")]
+    return [case for case in cases if not case.train or "Loss" in case.prototxt()]
+
+
 def main() -> None:
     """Measure the cases in a process for each instruction set; print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lowerings", nargs="*", choices=[*LOWERINGS, []], metavar="LOWERING")
-    cases = [_case(f"{net}:{mode}") for net in NETS.split() for mode in ("forward", "step")]
-    cases = [case for case in cases if not case.train or "Loss" in case.prototxt()]
-    parser.add_argument("--cases", nargs="+", type=_case, default=cases)
+    parser.add_argument("--cases", nargs="+", type=_case)
     parser.add_argument("--threads", nargs="+", type=int, default=[1, os.cpu_count() or 1])
     parser.add_argument("--instructions", nargs="+", default=["AVX2", "native"])
     parser.add_argument("--seconds", type=float, default=4, help="time of a figure")
@@ -164,6 +168,7 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.lowerings = options.lowerings or list(LOWERINGS)
+    options.cases = options.cases or default_cases()
     if options.child:
         measure(options)
         return

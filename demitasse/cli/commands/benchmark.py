@@ -186,7 +186,7 @@ def bench_command(
     saved = None if baseline is None else read_results(baseline)
     names = [Device(name).name for name in split_names(devices)] or [choose_device()[0].name]
     others, results = installed_peers() if peers else [], []
-    for paths in together:
+    for paths in filter(None, together):
         cases = _cases(paths, names, batches, phases) + _cases(paths, others, batches, "test")
         results += measure(cases, on_case=lambda one: print_stderr(f"preparing: {one.name}"), **how)
     show(table(*results_table(results)))
