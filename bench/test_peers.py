@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from nets import FORWARD_ONLY, NETS, OTHERS
+from nets import FORWARD_ONLY, NETS, OTHERS, TRAINED
 from peers.cases import AIMS, Case, choose
 from peers.digest import apart, gradients
 from peers.engines import find
@@ -16,7 +16,10 @@ from demitasse import Net
 from demitasse.interop.onnx_export.converters import unsupported_reason
 from demitasse.io.proto import NetParameter, parse_text
 
-MEASURED = [(name, "forward") for name in NETS | FORWARD_ONLY] + [(name, "step") for name in NETS]
+MEASURED = [
+    *((name, "forward") for name in NETS | FORWARD_ONLY),
+    *((name, "step") for name in sorted(TRAINED)),
+]
 
 
 @pytest.mark.parametrize(("name", "mode"), MEASURED)

@@ -21,7 +21,7 @@ from nets.small import mobilenet, quarter_mobilenet, squeezenet
 from nets.text import text_cnn
 from nets.vgg import vgg16
 
-__all__ = ["FORWARD_ONLY", "NETS", "OTHERS"]
+__all__ = ["FORWARD_ONLY", "NETS", "OTHERS", "TRAINED"]
 
 NETS = {
     "lenet": lenet,
@@ -69,4 +69,7 @@ OTHERS = {
     "face_units": face_units,
     "pfld": pfld,
 }
-"""What else people run, forward alone; other engines get it as the package exports it."""
+"""What else people run; other engines get forward passes as the package exports them."""
+
+TRAINED = frozenset(NETS) | {"mobilenet_v2", "resnext50", "shufflenet"}
+"""Nets whose steps are measured, too."""

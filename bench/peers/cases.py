@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from nets import FORWARD_ONLY, NETS, OTHERS
+from nets import FORWARD_ONLY, NETS, OTHERS, TRAINED
 
 __all__ = [
     "AIMS", "DECAY", "DEFAULT", "MOMENTUM", "QUICK", "SMALL", "Aim", "Case", "choose",
@@ -53,7 +53,7 @@ class Case:
     @classmethod
     def parse(cls, text: str, scale: int = 1) -> "Case":
         net, batch, mode = text.split(":")
-        modes = MODES if net in NETS else MODES[:1]
+        modes = MODES if net in TRAINED else MODES[:1]
         if net not in KNOWN or not batch.isdigit() or mode not in modes:
             kinds = " or ".join(modes) if len(modes) > 1 else f"{modes[0]}, not {mode}"
             message = f"a case is NET:BATCH:MODE, with {', '.join(KNOWN)} and {kinds}"

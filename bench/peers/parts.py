@@ -30,7 +30,8 @@ IMAGES = (
 )  # fmt: skip
 STEPS = (
     "lenet:64", "cifar10_quick:100", "resnet20:64", "caffenet:32", "googlenet:8", "vgg16:4",
-    "resnet18:8", "resnet50:8", "mobilenet:8", "densenet121:4", "grey:32",
+    "resnet18:8", "resnet50:8", "mobilenet:8", "densenet121:4", "grey:32", "mobilenet_v2:8",
+    "shufflenet:8", "resnext50:4",
 )  # fmt: skip
 PEERS = ("demitasse:cpu", "torch", "onnxruntime", "openvino")
 

@@ -18,8 +18,9 @@ class Operation:
     """One operation.
 
     Attributes:
-        kind: conv, deconv, ip, lstm, max, ave, unpool, relu, lrn, bn, concat, add, crop, permute,
-            reshape, flatten, softmax or loss. A ``max`` with a mask also makes ``NAME/mask``.
+        kind: conv, deconv, ip, lstm, max, ave, unpool, relu, relu6, prelu, lrn, bn, concat, add,
+            crop, permute, shuffle, reshape, flatten, softmax or loss. A ``max`` with a mask also
+            makes ``NAME/mask``.
         name: Of the layer, and of what it makes.
         inputs: Names of operations, or "data", "label".
         fields: Numbers that describe it.
@@ -109,8 +110,12 @@ def _described(
         case "LRN":
             p = layer.lrn_param
             return "lrn", {"size": p.local_size, "alpha": p.alpha, "beta": p.beta, "k": p.k}, 0
-        case "ReLU":
-            return "relu", {}, 0
+        case "ReLU" | "ReLU6":
+            return layer.type.lower(), {}, 0
+        case "PReLU":
+            return "prelu", {}, 1
+        case "ShuffleChannel":
+            return "shuffle", {"group": layer.shuffle_channel_param.group}, 0
         case "Concat":
             return "concat", {}, 0
         case "Eltwise":

@@ -88,6 +88,10 @@ def _module(operation: Operation, weights: Mapping[str, np.ndarray]) -> nn.Modul
     match operation.kind:
         case "relu":
             return nn.ReLU(inplace=True)
+        case "relu6":
+            return nn.ReLU6(inplace=True)
+        case "shuffle":
+            return nn.ChannelShuffle(f["group"])
         case "lrn":
             return nn.LocalResponseNorm(f["size"], f["alpha"], f["beta"], f["k"])
         case "max" | "ave" if "everything" in f:
@@ -121,6 +125,8 @@ def _filled(operation: Operation, weights: Mapping[str, np.ndarray]) -> nn.Modul
             return _lstm(f["outputs"], *(weights[key] for key in keys))
         case "ip":
             module = nn.Linear(shape[1], shape[0], bias=len(keys) > 1)
+        case "prelu":
+            module = nn.PReLU(shape[0])
         case "bn":
             module = nn.BatchNorm2d(shape[0], f["eps"], 1 - f["fraction"])
             factor = weights[keys[4]].item() or 1.0
