@@ -184,6 +184,17 @@ class LRN(Op):
     k: float
 
 
+class Normalize(Op):
+    """y = s x / sqrt(sum of x^2 + eps), the sum over the channels of each position.
+
+    Shapes: bottom (N, C, ...); s (C,), or () where it is ``shared``.
+    """
+
+    bottom: Shape
+    eps: float
+    shared: bool
+
+
 class Softmax(Op):
     """Softmax along ``axis``."""
 
@@ -237,6 +248,23 @@ class BatchNorm(Op):
     eps: float
     fraction: float
     use_global_stats: bool
+
+
+class AffineBatchNorm(Op):
+    """Normalisation by stored statistics, then a factor and an offset of each channel.
+
+    Attributes:
+        statistics: Places of mean and variance among the parameters, and of their common factor if
+            there is one.
+        affine: Places of factors and offsets.
+    """
+
+    joins = True
+
+    bottom: Shape
+    eps: float
+    statistics: Shape
+    affine: Shape
 
 
 class MVN(Op):

@@ -8,6 +8,9 @@ frozen, for both phases.
 Source: SegNet (alexgkendall/caffe-segnet) and yjxiong/caffe, ``src/caffe/layers/bn_layer.cpp``.
 """
 
+import math
+
+from demitasse.backends import ops
 from demitasse.io.proto import BNParameter, FillerParameter, LayerParameter
 from demitasse.layers.axes import Channels
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
@@ -17,6 +20,9 @@ from demitasse.layers.numerics import normalization_backward
 from demitasse.layers.registry import register_layer
 
 EPS = 1e-9
+
+SLOPE_AND_BIAS, MEAN_AND_VARIANCE = (0, 1), (2, 3)
+"""Places of the parameters of yjxiong's BN."""
 
 
 class SegNetBN(Layer):
@@ -52,6 +58,8 @@ class SegNetBN(Layer):
         top[0].reshape_like(bottom[0])
         for blob in top[1:]:
             blob.reshape((1, self.count, 1, 1))
+        n, c, *spatial = bottom[0].shape
+        self.op = None if self.learns else ops.Scale(self.dtype, n, c, math.prod(spatial), True)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, unit = self.xp, bottom[0].read()
@@ -125,11 +133,18 @@ class BN(Layer):
             self.param.param.add()
         for rates in self.param.param[0 if self.frozen else 2 : 4]:  # averages do not learn
             rates.lr_mult = rates.decay_mult = 0
+        if self.frozen:
+            for place in SLOPE_AND_BIAS:
+                self.set_param_propagate_down(place, False)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         self.channels = Channels.of(bottom[0], "BN")
         self.channels.need(self.count, bottom[0], "parameters")
         top[0].reshape_like(bottom[0])
+        self.op = None
+        if not self.by_batch:
+            rule = self.eps, MEAN_AND_VARIANCE, SLOPE_AND_BIAS
+            self.op = ops.AffineBatchNorm(self.dtype, bottom[0].shape, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()
@@ -159,7 +174,7 @@ class BN(Layer):
         else:
             unit = (bottom[0].read() - self.channels.view(self, self.blobs[2])) / deviation
         for index, diff in ((0, dy * unit), (1, dy)):
-            if self.param_propagate_down(index) and not self.frozen:
+            if self.param_propagate_down(index):
                 blob = self.blobs[index]
                 blob.add_diff(xp.reshape(xp.sum(diff, axis=self.channels.axes), blob.shape))
         if not propagate_down[0]:

@@ -1,5 +1,6 @@
 """Normalize: y = s x / sqrt(sum x^2 + eps), with a learned scale s."""
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import FillerParameter
 from demitasse.layers.axes import Channels
@@ -40,6 +41,9 @@ class Normalize(Layer):
         top[0].reshape_like(bottom[0])
         self.axes = tuple(range(1, channels.rest + 2)) if self.across else (1,)
         self.spread = () if self.shared else channels.spread
+        self.op = None
+        if not self.across:
+            self.op = ops.Normalize(self.dtype, bottom[0].shape, self.eps, self.shared)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()

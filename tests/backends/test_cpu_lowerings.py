@@ -259,6 +259,35 @@ def test_batch_norm_with_what_follows(phase, channels, in_place, followers):
     expect_same(net(*parts, shape=(3, 3, 7, 6)), ["bn"], phase=phase, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [
+        ("BN", "bn_param { eps: 0.01 }"),
+        ("BN", "bn_param { bn_mode: INFERENCE }"),
+        ("BatchNorm", "batch_norm_param { scale_bias: true }"),
+    ],
+    ids=["BN", "SegNet's", "NVCaffe's"],
+)
+def test_a_norm_with_factors_and_offsets_is_fused_into_a_convolution(norm):
+    text = net(
+        conv("conv", "x", "c", 16, "kernel_size: 3"),
+        layer("norm", norm[0], "c", "c", norm[1]),
+        layer("relu", "ReLU", "c", "c"),
+        conv("next", "c", "z", 4, "kernel_size: 3"),
+    ).replace("force_backward: true\n", "")
+    planned, portable = build(text, "TEST"), build(text, "TEST", optimize=False)
+
+    for factor in (1.0, 2.0):  # changed parameters are folded in again
+        for each in (planned, portable):
+            for blob in each.params["norm"]:
+                blob.data[...] *= factor
+            each.forward()
+
+        want = portable.blobs["z"].data
+        assert np.allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+    assert planned.plan.entries[1].group.count == 3
+
+
 @pytest.mark.parametrize("bias", [False, True], ids=["factor", "factor and offset"])
 def test_scale_by_itself(bias):
     param = f"scale_param {{ bias_term: {str(bias).lower()} }}"

@@ -22,6 +22,7 @@ def _step(module: str, name: str) -> Lowering:
 
 LOWERINGS: Lowerings = {
     ops.Activation: (_step("elementwise", "ElementwiseStep"), *NUMPY[ops.Activation]),
+    ops.AffineBatchNorm: (_step("norm", "NormStep"),),
     ops.Axpy: (_step("channel_scale", "ChannelScaleStep"),),
     ops.BatchNorm: (_step("norm", "NormStep"), *NUMPY[ops.BatchNorm]),
     ops.Concat: (_step("copies", "ConcatStep"), *NUMPY[ops.Concat]),
@@ -39,6 +40,7 @@ LOWERINGS: Lowerings = {
     ops.Interpolation: (_step("pooling", "InterpolationStep"),),
     ops.LRN: (_step("lrn", "LRNStep"), *NUMPY[ops.LRN]),
     ops.MVN: (_step("norm", "MVNStep"),),
+    ops.Normalize: (_step("lrn", "NormalizeStep"),),
     ops.Permute: (_step("copies", "PermuteStep"),),
     ops.Pool: (_step("pooling", "PoolStep"), *NUMPY[ops.Pool]),
     ops.PReLU: (_step("channel_scale", "PReLUStep"),),

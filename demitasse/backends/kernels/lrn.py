@@ -5,8 +5,7 @@ the caches. What neighbours are summed of, squares or the gradient's ratios, is 
 with zeros around it. Nothing is kept from forward to backward.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
@@ -21,7 +20,15 @@ from demitasse.backends.kernels.language.structs import (
     Output,
     Struct,
 )
-from demitasse.backends.kernels.language.values import FLOAT, Vector, Word, fma, root
+from demitasse.backends.kernels.language.values import (
+    FLOAT,
+    Condition,
+    Vector,
+    Word,
+    choose,
+    fma,
+    root,
+)
 from demitasse.backends.kernels.tuning import Tuning
 
 BETA = 0.75
@@ -54,7 +61,7 @@ class ResponseFields(Struct):
     """Lines of a region."""
     line_bytes: Word
     vectors: Word
-    """Vectors of a line."""
+    """Whole vectors of a line."""
     vector_bytes: Word
     scratch: Address
     """Two stacks of lines for each thread, with zeros around them: across channels, each line has a
@@ -70,34 +77,26 @@ class ResponseFields(Struct):
     second_line_bytes: Word
 
 
+Write = Callable[[Word, Word, Word, Condition | None], None]
+"""Takes a vector's place in images, and in both stacks, and the mask of its channels."""
+
+
 @ResponseFields.kernel("local_response")
-def _kernel(k: Kernel, f: ResponseFields, size: int, *, within: bool, gradient: bool) -> None:
+def _kernel(
+    k: Kernel, f: ResponseFields, size: int, rest: int, *, within: bool, gradient: bool
+) -> None:
+    """Write the kernel; the last vector has ``rest`` channels, 0 for a whole vector."""
     rate, base, factor = (k.broadcast(f.numbers + FLOAT * place) for place in range(3))
     scratch = f.scratch + k.thread()[0] * f.scratch_bytes
     stacks = scratch + f.first, scratch + f.second
     shifts = [*range(-(size // 2), size // 2 + 1)]
     if within:
         shifts.sort(key=abs)
-
-    @contextmanager
-    def each_vector() -> Iterator[tuple[Word, Word, Word]]:
-        """Write a loop over a region; yields a vector's place in images, and in both stacks."""
-        with k.loop(f.lines) as line, k.loop(f.vectors) as vector:
-            here = vector.i * k.vector_bytes
-            yield (
-                start + line.i * f.line_bytes + vector.i * f.vector_bytes,
-                stacks[0] + line.i * f.first_line_bytes + here,
-                stacks[1] + line.i * f.second_line_bytes + here,
-            )
+    step = k.vector_bytes if within else FLOAT
+    last = k.lane_mask(rest) if rest else None
 
     def total(at: Word, step: Word | int) -> Vector:
         return reduce(Vector.__add__, [k.load(at + step * shift) for shift in shifts])
-
-    def add_lines() -> None:
-        """Within channels, write the sums of the first stack's lines to the second stack."""
-        if within:
-            with each_vector() as (_, one, two):
-                k.store(total(one, f.first_line_bytes), two)
 
     def normalized(value: Vector, scale: Vector) -> Vector:
         if within:
@@ -105,35 +104,66 @@ def _kernel(k: Kernel, f: ResponseFields, size: int, *, within: bool, gradient: 
         inverse = 1.0 / root(scale)
         return value * (inverse * root(inverse))
 
-    step = k.vector_bytes if within else FLOAT
+    def square(at: Word, one: Word, _: Word, some: Condition | None) -> None:
+        value = k.load(f.x + at, some)
+        k.store(value * value, one, some)
+
+    def add_lines(_: Word, one: Word, two: Word, some: Condition | None) -> None:
+        """Within channels, write the sums of the first stack's lines to the second stack."""
+        k.store(total(one, f.first_line_bytes), two, some)
+
+    def normalize(at: Word, one: Word, two: Word, some: Condition | None) -> None:
+        squares, value = total(two if within else one, step), k.load(f.x + at, some)
+        scale = squares * rate + base if within else fma(squares, rate, base)
+        if not gradient:
+            k.store(normalized(value, scale), f.y + at, some)
+            return
+        dy = k.load(f.dy + at, some)
+        direct = normalized(dy, scale)
+        k.store(direct, f.y + at, some)
+        ratio = dy * normalized(value, scale) if within else direct * value
+        k.store(ratio / scale, one if within else two, some)
+
+    def subtract(at: Word, _: Word, two: Word, some: Condition | None) -> None:
+        direct, value = k.load(f.y + at, some), k.load(f.x + at, some)
+        ratios = total(two, step)
+        if within:
+            left = direct - ratios * value * factor
+        else:
+            left = fma(-(ratios * factor), value, direct)
+        k.store(left, f.y + at, some)
+
+    sums: list[Write] = [add_lines] if within else []
+    passes: list[Write] = [square, *sums, normalize, *([*sums, subtract] if gradient else [])]
+
+    def each_vector(write: Write, start: Word, of_region: Condition | None) -> None:
+        """Write a loop over a region."""
+        with k.loop(f.lines) as line:
+
+            def write_vector(number: Word, some: Condition | None) -> None:
+                here = number * k.vector_bytes
+                write(
+                    start + line.i * f.line_bytes + number * f.vector_bytes,
+                    stacks[0] + line.i * f.first_line_bytes + here,
+                    stacks[1] + line.i * f.second_line_bytes + here,
+                    some,
+                )
+
+            with k.loop(f.vectors) as vector:
+                write_vector(vector.i, of_region)
+            if last is not None and not within:
+                write_vector(f.vectors, last)
+
     with k.loop(f.scratch_bytes, 0, k.vector_bytes) as vector:
         k.store(k.constant(0.0), scratch + vector.i)
     with k.parallel_loop(f.images, f.regions) as (image, region):
         start = image * f.image_bytes + region * f.region_bytes
-        with each_vector() as (at, one, _):
-            value = k.load(f.x + at)
-            k.store(value * value, one)
-        add_lines()
-        with each_vector() as (at, one, two):
-            squares, value = total(two if within else one, step), k.load(f.x + at)
-            scale = squares * rate + base if within else fma(squares, rate, base)
-            if not gradient:
-                k.store(normalized(value, scale), f.y + at)
-            else:
-                dy = k.load(f.dy + at)
-                direct = normalized(dy, scale)
-                k.store(direct, f.y + at)
-                ratio = dy * normalized(value, scale) if within else direct * value
-                k.store(ratio / scale, one if within else two)
-        if gradient:
-            add_lines()
-            with each_vector() as (at, _, two):
-                direct, value, ratios = k.load(f.y + at), k.load(f.x + at), total(two, step)
-                if within:
-                    left = direct - ratios * value * factor
-                else:
-                    left = fma(-(ratios * factor), value, direct)
-                k.store(left, f.y + at)
+        partial = choose(region + 1 < f.regions, 0, 1) if within and rest else k.word(0)
+        with k.cases(partial) as case:
+            for number, some in enumerate([None, last] if within and rest else [None]):
+                case(number)
+                for write in passes:
+                    each_vector(write, start, some)
 
 
 def widest(width: int, *, within: bool) -> int:
@@ -142,9 +172,9 @@ def widest(width: int, *, within: bool) -> int:
 
 
 def takes(images: Images, width: int, *, size: int, beta: float, within: bool) -> bool:
-    """Return whether images have whole vectors of contiguous channels, and windows fit."""
+    """Return whether images have several contiguous channels, and windows fit."""
     fits = beta == BETA and size % 2 == 1 and size <= widest(width, within=within)
-    return fits and images.has_whole_vectors(width)
+    return fits and width > 0 and images.channel_stride == 1 < images.shape[1]
 
 
 class LocalResponse:
@@ -164,23 +194,25 @@ class LocalResponse:
         if not takes(images, width, size=size, beta=BETA, within=within):
             most = widest(width, within=within)
             message = (
-                f"{channels} channels and windows of {size} were given; give whole vectors of "
-                f"{width} with the channels last, and odd windows of {most} at most"
+                f"{channels} channels and windows of {size} were given; give several channels, "
+                f"which come last, and odd windows of {most} at most"
             )
             raise ValueError(message)
         rate, half = alpha / (size**2 if within else size), size // 2
         vector_bytes, pixel_bytes = width * FLOAT, images.column_stride * FLOAT
+        whole, rest = divmod(channels, width)
+        vectors = whole + (rest > 0)
         if within:
             one, two = columns * vector_bytes, (columns + 2 * half) * vector_bytes
             first, behind = half * one, (rows + 2 * half) * one
             second, scratch_bytes = behind + half * vector_bytes, behind + rows * two
-            loops = channels // width, rows, columns
+            loops = vectors, rows, columns
             steps = vector_bytes, images.row_stride * FLOAT, pixel_bytes
         else:
-            one = two = (channels + 2 * width) * FLOAT
+            one = two = (vectors + 2) * vector_bytes
             first, second = vector_bytes, vector_bytes + columns * one
             scratch_bytes = 2 * columns * one
-            loops = rows, columns, channels // width
+            loops = rows, columns, whole
             steps = images.row_stride * FLOAT, pixel_bytes, vector_bytes
 
         def bound(*, gradient: bool) -> BoundKernel:
@@ -199,7 +231,7 @@ class LocalResponse:
             )
             return BoundKernel(
                 "lrn" + " within" * within,
-                _kernel(width, size, within=within, gradient=gradient),
+                _kernel(width, size, rest, within=within, gradient=gradient),
                 values,
                 tuning,
                 scratch_size=tuning.threads * scratch_bytes // FLOAT,

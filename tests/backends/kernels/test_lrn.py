@@ -11,6 +11,7 @@ from demitasse.backends.kernels.tuning import Tuning
 
 ALPHA, BETA, K = 0.7, 0.75, 1.5
 THREADS = pytest.mark.parametrize("threads", [1, 2, 3])
+CHANNELS = pytest.mark.parametrize("channels", [48, 20, 2])
 SIZES = pytest.mark.parametrize("size", [3, 5, 9])
 
 
@@ -46,8 +47,9 @@ def computed(x, dy, size, images, tuning):
 @THREADS
 @SIZES
 @pytest.mark.parametrize("image", [(1, 1), (5, 3)])
-def test_both_directions_are_those_of_the_definition(image, size, threads, width):
-    shape = (2, 3 * width, *image)
+@CHANNELS
+def test_both_directions_are_those_of_the_definition(channels, image, size, threads, width):
+    shape = (2, channels, *image)
     images = Images.channels_last(shape)
     x, dy = normal(*shape) * 3, normal(*shape, seed=1)
 
@@ -90,15 +92,16 @@ def test_nan_and_infinity_reach_their_neighbours_and_no_others(width):
 
 @WIDTH
 def test_what_kernels_do_not_take_is_refused(width):
-    odd, good = (Images.channels_last((1, c, 2, 2)) for c in (width + 1, width))
+    alone, good = (Images.channels_last((1, c, 2, 2)) for c in (1, width))
 
     assert takes(good, width, size=5, beta=BETA, within=False)
+    assert not takes(Images.in_order((1, width, 2, 2)), width, size=5, beta=BETA, within=False)
     assert not takes(good, 0, size=5, beta=BETA, within=False)
     assert not takes(good, width, size=5, beta=0.5, within=False)
     assert not takes(good, width, size=2 * width + 3, beta=BETA, within=False)
-    assert not takes(odd, width, size=5, beta=BETA, within=False)
-    with pytest.raises(ValueError, match="whole vectors"):
-        LocalResponse(odd, 5, ALPHA, K, Tuning(width=width), within=False)
+    assert not takes(alone, width, size=5, beta=BETA, within=False)
+    with pytest.raises(ValueError, match="several channels"):
+        LocalResponse(alone, 5, ALPHA, K, Tuning(width=width), within=False)
 
 
 def test_code_names_the_instructions():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -65,6 +65,9 @@ PARTS = {
 """Parts of an epilogue in their order, the last two instead of each other: what they are."""
 
 
+NORMS = (ops.BatchNorm, ops.Scale, ops.AffineBatchNorm)
+"""Operations that are links."""
+
 Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 """An operation that multiplies channels with factors and adds offsets, and its blobs."""
 
@@ -103,7 +106,7 @@ class Epilogue:
             part, value = _part(op, at, target)
             decline_if(part not in able, f"{op_title(op)} there; the kernel appends {names}")
             if part == "links":
-                links.append(value)
+                links += value
             else:
                 parts[part] = value
                 able = takes[takes.index(part) + 1 :] if part == "other" else ()
@@ -135,8 +138,8 @@ def _part(op: ops.Op, at: Operands, target: Operand) -> tuple[str, Any]:
         n_c, spatial = target.shape[:2], target.shape[2:]
         message = "factors over other axes; kernels take one for each channel"
         decline_if((op.outer, op.dim, op.inner) != (*n_c, math.prod(spatial)), message)
-    if isinstance(op, (ops.BatchNorm, ops.Scale)):
-        return "links", (op, at)
+    if isinstance(op, NORMS):
+        return "links", _links_of(op, at)
     if isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES):
         return "other", at.bottom[at.bottom[0] is target]
     if isinstance(op, ops.Activation):
@@ -146,10 +149,30 @@ def _part(op: ops.Op, at: Operands, target: Operand) -> tuple[str, Any]:
     return "", None
 
 
+def _links_of(op: ops.BatchNorm | ops.Scale | ops.AffineBatchNorm, at: Operands) -> list[Link]:
+    """Return an operation as links: a BatchNorm with factors and offsets as two."""
+    if not isinstance(op, ops.AffineBatchNorm):
+        return [(op, at)]
+
+    def only(places: Sequence[int]) -> Operands:
+        params, wanted = at.params, at.param_propagate_down
+        return replace(
+            at, params=tuple(params[i] for i in places),
+            param_propagate_down=tuple(wanted[i] for i in places),
+        )  # fmt: skip
+
+    n, c, *spatial = op.bottom
+    norm = ops.BatchNorm(op.dtype, op.bottom, op.eps, 0.0, True)
+    scale = ops.Scale(op.dtype, n, c, math.prod(spatial), True)
+    return [(norm, only(op.statistics)), (scale, only(op.affine))]
+
+
 def stored_statistics(
-    mean: np.ndarray, variance: np.ndarray, weight: np.ndarray
+    mean: np.ndarray, variance: np.ndarray, weight: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance from a BatchNorm's three parameters. Shapes: (C,), (C,)."""
+    """Return mean and variance from a BatchNorm's parameters. Shapes: (C,), (C,)."""
+    if weight is None:
+        return mean, variance
     factor = np.float32(0.0 if weight[0] == 0 else 1.0 / weight[0])
     return mean * factor, variance * factor
 

@@ -13,6 +13,7 @@ from demitasse.backends.cpu.step import FusedStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.elementwise import ElementwiseStep, SumStep, chained
 from demitasse.backends.cpu.steps.epilogue import (
+    NORMS,
     Chain,
     Epilogue,
     factors_call,
@@ -33,7 +34,7 @@ def fuse(
     ``steps`` has None for portable code.
     """
     first, names = steps[0], [op_title(op) for op in chain[1:]]
-    if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
+    if isinstance(chain[0], NORMS):
         portable = [op_title(op) for op, step in zip(chain, steps, strict=True) if step is None]
         decline_if(portable, f"{', '.join(portable)} runs portable code")
         return _norm(engine, chain, at, names)

@@ -51,7 +51,10 @@ ORDERS = [ops.BatchNorm], [ops.Scale], [ops.BatchNorm, ops.Scale]
 """Operations of one kernel."""
 
 
-class NormStep(CpuStep[ops.BatchNorm | ops.Scale]):
+Norm = ops.BatchNorm | ops.Scale | ops.AffineBatchNorm
+
+
+class NormStep(CpuStep[Norm]):
     """A BatchNorm, a Scale, or both, and a ReLU. Shape of the data: (N, C, *spatial).
 
     In place or not. In place, the input is kept by giving the blob another buffer.
@@ -66,7 +69,7 @@ class NormStep(CpuStep[ops.BatchNorm | ops.Scale]):
     def __init__(
         self,
         engine: Engine,
-        op: ops.BatchNorm | ops.Scale,
+        op: Norm,
         at: Operands,
         parts: Epilogue | None = None,
     ) -> None:
@@ -153,7 +156,9 @@ class NormStep(CpuStep[ops.BatchNorm | ops.Scale]):
     def _keep(self, source: np.ndarray) -> None:
         self.kept.buffer = source
 
-    def _take_statistics(self, mean: np.ndarray, variance: np.ndarray, weight: np.ndarray) -> None:
+    def _take_statistics(
+        self, mean: np.ndarray, variance: np.ndarray, weight: np.ndarray | None = None
+    ) -> None:
         """Take the running averages, divided by their weight."""
         kernel, c = self.kernel, self.shape[1]
         kernel.mean[...], kernel.variance[...] = stored_statistics(mean[:c], variance[:c], weight)
