@@ -251,11 +251,12 @@ class BatchNorm(Op):
 
 
 class AffineBatchNorm(Op):
-    """Normalisation by stored statistics, then a factor and an offset of each channel.
+    """A batch normalisation, then a factor and an offset of each channel.
 
     Attributes:
-        statistics: Places of mean and variance among the parameters, and of their common factor if
-            there is one.
+        fraction: How much of the running averages stays when a batch is added.
+        statistics: Places of the running averages of mean and variance among the parameters, and of
+            their common factor where they are sums as Caffe's; none where there are no averages.
         affine: Places of factors and offsets.
     """
 
@@ -263,6 +264,8 @@ class AffineBatchNorm(Op):
 
     bottom: Shape
     eps: float
+    fraction: float
+    use_global_stats: bool
     statistics: Shape
     affine: Shape
 

@@ -78,11 +78,11 @@ class BatchNorm(Layer):
         if self.channels and not self.rows and not self.use_global_stats:
             raise wrong_shapes("BatchNorm", "at least one value per channel", bottom[0])
         self.op = None
-        if self.view == shape and not self.scaled:
-            statistics = self.eps, self.fraction, self.use_global_stats
-            self.op = ops.BatchNorm(self.dtype, shape, *statistics)
-        elif self.view == shape and self.use_global_stats:
-            self.op = ops.AffineBatchNorm(self.dtype, shape, self.eps, (0, 1, 2), (3, 4))
+        rule = self.eps, self.fraction, self.use_global_stats
+        if self.view == shape and self.scaled:
+            self.op = ops.AffineBatchNorm(self.dtype, shape, *rule, (0, 1, 2), (3, 4))
+        elif self.view == shape:
+            self.op = ops.BatchNorm(self.dtype, shape, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, self.xp.reshape(bottom[0].read(), self.view)

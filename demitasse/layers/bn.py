@@ -22,7 +22,7 @@ from demitasse.layers.registry import register_layer
 EPS = 1e-9
 
 SLOPE_AND_BIAS, MEAN_AND_VARIANCE = (0, 1), (2, 3)
-"""Places of the parameters of yjxiong's BN."""
+"""Places of the parameters of yjxiong's BN, of which SegNet's has the first two."""
 
 
 class SegNetBN(Layer):
@@ -58,8 +58,13 @@ class SegNetBN(Layer):
         top[0].reshape_like(bottom[0])
         for blob in top[1:]:
             blob.reshape((1, self.count, 1, 1))
-        n, c, *spatial = bottom[0].shape
-        self.op = None if self.learns else ops.Scale(self.dtype, n, c, math.prod(spatial), True)
+        n, c, *spatial = shape = bottom[0].shape
+        self.op = None
+        if not self.learns:
+            self.op = ops.Scale(self.dtype, n, c, math.prod(spatial), True)
+        elif len(top) == 1:
+            rule = EPS, 0.0, False, (), SLOPE_AND_BIAS
+            self.op = ops.AffineBatchNorm(self.dtype, shape, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, unit = self.xp, bottom[0].read()
@@ -141,10 +146,8 @@ class BN(Layer):
         self.channels = Channels.of(bottom[0], "BN")
         self.channels.need(self.count, bottom[0], "parameters")
         top[0].reshape_like(bottom[0])
-        self.op = None
-        if not self.by_batch:
-            rule = self.eps, MEAN_AND_VARIANCE, SLOPE_AND_BIAS
-            self.op = ops.AffineBatchNorm(self.dtype, bottom[0].shape, *rule)
+        rule = self.eps, self.momentum, not self.by_batch, MEAN_AND_VARIANCE, SLOPE_AND_BIAS
+        self.op = ops.AffineBatchNorm(self.dtype, bottom[0].shape, *rule)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, bottom[0].read()

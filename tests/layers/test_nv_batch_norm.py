@@ -5,6 +5,7 @@ import pytest
 from expect_error import expect_error
 from gradients import expect_gradients
 
+from demitasse.backends import ops
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.testing import make_layer
 
@@ -67,6 +68,9 @@ def test_rates_of_the_statistics_become_0():
         make_layer(text("", rates), [X])
 
 
-def test_backends_get_no_descriptor_of_it():
-    assert make_layer(text("scale_bias: true"), [X]).layer.op is None
+def test_backends_do_not_take_it_for_caffes():
+    op = make_layer(text("scale_bias: true"), [X]).layer.op
+
+    assert isinstance(op, ops.AffineBatchNorm)
+    assert not op.use_global_stats
     assert make_layer(text(""), [X]).layer.op is not None

@@ -162,7 +162,7 @@ def _links_of(op: ops.BatchNorm | ops.Scale | ops.AffineBatchNorm, at: Operands)
         )  # fmt: skip
 
     n, c, *spatial = op.bottom
-    norm = ops.BatchNorm(op.dtype, op.bottom, op.eps, 0.0, True)
+    norm = ops.BatchNorm(op.dtype, op.bottom, op.eps, op.fraction, op.use_global_stats)
     scale = ops.Scale(op.dtype, n, c, math.prod(spatial), True)
     return [(norm, only(op.statistics)), (scale, only(op.affine))]
 

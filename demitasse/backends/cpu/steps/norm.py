@@ -47,6 +47,9 @@ def _constant(layout: Layout, number: float) -> BufferArg:
     return BufferArg(layout, array)
 
 
+MEANS = 2
+"""Parameters of averages that are no sums: mean and variance."""
+
 ORDERS = [ops.BatchNorm], [ops.Scale], [ops.BatchNorm, ops.Scale]
 """Operations of one kernel."""
 
@@ -165,16 +168,21 @@ class NormStep(CpuStep[Norm]):
         kernel.inverse[...] = np.reciprocal(np.sqrt(kernel.variance + np.float32(kernel.eps)))
 
     def _add_to_averages(self, op: ops.BatchNorm, at: Operands) -> None:
-        """Add the batch's statistics to the running sums, the variance without bias."""
-        rows = math.prod(op.bottom) // op.bottom[1]
-        correction = rows / (rows - 1) if rows > 1 else 1.0
-        kernel = self.kernel
-        totals = [blob.data_memory.mutable_cpu_data() for blob in at.params]
+        """Add the batch's statistics to the running averages.
+
+        Caffe's are sums, of a variance without bias, with their factor as the third parameter.
+        """
+        rows, kernel, fraction = math.prod(op.bottom) // op.bottom[1], self.kernel, op.fraction
+        sums = len(at.params) > MEANS
+        share = 1.0 if sums else 1.0 - fraction
+        correction = rows / (rows - 1) if sums and rows > 1 else 1.0
+        shares = [np.float32(share), np.float32(share * correction)]
+        totals = [blob.data_memory.mutable_cpu_data().reshape(-1) for blob in at.params]
 
         def add() -> None:
-            values = (kernel.mean, kernel.variance * np.float32(correction), np.float32(1.0))
-            for total, value in zip(totals, values, strict=True):
-                np.multiply(total, np.float32(op.fraction), out=total)
+            values = kernel.mean * shares[0], kernel.variance * shares[1], np.float32(1.0)
+            for total, value in zip(totals, values, strict=False):
+                np.multiply(total, np.float32(fraction), out=total)
                 total[...] += value
 
         call_recorder.call(add)
