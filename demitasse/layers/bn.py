@@ -11,21 +11,18 @@ Source: SegNet (alexgkendall/caffe-segnet) and yjxiong/caffe, ``src/caffe/layers
 import math
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import Array
 from demitasse.io.proto import BNParameter, FillerParameter, LayerParameter
-from demitasse.layers.axes import Channels
-from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.base import Between, Blobs, Layer
+from demitasse.layers.batch_norm import ChannelNorm
 from demitasse.layers.checks import conflict
 from demitasse.layers.context import LayerContext
-from demitasse.layers.numerics import normalization_backward
 from demitasse.layers.registry import register_layer
 
 EPS = 1e-9
 
-SLOPE_AND_BIAS, MEAN_AND_VARIANCE = (0, 1), (2, 3)
-"""Places of the parameters of yjxiong's BN, of which SegNet's has the first two."""
 
-
-class SegNetBN(Layer):
+class SegNetBN(ChannelNorm):
     """In mode LEARN, normalize each channel by the batch; then scale and shift it.
 
     Mode INFERENCE expects the statistics to be part of scale and shift. May run in place.
@@ -39,72 +36,40 @@ class SegNetBN(Layer):
     """
 
     traceable = True
-    bottoms = Exactly(1)
     tops = Between(1, 3)
+    affine = (0, 1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.bn_param
-        self.learns = p.bn_mode == BNParameter.LEARN
+        self.learns = self.by_batch = p.bn_mode == BNParameter.LEARN
         if len(top) > 1 and not self.learns:
             message = "only SegNet's BN in mode LEARN has mean and variance as further tops"
             raise conflict("bn_param.bn_mode", message)
-        self.count = Channels.of(bottom[0], "BN").count
+        self.channels, self.fraction = self.channels_of(bottom).count, 0.0
+        self.eps = EPS if self.learns else 0.0
         for filler in (p.scale_filler, p.shift_filler):
-            self.add_param((1, self.count, 1, 1), filler)
+            self.add_param((1, self.channels, 1, 1), filler)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        self.channels = Channels.of(bottom[0], "BN")
-        self.channels.need(self.count, bottom[0], "parameters")
-        top[0].reshape_like(bottom[0])
+        super().reshape(bottom, top)
         for blob in top[1:]:
-            blob.reshape((1, self.count, 1, 1))
-        n, c, *spatial = shape = bottom[0].shape
-        self.op = None
-        if not self.learns:
+            blob.reshape((1, self.channels, 1, 1))
+        if len(top) > 1:
+            self.op = None
+        elif not self.learns:
+            n, c, *spatial = bottom[0].shape
             self.op = ops.Scale(self.dtype, n, c, math.prod(spatial), True)
-        elif len(top) == 1:
-            rule = EPS, 0.0, False, (), SLOPE_AND_BIAS
-            self.op = ops.AffineBatchNorm(self.dtype, shape, *rule)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        xp, unit = self.xp, bottom[0].read()
-        if self.learns:
-            axes = self.channels.axes
-            mean = xp.mean(unit, axis=axes, keepdims=True)
-            unit = unit - mean
-            variance = xp.mean(unit * unit, axis=axes, keepdims=True)
-            deviation = xp.sqrt(variance + EPS)
-            unit = unit / deviation
-            self.saved("deviation", self.channels.spread).write(deviation)
-            for blob, value in zip(top[1:], (mean, variance), strict=False):
-                blob.write(xp.reshape(value, blob.shape))
-        if self.learns or top[0] is bottom[0]:
-            self.saved("unit", bottom[0].shape).write(unit)
-        scale, shift = (self.channels.view(self, blob) for blob in self.blobs[:2])
-        top[0].write(unit * scale + shift)
-
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        xp, dy, axes = self.xp, top[0].read_diff(), self.channels.axes
-        kept = self.learns or top[0] is bottom[0]
-        unit = self.saved("unit", bottom[0].shape).read() if kept else bottom[0].read()
-        for index, diff in ((0, dy * unit), (1, dy)):
-            if self.param_propagate_down(index):
-                blob = self.blobs[index]
-                blob.add_diff(xp.reshape(xp.sum(diff, axis=axes), blob.shape))
-        if not propagate_down[0]:
-            return
-        dx = dy * self.channels.view(self, self.blobs[0])
-        if self.learns:
-            deviation = self.saved("deviation", self.channels.spread).read()
-            dx = normalization_backward(xp, dx, unit, axes) / deviation
-        bottom[0].write_diff(dx)
+    def running_averages(self) -> tuple[Array, Array]:
+        """Return mean and variance of a normalisation that changes nothing."""
+        return self.zeros((self.channels,)), self.full((self.channels,), 1.0)
 
 
 SEGNET = ("scale_filler", "shift_filler", "bn_mode")
 AVERAGES = ("slope_filler", "bias_filler", "momentum", "eps", "frozen")
 
 
-class BN(Layer):
+class BN(ChannelNorm):
     """Normalise each channel, then scale and shift it; may run in place.
 
     Fields of SegNet's message make it SegNet's layer, those of PSPNet's (or none) PSPNet's. In
@@ -120,82 +85,25 @@ class BN(Layer):
     """
 
     traceable = True
-    bottoms = Exactly(1)
     tops = Between(1, 3)
+    averages, affine = (2, 3), (0, 1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.bn_param
         if len(top) > 1:
             message = "only SegNet's BN in mode LEARN has mean and variance as further tops"
             raise conflict("bn_param.bn_mode", message)
-        self.frozen, self.momentum, self.eps = p.frozen, p.momentum, p.eps
-        self.by_batch = not self.frozen and self.phase == "TRAIN"
-        self.count = Channels.of(bottom[0], "BN").count
-        variance = FillerParameter(value=float(self.frozen))
+        self.fraction, self.eps = p.momentum, p.eps
+        self.by_batch = not p.frozen and self.phase == "TRAIN"
+        self.channels = self.channels_of(bottom).count
+        variance = FillerParameter(value=float(p.frozen))
         for filler in (p.slope_filler, p.bias_filler, FillerParameter(), variance):
-            self.add_param((1, self.count), filler)
+            self.add_param((1, self.channels), filler)
         while len(self.param.param) < 4:
             self.param.param.add()
-        for rates in self.param.param[0 if self.frozen else 2 : 4]:  # averages do not learn
-            rates.lr_mult = rates.decay_mult = 0
-        if self.frozen:
-            for place in SLOPE_AND_BIAS:
-                self.set_param_propagate_down(place, False)
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        self.channels = Channels.of(bottom[0], "BN")
-        self.channels.need(self.count, bottom[0], "parameters")
-        top[0].reshape_like(bottom[0])
-        rule = self.eps, self.momentum, not self.by_batch, MEAN_AND_VARIANCE, SLOPE_AND_BIAS
-        self.op = ops.AffineBatchNorm(self.dtype, bottom[0].shape, *rule)
-
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        xp, x = self.xp, bottom[0].read()
-        if self.by_batch:
-            mean = xp.mean(x, axis=self.channels.axes, keepdims=True)
-            centred = x - mean
-            variance = xp.mean(centred * centred, axis=self.channels.axes, keepdims=True)
-            for blob, value in zip(self.blobs[2:], (mean, variance), strict=True):
-                new = xp.reshape(value, blob.shape) * (1 - self.momentum)
-                blob.write(blob.read() * self.momentum + new)
-        else:
-            centred = x - self.channels.view(self, self.blobs[2])
-            variance = self.channels.view(self, self.blobs[3])
-        deviation = xp.sqrt(variance + self.eps)
-        unit = centred / deviation
-        self.saved("deviation", self.channels.spread).write(deviation)
-        if self.by_batch or top[0] is bottom[0]:
-            self.saved("unit", bottom[0].shape).write(unit)
-        scale, shift = (self.channels.view(self, blob) for blob in self.blobs[:2])
-        top[0].write(unit * scale + shift)
-
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        xp, dy = self.xp, top[0].read_diff()
-        deviation = self.saved("deviation", self.channels.spread).read()
-        if self.by_batch or top[0] is bottom[0]:
-            unit = self.saved("unit", bottom[0].shape).read()
-        else:
-            unit = (bottom[0].read() - self.channels.view(self, self.blobs[2])) / deviation
-        for index, diff in ((0, dy * unit), (1, dy)):
-            if self.param_propagate_down(index):
-                blob = self.blobs[index]
-                blob.add_diff(xp.reshape(xp.sum(diff, axis=self.channels.axes), blob.shape))
-        if not propagate_down[0]:
-            return
-        dx = dy * self.channels.view(self, self.blobs[0])
-        if self.by_batch:
-            dx = normalization_backward(xp, dx, unit, self.channels.axes)
-        bottom[0].write_diff(dx / deviation)
-
-    def state_blobs(self) -> Blobs:
-        return self.blobs[2:] if self.by_batch else ()
-
-    def all_state_blobs(self) -> Blobs:
-        return self.blobs[2:]
-
-    @property
-    def has_state(self) -> bool:
-        return self.by_batch
+        for place in (*self.affine, *self.averages) if p.frozen else self.averages:
+            self.param.param[place].lr_mult = self.param.param[place].decay_mult = 0
+            self.set_param_propagate_down(place, False)
 
 
 @register_layer("BN")

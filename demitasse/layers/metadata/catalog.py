@@ -214,11 +214,18 @@ BN = (
 )
 
 
+def _is_stored(param: LayerParameter, phase: str) -> bool:
+    p = param.batch_norm_param
+    return p.use_global_stats if p.HasField("use_global_stats") else phase == "TEST"
+
+
+STORED = Condition("with stored statistics", _is_stored)
+
+
 def _batch_norm(param: LayerParameter, phase: str) -> int:
     """Return 1 for the quotient, 1 for the variance of a batch, 1 for scale and bias."""
-    p = param.batch_norm_param
-    stored = p.use_global_stats if p.HasField("use_global_stats") else phase == "TEST"
-    return 1 + (not stored) + bool(NV_SCALED.is_met(param, phase))
+    by_batch = not STORED.is_met(param, phase)
+    return 1 + by_batch + bool(NV_SCALED.is_met(param, phase))
 
 
 def _lrn(param: LayerParameter, phase: str) -> int:
@@ -232,11 +239,12 @@ NORMALIZATION: Mapping[str, LayerMetadata] = {
     "BatchNorm": _caffe(
         op="BatchNorm",
         params=BATCH_NORM,
-        backward_inputs={"params": NV_SCALED},
+        backward_inputs={"bottoms": ELSEWHERE & NV_SCALED & STORED, "params": NV_SCALED},
         same_shape=True,
         macs_per_output=_batch_norm,
     ),
     "BN": LayerMetadata(
+        op="AffineBatchNorm",
         params=BN,
         backward_inputs={"bottoms": ELSEWHERE & BN_UNIT, "params": ALWAYS},
         same_shape=True,
@@ -249,6 +257,7 @@ NORMALIZATION: Mapping[str, LayerMetadata] = {
         macs_per_output=constant(2),
     ),
     "Normalize": LayerMetadata(
+        op="Normalize",
         fields=("norm_param",),
         reference="OpenCV",
         params=(ParamMetadata("scale", "scale", "norm_param.scale_filler"),),
