@@ -36,20 +36,22 @@ def autoencoder(batch: int, train: bool, scale: int = 1) -> str:
 
 def srcnn(batch: int, train: bool, scale: int = 1) -> str:
     """SRCNN (9-1-5) on 128x128 brightness."""
-    net = Writer("SRCNN", (batch, 1, 128, 128), train)
+    shape = batch, 1, 128, 128
+    net = Writer("SRCNN", shape, train=False)
     for number, (outputs, kernel) in enumerate(((64, 9), (32, 1)), 1):
         net.conv(f"conv{number}", outputs // scale, kernel, pad=kernel // 2)
         net.relu(f"relu{number}")
     net.conv("prob", 1, 5, pad=2)
-    return net.text()
+    return net.end_image(shape, train)
 
 
 def vdsr(batch: int, train: bool, scale: int = 1) -> str:
     """VDSR on 96x96 brightness: twenty convolutions make what is added to it."""
-    net = Writer("VDSR", (batch, 1, 96, 96), train)
+    shape = batch, 1, 96, 96
+    net = Writer("VDSR", shape, train=False)
     for number in range(1, DEPTH):
         net.conv(f"conv{number}", 64 // scale, 3, pad=1)
         net.relu(f"relu{number}")
     net.conv(f"conv{DEPTH}", 1, 3, pad=1)
     net.add("prob", "data", net.last)
-    return net.text()
+    return net.end_image(shape, train)

@@ -131,6 +131,13 @@ class Writer:
             self.layer("Softmax", "prob", f"softmax_param {{ axis: {axis} }}" if axis > 1 else "")
         return self.text()
 
+    def end_image(self, shape: tuple[int, ...], train: bool) -> str:
+        """Return the whole text; to ``train``, finish with the distance from an image "target"."""
+        if train:
+            self.input("target", shape)
+            self.layer("EuclideanLoss", "loss", "", self.last, "target")
+        return self.text()
+
     def text(self) -> str:
         """Return all that was written."""
         return "\n".join(self._lines) + "\n"
