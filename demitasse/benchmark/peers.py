@@ -20,15 +20,11 @@ from demitasse.core.text import bytes_text
 from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.interop.onnx_export import export_onnx
 from demitasse.net import Net
-from demitasse.net.memory_usage import memory_held
 from demitasse.testing.comparison import random_inputs
 from demitasse.testing.error_stats import error_stats
 
 TOLERANCE = 1e-3
 """Largest accepted difference of results, relative to the largest value of an output."""
-
-MORE_MEMORY = 4
-"""Memory that a peer may take at most, relative to that of the net."""
 
 Inputs = Mapping[str, np.ndarray]
 Infer = Callable[[], Mapping[str, np.ndarray]]
@@ -97,8 +93,8 @@ class PeerCase:
                 inputs = random_inputs(net, seed=0)
                 for name, array in inputs.items():
                     net.set_input(name, array)
-                net.forward()
                 _need_memory(net, case.device)
+                net.forward()
                 expected = {name: np.array(net.blobs[name].cpu_data()) for name in net.outputs}
                 path = Path(folder) / "net.onnx"
                 exported = export_onnx(net, None, path, batch="fixed")
@@ -118,8 +114,11 @@ class PeerCase:
 
 
 def _need_memory(net: Net, peer: str) -> None:
-    """Raise a NetError if a peer may take more memory than is free."""
-    needed, free = MORE_MEMORY * memory_held(net).total, host_memory().free
+    """Raise a NetError if all blobs, of which net and peer reuse some, exceed free memory."""
+    needed, free = (
+        sum(blob.data_memory.nbytes for blob in net.structure.blob_list),
+        host_memory().free,
+    )
     if free is not None and needed > free:
         message = (
             f"{peer} may take {bytes_text(needed)}, and {bytes_text(free)} are free; measure a "

@@ -263,19 +263,19 @@ ROWS = [
     Row("inner product of no row", ops.InnerProduct, layers("InnerProduct",
         "num_output: 5", shapes=[((0, 3),)]), HOST),
 
-    Row("LRN of many channels", ops.LRN, lrns("ACROSS_CHANNELS", [16, 32]), HOST,
+    Row("LRN of many channels", ops.LRN, lrns("ACROSS_CHANNELS", [16, 32]), CUDA,
         may=("cpu",), rtol=5e-5),
     Row("LRN of AlexNet", ops.LRN, layers("LRN",
         "local_size: 5 alpha: 0.7 beta: 0.75", shapes=[((2, 16, 5, 4),), ((1, 20, 3, 2),)]),
+        COMPILED, rtol=5e-5),
+    Row("LRN", ops.LRN, lrns("ACROSS_CHANNELS", [1, 2, 3, 6]), CUDA, may=("cpu",),
         rtol=5e-5),
-    Row("LRN", ops.LRN, lrns("ACROSS_CHANNELS", [1, 2, 3, 6]), HOST, may=("cpu",),
-        rtol=5e-5),
-    Row("LRN within channels", ops.LRN, lrns("WITHIN_CHANNEL", [1, 3]), HOST, may=("cpu",),
+    Row("LRN within channels", ops.LRN, lrns("WITHIN_CHANNEL", [1, 3]), CUDA, may=("cpu",),
         rtol=5e-5),
     Row("LRN within several channels", ops.LRN, layers("LRN",
         "norm_region: WITHIN_CHANNEL local_size: 3 alpha: 0.7 beta: 0.75",
         "norm_region: WITHIN_CHANNEL local_size: 5 alpha: 0.7 beta: 0.75",
-        shapes=[((2, 16, 5, 4),), ((1, 32, 7, 1),), ((2, 11, 3, 4),)]), EVERY, rtol=5e-5),
+        shapes=[((2, 16, 5, 4),), ((1, 32, 7, 1),), ((2, 11, 3, 4),)]), COMPILED, rtol=5e-5),
 
     *apart_and_in_place("normalize", ops.Normalize, layers("Normalize",
         "across_spatial: false channel_shared: false", "across_spatial: false eps: 0.1",
@@ -363,9 +363,9 @@ ROWS = [
         shapes=IMAGES), (), ()),
     *apart_and_in_place("sum", ops.Eltwise, layers("Eltwise",
         "", "coeff: 3 coeff: 1", "coeff: 0.5 coeff: -1",
-        shapes=[((3, 4),) * 2, ((2, 16, 3, 2),) * 2]), EVERY, HOST),
+        shapes=[((3, 4),) * 2, ((2, 16, 3, 2),) * 2]), COMPILED, CUDA),
     *apart_and_in_place("sum of three", ops.Eltwise, layers("Eltwise",
-        "", "coeff: 1 coeff: -2 coeff: 0.5", shapes=[((3, 4),) * 3]), EVERY, HOST),
+        "", "coeff: 1 coeff: -2 coeff: 0.5", shapes=[((3, 4),) * 3]), COMPILED, CUDA),
     *apart_and_in_place("product and maximum", ops.Eltwise, layers("Eltwise",
         "operation: PROD", "operation: MAX", shapes=[((2, 3),) * 2, ((2, 20, 3, 5),) * 2]),
         ("cpu",), ("cpu",)),
@@ -417,7 +417,7 @@ ROWS = [
     *apart_and_in_place("shuffle", ops.Shuffle, layers("ShuffleChannel",
         "group: 2", "group: 3", "group: 6", "group: 1",
         shapes=[((2, 6, 5, 4),), ((1, 48, 3, 1),), ((3, 12),)]), ("cpu",), ()),
-    *(Row(f"split for {readers}", ops.Split, layers("Split", shapes=FLAT, tops=readers))
+    *(Row(f"split for {readers}", ops.Split, layers("Split", shapes=FLAT, tops=readers), COMPILED)
       for readers in (2, 3, 5)),
     # 1 - tanh^2 is a difference of nearly equal numbers where tanh is near 1
     *(Row(kind, ops.Recurrent, recurrent(kind), ("cpu",), frozen=False, rtol=5e-5)

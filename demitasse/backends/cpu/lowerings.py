@@ -33,12 +33,11 @@ LOWERINGS: Lowerings = {
     ops.Eltwise: (
         _step("elementwise", "SumStep"),
         _step("elementwise", "CombinationStep"),
-        *NUMPY[ops.Eltwise],
     ),
     ops.Constant: (_step("elementwise", "ConstantStep"),),
     ops.InnerProduct: (_step("products", "InnerProductStep"), *NUMPY[ops.InnerProduct]),
     ops.Interpolation: (_step("pooling", "InterpolationStep"),),
-    ops.LRN: (_step("lrn", "LRNStep"), *NUMPY[ops.LRN]),
+    ops.LRN: (_step("lrn", "LRNStep"),),
     ops.MVN: (_step("norm", "MVNStep"),),
     ops.Normalize: (_step("lrn", "NormalizeStep"),),
     ops.Permute: (_step("copies", "PermuteStep"),),
@@ -57,5 +56,5 @@ LOWERINGS: Lowerings = {
     ops.Slice: (_step("copies", "SliceStep"),),
     ops.Softmax: (_step("softmax", "SoftmaxStep"),),
     ops.SoftmaxLoss: (_step("softmax", "SoftmaxLossStep"),),
-    ops.Split: (_step("copies", "SplitStep"), *NUMPY[ops.Split]),
+    ops.Split: (_step("copies", "SplitStep"),),
 }

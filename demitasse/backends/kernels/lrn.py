@@ -89,9 +89,7 @@ def _kernel(
     rate, base, factor = (k.broadcast(f.numbers + FLOAT * place) for place in range(3))
     scratch = f.scratch + k.thread()[0] * f.scratch_bytes
     stacks = scratch + f.first, scratch + f.second
-    shifts = [*range(-(size // 2), size // 2 + 1)]
-    if within:
-        shifts.sort(key=abs)
+    shifts = range(-(size // 2), size // 2 + 1)
     step = k.vector_bytes if within else FLOAT
     last = k.lane_mask(rest) if rest else None
 
@@ -99,8 +97,6 @@ def _kernel(
         return reduce(Vector.__add__, [k.load(at + step * shift) for shift in shifts])
 
     def normalized(value: Vector, scale: Vector) -> Vector:
-        if within:
-            return value / (root(scale) * root(root(scale)))
         inverse = 1.0 / root(scale)
         return value * (inverse * root(inverse))
 
@@ -114,24 +110,18 @@ def _kernel(
 
     def normalize(at: Word, one: Word, two: Word, some: Condition | None) -> None:
         squares, value = total(two if within else one, step), k.load(f.x + at, some)
-        scale = squares * rate + base if within else fma(squares, rate, base)
+        scale = fma(squares, rate, base)
         if not gradient:
             k.store(normalized(value, scale), f.y + at, some)
             return
         dy = k.load(f.dy + at, some)
         direct = normalized(dy, scale)
         k.store(direct, f.y + at, some)
-        ratio = dy * normalized(value, scale) if within else direct * value
-        k.store(ratio / scale, one if within else two, some)
+        k.store(direct * value / scale, one if within else two, some)
 
     def subtract(at: Word, _: Word, two: Word, some: Condition | None) -> None:
         direct, value = k.load(f.y + at, some), k.load(f.x + at, some)
-        ratios = total(two, step)
-        if within:
-            left = direct - ratios * value * factor
-        else:
-            left = fma(-(ratios * factor), value, direct)
-        k.store(left, f.y + at, some)
+        k.store(fma(-(total(two, step) * factor), value, direct), f.y + at, some)
 
     sums: list[Write] = [add_lines] if within else []
     passes: list[Write] = [square, *sums, normalize, *([*sums, subtract] if gradient else [])]

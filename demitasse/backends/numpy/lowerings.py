@@ -5,12 +5,10 @@ Each computes what the layer's portable code computes, straight into the blobs' 
 
 from demitasse.backends import ops
 from demitasse.backends.numpy.steps.convolution import ConvStep, DeconvStep
-from demitasse.backends.numpy.steps.copies import ConcatStep, SplitStep
+from demitasse.backends.numpy.steps.copies import ConcatStep
 from demitasse.backends.numpy.steps.elementwise import (
     BatchNormStep,
-    LRNStep,
     ScaleStep,
-    SumStep,
     activation,
 )
 from demitasse.backends.numpy.steps.inner_product import InnerProductStep
@@ -23,10 +21,7 @@ LOWERINGS: Lowerings = {
     ops.Concat: (ConcatStep,),
     ops.Conv: (ConvStep,),
     ops.Deconv: (DeconvStep,),
-    ops.Eltwise: (SumStep,),
     ops.InnerProduct: (InnerProductStep,),
-    ops.LRN: (LRNStep,),
     ops.Pool: (MaxStep,),
     ops.Scale: (ScaleStep,),
-    ops.Split: (SplitStep,),
 }

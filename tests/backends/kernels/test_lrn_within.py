@@ -1,4 +1,4 @@
-"""Local response normalisation within channels on arrays, against its definition and numpy's."""
+"""Local response normalisation within channels on arrays, against its definition."""
 
 import numpy as np
 import pytest

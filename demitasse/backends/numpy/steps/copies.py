@@ -1,12 +1,10 @@
-"""Concat and Split."""
+"""Concat."""
 
 from itertools import accumulate, pairwise
 
-import numpy as np
-
 from demitasse.backends import ops
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
-from demitasse.backends.step import Operands, decline_if, decline_in_place, share
+from demitasse.backends.step import Operands, decline_if, decline_in_place
 
 
 class ConcatStep(HostStep[ops.Concat]):
@@ -32,22 +30,3 @@ class ConcatStep(HostStep[ops.Concat]):
         ):
             if down:
                 blob.diff_buffer()[...] = dy[place]
-
-
-class SplitStep(HostStep[ops.Split]):
-    """The tops share the bottom's data; its gradient is the sum of theirs."""
-
-    def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        decline_if(op.tops == 1, "one reader, for which nothing is summed")
-
-    def forward(self) -> None:
-        share(self.at)
-
-    def backward(self) -> None:
-        if self.at.propagate_down[0]:
-            first, second, *rest = (top.read_diff() for top in self.at.top)
-            total = self.at.bottom[0].diff_buffer()
-            np.add(first, second, out=total)
-            for dy in rest:
-                total += dy

@@ -1,4 +1,4 @@
-"""Activations, Eltwise, Scale, BatchNorm and LRN."""
+"""Activations, Scale and BatchNorm."""
 
 import math
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ import numpy as np
 
 from demitasse.backends import normal, ops
 from demitasse.backends.arrays import Array
-from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
-from demitasse.backends.step import Operand, Operands, decline_if, decline_in_place
+from demitasse.backends.numpy.step import Engine, HostStep
+from demitasse.backends.step import Operand, Operands, decline_if
 
 PART = 16384  # elements: a handful of such arrays lies in the second cache
 
@@ -77,39 +77,6 @@ def activation(engine: Engine, op: ops.Activation, at: Operands) -> HostStep[ops
     why = f"{op.function}; numpy has Steps for {', '.join(FUNCTIONS)}"
     decline_if(op.function not in FUNCTIONS, why)
     return FUNCTIONS[op.function](engine, op, at)
-
-
-class SumStep(HostStep[ops.Eltwise]):
-    """Weighted sum of blobs of one shape; may run in place of the first."""
-
-    def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        decline_if(op.operation != "SUM", f"{op.operation}; numpy's Step is for SUM")
-        other = any(blob is at.top[0] for blob in at.bottom[1:])
-        decline_if(other, "in place of another bottom than the first")
-
-    def forward(self) -> None:
-        first, *rest = (blob.read() for blob in self.at.bottom)
-        y = self.at.top[0].buffer()
-        weight, *weights = self.op.coefficients
-        if weight != 1:
-            np.multiply(first, weight, out=y)
-            first = y
-        for x, weight in zip(rest, weights, strict=True):
-            term = x
-            if weight != 1:
-                term = self.scratch("term", x.shape)
-                np.multiply(x, weight, out=term)
-            np.add(first, term, out=y)
-            first = y
-
-    def backward(self) -> None:
-        at, dy = self.at, self.at.top[0].read_diff()
-        parts = zip(at.bottom, self.op.coefficients, at.propagate_down, strict=True)
-        # backwards, since in place the first bottom's gradient is the top's
-        for blob, weight, down in reversed(list(parts)):
-            if down and not (weight == 1 and blob is at.top[0]):
-                np.multiply(dy, weight, out=blob.diff_buffer())
 
 
 class ScaleStep(HostStep[ops.Scale]):
@@ -192,73 +159,3 @@ class BatchNormStep(HostStep[ops.BatchNorm]):
         """Return 1 / deviation. Shape: (1, C, 1)."""
         variance = self.at.params[1].read() * share + self.op.eps
         return (1 / np.sqrt(variance)).astype(self.op.dtype).reshape(1, -1, 1)
-
-
-class LRNStep(HostStep[ops.LRN]):
-    """y = x scale^-beta, scale = k + rate * (sum of squares of the neighbours).
-
-    Shapes: (N, C, H, W); one image is (C, H, W).
-    """
-
-    def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        decline_in_place(self.at, NEEDS_BOTTOM)
-        self.axes = (0,) if op.region == "ACROSS_CHANNELS" else (1, 2)
-        self.rate = op.alpha / op.size ** len(self.axes)
-        self.image = op.bottom[1:]
-
-    def forward(self) -> None:
-        op, at = self.op, self.at
-        xs, ys = at.bottom[0].read(), at.top[0].buffer()
-        scales = at.saved("scale", op.bottom, op.dtype).buffer() if at.backward else None
-        square = self.scratch("square", self.image, op.dtype)
-        for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
-            scale = self.scratch("scale", self.image, op.dtype) if scales is None else scales[i]
-            np.multiply(x, x, out=square)
-            self._neighbours(square, scale)
-            scale *= self.rate
-            scale += op.k
-            self._divide(x, scale, y)
-
-    def backward(self) -> None:
-        if not self.at.propagate_down[0]:
-            return
-        op, at = self.op, self.at
-        scales = at.saved("scale", op.bottom, op.dtype).read()
-        arrays = (at.bottom[0].read(), at.top[0].read(), at.top[0].read_diff(), scales)
-        ratio = self.scratch("square", self.image, op.dtype)
-        shared = self.scratch("shared", self.image, op.dtype)
-        dxs = at.bottom[0].diff_buffer()
-        for i, (x, y, dy, scale) in enumerate(zip(*arrays, strict=True)):
-            np.multiply(dy, y, out=ratio)
-            ratio /= scale
-            self._neighbours(ratio, shared)
-            shared *= x
-            shared *= 2 * self.rate * op.beta
-            self._divide(dy, scale, dxs[i])
-            dxs[i] -= shared
-
-    def _neighbours(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write each element's sum over its neighbourhood into ``out``; overwrites ``values``."""
-        for axis in self.axes:
-            if axis != self.axes[0]:
-                values[...] = out
-            out[...] = values
-            before = (slice(None),) * axis
-            for shift in range(1, min(self.op.size // 2, values.shape[axis] - 1) + 1):
-                late = (*before, slice(shift, None))
-                early = (*before, slice(None, -shift))
-                out[late] += values[early]
-                out[early] += values[late]
-
-    def _divide(self, x: np.ndarray, scale: np.ndarray, out: np.ndarray) -> None:
-        """Write x scale^-beta; roots are much faster than powers for the usual beta."""
-        root = self.scratch("root", self.image, self.op.dtype)
-        if self.op.beta == 0.75:
-            np.sqrt(scale, out=root)
-            np.sqrt(root, out=out)
-            root *= out
-            np.divide(x, root, out=out)
-        else:
-            np.power(scale, -self.op.beta, out=root)
-            np.multiply(x, root, out=out)
