@@ -43,7 +43,7 @@ from demitasse.backends.kernels.few_inputs import (
     plan_direct,
 )
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
-from demitasse.backends.kernels.igemm import plan_igemm
+from demitasse.backends.kernels.igemm import MOST_AXES, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
     IgemmFilterGradient,
     igemm_forward,
@@ -73,6 +73,7 @@ class ConvCase:
         x: Shape of the input, (N, C, *spatial).
         y: Shape of the output, (N, M, *positions).
         at: The blobs, and whether gradients are wanted.
+        frames: Images of each item of the blobs, which have another axis then: (N, C, F, H, W).
 
     Raises:
         Declined: No kernels can be compiled.
@@ -83,6 +84,37 @@ class ConvCase:
     x: ops.Shape
     y: ops.Shape
     at: Operands
+    frames: int = 1
+
+    def of_frames(self) -> ConvCase:
+        """Return a convolution of three axes as one of images, if windows are in one frame each."""
+        op, (n, c, *size) = self.op, self.x
+        alone = (op.kernel[:1], op.stride[:1], op.pad[:1]) == ((1,), (1,), (0,))
+        if len(size) != MOST_AXES or not alone or op.after:
+            return self
+        frames, *size = size
+        x, y = (n * frames, c, *size), (n * frames, self.y[1], *self.y[3:])
+        names = ("kernel", "stride", "pad", "dilation")
+        flat = {"bottom": x, "top": y, "axis": 1} | {name: getattr(op, name)[1:] for name in names}
+        return replace(self, op=ops.Conv(**{**vars(op), **flat}), x=x, y=y, frames=frames)
+
+    def in_order(self, shape: ops.Shape) -> layouts.Layout:
+        """Return the layout of a blob in which images of a shape are in C order."""
+        if self.frames == 1:
+            return layouts.plain(shape)
+        n, c, *size = shape
+        image, channel, *steps = layouts.c_order(shape)
+        whole = n // self.frames, c, self.frames, *size
+        return layouts.strided(whole, (image * self.frames, channel, image, *steps))
+
+    def images(self, layout: layouts.Layout, width: int) -> Images:
+        """Return the images of a layout that has vectors of so many channels.
+
+        Raises:
+            Declined: It has none.
+        """
+        images = suitable_images(layout, width)
+        return images if self.frames == 1 else images.in_frames(self.frames)
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -186,6 +218,10 @@ class ConvKernels:
         arguments = operands.source, operands.dy, operands.weight, operands.bias, *more
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
 
+    def _in_vectors(self, width: int, *arguments: Argument) -> tuple[Images, ...]:
+        """Return the images of arguments whose layouts have vectors of so many channels."""
+        return tuple(self.case.images(argument.layout, width) for argument in arguments)
+
     def _as_written(self, operands: ConvOperands, width: int) -> tuple[ConvOperands, Images]:
         """Return operands with the source in the layout in which it is written, if that fits."""
         source = operands.source
@@ -193,11 +229,6 @@ class ConvKernels:
         find = partial(suitable_images, width=width)
         layout, images = first_suitable((expected, source.layout), find)
         return replace(operands, source=source.in_layout(layout)), images
-
-
-def _in_vectors(width: int, *arguments: Argument) -> tuple[Images, ...]:
-    """Return the images of arguments whose layouts have vectors of so many channels."""
-    return tuple(suitable_images(argument.layout, width) for argument in arguments)
 
 
 def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
@@ -209,10 +240,11 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
     general: list[ConvKernels] = [IgemmKernels(case)]
     if case.op.after:
         return general, ("other pads after the axes than before",)
-    if case.at.backward:
+    case = case.of_frames()
+    if case.frames == 1 and case.at.backward:
         with suppress(Declined):
             general.insert(0, TransposedKernels(case))
-    else:
+    elif case.frames == 1:
         with suppress(Declined):
             return [NarrowKernels(case), *general], ()
     kinds: Sequence[type[ConvKernels]] = (WinogradKernels, DirectKernels)
@@ -315,7 +347,7 @@ class DepthwiseKernels(ConvKernels):
     ) -> KernelCall:
         decline_if(not any(wanted), "no gradient is wanted")
         source, dy, bias = weights.source, weights.dy, weights.bias
-        x, y, dx = _in_vectors(self.case.x[1], source, dy, data.target)
+        x, y, dx = self._in_vectors(self.case.x[1], source, dy, data.target)
         learns, passes = wanted
         make = partial(
             DepthwiseGradients, self.schedule, (x, y, dx), weights=learns, data=passes,
@@ -381,7 +413,7 @@ class WinogradKernels(ConvKernels):
         filters, size = Filters(tiling), layouts.plain((tiling.filter_size,))
         transformed = DerivedArg(self.engine, size, transform, operands.weight, kept=kept)
         ends = operands.source, operands.target
-        x, y = _in_vectors(tiling.width, *ends)
+        x, y = self._in_vectors(tiling.width, *ends)
         make = partial(WinogradConvolution, tiling, x, y, operands.then)
         kernel = PackedKernel(make, take_slopes=operands.slopes, take_offsets=operands.offsets)
         return KernelCall(self.engine, kernel, *ends, transformed, code=tiling.code)
@@ -389,7 +421,7 @@ class WinogradKernels(ConvKernels):
     def weights(self, operands: GradientOperands) -> KernelCall:
         from demitasse.backends.kernels.winograd.gradient import WinogradGradient
 
-        x, y = _in_vectors(self.schedule.width, operands.source, operands.dy)
+        x, y = self._in_vectors(self.schedule.width, operands.source, operands.dy)
         kernel = WinogradGradient(self.schedule, x, y)
         sums = ScratchArg(layouts.plain((kernel.sums_size,)))
         return self._gradient(kernel, operands, sums)
@@ -408,18 +440,18 @@ class DirectKernels(ConvKernels):
         if not self.case.at.backward:
             wished: Any = self.case.at.layouts.preferred(target.memory)[-1:]
             known[:0] = [one for one in wished if one.shape == target.layout.shape]
-        layout, y = first_suitable(known, partial(suitable_images, width=self.schedule.width))
+        layout, y = first_suitable(known, partial(self.case.images, width=self.schedule.width))
         operands = replace(
             operands,
-            source=operands.source.in_layout(layouts.plain(self.case.x)),
+            source=operands.source.in_layout(self.case.in_order(self.case.x)),
             target=target.in_layout(layout),
         )
         return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)
 
     def weights(self, operands: GradientOperands) -> KernelCall:
-        y = suitable_images(operands.dy.layout, self.schedule.width)
+        [y] = self._in_vectors(self.schedule.width, operands.dy)
         kernel = DirectGradient(self.schedule, y, bias=operands.bias is not None)
-        source = operands.source.in_layout(layouts.plain(self.case.x))
+        source = operands.source.in_layout(self.case.in_order(self.case.x))
         return self._gradient(kernel, replace(operands, source=source))
 
 

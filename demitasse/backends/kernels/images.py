@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
 from demitasse.backends.kernels.language.values import FLOAT, Word
@@ -80,6 +80,12 @@ class Images:
         """Bytes of the images if all are contiguous, channels last; 0 if not."""
         contiguous = self.is_rows and self.column_stride == self.shape[1]
         return math.prod(self.shape) * FLOAT if contiguous else 0
+
+    def in_frames(self, count: int) -> Images:
+        """Return images whose rows are those of so many images, one after the other."""
+        n, c, rows, columns = self.shape
+        shape, stride = (n * count, c, rows // count, columns), self.image_stride // count
+        return replace(self, shape=shape, image_stride=stride)
 
     def fits(self, width: int) -> bool:
         """Return whether there are vectors of ``width`` contiguous channels; False for 0."""

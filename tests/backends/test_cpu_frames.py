@@ -1,0 +1,43 @@
+"""Convolutions over three axes whose windows are in one frame each: as those of images."""
+
+import pytest
+from lowered import NEEDS_KERNELS, WIDTHS, expect_same, layer, net, our_kernels
+
+from demitasse.plan.report import report
+
+pytestmark = NEEDS_KERNELS
+
+
+def conv(name, bottom, top, fields):
+    filler = 'weight_filler { type: "gaussian" std: 0.2 } bias_filler { type: "gaussian" }'
+    return layer(name, "Convolution", bottom, top, f"convolution_param {{ {fields} {filler} }}")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+@pytest.mark.parametrize(
+    ("channels", "fields", "code"),
+    [
+        (16, "kernel_size: 1 kernel_size: 3 kernel_size: 3 pad: 0 pad: 1 pad: 1", "winograd"),
+        (3, "kernel_size: 1 kernel_size: 5 kernel_size: 5 stride: 1 stride: 2 stride: 2 "
+         "pad: 0 pad: 2 pad: 2", "direct"),
+        (16, "kernel_size: 3 kernel_size: 3 kernel_size: 3 pad: 1", "igemm"),
+        (16, "kernel_size: 1 kernel_size: 3 kernel_size: 3 stride: 2 stride: 1 stride: 1 "
+         "pad: 0 pad: 1 pad: 1", "igemm"),
+    ],
+    ids=["of frames", "of few channels", "of three axes", "of every second frame"],
+)  # fmt: skip
+def test_they_are_those_of_portable_code(channels, fields, code, phase, width):
+    text = net(
+        conv("below", "x", "b", f"num_output: {channels} kernel_size: 1"),
+        conv("c", "b", "c", f"num_output: 16 {fields}"),
+        layer("relu", "ReLU", "c", "c"),
+        conv("above", "c", "z", "num_output: 4 kernel_size: 1"),
+        shape=(2, 3, 4, 13, 11),
+    )
+
+    with our_kernels(width):
+        planned = expect_same(text, ["c"], phase=phase, rtol=1e-4)
+
+    [found] = [one for one in report(planned.plan) if one.name == "c"]
+    assert found.code.startswith(code)
