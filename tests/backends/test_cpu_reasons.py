@@ -47,7 +47,7 @@ def test_any_number_of_axes_runs_in_kernels(layers):
     ("text", "why"),
     [
         (
-            layer("l", "LRN", "x", "y", "lrn_param { norm_region: WITHIN_CHANNEL }"),
+            layer("l", "LRN", "x", "y", "lrn_param { norm_region: WITHIN_CHANNEL beta: 0.5 }"),
             ["WITHIN_CHANNEL"],
         ),
         (

@@ -1,6 +1,6 @@
 """Kernels of the numpy backend beside portable code: what test_steps_equal_portable.py leaves.
 
-How the work is cut into pieces, values that are no numbers, and a tolerance of its own for GELU.
+How the work is cut into pieces, and values that are no numbers.
 """
 
 from contextlib import contextmanager
@@ -159,17 +159,6 @@ def test_what_is_no_number_or_infinitely_low_is_never_the_maximum(window, tops):
         tops=tops,
         kernel="MaxStep",
     )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in place"])
-@pytest.mark.parametrize("backward", [False, True], ids=["forward", "both"])
-@pytest.mark.parametrize("shape", [(0, 3), (3, 4), (3, 7, 1000)], ids=str)
-def test_gelu(shape, backward, in_place, dtype):
-    expect_equal_to_portable(
-        'type: "GELU"', [shape], kernel="GELUStep", rtol=1e-12 if dtype == "float64" else 1e-6,
-        backward=backward, in_place=in_place, dtype=dtype,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 5, 2), (3, 4)])

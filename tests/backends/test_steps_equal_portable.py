@@ -136,7 +136,7 @@ ROWS = [
     *activation("ReLU", "relu", ("cpu",), may=CUDA, fields="negative_slope: -0.5"),
     *activation("Sigmoid", "sigmoid", COMPILED),
     *activation("TanH", "tanh", COMPILED),
-    *activation("GELU", "gelu", EVERY),
+    *activation("GELU", "gelu", COMPILED),
     *activation("BNLL", "bnll", COMPILED),
     *activation("Clip", "clip", COMPILED, fields="min: -0.5 max: 1"),
     *activation("HardSwish", "hard_swish", COMPILED),

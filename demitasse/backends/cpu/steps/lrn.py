@@ -13,9 +13,7 @@ from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.kernels.lrn import LocalResponse, takes
-from demitasse.backends.kernels.unit_length import UnitLength
-from demitasse.backends.kernels.unit_length import takes as takes_pixels
+from demitasse.backends.kernels.lrn import LocalResponse, UnitLength, takes, takes_pixels
 from demitasse.backends.step import Declined, Operands, decline_gradients
 
 

@@ -1,16 +1,13 @@
 """Activations, Scale and BatchNorm."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
-from demitasse.backends import normal, ops
+from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.numpy.step import Engine, HostStep
 from demitasse.backends.step import Operand, Operands, decline_if
-
-PART = 16384  # elements: a handful of such arrays lies in the second cache
 
 
 class ReLUStep(HostStep[ops.Activation]):
@@ -37,39 +34,7 @@ class ReLUStep(HostStep[ops.Activation]):
             np.multiply(dy, passed, out=self.at.bottom[0].diff_buffer())
 
 
-class GELUStep(HostStep[ops.Activation]):
-    """y = x Phi(x), in place or not, in parts whose temporaries stay in the caches."""
-
-    def forward(self) -> None:
-        at = self.at
-        x = at.bottom[0].read()
-        if at.loses_input:
-            kept = at.saved("input", x.shape).buffer()
-            kept[...] = x
-            x = kept
-        y = at.top[0].buffer().reshape(-1)
-        for part, values in _parts(x):
-            y[part] = normal.gelu(np, values)
-
-    def backward(self) -> None:
-        at = self.at
-        if at.propagate_down[0]:
-            bottom = at.bottom[0]
-            x = at.saved("input", bottom.shape).read() if at.loses_input else bottom.read()
-            dy, dx = at.top[0].read_diff().reshape(-1), bottom.diff_buffer().reshape(-1)
-            for part, values in _parts(x):
-                np.multiply(dy[part], normal.gelu_slope(np, values), out=dx[part])
-
-
-def _parts(x: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield slices of the flattened array and their elements. Shapes: any -> (PART,) or less."""
-    flat = x.reshape(-1)
-    for start in range(0, flat.size, PART):
-        part = slice(start, start + PART)
-        yield part, flat[part]
-
-
-FUNCTIONS: dict[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep, "gelu": GELUStep}
+FUNCTIONS: dict[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep}
 
 
 def activation(engine: Engine, op: ops.Activation, at: Operands) -> HostStep[ops.Activation]:
