@@ -350,6 +350,9 @@ class NetBuilder:
             y = tuple(pooled(size, k[i], s[i], p[i], floor=floor) for i, size in enumerate((h, w)))
             if min(y) < 1 or n * c * math.prod(y) > 0.5 * self.values_left:
                 continue
+            ends = [(y[i] - 1) * s[i] < size + p[i] for i, size in enumerate((h, w))]
+            if not all(ends):  # the maximum of no element overflows what is computed from it
+                continue
             method = fixed.get("method", "MAX" if self.chance(0.65) else "AVE")
             fields: dict[str, Any] = {"pool": method, **_pair("kernel", k)}
             if s != (1, 1) or self.chance(0.3):
