@@ -19,13 +19,15 @@ def conv(name, bottom, top, fields):
     ("channels", "fields", "code"),
     [
         (16, "kernel_size: 1 kernel_size: 3 kernel_size: 3 pad: 0 pad: 1 pad: 1", "winograd"),
+        (16, "group: 16 kernel_size: 1 kernel_size: 3 kernel_size: 3 pad: 0 pad: 1 pad: 1",
+         "depthwise"),
         (3, "kernel_size: 1 kernel_size: 5 kernel_size: 5 stride: 1 stride: 2 stride: 2 "
          "pad: 0 pad: 2 pad: 2", "direct"),
         (16, "kernel_size: 3 kernel_size: 3 kernel_size: 3 pad: 1", "igemm"),
         (16, "kernel_size: 1 kernel_size: 3 kernel_size: 3 stride: 2 stride: 1 stride: 1 "
          "pad: 0 pad: 1 pad: 1", "igemm"),
     ],
-    ids=["of frames", "of few channels", "of three axes", "of every second frame"],
+    ids=["of frames", "of channels", "of few channels", "of three axes", "of every second frame"],
 )  # fmt: skip
 def test_they_are_those_of_portable_code(channels, fields, code, phase, width):
     text = net(

@@ -224,9 +224,9 @@ class ConvKernels:
 
     def _as_written(self, operands: ConvOperands, width: int) -> tuple[ConvOperands, Images]:
         """Return operands with the source in the layout in which it is written, if that fits."""
-        source = operands.source
-        expected = written_layout(self.case.at.layouts, source.memory, self.case.x)
-        find = partial(suitable_images, width=width)
+        source, case = operands.source, self.case
+        expected = written_layout(case.at.layouts, source.memory, source.layout.shape)
+        find = partial(case.images, width=width)
         layout, images = first_suitable((expected, source.layout), find)
         return replace(operands, source=source.in_layout(layout)), images
 
@@ -338,7 +338,7 @@ class DepthwiseKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         operands, x = self._as_written(operands, self.case.x[1])
-        y = suitable_images(operands.target.layout, self.case.x[1])
+        [y] = self._in_vectors(self.case.x[1], operands.target)
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
         return self._call(make, operands)
 
