@@ -115,10 +115,8 @@ class PeerCase:
 
 def _need_memory(net: Net, peer: str) -> None:
     """Raise a NetError if all blobs, of which net and peer reuse some, exceed free memory."""
-    needed, free = (
-        sum(blob.data_memory.nbytes for blob in net.structure.blob_list),
-        host_memory().free,
-    )
+    needed = sum(blob.data_memory.nbytes for blob in net.structure.blob_list)
+    free = host_memory().free
     if free is not None and needed > free:
         message = (
             f"{peer} may take {bytes_text(needed)}, and {bytes_text(free)} are free; measure a "

@@ -43,3 +43,14 @@ def test_they_are_those_of_portable_code(channels, fields, code, phase, width):
 
     [found] = [one for one in report(planned.plan) if one.name == "c"]
     assert found.code.startswith(code)
+
+
+def test_a_single_frame_is_one_of_three_axes():
+    fields = "num_output: 16 kernel_size: 1 kernel_size: 3 kernel_size: 3 pad: 0 pad: 1 pad: 1"
+    text = net(
+        conv("below", "x", "b", "num_output: 16 kernel_size: 1"),
+        conv("c", "b", "c", fields),
+        shape=(3, 3, 1, 13, 11),
+    )
+
+    expect_same(text, ["c"], rtol=1e-4)

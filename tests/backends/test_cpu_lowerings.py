@@ -227,15 +227,19 @@ def test_eltwise_sum_of_convolutions(coefficients, channels):
     expect_same(net(*branches, join, relu, conv("after", "y", "z", 3, "kernel_size: 1")), ["sum"])
 
 
+NORMS = {"BatchNorm": "batch_norm_param", "BN": "bn_param"}
+
+
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
 @pytest.mark.parametrize("channels", [3, 16, 20], ids=str)
 @pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in place"])
 @pytest.mark.parametrize("followers", ["", "scale", "scale relu", "relu"])
-def test_batch_norm_with_what_follows(phase, channels, in_place, followers):
+@pytest.mark.parametrize("kind", ["BatchNorm", "BN"])
+def test_batch_norm_with_what_follows(kind, phase, channels, in_place, followers):
     top = "c" if in_place else "y"
     parts = [
         conv("conv", "x", "c", channels, "kernel_size: 3 pad: 1 bias_term: false"),
-        layer("bn", "BatchNorm", "c", top, "batch_norm_param { eps: 1e-3 }"),
+        layer("bn", kind, "c", top, f"{NORMS[kind]} {{ eps: 1e-3 }}"),
     ]
     if "scale" in followers:
         parts.append(layer("scale", "Scale", top, top, "scale_param { bias_term: true }"))

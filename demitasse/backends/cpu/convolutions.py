@@ -90,7 +90,7 @@ class ConvCase:
         """Return a convolution of three axes as one of images, if windows are in one frame each."""
         op, (n, c, *size) = self.op, self.x
         alone = (op.kernel[:1], op.stride[:1], op.pad[:1]) == ((1,), (1,), (0,))
-        if len(size) != MOST_AXES or not alone or op.after:
+        if len(size) != MOST_AXES or size[0] == 1 or not alone or op.after:
             return self
         frames, *size = size
         x, y = (n * frames, c, *size), (n * frames, self.y[1], *self.y[3:])

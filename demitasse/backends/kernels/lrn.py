@@ -3,8 +3,6 @@
 A row of an image, or a plane of a vector of channels, is gone through three times, while it is in
 the caches. What neighbours are summed of, squares or the gradient's ratios, is written to memory
 with zeros around it. Nothing is kept from forward to backward.
-
-Pixels divided by the length of all their channels are a kernel of their own.
 """
 
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from functools import reduce
 import numpy as np
 
 from demitasse.backends.kernels.bound import BoundKernel, each_vector
-from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.images import Images, need_layout
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
@@ -266,18 +264,17 @@ def _unit_length_kernel(k: Kernel, f: UnitLengthFields) -> None:
         each_vector(k, f.channels, write)
 
 
-def takes_pixels(images: Images, width: int) -> bool:
-    """Return whether pixels follow each other, with their channels side by side."""
-    return width > 0 and images.is_rows
-
-
 class UnitLength(BoundKernel):
     """y = factor * x / sqrt(sum of x^2 + eps), the sum over the channels of a pixel.
 
     A call takes x, y, which has the layout of x and may be x, and factors, one for each channel.
+
+    Raises:
+        ValueError: Pixels do not follow each other, with their channels side by side.
     """
 
     def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
+        need_layout(images.is_rows, images)
         n, channels, rows, columns = images.shape
         values = UnitLengthFields.values(
             eps=np.array([eps], np.float32),

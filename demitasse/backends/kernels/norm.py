@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
@@ -205,10 +206,14 @@ class BackwardFields(Struct):
     factor_gradients: Output
     offset_gradients: Output
     behind: OptionalAddress
-    """Gradient between the norm and its factors and offsets."""
+    """Gradient between the norm and its factors and offsets, or after these."""
     mean: Address
     inverse: Address
     walk: PlaneFields
+
+
+Behind = Literal["", "norm", "factors"]
+"""After what another gradient is written: nothing, the norm, or its factors and offsets."""
 
 
 class _Channels:
@@ -229,16 +234,16 @@ class _Channels:
             dy = choose(fma(away, self.factor, self._offset) > 0.0, dy, 0.0)
         return away, dy
 
-    def write(self, here: Word, plane: Plane, slopes: Vector, dy: Vector, *, behind: bool) -> None:
-        """Write a vector of the gradient, and perhaps that behind the norm."""
+    def write(self, here: Word, plane: Plane, slopes: Vector, dy: Vector, behind: Behind) -> None:
+        """Write a vector of the gradient, and perhaps that behind the norm, or its factors."""
         plane.store(slopes, self._f.dx + here)
         if behind:
-            plane.store(dy * self.given, self._f.behind + here)
+            plane.store(dy * self.given if behind == "norm" else dy, self._f.behind + here)
 
 
 @BackwardFields.kernel("normalization_gradient_planes")
 def _gradient_planes_kernel(
-    k: Kernel, f: BackwardFields, lanes: Lanes, *, relu: bool, stored: bool, behind: bool
+    k: Kernel, f: BackwardFields, lanes: Lanes, *, relu: bool, stored: bool, behind: Behind
 ) -> None:
     """Write the sums of each plane's gradients, and of their products with the deviations.
 
@@ -251,7 +256,7 @@ def _gradient_planes_kernel(
         def add(here: Word, part: Plane, total: Vector, products: Vector) -> list[Vector]:
             away, dy = channels.pixel(here, part)
             if stored:
-                channels.write(here, part, dy * channels.factor, dy, behind=behind)
+                channels.write(here, part, dy * channels.factor, dy, behind)
             return [total + dy, fma(away, dy, products)]
 
         for place, total in enumerate(planes.each_pixel(plane, add, 2)):
@@ -275,7 +280,7 @@ def _gradient_sums_kernel(k: Kernel, f: BackwardFields, lanes: Lanes) -> None:
 
 @BackwardFields.kernel("normalization_gradient")
 def _gradient_kernel(
-    k: Kernel, f: BackwardFields, lanes: Lanes, *, relu: bool, stored: bool, behind: bool
+    k: Kernel, f: BackwardFields, lanes: Lanes, *, relu: bool, stored: bool, behind: Behind
 ) -> None:
     def numbers(plane: Plane) -> tuple[_Channels, list[Vector]]:
         places = range(0 if stored else PLANE_SUMS)
@@ -289,27 +294,25 @@ def _gradient_kernel(
         if terms:
             level, slope = terms
             slopes = fma(away, slope, fma(dy, channels.factor, level))
-        channels.write(here, plane, slopes, dy, behind=behind)
+        channels.write(here, plane, slopes, dy, behind)
 
     Planes(k, f.walk, lanes, [f.x, f.dy]).each_vector(numbers, write)
 
 
 class NormalizationGradient(PlaneKernel):
-    """The gradients of input, factors and offsets, and perhaps the one ``behind`` the norm.
+    """The gradients of input, factors and offsets, and perhaps another, ``behind`` the norm.
 
     Without ``learns``, those of factors and offsets are written by statistics of the batch alone. A
     call takes x, dy, dx, factors, offsets, the gradients of these, perhaps the one behind the norm,
     and scratch memory. dx and the one behind may be dy.
     """
 
-    def __init__(
-        self, forward: Normalization, *, behind: bool = False, learns: bool = True
-    ) -> None:
+    def __init__(self, forward: Normalization, *, behind: Behind = "", learns: bool = True) -> None:
         relu, stored = forward.relu, forward.stored
         kernels: list[Callable[[int, Lanes], int]] = []
         if learns or not stored:
             own = partial(_gradient_planes_kernel, relu=relu, stored=stored)
-            kernels = [partial(own, behind=stored and behind), _gradient_sums_kernel]
+            kernels = [partial(own, behind=behind if stored else ""), _gradient_sums_kernel]
         if not (learns and stored):
             kernels.append(partial(_gradient_kernel, relu=relu, stored=stored, behind=behind))
         super().__init__(

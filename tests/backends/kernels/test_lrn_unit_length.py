@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.lrn import UnitLength, takes_pixels
+from demitasse.backends.kernels.lrn import UnitLength
 from demitasse.backends.kernels.tuning import Tuning
 
 EPS = 0.1
@@ -44,6 +44,5 @@ def test_nan_stays_in_its_pixel(width):
 
 
 def test_images_in_c_order_are_not_taken():
-    assert takes_pixels(Images.channels_last((2, 5, 3, 3)), 8)
-    assert not takes_pixels(Images.channels_last((2, 5, 3, 3)), 0)
-    assert not takes_pixels(Images.in_order((2, 5, 3, 3)), 8)
+    with pytest.raises(ValueError, match="channels"):
+        UnitLength(Images.in_order((2, 5, 3, 3)), EPS, Tuning(width=8))

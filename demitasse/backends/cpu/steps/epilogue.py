@@ -155,11 +155,9 @@ def _links_of(op: ops.BatchNorm | ops.Scale | ops.AffineBatchNorm, at: Operands)
         return [(op, at)]
 
     def only(places: Sequence[int]) -> Operands:
-        params, wanted = at.params, at.param_propagate_down
-        return replace(
-            at, params=tuple(params[i] for i in places),
-            param_propagate_down=tuple(wanted[i] for i in places),
-        )  # fmt: skip
+        wanted = tuple(at.param_propagate_down[i] for i in places)
+        params = tuple(at.params[i] for i in places)
+        return replace(at, params=params, param_propagate_down=wanted)
 
     n, c, *spatial = op.bottom
     norm = ops.BatchNorm(op.dtype, op.bottom, op.eps, op.fraction, op.use_global_stats)

@@ -20,7 +20,7 @@ from demitasse.backends.cpu.steps.epilogue import (
     folded_offsets,
     rectifier_of,
 )
-from demitasse.backends.cpu.steps.norm import NormStep
+from demitasse.backends.cpu.steps.norm import Norm, NormStep
 from demitasse.backends.cpu.steps.products import InnerProductStep
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
@@ -37,7 +37,7 @@ def fuse(
     if isinstance(chain[0], NORMS):
         portable = [op_title(op) for op, step in zip(chain, steps, strict=True) if step is None]
         decline_if(portable, f"{', '.join(portable)} runs portable code")
-        return _norm(engine, chain, at, names)
+        return _norm(engine, chain[0], chain, at, names)
     rest = list(zip(chain[1:], at[1:], strict=True))
     others = [(i, step) for i, step in enumerate(steps) if i and isinstance(step, ConvStep)]
     if isinstance(first, ElementwiseStep):
@@ -58,8 +58,9 @@ def fuse(
 
 
 def _norm(
-    engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], names: Sequence[str]
-) -> AnyStep:
+    engine: Engine, first: Norm, chain: Sequence[ops.Op], at: Sequence[Operands],
+    names: Sequence[str],
+) -> AnyStep:  # fmt: skip
     """Return one Step for BatchNorm, Scale and ReLU after each other."""
     # what the last one writes is what all of them write
     whole = replace(at[0], top=at[-1].top)
@@ -70,8 +71,8 @@ def _norm(
     if not (epilogue.uses_batch_stats or any(one.backward for one in at)):
         with suppress(Declined):
             call = factors_call(engine, source, at[0].layouts, epilogue)
-            return FusedStep(engine, chain[0], at[0], call, names)
-    step = NormStep(engine, epilogue.links[0][0], whole, epilogue)
+            return FusedStep(engine, first, at[0], call, names)
+    step = NormStep(engine, first, whole, epilogue)
     step.followers = names
     step.prepare()
     if whole.backward:

@@ -13,7 +13,7 @@ from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.kernels.language import call_recorder
-from demitasse.backends.kernels.lrn import LocalResponse, UnitLength, takes, takes_pixels
+from demitasse.backends.kernels.lrn import LocalResponse, UnitLength, takes
 from demitasse.backends.step import Declined, Operands, decline_gradients
 
 
@@ -58,8 +58,8 @@ class NormalizeStep(CpuStep[ops.Normalize]):
         op, engine, [factors] = self.op, self.engine, self.at.params
         tuning = kernel_tuning(engine)
         known = self.expected(self.at.bottom[0], op.bottom), layouts.innermost(op.bottom, 1)
-        find = partial(suitable_images, width=tuning.width, takes=takes_pixels)
-        layout, images = first_suitable(known, find)
+        takes_rows = partial(suitable_images, width=1, takes=lambda images, _: images.is_rows)
+        layout, images = first_suitable(known, takes_rows)
         channels = layouts.plain((op.bottom[1],))
 
         def spread(target: np.ndarray, given: np.ndarray) -> None:

@@ -209,7 +209,10 @@ class NormStep(CpuStep[Norm]):
         self.behind: OutputArg | None = None
         if self.followers and not self.in_place:
             self.behind = OutputArg(self.at.top[0], self.layout, diff=True)
-            kernel = NormalizationGradient(self.kernel, behind=True, learns=learns)
+            whole = isinstance(self.op, ops.AffineBatchNorm)  # factors are of the same layer
+            kernel = NormalizationGradient(
+                self.kernel, behind="factors" if whole else "norm", learns=learns
+            )
             self.backward_calls.append(KernelCall(self.engine, kernel, *arguments, self.behind))
 
     def backward(self) -> None:
