@@ -39,6 +39,9 @@ NETS = (
     "ssd_mobilenet:1 fcn:1 segnet:1 lrcn:1 slim_face:1 rfb_face:1 face_units:1 pfld:1"
 )
 
+DENSE = {"unet", "deeplab", "fcn", "segnet"}
+"""Nets with a label for each pixel, of which no step is measured."""
+
 NONE = "none"
 """Stands for no lowering: of a usual net, and of the comparison of two."""
 
@@ -157,7 +160,8 @@ def _case(text: str) -> Case:
 def default_cases() -> list[Case]:
     """Return forward passes of all nets, and steps of those with a loss."""
     cases = [_case(f"{net}:{mode}") for net in NETS.split() for mode in ("forward", "step")]
-    return [case for case in cases if not case.train or "Loss" in case.prototxt()]
+    steps = [case for case in cases if case.train and case.net not in DENSE]
+    return [*(one for one in cases if not one.train), *(s for s in steps if "Loss" in s.prototxt())]
 
 
 def main() -> None:
