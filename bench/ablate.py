@@ -92,19 +92,27 @@ def compare(usual: Runner, other: Runner, seconds: float) -> tuple[float, float]
     return statistics.median(pairs), min(two) / min(one)
 
 
+def compare_without(
+    lowering: str, case: Case, usual: Runner, seconds: float
+) -> tuple[float, float] | None:
+    """Return the ratios of a net without a lowering; None where it runs the same code."""
+    other = Runner(case, lowering)
+    if lowering != NONE and other.code() == usual.code():
+        return None
+    return compare(usual, other, seconds)
+
+
 def measure(options: argparse.Namespace) -> None:
     """Measure in this process; print a line of JSON for each figure."""
     for case, threads in itertools.product(options.cases, options.threads):
         dm.settings.set("threads", threads)
         usual = Runner(case, NONE)
         for lowering in [NONE, *options.lowerings]:
-            gc.collect()  # the net before: two at a time fill the memory
-            other = Runner(case, lowering)
-            same = lowering != NONE and other.code() == usual.code()
-            median, least = (0, 0) if same else compare(usual, other, options.seconds)
-            del other
-            if same:
+            found = compare_without(lowering, case, usual, options.seconds)
+            gc.collect()  # the net that was compared: two at a time fill the memory
+            if found is None:
                 continue
+            median, least = found
             figure = {
                 "instructions": options.instructions[0],
                 "lowering": lowering,
@@ -160,8 +168,11 @@ def _case(text: str) -> Case:
 def default_cases() -> list[Case]:
     """Return forward passes of all nets, and steps of those with a loss."""
     cases = [_case(f"{net}:{mode}") for net in NETS.split() for mode in ("forward", "step")]
-    steps = [case for case in cases if case.train and case.net not in DENSE]
-    return [*(one for one in cases if not one.train), *(s for s in steps if "Loss" in s.prototxt())]
+    return [
+        case
+        for case in cases
+        if not case.train or (case.net not in DENSE and "Loss" in case.prototxt())
+    ]
 
 
 def main() -> None:

@@ -90,13 +90,13 @@ class ChannelNorm(Layer):
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, dy = self.xp, self.xp.reshape(top[0].read_diff(), self.view)
         deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.spread)
-        if self.by_batch or self.affine:
+        learns = [index for index in self.affine if self.param_propagate_down(index)]
+        if self.by_batch or learns:
             unit = self._unit(bottom, deviation, kept=self._keeps(bottom, top))
+        for index in learns:
+            blob, diff = self.blobs[index], dy * unit if index == self.affine[0] else dy
+            blob.add_diff(xp.reshape(xp.sum(diff, axis=self.axes), blob.shape))
         if self.affine:
-            for index, diff in zip(self.affine, (dy * unit, dy), strict=True):
-                if self.param_propagate_down(index):
-                    blob = self.blobs[index]
-                    blob.add_diff(xp.reshape(xp.sum(diff, axis=self.axes), blob.shape))
             dy = dy * self._spread(self.affine[0])
         if not propagate_down[0]:
             return

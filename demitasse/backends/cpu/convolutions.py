@@ -98,12 +98,13 @@ class ConvCase:
         flat = {"bottom": x, "top": y, "axis": 1} | {name: getattr(op, name)[1:] for name in names}
         return replace(self, op=ops.Conv(**{**vars(op), **flat}), x=x, y=y, frames=frames)
 
-    def in_order(self, shape: ops.Shape) -> layouts.Layout:
-        """Return the layout of a blob in which images of a shape are in C order."""
+    @property
+    def x_in_order(self) -> layouts.Layout:
+        """The layout of the input in which its images are in C order."""
         if self.frames == 1:
-            return layouts.plain(shape)
-        n, c, *size = shape
-        image, channel, *steps = layouts.c_order(shape)
+            return layouts.plain(self.x)
+        n, c, *size = self.x
+        image, channel, *steps = layouts.c_order(self.x)
         whole = n // self.frames, c, self.frames, *size
         return layouts.strided(whole, (image * self.frames, channel, image, *steps))
 
@@ -443,7 +444,7 @@ class DirectKernels(ConvKernels):
         layout, y = first_suitable(known, partial(self.case.images, width=self.schedule.width))
         operands = replace(
             operands,
-            source=operands.source.in_layout(self.case.in_order(self.case.x)),
+            source=operands.source.in_layout(self.case.x_in_order),
             target=target.in_layout(layout),
         )
         return self._call(partial(DirectConvolution, self.schedule, y, operands.then), operands)
@@ -451,7 +452,7 @@ class DirectKernels(ConvKernels):
     def weights(self, operands: GradientOperands) -> KernelCall:
         [y] = self._in_vectors(self.schedule.width, operands.dy)
         kernel = DirectGradient(self.schedule, y, bias=operands.bias is not None)
-        source = operands.source.in_layout(self.case.in_order(self.case.x))
+        source = operands.source.in_layout(self.case.x_in_order)
         return self._gradient(kernel, replace(operands, source=source))
 
 

@@ -127,7 +127,7 @@ def _kernel(
     sums: list[Write] = [add_lines] if within else []
     passes: list[Write] = [square, *sums, normalize, *([*sums, subtract] if gradient else [])]
 
-    def each_vector(write: Write, start: Word, of_region: Condition | None) -> None:
+    def go_through(write: Write, start: Word, of_region: Condition | None) -> None:
         """Write a loop over a region."""
         with k.loop(f.lines) as line:
 
@@ -154,7 +154,7 @@ def _kernel(
             for number, some in enumerate([None, last] if within and rest else [None]):
                 case(number)
                 for write in passes:
-                    each_vector(write, start, some)
+                    go_through(write, start, some)
 
 
 def widest(width: int, *, within: bool) -> int:

@@ -65,8 +65,8 @@ PARTS = {
 """Parts of an epilogue in their order, the last two instead of each other: what they are."""
 
 
-NORMS = (ops.BatchNorm, ops.Scale, ops.AffineBatchNorm)
-"""Operations that are links."""
+Norm = ops.BatchNorm | ops.Scale | ops.AffineBatchNorm
+"""An operation that is one link, or two."""
 
 Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 """An operation that multiplies channels with factors and adds offsets, and its blobs."""
@@ -138,7 +138,7 @@ def _part(op: ops.Op, at: Operands, target: Operand) -> tuple[str, Any]:
         n_c, spatial = target.shape[:2], target.shape[2:]
         message = "factors over other axes; kernels take one for each channel"
         decline_if((op.outer, op.dim, op.inner) != (*n_c, math.prod(spatial)), message)
-    if isinstance(op, NORMS):
+    if isinstance(op, Norm):
         return "links", _links_of(op, at)
     if isinstance(op, ops.Eltwise) and (op.operation, op.coefficients) == ("SUM", ONES):
         return "other", at.bottom[at.bottom[0] is target]
@@ -149,7 +149,7 @@ def _part(op: ops.Op, at: Operands, target: Operand) -> tuple[str, Any]:
     return "", None
 
 
-def _links_of(op: ops.BatchNorm | ops.Scale | ops.AffineBatchNorm, at: Operands) -> list[Link]:
+def _links_of(op: Norm, at: Operands) -> list[Link]:
     """Return an operation as links: a BatchNorm with factors and offsets as two."""
     if not isinstance(op, ops.AffineBatchNorm):
         return [(op, at)]

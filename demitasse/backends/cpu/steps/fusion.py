@@ -13,14 +13,14 @@ from demitasse.backends.cpu.step import FusedStep, op_title
 from demitasse.backends.cpu.steps.convolution import ConvStep
 from demitasse.backends.cpu.steps.elementwise import ElementwiseStep, SumStep, chained
 from demitasse.backends.cpu.steps.epilogue import (
-    NORMS,
     Chain,
     Epilogue,
+    Norm,
     factors_call,
     folded_offsets,
     rectifier_of,
 )
-from demitasse.backends.cpu.steps.norm import Norm, NormStep
+from demitasse.backends.cpu.steps.norm import NormStep
 from demitasse.backends.cpu.steps.products import InnerProductStep
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients, decline_if
@@ -34,7 +34,7 @@ def fuse(
     ``steps`` has None for portable code.
     """
     first, names = steps[0], [op_title(op) for op in chain[1:]]
-    if isinstance(chain[0], NORMS):
+    if isinstance(chain[0], Norm):
         portable = [op_title(op) for op, step in zip(chain, steps, strict=True) if step is None]
         decline_if(portable, f"{', '.join(portable)} runs portable code")
         return _norm(engine, chain[0], chain, at, names)

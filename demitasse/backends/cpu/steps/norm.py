@@ -29,7 +29,7 @@ from demitasse.backends.cpu.images import first_suitable, suitable_images
 from demitasse.backends.cpu.kernel_calls import KernelCall, kernel_tuning
 from demitasse.backends.cpu.layout import Layout
 from demitasse.backends.cpu.step import CpuStep
-from demitasse.backends.cpu.steps.epilogue import Epilogue, stored_statistics
+from demitasse.backends.cpu.steps.epilogue import Epilogue, Norm, stored_statistics
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
@@ -52,9 +52,6 @@ MEANS = 2
 
 ORDERS = [ops.BatchNorm], [ops.Scale], [ops.BatchNorm, ops.Scale]
 """Operations of one kernel."""
-
-
-Norm = ops.BatchNorm | ops.Scale | ops.AffineBatchNorm
 
 
 class NormStep(CpuStep[Norm]):
