@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from itertools import permutations, product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +18,9 @@ from demitasse.backends.kernels.language.values import (
     Word,
     choose,
     chunk,
+    maximum,
+    minimum,
+    rearranged,
     transposed,
 )
 from demitasse.backends.kernels.tuning import Tuning
@@ -50,19 +55,24 @@ class LoopWords(NamedTuple):
         return source + index * self.source_bytes, target + index * self.target_bytes
 
 
-Kind = Literal["runs", "squares", "singles"]
-"""Innermost elements: contiguous on both sides; a matrix to transpose; or one by one."""
+Kind = Literal["runs", "squares", "joined", "parted", "singles"]
+"""Innermost elements: contiguous on both sides; a matrix to transpose, also one of few rows, whose
+elements are ``joined`` in the target or ``parted`` in it; or one by one."""
+
+MOST_ROWS = 8
+"""Few rows of a matrix at most."""
 
 
 @CopyFields.kernel("strided_copy")
-def _kernel(k: Kernel, f: CopyFields, kind: Kind, count: int) -> None:
-    """Write the kernel of ``count`` loops."""
+def _kernel(k: Kernel, f: CopyFields, kind: Kind, count: int, rows: int) -> None:
+    """Write the kernel of ``count`` loops; ``rows`` are those of a matrix of few, or 0."""
     loops = [LoopWords(*k.load_words(f.loops + 3 * INT * place, 3)) for place in range(count)]
-    inner = 2 if kind == "squares" else 1
+    inner = 2 if rows or kind == "squares" else 1
+    write = partial(_few_rows, rows=rows, joins=kind == "joined") if rows else _INNER[kind]
 
     def nest(depth: int, source: Word, target: Word, begin: Word, end: Word) -> None:
         if depth == count - inner:
-            _INNER[kind](k, loops[depth:], source, target, begin, end)
+            write(k, loops[depth:], source, target, begin, end)
             return
         with k.loop(end, begin) as loop:
             ends = loops[depth].places(loop.i, source, target)
@@ -110,6 +120,24 @@ def _squares(
         _singles(k, [columns], *ends, choose(row.i < whole, full, 0), columns.turns)
 
 
+def _few_rows(
+    k: Kernel, loops: Sequence[LoopWords], source: Word, target: Word, begin: Word, end: Word,
+    *, rows: int, joins: bool,
+) -> None:  # fmt: skip
+    """Transpose a vector of columns at a time; the last ones may be copied twice."""
+    columns, row = loops
+    table = np.arange(rows * k.width).reshape((rows, k.width) if joins else (k.width, rows))
+    order = table.T.reshape(-1).tolist()
+    with k.loop(end, begin, k.width) as column:
+        first = maximum(minimum(column.i, end - k.width), 0)
+        read, written = columns.places(first, source, target)
+        one = row.source_bytes if joins else k.vector_bytes
+        other = k.vector_bytes if joins else row.target_bytes
+        vectors = [k.load(read + one * place) for place in range(rows)]
+        for place, vector in enumerate(rearranged(vectors, order)):
+            k.store(vector, written + other * place)
+
+
 _INNER = {"runs": _runs, "squares": _squares, "singles": _singles}
 
 
@@ -124,7 +152,8 @@ class StridedCopy(BoundKernel):
         threads = threads_for(tuning, math.prod(count for count, _, _ in ordered), FEWEST_EACH)
         rows = [(count, FLOAT * one, FLOAT * other) for count, one, other in ordered]
         values = CopyFields.values(loops=np.array(rows, np.int64))
-        kernel = _kernel(tuning.width, kind, len(ordered))
+        few = ordered[-1][0] if kind in ("joined", "parted") else 0
+        kernel = _kernel(tuning.width, kind, len(ordered), few)
         super().__init__("copy", kernel, values, tuning, threads)
 
 
@@ -136,7 +165,12 @@ def _ordered(loops: list[CopyLoop], width: int) -> tuple[Kind, list[CopyLoop]]:
     rows = next((one for one in outer if one[1] == 1 and one[0] >= width), None)
     if rows is not None and inner[0] >= width and inner[2] == 1:
         return "squares", [*(one for one in outer if one is not rows), rows, inner]
-    if inner[0] < width:  # such as three channels: the pixels are innermost
+    sides: dict[Kind, tuple[int, int]] = {"joined": (1, 2), "parted": (2, 1)}
+    for (few, columns), (kind, (long, short)) in product(permutations(loops, 2), sides.items()):
+        fits = few[0] <= MOST_ROWS and columns[0] >= width
+        if fits and few[short] == columns[long] == 1 and columns[short] == few[0]:
+            return kind, [*(one for one in loops if one not in (few, columns)), columns, few]
+    if inner[0] < width:  # such as three of several channels: the pixels are innermost
         inner = max(loops, key=lambda one: (1 in one[1:], one[0]))
     return "singles", [*(one for one in loops if one is not inner), inner]
 

@@ -48,6 +48,12 @@ CASES = {
     "from channels last": (strided((3, 20, 5, 4), LAST), plain(3, 20, 5, 4)),
     "many to channels last": (plain(2, 37, 7, 9), strided((2, 37, 7, 9), LAST)),
     "many from channels last": (strided((2, 37, 7, 9), LAST), plain(2, 37, 7, 9)),
+    "three channels of many pixels": (plain(2, 3, 8, 9), strided((2, 3, 8, 9), LAST)),
+    "three channels apart": (strided((2, 3, 8, 9), LAST), plain(2, 3, 8, 9)),
+    "two rows of columns": (plain(6, 2, 29), strided((6, 2, 29), (0, 2, 1))),
+    "two rows apart": (strided((6, 2, 29), (0, 2, 1)), plain(6, 2, 29)),
+    "eight rows joined": (plain(8, 40), strided((8, 40), (1, 0))),
+    "seven rows apart": (strided((7, 40), (1, 0)), plain(7, 40)),
     "one image": (strided((1, 37, 5, 9), LAST), plain(1, 37, 5, 9)),
     "to blocks": (plain(2, 32, 3, 5), blocked((2, 32, 3, 5), 1, 16)),
     "to padded blocks": (plain(2, 21, 3, 5), blocked((2, 21, 3, 5), 1, 8)),
@@ -91,6 +97,19 @@ def test_many_elements_are_copied_by_many_threads(width):
     )
 
     np.testing.assert_array_equal(target.reshape(3, 400, 70), x.transpose(0, 2, 1))
+
+
+@WIDTH
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_few_rows_are_joined_and_parted_by_many_threads(rows, width):
+    x = normal(rows, 30000)
+    joined, back = (np.zeros(x.size, np.float32) for _ in range(2))
+
+    StridedCopy([(rows, 30000, 1), (30000, 1, rows)], Tuning(width, 3))(x.reshape(-1), joined)
+    StridedCopy([(rows, 1, 30000), (30000, rows, 1)], Tuning(width, 3))(joined, back)
+
+    np.testing.assert_array_equal(joined.reshape(30000, rows), x.T)
+    np.testing.assert_array_equal(back.reshape(rows, 30000), x)
 
 
 def test_loops_that_continue_each_other_are_one():

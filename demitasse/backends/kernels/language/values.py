@@ -294,6 +294,23 @@ def permuted(vector: Vector, order: Sequence[int]) -> Vector:
     return _shuffle(vector, vector, order)
 
 
+def rearranged(vectors: Sequence[Vector], order: Sequence[int]) -> list[Vector]:
+    """Return the elements of all vectors in another order, as so many vectors."""
+    lanes, found = len(order) // len(vectors), []
+    for begin in range(0, len(order), lanes):
+        wanted = [divmod(at, lanes) for at in order[begin : begin + lanes]]
+        first, *others = sorted({number for number, _ in wanted})
+        total = permuted(vectors[first], [lane for _, lane in wanted])
+        for other in others:
+            places = [
+                lanes + lane if number == other else place
+                for place, (number, lane) in enumerate(wanted)
+            ]
+            total = _shuffle(total, vectors[other], places)
+        found.append(total)
+    return found
+
+
 def _shuffle(one: V, other: V, order: Sequence[int]) -> V:
     """Return the elements of two concatenated vectors at the indices."""
     places = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
