@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -592,7 +593,9 @@ class IgemmSchedule(TunedKernel):
 
         def longest(way: tuple[int, int]) -> int:
             each = math.ceil(math.ceil(count / way[0]) / at_once)
-            return each * math.ceil(self.panels / way[1])
+            ends = (self.panels * part // way[1] for part in range(way[1] + 1))
+            vectors = (min(end * self.vectors, -(-self.filters // self.width)) for end in ends)
+            return each * max(end - begin for begin, end in pairwise(vectors))
 
         return min(ways, key=lambda way: (longest(way), way[0] * filters + way[1] * count))
 

@@ -331,6 +331,12 @@ def test_all_threads_have_work_and_none_much_more(size, threads):
     assert tiles * math.ceil(parts.panels / of_filters) <= 2 * math.ceil(least)
 
 
+def test_a_last_panel_of_few_vectors_counts_as_few():
+    seven_vectors = Case(8, 1, 100, (40, 100), kernel=(5, 100)).plan(Tuning(16, 2))
+
+    assert seven_vectors.divided == (2, 1)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 7, 8])
 @pytest.mark.parametrize("groups", [1, 2, 3, 5, 32])
 def test_parts_of_groups_divide_well_among_threads(groups, threads):
