@@ -45,7 +45,7 @@ from demitasse.backends.kernels.few_inputs import (
 from demitasse.backends.kernels.few_outputs import NarrowConvolution, plan_few_outputs
 from demitasse.backends.kernels.igemm import MOST_AXES, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
-    IgemmFilterGradient,
+    FilterGradient,
     igemm_forward,
     igemm_input_gradient,
 )
@@ -301,7 +301,7 @@ class IgemmKernels(ConvKernels):
 
     def weights(self, operands: GradientOperands) -> KernelCall:
         source, x = self._image(operands.source)
-        kernel = IgemmFilterGradient(self.schedule, self.op, x, volumes_of(operands.dy.layout))
+        kernel = FilterGradient(self.schedule, x, volumes_of(operands.dy.layout), self.op.kernel)
         weight, strides = operands.weight, kernel.strides
         if self.by_rows:
             _, by_filter, by_channel, by_row, _ = strides

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.igemm import (
@@ -264,14 +263,26 @@ def _copy_panel(
 class FilterGradient:
     """The gradients of filters and offsets.
 
+    Args:
+        kernel: Taps of the filters along each axis.
+
     Attributes:
-        size: Elements of the gradient of a group's filters.
         scratch_size: Elements of scratch memory for a call.
+        strides: Elements from one group, filter, channel and, for each axis, tap to the next, as
+            the gradient of the filters is written.
     """
 
-    def __init__(self, schedule: IgemmSchedule, x: Images, y: Images) -> None:
-        self.schedule = schedule
-        self.size = len(schedule.taps) * schedule.channels * schedule.filters
+    def __init__(
+        self, schedule: IgemmSchedule, x: Images, y: Images, kernel: Sequence[int] = ()
+    ) -> None:
+        self.schedule, self._merged, n = schedule, None, schedule.merged
+        each, area = schedule.channels * schedule.filters, len(schedule.taps)
+        taps = [math.prod(kernel[axis + 1 :]) for axis in range(len(kernel))]
+        self.strides = each * area, 1, schedule.filters, *(each * tap for tap in taps)
+        if n > 1:
+            c = schedule.channels // n
+            self.strides = schedule.filters // n * c * area, c * area, area, *taps
+            self._merged = aligned(schedule.groups * each * area)
         blocks = schedule.blocks(in_place=False)
         parts, filter_parts = schedule.divide(len(blocks))
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
@@ -285,7 +296,7 @@ class FilterGradient:
             ahead=-(-of_panel // (steps * LINE_BYTES)) if schedule.exceeds_caches(larger) else 0,
         )  # fmt: skip
         values, self.scratch_size = product_values(
-            schedule, blocks, x, y, pixels, pixels + 1, self.size
+            schedule, blocks, x, y, pixels, pixels + 1, each * area
         )
         self._arguments = structs.Arguments(
             GradientFields.values(
@@ -310,44 +321,12 @@ class FilterGradient:
         scratch: np.ndarray,
     ) -> None:
         """Write the gradients of the filters and, unless None, of the offsets."""
-        each = {"x.at": source, "y.at": dy, "filters": filters, "offsets": offsets}
+        written = filters if self._merged is None else self._merged
+        each = {"x.at": source, "y.at": dy, "filters": written, "offsets": offsets}
         threads = self.schedule.tuning.threads
         self._arguments.run(self._kernel, threads, {**each, "scratch": scratch})
-
-
-class IgemmFilterGradient(FilterGradient):
-    """The gradients of the filters and offsets of a convolution.
-
-    Attributes:
-        strides: Elements from one group, filter, channel and, for each axis, tap to the next, as
-            the gradient of the filters is written.
-    """
-
-    def __init__(self, schedule: IgemmSchedule, op: ops.Conv, x: Images, y: Images) -> None:
-        super().__init__(schedule, x, y)
-        each, n = schedule.filters * schedule.channels, schedule.merged
-        taps = [math.prod(op.kernel[axis + 1 :]) for axis in range(len(op.kernel))]
-        self.strides = self.size, 1, schedule.filters, *(each * tap for tap in taps)
-        self._merged = None
-        if n > 1:
-            area, c = math.prod(op.kernel), schedule.channels // n
-            self.strides = schedule.filters // n * c * area, c * area, area, *taps
-            self._merged = aligned(schedule.groups * self.size)
-
-    def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        filters: np.ndarray,
-        offsets: np.ndarray | None,
-        scratch: np.ndarray,
-    ) -> None:
-        """Write the gradients of the filters and, unless None, of the offsets."""
-        if self._merged is None:
-            super().__call__(source, dy, filters, offsets, scratch)
-            return
-        super().__call__(source, dy, self._merged, offsets, scratch)
-        call_recorder.call(self._take_groups, self._merged, filters)
+        if self._merged is not None:
+            call_recorder.call(self._take_groups, self._merged, filters)
 
     def _take_groups(self, merged: np.ndarray, filters: np.ndarray) -> None:
         """Write the gradients of the filters, of which each belongs to the channels of a group."""

@@ -33,7 +33,7 @@ from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.fused_optimizer import RULES, FusedOptimizer
 from demitasse.backends.kernels.igemm import plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
-    IgemmFilterGradient,
+    FilterGradient,
     igemm_forward,
     igemm_input_gradient,
 )
@@ -175,7 +175,7 @@ def implicit_gemm_gradients(width):
     back = igemm_input_gradient(plan, last(op.bottom), last(op.top))
     back.update(weights)
     back(dy, dx, None, None, aligned(back.scratch_size))
-    of_filters = IgemmFilterGradient(plan, op, last(op.bottom), last(op.top))
+    of_filters = FilterGradient(plan, last(op.bottom), last(op.top), op.kernel)
     filters, offsets = aligned(weights.size), aligned(M)
     of_filters(x, dy, filters, offsets, aligned(of_filters.scratch_size))
     return dx, filters, offsets

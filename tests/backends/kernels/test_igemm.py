@@ -16,7 +16,7 @@ from demitasse.backends.kernels import igemm
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.igemm import LENGTH, WIDEST_IN_PLACE, plan_igemm
 from demitasse.backends.kernels.igemm_convolution import (
-    IgemmFilterGradient,
+    FilterGradient,
     igemm_forward,
     igemm_input_gradient,
 )
@@ -113,7 +113,7 @@ class Case:
         return dx.values.copy()
 
     def filter_gradient(self, tuning, *, bias=True):
-        run = IgemmFilterGradient(self.plan(tuning), self.op, self.x.images, self.dy.images)
+        run = FilterGradient(self.plan(tuning), self.x.images, self.dy.images, self.op.kernel)
         memory, group = aligned(self.weights.size), self.op.group
         memory[:] = np.nan
         offsets = np.full(len(self.offsets), np.nan, np.float32) if bias else None
