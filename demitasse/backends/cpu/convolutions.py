@@ -52,7 +52,7 @@ from demitasse.backends.kernels.igemm_convolution import (
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd import WinogradSchedule, plan_winograd
+from demitasse.backends.kernels.winograd import FLAT, Depth, WinogradSchedule, plan_winograd
 from demitasse.backends.step import Declined, Operands, decline_if
 
 NARROW = 8
@@ -73,7 +73,7 @@ class ConvCase:
         x: Shape of the input, (N, C, *spatial).
         y: Shape of the output, (N, M, *positions).
         at: The blobs, and whether gradients are wanted.
-        frames: Images of each item of the blobs, which have another axis then: (N, C, F, H, W).
+        depth: Planes of the blobs' items, which are images then: blobs are (N, C, D, H, W).
 
     Raises:
         Declined: No kernels can be compiled.
@@ -84,29 +84,32 @@ class ConvCase:
     x: ops.Shape
     y: ops.Shape
     at: Operands
-    frames: int = 1
+    depth: Depth = FLAT
 
-    def of_frames(self) -> ConvCase:
-        """Return a convolution of three axes as one of images, if windows are in one frame each."""
+    def of_planes(self) -> ConvCase:
+        """Return a convolution of three axes as one of images, which are planes, if it can be."""
         op, (n, c, *size) = self.op, self.x
-        alone = (op.kernel[:1], op.stride[:1], op.pad[:1]) == ((1,), (1,), (0,))
-        if len(size) != MOST_AXES or size[0] == 1 or not alone or op.after:
+        if len(size) != MOST_AXES or size[0] == 1:
             return self
-        frames, *size = size
-        x, y = (n * frames, c, *size), (n * frames, self.y[1], *self.y[3:])
+        depth = Depth(op.kernel[0], size[0], self.y[2], op.pad[0])
+        steps = op.stride[0] == op.dilation[0] == 1 and depth.pad < depth.taps
+        if not steps or op.group > 1 < depth.taps:
+            return self
+        x, y = (n * depth.size, c, *size[1:]), (n * depth.output, self.y[1], *self.y[3:])
         names = ("kernel", "stride", "pad", "dilation")
         flat = {"bottom": x, "top": y, "axis": 1} | {name: getattr(op, name)[1:] for name in names}
-        return replace(self, op=ops.Conv(**{**vars(op), **flat}), x=x, y=y, frames=frames)
+        return replace(self, op=ops.Conv(**{**vars(op), **flat}), x=x, y=y, depth=depth)
 
     @property
     def x_in_order(self) -> layouts.Layout:
         """The layout of the input in which its images are in C order."""
-        if self.frames == 1:
+        if self.depth.size == 1:
             return layouts.plain(self.x)
-        n, c, *size = self.x
+        planes, (n, c, *size) = self.depth.size, self.x
         image, channel, *steps = layouts.c_order(self.x)
-        whole = n // self.frames, c, self.frames, *size
-        return layouts.strided(whole, (image * self.frames, channel, image, *steps))
+        return layouts.strided(
+            (n // planes, c, planes, *size), (image * planes, channel, image, *steps)
+        )
 
     def images(self, layout: layouts.Layout, width: int) -> Images:
         """Return the images of a layout that has vectors of so many channels.
@@ -115,7 +118,7 @@ class ConvCase:
             Declined: It has none.
         """
         images = suitable_images(layout, width)
-        return images if self.frames == 1 else images.in_frames(self.frames)
+        return images if self.depth.size == 1 else images.in_planes(layout.shape[2])
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -241,11 +244,11 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
     general: list[ConvKernels] = [IgemmKernels(case)]
     if case.op.after:
         return general, ("other pads after the axes than before",)
-    case = case.of_frames()
-    if case.frames == 1 and case.at.backward:
+    case = case.of_planes()
+    if case.depth.size == 1 and case.at.backward:
         with suppress(Declined):
             general.insert(0, TransposedKernels(case))
-    elif case.frames == 1:
+    elif case.depth.size == 1:
         with suppress(Declined):
             return [NarrowKernels(case), *general], ()
     kinds: Sequence[type[ConvKernels]] = (WinogradKernels, DirectKernels)
@@ -253,6 +256,8 @@ def conv_kernels(case: ConvCase) -> tuple[list[ConvKernels], tuple[str, ...]]:
         kinds = (DepthwiseKernels,)
     elif max(case.op.kernel, default=1) == 1:
         kinds = ()
+    elif case.depth.taps > 1:
+        kinds = (WinogradKernels,)
     reasons: list[str] = []
     for kind in kinds:
         try:
@@ -392,8 +397,8 @@ class WinogradKernels(ConvKernels):
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
-        shapes = case.x, case.y
-        self.schedule = plan_winograd(case.op, *shapes, case.tuning, training=case.at.backward)
+        shapes, training = (case.x, case.y), case.at.backward
+        self.schedule = plan_winograd(case.op, *shapes, case.tuning, case.depth, training=training)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         return self._tiled(self.schedule, operands, kept=not self.case.at.backward)

@@ -81,7 +81,7 @@ class Images:
         contiguous = self.is_rows and self.column_stride == self.shape[1]
         return math.prod(self.shape) * FLOAT if contiguous else 0
 
-    def in_frames(self, count: int) -> Images:
+    def in_planes(self, count: int) -> Images:
         """Return images whose rows are those of so many images, one after the other."""
         n, c, rows, columns = self.shape
         shape, stride = (n * count, c, rows // count, columns), self.image_stride // count

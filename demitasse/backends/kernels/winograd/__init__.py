@@ -39,6 +39,32 @@ class Panel(NamedTuple):
     start: int
 
 
+class Depth(NamedTuple):
+    """The third axis of a convolution, whose planes are images.
+
+    The channels of a window's planes are those of an image.
+
+    Attributes:
+        taps: Planes of a window.
+        size, output: Planes of an item of the input and of the output.
+        pad: Planes of zeros before the input.
+    """
+
+    taps: int = 1
+    size: int = 1
+    output: int = 1
+    pad: int = 0
+
+    @property
+    def backward(self) -> Depth:
+        """The depth of the convolution that is the gradient of the input."""
+        return Depth(self.taps, self.output, self.size, self.taps - 1 - self.pad)
+
+
+FLAT = Depth()
+"""That of a convolution over two axes."""
+
+
 @dataclass(frozen=True)
 class WinogradSchedule(TunedKernel):
     """The tiles of a batch of images: parts of the input that overlap, parts of the output.
@@ -50,6 +76,8 @@ class WinogradSchedule(TunedKernel):
     divide its transforms, and then the positions, in successive calls of the kernel.
 
     Attributes:
+        images: Images of the output.
+        channels: Channels of the input, in all planes of a window.
         size, output: Rows and columns of the input and of the output.
         filters: Channels of the output.
         pad: Zeros above and left of the input.
@@ -67,6 +95,7 @@ class WinogradSchedule(TunedKernel):
     output: tuple[int, int]
     tuning: Tuning
     computes: Literal["output", "input", "filters"] = "output"
+    depth: Depth = FLAT
 
     @property
     def threads(self) -> int:
@@ -99,9 +128,11 @@ class WinogradSchedule(TunedKernel):
         """The convolution that is the gradient of the input."""
         down, across = self.filtering
         pad = (down.taps - 1 - self.pad[0], across.taps - 1 - self.pad[1])
+        depth = self.depth.backward
         return replace(
-            self, channels=self.filters, filters=self.channels, size=self.output, pad=pad,
-            output=self.size, computes="input",
+            self, images=self.images // depth.size * depth.output,
+            channels=self.filters * depth.taps, filters=self.channels // depth.taps,
+            size=self.output, pad=pad, output=self.size, computes="input", depth=depth,
         )  # fmt: skip
 
     @cached_property
@@ -264,8 +295,9 @@ def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
 
 
 def plan_winograd(
-    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, training: bool
-) -> WinogradSchedule:
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, depth: Depth = FLAT, *,
+    training: bool,
+) -> WinogradSchedule:  # fmt: skip
     """Return the schedule of a Winograd convolution; shapes are (N, C, H, W).
 
     Raises:
@@ -283,14 +315,15 @@ def plan_winograd(
     )
     tiling = WinogradSchedule(
         filtering=filtering(op.kernel),
-        images=x[0],
-        channels=x[1],
+        images=y[0],
+        channels=x[1] * depth.taps,
         size=(x[2], x[3]),
         filters=y[1],
         groups=op.group,
         pad=(op.pad[0], op.pad[1]),
         output=(y[2], y[3]),
         tuning=tuning,
+        depth=depth,
     )
     decline_if(
         "winograd" not in tuning.always and not pays(tiling, training=training),

@@ -55,7 +55,8 @@ def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, limited: bool) ->
             input_transform(k, block, f.x, matrices, of.outputs, tiles)
         with block.stage(1):
             multiply_tiles(k, f.products, block, of.positions)
-        with block.stage(2), block.each_strip() as strip, y.each_vector(k) as channel:
+        with block.stage(2), block.each_strip() as strip, y.each_vector(k) as entry:
+            channel = entry[0]
             row, column_bytes = strip.row * down, y.column_stride * FLOAT
             target = y.row(strip.image, row) + channel
             offset = k.load(f.offsets + channel)
@@ -85,7 +86,7 @@ class WinogradConvolution(BlockedKernel):
             ConvolutionFields,
             STAGES,
             products=product_values(tiling),
-            x=TiledFields.tiled(x, width, tiling.pad),
+            x=TiledFields.tiled(x, width, tiling.pad, tiling.depth),
             y=TiledOutputFields.tiled(y, width),
             rectifier=self._rectifier,
             offsets=self._offsets,

@@ -29,7 +29,8 @@ class FilterFields(Struct):
     positions: Address
     position_bytes: Word
     inputs: Word
-    weight_input_bytes: Word
+    input_table: Address
+    """Bytes from a filter's taps to those of each input."""
     weight_output_bytes: Word
     panels: Word
     """Number of panels of all groups."""
@@ -55,7 +56,7 @@ def _each_vector(k: Kernel, f: FilterFields) -> Iterator[tuple[Word, Word, Word]
         # a panel's rows lie one after the other, and so do the taps of a filter's channels
         with k.loop(end, begin) as channel, k.loop(vectors) as vector:
             output = vector.i * k.width
-            taps = output * f.weight_output_bytes + channel.i * f.weight_input_bytes
+            taps = output * f.weight_output_bytes + k.load_word(f.input_table + channel.i * INT)
             place = (channel.i * vectors + vector.i) * k.vector_bytes
             yield outputs - output, f.weights + weights + taps, f.positions + values + place
 
@@ -116,23 +117,25 @@ def _values(tiling: WinogradSchedule) -> Values:
     The outputs of the gradient of an input are the parameter's inputs.
     """
     inputs, outputs = tiling.channels // tiling.groups, tiling.filters // tiling.groups
-    tap_bytes = tiling.filtering.taps * FLOAT
-    input_bytes, output_bytes = tap_bytes, inputs * tap_bytes
+    planes, plane_bytes = range(tiling.depth.taps), tiling.filtering.taps * FLOAT
+    channels, tap_bytes = inputs // len(planes), len(planes) * plane_bytes
+    input_bytes, output_bytes = tap_bytes, channels * tap_bytes
     if tiling.computes == "input":
-        input_bytes, output_bytes = outputs * tap_bytes, tap_bytes
+        input_bytes, output_bytes, planes = outputs * tap_bytes, tap_bytes, planes[::-1]
+    places = [plane * plane_bytes + i * input_bytes for plane in planes for i in range(channels)]
     rows = [
         (
             panel.vectors,
             outputs - panel.first,
             panel.start * FLOAT,
-            panel.group * inputs * outputs * tap_bytes + panel.first * output_bytes,
+            panel.group * channels * outputs * tap_bytes + panel.first * output_bytes,
         )
         for panel in tiling.panels
     ]
     return FilterFields.values(
         position_bytes=tiling.filter_position_stride * FLOAT,
         inputs=inputs,
-        weight_input_bytes=input_bytes,
+        input_table=np.array(places, np.int64),
         weight_output_bytes=output_bytes,
         panels=len(rows),
         panel_table=np.array(rows, np.int64),

@@ -78,7 +78,7 @@ class WinogradGradient(BlockedKernel):
             GradientFields,
             STAGES,
             products=product_values(tiling, gradient=True),
-            x=TiledFields.tiled(x, tiling.width, tiling.pad),
+            x=TiledFields.tiled(x, tiling.width, tiling.pad, tiling.depth),
             y=TiledFields.tiled(y, tiling.width),
             offsets=self._offsets,
         )

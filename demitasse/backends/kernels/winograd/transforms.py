@@ -19,6 +19,7 @@ from demitasse.backends.kernels.language.values import (
     fma,
     minimum,
 )
+from demitasse.backends.kernels.winograd import FLAT, Depth
 from demitasse.backends.kernels.winograd.blocks import Block, Strip, TileFields
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
@@ -97,6 +98,10 @@ def times_both(
             store(row, column, value)
 
 
+COLUMNS = 3
+"""Integers of an entry of the table of vectors."""
+
+
 class TiledFields(ImageFields):
     """Images whose channels are contiguous, and that are cut into tiles."""
 
@@ -104,24 +109,40 @@ class TiledFields(ImageFields):
     """Zeros above the image."""
     left: Word
     """Zeros before the image."""
+    front: Word
+    """Planes of zeros before an item."""
+    planes: Word
+    """Images of an item, which are its planes."""
+    outputs: Word
+    """Planes of the output of an item."""
+    last: Word
+    """The last plane of a window."""
     vectors: Word
-    """Number of vectors of a pixel."""
+    """Number of vectors of a window's pixels."""
     vector_table: Address
-    """Bytes from the first channel to each."""
+    """Columns: bytes from a pixel's first channel, and from a tile's; plane of the window."""
 
     @classmethod
-    def tiled(cls, images: Images, width: int, pad: tuple[int, int] = (0, 0)) -> Values:
-        """Return the fields of images with zeros above and on the left."""
-        table = FLOAT * np.array(images.vectors(width), np.int64)
+    def tiled(
+        cls, images: Images, width: int, pad: tuple[int, int] = (0, 0), depth: Depth = FLAT
+    ) -> Values:
+        """Return the fields of images with zeros above, on the left, and before."""
+        table = [
+            (FLOAT * first, FLOAT * (first + images.shape[1] * tap), tap)
+            for tap in range(depth.taps)
+            for first in images.vectors(width)
+        ]
         return cls.values(
-            **geometry(images), top=pad[0], left=pad[1], vectors=len(table), vector_table=table
-        )
+            **geometry(images), top=pad[0], left=pad[1], front=depth.pad, planes=depth.size,
+            outputs=depth.output, last=depth.taps - 1, vectors=len(table),
+            vector_table=np.array(table, np.int64),
+        )  # fmt: skip
 
     @contextmanager
-    def each_vector(self, k: Kernel) -> Iterator[Word]:
-        """Write a loop over the vectors of a pixel, each an entry of the table."""
+    def each_vector(self, k: Kernel) -> Iterator[list[Word]]:
+        """Write a loop over the vectors of a window's pixels, each an entry of the table."""
         with k.loop(self.vectors) as vector:
-            yield k.load_word(self.vector_table + vector.i * INT)
+            yield k.load_words(self.vector_table + vector.i * (COLUMNS * INT), COLUMNS)
 
 
 class TiledOutputFields(TiledFields):
@@ -166,18 +187,28 @@ def input_transform(
     vector, positions_of_row = k.vector_bytes, len(matrices[1])
     columns = block.fields.tile_columns * across + (wide - across)
 
-    def transform(strip: Strip, channel: Word) -> None:
+    def plane_of(strip: Strip, tap: Word) -> tuple[Word, Word]:
+        """Return the first image of the strip's item, and the plane of a tap, perhaps outside."""
+        item, place = strip.image // images.outputs, strip.image % images.outputs
+        return item * images.planes, place - images.front + tap
+
+    def transform(strip: Strip, channel: Word, into: Word, tap: Word) -> None:
+        image, plane = plane_of(strip, tap)
+        inside = (plane > -1) & (plane < images.planes)
+        first = choose(inside, strip.row * down - images.top, -high)
         with k.loop(high) as line:
-            y = strip.row * down - images.top + line.i
+            y = first + line.i
             copy = block.private + columns * line.i * vector
             begin, end = zero_border(k, y, images, columns, copy)
-            row = images.row(strip.image, y) - images.left * images.column_stride * FLOAT + channel
+            row = (
+                images.row(image + plane, y) - images.left * images.column_stride * FLOAT + channel
+            )
             with k.loop(end, begin) as column:
                 value = k.load(row + column.i * images.column_stride * FLOAT)
                 k.store(value, copy + column.i * vector)
         with k.loop(block.fields.tile_columns) as tile:
             corner = block.private + tile.i * (across * vector)
-            target = block.place(tiles, 0, strip.tile + tile.i) + channel
+            target = block.place(tiles, 0, strip.tile + tile.i) + into
 
             def load(row: int, column: int) -> Vector:
                 return k.load(corner + (columns * row + column) * vector)
@@ -189,11 +220,13 @@ def input_transform(
             times_both(k, matrices, load, store)
 
     with block.each_strip() as strip:
+        image, plane = plane_of(strip, images.last)
+        image = image + minimum(plane, images.planes - 1)
         first = strip.row * down - images.top + (high - down)  # which no strip above has read
         with k.loop(minimum(first + down, images.rows), choose(first > 0, first, 0)) as line:
-            k.touch(images.row(strip.image, line.i), images.row_bytes)
-        with images.each_vector(k) as channel:
-            transform(strip, channel)
+            k.touch(images.row(image, line.i), images.row_bytes)
+        with images.each_vector(k) as entry:
+            transform(strip, *entry)
 
 
 class Outputs(NamedTuple):
