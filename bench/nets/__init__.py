@@ -12,7 +12,7 @@ from nets.flow import flownet
 from nets.generators import autoencoder, dcgan, srcnn, vdsr
 from nets.googlenet import googlenet
 from nets.inception import inception
-from nets.mobile import mobilenet_v2, shufflenet
+from nets.mobile import mobilenet_v2, shufflenet, shufflenet_v2
 from nets.recurrent import lrcn
 from nets.residual import resnet18, resnet20, resnet26, resnet50
 from nets.resnext import resnext50, senet50
@@ -20,6 +20,7 @@ from nets.segmentation import deeplab, fcn, segnet, unet
 from nets.small import mobilenet, quarter_mobilenet, squeezenet
 from nets.text import text_cnn
 from nets.vgg import vgg16
+from nets.video import c3d
 
 __all__ = ["FORWARD_ONLY", "NETS", "OTHERS", "TRAINED"]
 
@@ -50,6 +51,7 @@ FORWARD_ONLY = {
 OTHERS = {
     "mobilenet_v2": mobilenet_v2,
     "shufflenet": shufflenet,
+    "shufflenet_v2": shufflenet_v2,
     "resnext50": resnext50,
     "senet50": senet50,
     "inception": inception,
@@ -68,6 +70,7 @@ OTHERS = {
     "rfb_face": rfb_face,
     "face_units": face_units,
     "pfld": pfld,
+    "c3d": c3d,
 }
 """What else people run; other engines get forward passes as the package exports them."""
 

@@ -1,8 +1,8 @@
-"""Nets for telephones: MobileNet 2, ShuffleNet."""
+"""Nets for telephones: MobileNet 2, ShuffleNet, ShuffleNet 2."""
 
 from nets.writer import Writer
 
-__all__ = ["mobilenet_v2", "shufflenet"]
+__all__ = ["mobilenet_v2", "shufflenet", "shufflenet_v2"]
 
 BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
           (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
@@ -10,6 +10,9 @@ BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3,
 
 STAGES = ((240, 4), (480, 8), (960, 4))
 """Outputs and units of each stage of ShuffleNet; the first halves the image."""
+
+HALVES = ((116, 4), (232, 8), (464, 4))
+"""Those of ShuffleNet 2."""
 
 GROUPS = 3
 
@@ -77,3 +80,43 @@ def _unit(net: Writer, name: str, inside: int, made: int, group: int, halve: boo
     else:
         net.add(f"{name}_sum", below, top)
     net.relu(f"relu_{name}")
+
+
+def shufflenet_v2(batch: int, train: bool, scale: int = 1) -> str:
+    """ShuffleNet 2 of full width on 224x224 images: half of the channels pass by each unit."""
+    net = Writer("ShuffleNet-2", (batch, 3, 224, 224), train)
+    net.conv_bn_relu("conv1", 24 // scale, 3, stride=2, pad=1)
+    net.pool("pool1", 3, 2)
+    width = 24 // scale
+    for stage, (outputs, units) in enumerate(HALVES, 2):
+        for unit in range(units):
+            width = _half_unit(net, f"{stage}{'abcdefgh'[unit]}", width, outputs // scale, not unit)
+    net.conv_bn_relu("conv5", 1024 // scale, 1)
+    net.mean("pool5")
+    net.ip("classifier", 1000)
+    return net.end()
+
+
+def _half_unit(net: Writer, name: str, width: int, outputs: int, halve: bool) -> int:
+    """Three convolutions of half of the channels; where it halves the image, of all, twice."""
+    passing = right = net.last
+    half = outputs // 2
+    if halve:
+        _depthwise(net, f"{name}_left", width, 2)
+        passing = net.conv_bn_relu(f"{name}_left_out", half, 1)
+    else:
+        fields = f'top: "{name}_right" slice_param {{ slice_point: {half} }}'
+        passing, right = net.layer("Slice", f"{name}_left", fields), f"{name}_right"
+    net.conv(f"{name}_in", half, 1, right, bias=False)
+    net.bn(f"{name}_in")
+    net.relu(f"relu_{name}_in")
+    _depthwise(net, f"{name}_mid", half, 1 + halve)
+    net.conv_bn_relu(f"{name}_out", half, 1)
+    net.concat(f"{name}_joined", passing, net.last)
+    net.layer("ShuffleChannel", f"{name}_shuffle", "shuffle_channel_param { group: 2 }")
+    return outputs
+
+
+def _depthwise(net: Writer, name: str, channels: int, stride: int) -> None:
+    net.conv(name, channels, 3, stride=stride, pad=1, group=channels, bias=False)
+    net.bn(name)
