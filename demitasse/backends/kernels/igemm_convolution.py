@@ -36,7 +36,7 @@ from demitasse.backends.kernels.igemm import (
 from demitasse.backends.kernels.images import ImageFields, Images
 from demitasse.backends.kernels.language import call_recorder, structs
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.values import FLOAT, INT, LINE_BYTES, Word, choose, chunk
+from demitasse.backends.kernels.language.values import FLOAT, INT, Word, choose, chunk
 from demitasse.backends.kernels.products import product_sums
 
 MOST_PIXELS = 192
@@ -181,21 +181,11 @@ class GradientFields(ProductFields):
     """Gradient of the offsets."""
     ones: structs.Address
     """1, of which offsets are a multiple."""
-    ahead_panel: Word
-    """Bytes that are prefetched during each panel."""
-    ahead_step: Word
-    """Bytes from what an unrolled step prefetches to the next's."""
 
 
 @GradientFields.kernel("igemm_gradient")
-def _kernel(
-    k: Kernel, f: GradientFields, rows: int, panels: Panels, *, ahead: int, of_windows: bool
-) -> None:
-    """Write the kernel of tiles of some terms.
-
-    Of the next outputs' gradients, or ``of_windows``, a step prefetches some lines ``ahead``, 0 for
-    none.
-    """
+def _kernel(k: Kernel, f: GradientFields, rows: int, panels: Panels) -> None:
+    """Write the kernel of tiles of some terms."""
     panel_bytes = panels.vectors * k.vector_bytes
     with each_part(k, f) as part:
         nowhere = part.columns + f.most_rows * panel_bytes
@@ -206,18 +196,13 @@ def _kernel(
             count, again = stop - start, some.i > 0
             list_windows(k, f, start, count, count, part.entries)
 
-            def multiply(
-                left: Word, step: int, targets: Sequence[Word], masks: Masks,
-                fetched: Sequence[Word] = (),
-            ) -> list[Word]:  # fmt: skip
+            def multiply(left: Word, step: int, targets: Sequence[Word], masks: Masks) -> None:
                 """Sum numbers that are ``step`` bytes apart, times the panel of gradients."""
                 numbers = [FLOAT * i for i in range(len(targets))]
-                sums, later = product_sums(
-                    k, count, left, numbers, step, part.columns, panel_bytes, len(masks), UNROLLED,
-                    fetched, f.ahead_step, ahead,
-                )  # fmt: skip
+                sums, _ = product_sums(
+                    k, count, left, numbers, step, part.columns, panel_bytes, len(masks), UNROLLED
+                )
                 write_sums(k, sums, targets, masks, again)
-                return later
 
             with k.loop(last, first) as block:
                 *copied, term = k.load_words(f.blocks + block.i * BLOCK_BYTES, 5)
@@ -229,11 +214,7 @@ def _kernel(
                     _copy_panel(k, part, place, count, panel_bytes, masks)
                     with k.when((f.offsets > 0) & (block.i < 1)):
                         multiply(f.ones, 0, [f.offsets + place], masks)
-                    images = f.x if of_windows else f.y
-                    later = images.at + stop * images.column_stride * FLOAT
-                    later = later + (panel - part.panels[0]) * f.ahead_panel
-                    tiles = (length + (rows - 1)) // rows
-                    with k.loop(tiles, words=[later] if ahead else []) as tile:
+                    with k.loop((length + (rows - 1)) // rows) as tile:
                         row = tile.i * rows
                         target = part.filters + (term + row) * f.filter_bytes
                         target = target + panel * panel_bytes
@@ -241,8 +222,7 @@ def _kernel(
                             choose(row + i < length, target + f.filter_bytes * i, nowhere)
                             for i in range(rows)
                         ]
-                        left = part.buffer + row * FLOAT
-                        tile.words = multiply(left, ROW_BYTES, own, masks, tile.words)
+                        multiply(part.buffer + row * FLOAT, ROW_BYTES, own, masks)
 
                 panels.each(k, f, *part.panels, write_panel)
 
@@ -287,14 +267,7 @@ class FilterGradient:
         parts, filter_parts = schedule.divide(len(blocks))
         longest = max(taps * channels for _, taps, _, channels, _ in blocks)
         rows, pixels = schedule.rows_of(longest), min(MOST_PIXELS, schedule.pixels)
-        wide = schedule.is_pointwise and x.contiguous_bytes > y.contiguous_bytes
-        larger = x if wide else y
-        of_panel = pixels * larger.column_stride * FLOAT // -(-schedule.panels // filter_parts)
-        steps = max(1, -(-longest // rows) * (pixels // UNROLLED))
-        self._kernel = _kernel(
-            schedule.width, rows, schedule.panel_kinds, of_windows=wide,
-            ahead=-(-of_panel // (steps * LINE_BYTES)) if schedule.exceeds_caches(larger) else 0,
-        )  # fmt: skip
+        self._kernel = _kernel(schedule.width, rows, schedule.panel_kinds)
         values, self.scratch_size = product_values(
             schedule, blocks, x, y, pixels, pixels + 1, each * area
         )
@@ -305,8 +278,6 @@ class FilterGradient:
                 y=ImageFields.of(y),
                 filter_bytes=schedule.filters * FLOAT,
                 ones=np.ones(1, np.float32),
-                ahead_panel=of_panel,
-                ahead_step=of_panel // steps,
                 parts=parts,
                 filter_parts=filter_parts,
             )

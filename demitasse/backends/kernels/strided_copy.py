@@ -16,7 +16,6 @@ from demitasse.backends.kernels.language.values import (
     INT,
     Condition,
     Word,
-    choose,
     chunk,
     maximum,
     minimum,
@@ -104,20 +103,16 @@ def _singles(
 def _squares(
     k: Kernel, loops: Sequence[LoopWords], source: Word, target: Word, begin: Word, end: Word
 ) -> None:
-    """Transpose squares of vectors; copy the last rows and columns one by one."""
+    """Transpose squares of vectors; the last rows and columns may be copied twice."""
     rows, columns = loops
-    whole = begin + (end - begin) // k.width * k.width
-    full = columns.turns // k.width * k.width
-    with k.loop(whole, begin, k.width) as row:
-        ends = rows.places(row.i, source, target)
-        with k.loop(full, 0, k.width) as column:
-            read, written = columns.places(column.i, *ends)
+    with k.loop(end, begin, k.width) as row:
+        ends = rows.places(maximum(minimum(row.i, end - k.width), 0), source, target)
+        with k.loop(columns.turns, 0, k.width) as column:
+            first = minimum(column.i, columns.turns - k.width)
+            read, written = columns.places(first, *ends)
             square = [k.load(read + columns.source_bytes * place) for place in range(k.width)]
             for place, vector in enumerate(transposed(square)):
                 k.store(vector, written + rows.target_bytes * place)
-    with k.loop(end, begin) as row:
-        ends = rows.places(row.i, source, target)
-        _singles(k, [columns], *ends, choose(row.i < whole, full, 0), columns.turns)
 
 
 def _few_rows(
