@@ -638,14 +638,10 @@ class IgemmSchedule(TunedKernel):
             and y.is_rows
         )
 
-    def exceeds_caches(self, images: Images) -> bool:
-        """Return whether pixels of all channels follow each other, and exceed a core's caches."""
-        return self.groups == 1 and images.contiguous_bytes > CACHED_BYTES
-
     def touches(self, x: Images) -> bool:
         """Return whether pixels in place are read in their order before tiles of them are."""
         many = self.channels > FEW_CHANNELS and not self.buffered
-        return many and self.exceeds_caches(x)
+        return many and self.groups == 1 and x.contiguous_bytes > CACHED_BYTES
 
     def blocks(self, *, in_place: bool) -> list[Block]:
         """Return the blocks of sums: first tap, taps, first channel, channels and first term."""

@@ -115,8 +115,6 @@ class TiledFields(ImageFields):
     """Images of an item, which are its planes."""
     outputs: Word
     """Planes of the output of an item."""
-    last: Word
-    """The last plane of a window."""
     vectors: Word
     """Number of vectors of a window's pixels."""
     vector_table: Address
@@ -134,8 +132,7 @@ class TiledFields(ImageFields):
         ]
         return cls.values(
             **geometry(images), top=pad[0], left=pad[1], front=depth.pad, planes=depth.size,
-            outputs=depth.output, last=depth.taps - 1, vectors=len(table),
-            vector_table=np.array(table, np.int64),
+            outputs=depth.output, vectors=len(table), vector_table=np.array(table, np.int64),
         )  # fmt: skip
 
     @contextmanager
@@ -187,22 +184,15 @@ def input_transform(
     vector, positions_of_row = k.vector_bytes, len(matrices[1])
     columns = block.fields.tile_columns * across + (wide - across)
 
-    def plane_of(strip: Strip, tap: Word) -> tuple[Word, Word]:
-        """Return the first image of the strip's item, and the plane of a tap, perhaps outside."""
-        item, place = strip.image // images.outputs, strip.image % images.outputs
-        return item * images.planes, place - images.front + tap
-
-    def transform(strip: Strip, channel: Word, into: Word, tap: Word) -> None:
-        image, plane = plane_of(strip, tap)
+    def transform(strip: Strip, item: Word, plane: Word, channel: Word, into: Word) -> None:
         inside = (plane > -1) & (plane < images.planes)
         first = choose(inside, strip.row * down - images.top, -high)
         with k.loop(high) as line:
             y = first + line.i
             copy = block.private + columns * line.i * vector
             begin, end = zero_border(k, y, images, columns, copy)
-            row = (
-                images.row(image + plane, y) - images.left * images.column_stride * FLOAT + channel
-            )
+            row = images.row(item * images.planes + plane, y) + channel
+            row = row - images.left * images.column_stride * FLOAT
             with k.loop(end, begin) as column:
                 value = k.load(row + column.i * images.column_stride * FLOAT)
                 k.store(value, copy + column.i * vector)
@@ -220,13 +210,9 @@ def input_transform(
             times_both(k, matrices, load, store)
 
     with block.each_strip() as strip:
-        image, plane = plane_of(strip, images.last)
-        image = image + minimum(plane, images.planes - 1)
-        first = strip.row * down - images.top + (high - down)  # which no strip above has read
-        with k.loop(minimum(first + down, images.rows), choose(first > 0, first, 0)) as line:
-            k.touch(images.row(image, line.i), images.row_bytes)
-        with images.each_vector(k) as entry:
-            transform(strip, *entry)
+        item, place = strip.image // images.outputs, strip.image % images.outputs
+        with images.each_vector(k) as (channel, into, tap):
+            transform(strip, item, place - images.front + tap, channel, into)
 
 
 class Outputs(NamedTuple):
