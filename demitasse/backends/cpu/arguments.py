@@ -82,13 +82,9 @@ class DerivedArg(Derived, Argument):
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        layout: Layout,
-        make: Callable[..., None],
-        *sources: BlobArg | DerivedArg,
-        kept: bool = False,
-    ) -> None:
+        self, engine: Engine, layout: Layout, make: Callable[..., None],
+        *sources: BlobArg | DerivedArg, kept: bool = False,
+    ) -> None:  # fmt: skip
         Derived.__init__(self, make, *sources)
         Argument.__init__(self, layout)
         self.engine, self._kept = engine, kept

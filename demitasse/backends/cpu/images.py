@@ -48,12 +48,9 @@ def volumes_of(layout: Layout) -> Images:
 
 
 def suitable_images(
-    layout: Layout,
-    width: int,
-    takes: Callable[[Images, int], bool] = Images.fits,
-    *,
+    layout: Layout, width: int, takes: Callable[[Images, int], bool] = Images.fits, *,
     padded: bool = False,
-) -> Images:
+) -> Images:  # fmt: skip
     """Return the images of a layout that a kernel ``takes`` with vectors of ``width`` floats.
 
     With ``padded``, channels that fill a pixel up count.

@@ -43,12 +43,9 @@ class KernelCall:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        kernel: Callable[..., None],
-        *arguments: Argument | None,
+        self, engine: Engine, kernel: Callable[..., None], *arguments: Argument | None,
         code: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.engine, self.kernel = engine, kernel
         self.code: str = getattr(kernel, "code", "") if code is None else code
         self._arrays = [_nothing if one is None else one.array for one in arguments]
@@ -128,12 +125,9 @@ class PackedKernel:
 
 
 def copy_call(
-    engine: Engine,
-    source: Argument,
-    target: Argument,
-    here: Layout | None = None,
+    engine: Engine, source: Argument, target: Argument, here: Layout | None = None,
     there: Layout | None = None,
-) -> KernelCall:
+) -> KernelCall:  # fmt: skip
     """Return a copy from one layout to another, by default those of the arguments.
 
     Raises:

@@ -727,16 +727,9 @@ class ImplicitGemm:
     """
 
     def __init__(
-        self,
-        schedule: IgemmSchedule,
-        x: Images,
-        y: Images,
-        then: Rectifier = NOTHING,
-        filter_stride: int = 0,
-        *,
-        adds: bool = False,
-        ahead_bytes: int = 0,
-    ) -> None:
+        self, schedule: IgemmSchedule, x: Images, y: Images, then: Rectifier = NOTHING,
+        filter_stride: int = 0, *, adds: bool = False, ahead_bytes: int = 0,
+    ) -> None:  # fmt: skip
         self.schedule, in_place = schedule, schedule.in_place(x, y)
         rows = schedule.tile_rows(x, in_place=in_place)
         self._blocks = schedule.blocks(in_place=in_place)
@@ -789,14 +782,9 @@ class ImplicitGemm:
         self._packings[weights.strides](weights, filters)
 
     def __call__(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        filters: np.ndarray,
-        offsets: np.ndarray | None,
-        scratch: np.ndarray,
-        added: np.ndarray | None = None,
-    ) -> None:
+        self, source: np.ndarray, target: np.ndarray, filters: np.ndarray,
+        offsets: np.ndarray | None, scratch: np.ndarray, added: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
         """Convolve, with one offset for each channel of the output; None for zeros."""
         offsets = self._none if offsets is None else offsets
         each: dict[str, np.ndarray | None] = {"x.at": source, "y.at": target, "scratch": scratch}

@@ -95,13 +95,9 @@ class IgemmConvolution:
                 phase.gemm.pack(some.swapaxes(0, 1) if self._back else some, into)
 
     def __call__(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        offsets: np.ndarray | None,
-        added: np.ndarray | None,
-        scratch: np.ndarray,
-    ) -> None:
+        self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None,
+        added: np.ndarray | None, scratch: np.ndarray,
+    ) -> None:  # fmt: skip
         """Convolve, with one offset for each channel of the target; None for zeros.
 
         ``added``, in the layout of the target, is added before the rectifier; None for nothing.
@@ -116,14 +112,9 @@ class IgemmConvolution:
 
 
 def igemm_forward(
-    schedule: IgemmSchedule,
-    x: Images,
-    y: Images,
-    then: Rectifier = NOTHING,
-    *,
-    adds: bool = False,
+    schedule: IgemmSchedule, x: Images, y: Images, then: Rectifier = NOTHING, *, adds: bool = False,
     by_tap: bool = False,
-) -> IgemmConvolution:
+) -> IgemmConvolution:  # fmt: skip
     """Return the convolution of ``x``, with its rectifier; see :class:`ImplicitGemm`.
 
     ``by_tap`` says how the weights lie; see :meth:`IgemmConvolution.update`.
@@ -284,13 +275,9 @@ class FilterGradient:
         )
 
     def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        filters: np.ndarray,
-        offsets: np.ndarray | None,
+        self, source: np.ndarray, dy: np.ndarray, filters: np.ndarray, offsets: np.ndarray | None,
         scratch: np.ndarray,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write the gradients of the filters and, unless None, of the offsets."""
         written = filters if self._merged is None else self._merged
         each = {"x.at": source, "y.at": dy, "filters": written, "offsets": offsets}

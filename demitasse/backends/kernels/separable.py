@@ -207,14 +207,9 @@ class SeparableConvolution:
     """
 
     def __init__(
-        self,
-        blocks: SeparableSchedule,
-        x: Images,
-        y: Images,
-        then: tuple[Rectifier, Rectifier] = (NOTHING, NOTHING),
-        *,
-        adds: bool = False,
-    ) -> None:
+        self, blocks: SeparableSchedule, x: Images, y: Images,
+        then: tuple[Rectifier, Rectifier] = (NOTHING, NOTHING), *, adds: bool = False,
+    ) -> None:  # fmt: skip
         self.blocks, self._adds, strips = blocks, adds, blocks.strips
         if not y.is_rows:
             message = (

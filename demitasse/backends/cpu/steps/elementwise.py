@@ -28,14 +28,9 @@ def saved_copy(engine: Engine, source: InputArg, blob: Operand) -> KernelCall:
 
 
 def summed(
-    engine: Engine,
-    sources: Sequence[Operand],
-    factors: Sequence[float],
-    target: Operand,
-    layout: Layout,
-    *,
-    diff: bool = False,
-) -> list[KernelCall]:
+    engine: Engine, sources: Sequence[Operand], factors: Sequence[float], target: Operand,
+    layout: Layout, *, diff: bool = False,
+) -> list[KernelCall]:  # fmt: skip
     """Return the calls of target = sum of factor * source, all in one layout.
 
     A kernel adds up to four; each further kernel adds up to three to the target.

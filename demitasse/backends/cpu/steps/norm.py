@@ -67,12 +67,8 @@ class NormStep(CpuStep[Norm]):
     own_backward = replayable = True
 
     def __init__(
-        self,
-        engine: Engine,
-        op: Norm,
-        at: Operands,
-        parts: Epilogue | None = None,
-    ) -> None:
+        self, engine: Engine, op: Norm, at: Operands, parts: Epilogue | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(engine, op, at)
         parts = parts or Epilogue.match(at.top[0], [(op, at)], "links")
         parts.decline_other_than_relu()

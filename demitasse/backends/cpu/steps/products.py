@@ -46,16 +46,9 @@ class Product:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        rows: int,
-        weight: Operand,
-        bias: Operand | None = None,
-        *,
-        transpose: bool = False,
-        alone: bool = False,
-        storage: Stored = "float",
-    ) -> None:
+        self, engine: Engine, rows: int, weight: Operand, bias: Operand | None = None, *,
+        transpose: bool = False, alone: bool = False, storage: Stored = "float",
+    ) -> None:  # fmt: skip
         self._engine, self.rows, self._weight, self._bias = engine, rows, weight, bias
         self._transpose, self._alone = transpose, alone and not transpose
         self._stride = weight.count // weight.shape[0]

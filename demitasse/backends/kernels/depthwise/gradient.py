@@ -258,14 +258,9 @@ class DepthwiseGradients(DepthwiseFilters):
     """
 
     def __init__(
-        self,
-        strips: DepthwiseSchedule,
-        images: tuple[Images, Images, Images],
-        *,
-        weights: bool = True,
-        data: bool = True,
-        bias: bool = False,
-    ) -> None:
+        self, strips: DepthwiseSchedule, images: tuple[Images, Images, Images], *,
+        weights: bool = True, data: bool = True, bias: bool = False,
+    ) -> None:  # fmt: skip
         self.strips, op, width, (x, y, dx) = strips, strips.op, strips.width, images
         (n, channels, height, columns), across = strips.x, op.stride[1]
         need_layout(all(one.fits(channels) for one in images), *images)
@@ -296,13 +291,9 @@ class DepthwiseGradients(DepthwiseFilters):
         )
 
     def __call__(
-        self,
-        source: np.ndarray,
-        dy: np.ndarray,
-        dx: np.ndarray | None,
-        weight: np.ndarray | None = None,
-        bias: np.ndarray | None = None,
-    ) -> None:
+        self, source: np.ndarray, dy: np.ndarray, dx: np.ndarray | None,
+        weight: np.ndarray | None = None, bias: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
         """Write the gradients of the input, of the weights in C order, and of the bias, (C,)."""
         each = {"x.at": source, "y.at": dy, "dx.at": self.sums if dx is None else dx}
         self._arguments.run(self._kernel, self.strips.tuning.threads, each)

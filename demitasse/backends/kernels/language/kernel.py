@@ -90,14 +90,9 @@ class Routine:
 
     @contextmanager
     def loop(
-        self,
-        end: Word | int,
-        start: Word | int = 0,
-        step: Word | int = 1,
-        *,
-        vectors: Sequence[Vector] = (),
-        words: Sequence[Word] = (),
-    ) -> Iterator[Loop]:
+        self, end: Word | int, start: Word | int = 0, step: Word | int = 1, *,
+        vectors: Sequence[Vector] = (), words: Sequence[Word] = (),
+    ) -> Iterator[Loop]:  # fmt: skip
         """Write a loop over ``range(start, end, step)``, which may be empty.
 
         ``vectors`` and ``words`` are the initial values of loop-carried values; see :class:`Loop`.
@@ -147,15 +142,9 @@ class Kernel(Routine):
     """
 
     def __init__(
-        self,
-        module: ir.Module,
-        name: str,
-        count: int,
-        width: int,
-        *,
-        exported: bool = False,
+        self, module: ir.Module, name: str, count: int, width: int, *, exported: bool = False,
         threaded: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         words = [WORD] * (count + 2 * threaded)
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), words), name)
         if not (exported or threaded):

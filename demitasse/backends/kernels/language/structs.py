@@ -195,12 +195,9 @@ class Arguments:
                 self._words[place] = address(value) if isinstance(value, np.ndarray) else value
 
     def run(
-        self,
-        kernels: int | Sequence[int],
-        threads: int,
-        each: Mapping[str, Given] | None = None,
+        self, kernels: int | Sequence[int], threads: int, each: Mapping[str, Given] | None = None,
         needs: object = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Run a kernel, or several one after the other.
 
         Args:

@@ -79,11 +79,9 @@ Load = Callable[[int, int], Vector]
 
 
 def times_both(
-    k: Kernel,
-    matrices: tuple[np.ndarray, np.ndarray],
-    load: Load,
+    k: Kernel, matrices: tuple[np.ndarray, np.ndarray], load: Load,
     store: Callable[[int, int, Vector], None],
-) -> None:
+) -> None:  # fmt: skip
     """Write a tile of vectors times matrices for its columns and for its rows.
 
     ``store`` is called with the row, the column and the vector of each result.
