@@ -62,7 +62,7 @@ class Depth(NamedTuple):
 
 
 FLAT = Depth()
-"""That of a convolution over two axes."""
+"""The depth of a convolution over two axes."""
 
 
 @dataclass(frozen=True)
