@@ -239,6 +239,8 @@ def pads(
     """Return the pads before each axis, and those after it where they differ; see ``sides``."""
     values = [getattr(param, field) for field in PAD_SIDES]
     pad = sides(param, path, "pad", axes, caffe)
+    if min(pad, default=0) < 0:
+        raise out_of_range(f"{path}.pad", pad, "0 or more")
     if not any(values):
         return pad, None
     field = next(name for name, value in zip(PAD_SIDES, values, strict=True) if value)

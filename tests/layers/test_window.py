@@ -194,6 +194,12 @@ def test_fields_are_read_in_every_form(fields, axes, want):
         ("kernel_size: 3 pad: 1 pad_h: 2", 2, ErrorCode.CONFLICT, "convolution_param.pad"),
         ("kernel_size: 3 pad_h: 2", 3, ErrorCode.CONFLICT, "convolution_param.pad_h"),
         (
+            "kernel_size: 3 pad_shape { dim: -1 }",
+            2,
+            ErrorCode.OUT_OF_RANGE,
+            "convolution_param.pad",
+        ),
+        (
             "kernel_size: 3 dilation: 1 dilation: 1",
             3,
             ErrorCode.COUNT_MISMATCH,

@@ -107,9 +107,8 @@ class ConvCase:
             return layouts.plain(self.x)
         planes, (n, c, *size) = self.depth.size, self.x
         image, channel, *steps = layouts.c_order(self.x)
-        return layouts.strided(
-            (n // planes, c, planes, *size), (image * planes, channel, image, *steps)
-        )
+        shape = n // planes, c, planes, *size
+        return layouts.strided(shape, (image * planes, channel, image, *steps))
 
     def images(self, layout: layouts.Layout, width: int) -> Images:
         """Return the images of a layout that has vectors of so many channels.
