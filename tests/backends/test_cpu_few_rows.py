@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lowered import tuned
+from lowered import WIDTHS, tuned
 
 from demitasse import Net
 from demitasse.backends.cpu import slow_reason
@@ -18,11 +18,11 @@ APPENDED = [RELU, LEAKY, RELU6]
 """What implicit GEMM appends, whose rows are more."""
 
 
-def pair(rows, after="", bias="true"):
+def pair(rows, after="", bias="true", outputs=37):
     """A net and the same one in portable code."""
     text = f"""input: "x" input_shape {{ dim: {rows} dim: 70 }}
     layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param {{
-      num_output: 37 bias_term: {bias} weight_filler {{ type: "gaussian" std: 0.3 }}
+      num_output: {outputs} bias_term: {bias} weight_filler {{ type: "gaussian" std: 0.3 }}
       bias_filler {{ type: "uniform" min: -1 max: 1 }} }} }} {after}"""
     message = parse_text(text, NetParameter)
     return [
@@ -78,6 +78,20 @@ def test_new_parameters_are_followed():
     got, want = results(nets, rows_of(3))
 
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("outputs", [337, 1000])
+def test_the_panels_of_other_numbers_of_rows_are_others(outputs, width):
+    with tuned(width=width):
+        nets = pair(2, outputs=outputs)
+        for rows in (2, 3, 1, 4, 5, 8, 2, 30, 1):
+            for net in nets:
+                net.blobs["x"].reshape(rows, 70)
+                net.reshape()
+            got, want = results(nets, rows_of(rows))
+
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("after", ["", *APPENDED, SIGMOID, TANH])

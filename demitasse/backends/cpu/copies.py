@@ -1,5 +1,6 @@
 """Copies between memory layouts."""
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import product
@@ -16,7 +17,7 @@ class LayoutCopy:
     """A copy of the same elements from one layout to another; padding becomes 0.
 
     Raises:
-        Declined: There are too many loops, or blocks of several sizes.
+        Declined: There are too many loops.
     """
 
     def __init__(self, source: Layout, target: Layout, tuning: Tuning) -> None:
@@ -43,11 +44,7 @@ CopyPiece = tuple[int | None, int, list[CopyLoop]]
 
 
 def copy_pieces(source: Layout, target: Layout) -> Iterator[CopyPiece]:
-    """Yield the pieces of a copy; those of padding are zeros.
-
-    Raises:
-        Declined: There are blocks of several sizes.
-    """
+    """Yield the pieces of a copy; those of padding are zeros."""
     ranges = [
         list(_ranges(n, *sorted((source.block_of(axis), target.block_of(axis)))))
         for axis, n in enumerate(source.shape)
@@ -73,7 +70,12 @@ def copy_pieces(source: Layout, target: Layout) -> Iterator[CopyPiece]:
 
 def _ranges(n: int, small: int, large: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     """Yield ranges of ``n`` indices: the first index, and the counts and steps of the loops."""
-    decline_if(large % small, f"blocks of {small} and of {large}")
+    if large % small:  # parts that are in one block on either side
+        part, both = math.gcd(small, large), math.lcm(small, large)
+        end = n // both * both
+        yield from ((at, [(end // both, both), (part, 1)]) for at in range(0, min(end, both), part))
+        yield from ((at, [(min(part, n - at), 1)]) for at in range(end, n, part))
+        return
     begin = n // large * large
     if begin:
         yield 0, [(begin // large, large), (large // small, small), (small, 1)]

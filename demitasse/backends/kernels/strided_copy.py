@@ -123,9 +123,8 @@ def _few_rows(
     columns, row = loops
     table = np.arange(rows * k.width).reshape((rows, k.width) if joins else (k.width, rows))
     order = table.T.reshape(-1).tolist()
-    with k.loop(end, begin, k.width) as column:
-        first = maximum(minimum(column.i, end - k.width), 0)
-        read, written = columns.places(first, source, target)
+    with k.loop(end, begin, k.width) as some:
+        read, written = columns.places(maximum(minimum(some.i, end - k.width), 0), source, target)
         one = row.source_bytes if joins else k.vector_bytes
         other = k.vector_bytes if joins else row.target_bytes
         vectors = [k.load(read + one * place) for place in range(rows)]

@@ -60,6 +60,11 @@ CASES = {
     "from padded blocks": (blocked((2, 3, 3, 5), 1, 16), plain(2, 3, 3, 5)),
     "between blocks": (blocked((1, 27, 4, 3), 1, 16), blocked((1, 27, 4, 3), 1, 8)),
     "to larger blocks": (blocked((1, 27, 4, 3), 1, 4), blocked((1, 27, 4, 3), 1, 16)),
+    "between blocks that do not divide each other": (
+        blocked((207, 5), 0, 24),
+        blocked((207, 5), 0, 32),
+    ),
+    "few between such blocks": (blocked((50, 7), 0, 24), blocked((50, 7), 0, 16)),
     "blocks of rows": (plain(50, 7), blocked((50, 7), 0, 24)),
     "five axes": (plain(2, 3, 4, 5, 6), strided((2, 3, 4, 5, 6), (4, 2, 0, 3, 1))),
     "a part": (
@@ -115,11 +120,6 @@ def test_few_rows_are_joined_and_parted_by_many_threads(rows, width):
 def test_loops_that_continue_each_other_are_one():
     assert join_loops([(5, 1, 1), (1, 9, 9), (4, 5, 5)]) == [(20, 1, 1)]
     assert join_loops([(1, 7, 7)]) == [(1, 0, 0)]
-
-
-def test_blocks_that_do_not_divide_each_other_are_declined():
-    with pytest.raises(Declined):
-        list(copy_pieces(blocked((50, 7), 0, 24), blocked((50, 7), 0, 16)))
 
 
 def test_more_axes_than_there_are_loops_are_declined():

@@ -55,8 +55,7 @@ def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, limited: bool) ->
             input_transform(k, block, f.x, matrices, of.outputs, tiles)
         with block.stage(1):
             multiply_tiles(k, f.products, block, of.positions)
-        with block.stage(2), block.each_strip() as strip, y.each_vector(k) as entry:
-            channel = entry[0]
+        with block.stage(2), block.each_strip() as strip, y.each_vector(k) as (channel, *_):
             row, column_bytes = strip.row * down, y.column_stride * FLOAT
             target = y.row(strip.image, row) + channel
             offset = k.load(f.offsets + channel)
