@@ -629,13 +629,13 @@ class IgemmSchedule(TunedKernel):
 
         NEON's addresses have no multiples of a register: each row would take another.
         """
+        alike = x.is_rows and y.is_rows and x.shape[2:] == y.shape[2:]
         return bool(self.buffered) or (
             self.width > NEON
             and not self.tuning.bf16
             and self.is_pointwise
             and self.channels <= WIDEST_IN_PLACE
-            and x.is_rows
-            and y.is_rows
+            and alike
         )
 
     def touches(self, x: Images) -> bool:

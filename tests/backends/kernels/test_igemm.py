@@ -332,6 +332,14 @@ def test_all_threads_have_work_and_none_much_more(size, threads):
     assert tiles * math.ceil(parts.panels / of_filters) <= 2 * math.ceil(least)
 
 
+@WIDTH
+@pytest.mark.parametrize("size", [(12, 1), (1, 12), (6, 1)])
+def test_pixels_of_a_line_that_no_window_reaches_have_no_gradient(size, width):
+    taps = {"kernel": (3, 1) if size[0] > 1 else (1, 3), "stride": (2, 2)}
+
+    Case(2, 4, 15, size, **taps).expect_all_passes(Tuning(width, 2))
+
+
 def test_a_last_panel_of_few_vectors_counts_as_few():
     seven_vectors = Case(8, 1, 100, (40, 100), kernel=(5, 100)).plan(Tuning(16, 2))
 
