@@ -209,7 +209,7 @@ class Plan:
         index = start
         while index >= end:
             entry = self.entries[index]
-            group = entry.executed_group
+            group = entry.executed_group if entry.binding.backward else None
             layers = range(index - (0 if group is None else group.count - 1), index + 1)
             if guard is not None:
                 guard.at(entry.binding.label, "backward")

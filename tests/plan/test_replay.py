@@ -321,3 +321,21 @@ def test_a_call_that_fails_names_the_layers(monkeypatch, played, passes):
         DeviceError, place="layer 'first'" if passes else "layer '", mentions="a kernel"
     ):
         look(net, images())
+
+
+@pytest.mark.filterwarnings("ignore:.*has no loss:UserWarning")
+def test_backward_without_gradients_after_passes_of_other_shapes():
+    text = """layer { name: "x" type: "Input" top: "x"
+      input_param { shape { dim: 3 dim: 32 dim: 8 dim: 8 } } }
+    layer { name: "norm" type: "BatchNorm" bottom: "x" top: "y" }
+    layer { name: "scale" type: "Scale" bottom: "y" top: "y" }
+    layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }"""
+    net = Net(text, "TEST", device="cpu", seed=1)
+
+    for images in (3, 3, 3, 2, 3, 2, 3):
+        net.blobs["x"].reshape(images, 32, 8, 8)
+        net.blobs["x"].data[...] = images
+        net.forward()
+        net.backward()
+
+        assert not net.blobs["x"].diff.any()
