@@ -90,17 +90,18 @@ def shufflenet_v2(batch: int, train: bool, scale: int = 1) -> str:
     width = 24 // scale
     for stage, (outputs, units) in enumerate(HALVES, 2):
         for unit in range(units):
-            width = _half_unit(net, f"{stage}{'abcdefgh'[unit]}", width, outputs // scale, not unit)
+            half = outputs // scale // 2
+            _half_unit(net, f"{stage}{'abcdefgh'[unit]}", width, half, not unit)
+            width = 2 * half
     net.conv_bn_relu("conv5", 1024 // scale, 1)
     net.mean("pool5")
     net.ip("classifier", 1000)
     return net.end()
 
 
-def _half_unit(net: Writer, name: str, width: int, outputs: int, halve: bool) -> int:
+def _half_unit(net: Writer, name: str, width: int, half: int, halve: bool) -> None:
     """Three convolutions of half of the channels; where it halves the image, of all, twice."""
     passing = right = net.last
-    half = outputs // 2
     if halve:
         _depthwise(net, f"{name}_left", width, 2)
         passing = net.conv_bn_relu(f"{name}_left_out", half, 1)
@@ -114,7 +115,6 @@ def _half_unit(net: Writer, name: str, width: int, outputs: int, halve: bool) ->
     net.conv_bn_relu(f"{name}_out", half, 1)
     net.concat(f"{name}_joined", passing, net.last)
     net.layer("ShuffleChannel", f"{name}_shuffle", "shuffle_channel_param { group: 2 }")
-    return outputs
 
 
 def _depthwise(net: Writer, name: str, channels: int, stride: int) -> None:
