@@ -71,8 +71,7 @@ def _unit(net: Writer, name: str, inside: int, made: int, group: int, halve: boo
     below = net.last
     net.conv_bn_relu(f"{name}_in", inside, 1, group=group)
     net.layer("ShuffleChannel", f"{name}_shuffle", f"shuffle_channel_param {{ group: {GROUPS} }}")
-    net.conv(f"{name}_mid", inside, 3, stride=1 + halve, pad=1, group=inside, bias=False)
-    net.bn(f"{name}_mid")
+    _depthwise(net, f"{name}_mid", inside, 1 + halve)
     net.conv(f"{name}_out", made, 1, group=GROUPS, bias=False)
     top = net.bn(f"{name}_out")
     if halve:
@@ -108,9 +107,8 @@ def _half_unit(net: Writer, name: str, width: int, half: int, halve: bool) -> No
     else:
         fields = f'top: "{name}_right" slice_param {{ slice_point: {half} }}'
         passing, right = net.layer("Slice", f"{name}_left", fields), f"{name}_right"
-    net.conv(f"{name}_in", half, 1, right, bias=False)
-    net.bn(f"{name}_in")
-    net.relu(f"relu_{name}_in")
+    net.last = right
+    net.conv_bn_relu(f"{name}_in", half, 1)
     _depthwise(net, f"{name}_mid", half, 1 + halve)
     net.conv_bn_relu(f"{name}_out", half, 1)
     net.concat(f"{name}_joined", passing, net.last)

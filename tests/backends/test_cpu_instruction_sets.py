@@ -30,14 +30,14 @@ ALL = (
 
 
 @pytest.mark.parametrize(
-    ("instructions", "width", "tests"),
+    ("instructions", "width", "tests", "least"),
     [
-        ("AVX2", 8, LAYERS),
-        pytest.param("AVX2", 8, ALL, marks=pytest.mark.exhaustive),
-        pytest.param("SSE41", 0, ALL, marks=pytest.mark.slow),
+        ("AVX2", 8, LAYERS, 151),
+        pytest.param("AVX2", 8, ALL, 151, marks=pytest.mark.exhaustive),
+        pytest.param("SSE41", 0, ALL, 140, marks=pytest.mark.slow),  # tests of kernels are skipped
     ],
 )
-def test_recorded_cases_on_an_older_processor(instructions, width, tests):
+def test_recorded_cases_on_an_older_processor(instructions, width, tests, least):
     if vector_width() == width:
         pytest.skip(f"this processor's vectors are of {width} floats; all tests run with it")
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
@@ -52,4 +52,4 @@ def test_recorded_cases_on_an_older_processor(instructions, width, tests):
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed, done.stdout
-    assert int(passed[1]) > 100  # of 143 without kernels, and more with them
+    assert int(passed[1]) >= least

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lowered import NEEDS_KERNELS, build, expect_same, layer, net
+from lowered import NEEDS_KERNELS, build, conv, expect_same, layer, net
 
 from demitasse import Net, Solver
 from demitasse.core.config import settings
@@ -184,15 +184,14 @@ def test_sums_of_equal_values_in_c_order_lose_no_digits():
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
 def test_a_relu_in_place_leaves_its_gradient_in_the_blob(phase, kinds):
     fields = {"Scale": "scale_param { bias_term: true filler { value: 3 } }", "BatchNorm": ""}
-    above = "convolution_param { num_output: 20 kernel_size: 3 pad: 1 bias_term: false }"
     layers = [
         layer(kind, kind, "y" if number else "x", "y", fields[kind])
         for number, kind in enumerate(kinds)
     ]
-    relu, conv = layer("relu", "ReLU", "y", "y"), layer("z", "Convolution", "y", "z", above)
-    text = net(*layers, relu, conv.replace("1 bias", '1 weight_filler { type: "msra" } bias'))
+    above = conv(20, 'kernel_size: 3 pad: 1 weight_filler { type: "msra" }', bottom="y")
+    text = net(*layers, layer("relu", "ReLU", "y", "y"), above, shape=(2, 20, 7, 6))
 
-    expect_same(text.replace("dim: 3 ", "dim: 20 "), phase=phase, rtol=1e-4)
+    expect_same(text, phase=phase, rtol=1e-4)
 
 
 IN_PLACE = {

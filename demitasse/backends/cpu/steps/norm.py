@@ -202,7 +202,7 @@ class NormStep(CpuStep[Norm]):
         self.behind: OutputArg | None = None
         if self.followers and not self.in_place:
             self.behind = OutputArg(self.at.top[0], self.layout, diff=True)
-            whole = isinstance(self.op, ops.AffineBatchNorm | ops.Scale)  # has the factors
+            whole = isinstance(self.op, ops.AffineBatchNorm | ops.Scale)  # with own factors
             kernel = NormalizationGradient(
                 self.kernel, behind="factors" if whole else "norm", learns=learns
             )
