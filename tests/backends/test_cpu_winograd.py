@@ -21,7 +21,7 @@ from lowered import (
 )
 from tilings import KERNELS
 
-from demitasse.backends.cpu.engine import engine
+from demitasse.backends.cpu.convolutions import NARROW
 from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
@@ -48,20 +48,26 @@ def always(request):
     size=st.tuples(st.integers(5, 13), st.integers(5, 13)),
     kernel=st.sampled_from(KERNELS),
     pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    dilation=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     bias=st.booleans(),
 )
-def test_both_passes_are_the_portable_ones(n, group, c, m, size, kernel, pad, bias):
-    size = tuple(max(side, taps) for side, taps in zip(size, kernel, strict=True))
-    pad = tuple(min(zeros, taps - 1) for zeros, taps in zip(pad, kernel, strict=True))
+def test_both_passes_are_the_portable_ones(n, group, c, m, size, kernel, pad, dilation, bias):
+    steps = tuple(step if taps > 1 else 1 for step, taps in zip(dilation, kernel, strict=True))
+    reach = tuple(step * (taps - 1) + 1 for step, taps in zip(steps, kernel, strict=True))
+    size = tuple(max(side, taps) for side, taps in zip(size, reach, strict=True))
+    pad = tuple(
+        step * min(zeros, taps - 1) for step, zeros, taps in zip(steps, pad, kernel, strict=True)
+    )
     rest = (
         f"group: {group} kernel_h: {kernel[0]} kernel_w: {kernel[1]} "
+        f"dilation: {dilation[0]} dilation: {dilation[1]} "
         f"pad_h: {pad[0]} pad_w: {pad[1]} bias_term: {str(bias).lower()}"
     )
     text = net(conv(m * group, rest), shape=(n, c * group, *size))
 
     planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    assert (CONVOLUTION in kernels(planned)) == (group * min(c, m) >= engine().tuning.width)
+    assert (CONVOLUTION in kernels(planned)) == (group * min(c, m) >= NARROW)
 
 
 @pytest.mark.parametrize("windows", [(3, 1, 1), (5, 1, 2)])
@@ -197,8 +203,11 @@ def test_a_setting_asks_for_the_definition():
 
 @pytest.mark.parametrize(
     "rest",
-    ["kernel_size: 3 stride: 2", "kernel_size: 3 dilation: 2", "kernel_size: 4", "kernel_size: 1"],
-)
+    [
+        "kernel_size: 3 stride: 2", "kernel_size: 3 dilation: 2 pad: 1", "kernel_size: 4",
+        "kernel_size: 1",
+    ],
+)  # fmt: skip
 def test_other_windows_follow_the_definition(rest):
     planned = build(net(conv(16, rest), shape=(1, 16, 9, 9)), "TEST")
 

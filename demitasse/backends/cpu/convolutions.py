@@ -396,8 +396,9 @@ class WinogradKernels(ConvKernels):
 
     def __init__(self, case: ConvCase) -> None:
         super().__init__(case)
-        shapes, training = (case.x, case.y), case.at.backward
-        self.schedule = plan_winograd(case.op, *shapes, case.tuning, case.depth, training=training)
+        x, y, training = case.x, case.y, case.at.backward
+        tuning = case.fitting(min(x[1], y[1]))
+        self.schedule = plan_winograd(case.op, x, y, tuning, case.depth, training=training)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
         return self._tiled(self.schedule, operands, kept=not self.case.at.backward)

@@ -126,7 +126,7 @@ class ImageFields(Struct):
         """Return the fields of images, whose address is an argument of each call."""
         return cls.values(at=RUNTIME, **geometry(images))
 
-    def row(self, image: Word, row: Word) -> Word:
+    def row(self, image: Word, row: Word | int) -> Word:
         """Return the address of a row's first pixel."""
         return self.at + (image * self.image_stride + row * self.row_stride) * FLOAT
 

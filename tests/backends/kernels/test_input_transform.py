@@ -41,7 +41,7 @@ def test_all_tiles_are_at_the_positions(channels, pad, kernel, width):
     cutting = tiling(shape, c, kernel, width, pad)
     (down, right), stride = cutting.grid, cutting.tile_position_stride
     code = exported(f"cut{of}x{width}", width, lambda k: write(k, of))
-    fields = TiledFields.tiled(Images.channels_last(shape), width, cutting.pad)
+    fields = TiledFields.tiled(Images.channels_last(shape), cutting, cutting.pad)
     kernel = BlockedKernel(cutting, code, CutFields, 1, x=fields)
 
     scratch = np.zeros(kernel.scratch_size, np.float32)

@@ -75,12 +75,15 @@ class WinogradSchedule(TunedKernel):
     where they do not share a cache. Where the filters are many, all threads share each block: they
     divide its transforms, and then the positions, in successive calls of the kernel.
 
+    A dilated window has pixels of one phase: of every few rows and columns. Phases are images.
+
     Attributes:
-        images: Images of the output.
+        images: Phases of the images of the output.
         channels: Channels of the input, in all planes of a window.
-        size, output: Rows and columns of the input and of the output.
+        size, output: Rows and columns of the input and of the output, or of their largest phases.
         filters: Channels of the output.
         pad: Zeros above and left of the input.
+        dilation: Rows and columns from one of a phase to the next.
         computes: The result: the output; the input's gradient, by flipped filters; or the filters'
             gradient.
     """
@@ -94,6 +97,7 @@ class WinogradSchedule(TunedKernel):
     pad: tuple[int, int]
     output: tuple[int, int]
     tuning: Tuning
+    dilation: tuple[int, int] = (1, 1)
     computes: Literal["output", "input", "filters"] = "output"
     depth: Depth = FLAT
 
@@ -275,8 +279,8 @@ BF16_COST = 0.75
 measured: filters of tiles are read from farther caches."""
 
 
-def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
-    """Return whether transforms and products cost less than the definition.
+def pays(tiling: WinogradSchedule, pixels: int, *, training: bool) -> bool:
+    """Return whether transforms and products cost less than so many outputs by the definition.
 
     In training, filters change between passes.
     """
@@ -290,8 +294,7 @@ def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
     )
     few = min(tiling.channels, tiling.filters) / tiling.groups
     each = (DEFINITION_COST + FEW_CHANNELS_COST / few) * (BF16_COST if tiling.tuning.bf16 else 1.0)
-    area = tiling.images * math.prod(tiling.output)
-    return tiled < 2 * each * area * tiling.filtering.taps * weights
+    return tiled < 2 * each * pixels * tiling.filtering.taps * weights
 
 
 def plan_winograd(
@@ -304,29 +307,36 @@ def plan_winograd(
         Declined: The convolution is unsupported, or direct convolution costs less.
     """
     tuning.require("winograd")
-    pads = all(pad < taps for pad, taps in zip(op.pad, op.kernel, strict=True))
-    decline_if(
-        not (has_filtering(op.kernel) and pads and {*op.stride, *op.dilation} == {1}),
-        "winograd takes filters of 1, 3, 5, 7 rows and columns, of stride 1",
+    steps = [step if taps > 1 else 1 for step, taps in zip(op.dilation, op.kernel, strict=True)]
+    pads = all(
+        pad % step == 0 and pad // step < taps
+        for pad, step, taps in zip(op.pad, steps, op.kernel, strict=True)
     )
+    decline_if(
+        not (has_filtering(op.kernel) and pads and {*op.stride} == {1}),
+        "winograd takes filters of 1, 3, 5, 7 rows and columns, of stride 1, and a padding that "
+        "the dilation divides",
+    )
+    down, across = steps
     decline_if(
         min(x[1], y[1]) < tuning.width,
         f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more",
     )
     tiling = WinogradSchedule(
         filtering=filtering(op.kernel),
-        images=y[0],
+        images=y[0] * down * across,
         channels=x[1] * depth.taps,
-        size=(x[2], x[3]),
+        size=(-(-x[2] // down), -(-x[3] // across)),
         filters=y[1],
         groups=op.group,
-        pad=(op.pad[0], op.pad[1]),
-        output=(y[2], y[3]),
+        pad=(op.pad[0] // down, op.pad[1] // across),
+        output=(-(-y[2] // down), -(-y[3] // across)),
         tuning=tuning,
+        dilation=(down, across),
         depth=depth,
     )
     decline_if(
-        "winograd" not in tuning.always and not pays(tiling, training=training),
+        "winograd" not in tuning.always and not pays(tiling, y[0] * y[2] * y[3], training=training),
         "winograd would cost more than the definition in this shape",
     )
     return tiling

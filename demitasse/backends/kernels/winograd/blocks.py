@@ -214,7 +214,5 @@ class BlockedKernel:
 
 def _tiles(start: int, stride: int, position_stride: int) -> Values:
     return TileFields.values(
-        start_bytes=FLOAT * start,
-        tile_bytes=FLOAT * stride,
-        position_bytes=FLOAT * position_stride,
+        start_bytes=FLOAT * start, tile_bytes=FLOAT * stride, position_bytes=FLOAT * position_stride
     )

@@ -11,7 +11,6 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct
-from demitasse.backends.kernels.language.values import FLOAT
 from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import BlockedKernel, BlockFields, each_block
 from demitasse.backends.kernels.winograd.matrices import Filtering
@@ -56,14 +55,16 @@ def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, limited: bool) ->
         with block.stage(1):
             multiply_tiles(k, f.products, block, of.positions)
         with block.stage(2), block.each_strip() as strip, y.each_vector(k) as (channel, *_):
-            row, column_bytes = strip.row * down, y.column_stride * FLOAT
-            target = y.row(strip.image, row) + channel
+            phase, row = y.phase(strip.image), strip.row * down
+            target = y.row(phase.image, 0) + phase.start + row * phase.row_bytes + channel
             offset = k.load(f.offsets + channel)
             then = rectifying(k, f.rectifier, channel, limited=limited)
             with k.loop(f.blocks.tile_columns) as tile:
                 column = tile.i * across
-                at, row_bytes = target + column * column_bytes, y.row_stride * FLOAT
-                outputs = Outputs(at, row_bytes, column_bytes, y.rows - row, y.columns - column)
+                outputs = Outputs(
+                    target + column * phase.column_bytes, phase.row_bytes, phase.column_bytes,
+                    phase.rows - row, phase.columns - column,
+                )  # fmt: skip
                 first = block.place(sums, 0, strip.tile + tile.i) + channel
                 output_transform(
                     k, of, first, sums.position_bytes, outputs, lambda total: then(total + offset)
@@ -76,17 +77,16 @@ class WinogradConvolution(BlockedKernel):
     def __init__(
         self, tiling: WinogradSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
-        width = tiling.width
         self._offsets = aligned(tiling.sum_stride)
         self._rectifier = then.numbers(tiling.sum_stride)
         super().__init__(
             tiling,
-            _kernel(width, tiling.filtering, limited=then.limited),
+            _kernel(tiling.width, tiling.filtering, limited=then.limited),
             ConvolutionFields,
             STAGES,
             products=product_values(tiling),
-            x=TiledFields.tiled(x, width, tiling.pad, tiling.depth),
-            y=TiledOutputFields.tiled(y, width),
+            x=TiledFields.tiled(x, tiling, tiling.pad, tiling.depth),
+            y=TiledOutputFields.tiled(y, tiling),
             rectifier=self._rectifier,
             offsets=self._offsets,
         )

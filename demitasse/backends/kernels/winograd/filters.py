@@ -17,7 +17,6 @@ AHEAD = 4
 """Prefetch distance of transformed values, in vectors: the processor's prefetcher follows fewer
 streams than there are positions."""
 
-
 COLUMNS = 4
 """Integers of an entry of the table of panels."""
 

@@ -78,8 +78,8 @@ class WinogradGradient(BlockedKernel):
             GradientFields,
             STAGES,
             products=product_values(tiling, gradient=True),
-            x=TiledFields.tiled(x, tiling.width, tiling.pad, tiling.depth),
-            y=TiledFields.tiled(y, tiling.width),
+            x=TiledFields.tiled(x, tiling, tiling.pad, tiling.depth),
+            y=TiledFields.tiled(y, tiling),
             offsets=self._offsets,
         )
 

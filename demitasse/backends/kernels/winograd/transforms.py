@@ -19,7 +19,7 @@ from demitasse.backends.kernels.language.values import (
     fma,
     minimum,
 )
-from demitasse.backends.kernels.winograd import FLAT, Depth
+from demitasse.backends.kernels.winograd import FLAT, Depth, WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block, Strip, TileFields
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
@@ -100,13 +100,35 @@ COLUMNS = 3
 """Integers of an entry of the table of vectors."""
 
 
+class Phase(NamedTuple):
+    """Pixels of an image that dilated windows share, in the kernel.
+
+    Attributes:
+        image, start: Index of the image; bytes from its first pixel to the phase's.
+        rows, columns: Pixels that lie ``row_bytes`` and ``column_bytes`` apart.
+        left: Zeros before the pixels.
+    """
+
+    image: Word
+    start: Word
+    rows: Word
+    columns: Word
+    row_bytes: Word
+    column_bytes: Word
+    left: Word
+
+
 class TiledFields(ImageFields):
-    """Images whose channels are contiguous, and that are cut into tiles."""
+    """Images whose channels are contiguous, and whose phases are cut into tiles."""
 
     top: Word
-    """Zeros above the image."""
+    """Zeros above a phase."""
     left: Word
-    """Zeros before the image."""
+    """Zeros before a phase."""
+    down: Word
+    """Rows from one of a phase to the next."""
+    across: Word
+    """Columns from one of a phase to the next."""
     front: Word
     """Planes of zeros before an item."""
     planes: Word
@@ -120,17 +142,20 @@ class TiledFields(ImageFields):
 
     @classmethod
     def tiled(
-        cls, images: Images, width: int, pad: tuple[int, int] = (0, 0), depth: Depth = FLAT
-    ) -> Values:
+        cls, images: Images, tiling: WinogradSchedule, pad: tuple[int, int] = (0, 0),
+        depth: Depth = FLAT,
+    ) -> Values:  # fmt: skip
         """Return the fields of images with zeros above, on the left, and before."""
         table = [
             (FLOAT * first, FLOAT * (first + images.shape[1] * tap), tap)
             for tap in range(depth.taps)
-            for first in images.vectors(width)
+            for first in images.vectors(tiling.width)
         ]
+        (top, left), (down, across) = pad, tiling.dilation
         return cls.values(
-            **geometry(images), top=pad[0], left=pad[1], front=depth.pad, planes=depth.size,
-            outputs=depth.output, vectors=len(table), vector_table=np.array(table, np.int64),
+            **geometry(images), top=top, left=left, down=down, across=across, front=depth.pad,
+            planes=depth.size, outputs=depth.output, vectors=len(table),
+            vector_table=np.array(table, np.int64),
         )  # fmt: skip
 
     @contextmanager
@@ -139,6 +164,17 @@ class TiledFields(ImageFields):
         with k.loop(self.vectors) as vector:
             yield k.load_words(self.vector_table + vector.i * (COLUMNS * INT), COLUMNS)
 
+    def phase(self, number: Word) -> Phase:
+        """Return a phase of an image; those of an image follow each other."""
+        down, across, phases = self.down, self.across, self.down * self.across
+        row, column = number % phases // across, number % across
+        row_bytes, column_bytes = self.row_stride * FLOAT, self.column_stride * FLOAT
+        return Phase(
+            number // phases, row * row_bytes + column * column_bytes,
+            (self.rows - row + down - 1) // down, (self.columns - column + across - 1) // across,
+            row_bytes * down, column_bytes * across, self.left,
+        )  # fmt: skip
+
 
 class TiledOutputFields(TiledFields):
     """Images that are written, tile by tile."""
@@ -146,16 +182,14 @@ class TiledOutputFields(TiledFields):
     at: Output
 
 
-def zero_border(
-    k: Kernel, y: Word, images: TiledFields, columns: Word, copy: Word
-) -> tuple[Word, Word]:
+def zero_border(k: Kernel, y: Word, phase: Phase, columns: Word, copy: Word) -> tuple[Word, Word]:
     """Write the zeros of a copied row of ``columns`` vectors, and return the range to be copied.
 
-    A row ``y`` outside the image is all zeros.
+    A row ``y`` outside the phase is all zeros.
     """
-    inside = (y > -1) & (y < images.rows)
-    begin = choose(inside, images.left, columns)
-    end = choose(inside, minimum(images.left + images.columns, columns), columns)
+    inside = (y > -1) & (y < phase.rows)
+    begin = choose(inside, phase.left, columns)
+    end = choose(inside, minimum(phase.left + phase.columns, columns), columns)
     for stop, start in ((begin, 0), (columns, end)):
         with k.loop(stop, start) as column:
             k.store(k.constant(0.0), copy + column.i * k.vector_bytes)
@@ -182,17 +216,18 @@ def input_transform(
     vector, positions_of_row = k.vector_bytes, len(matrices[1])
     columns = block.fields.tile_columns * across + (wide - across)
 
-    def transform(strip: Strip, item: Word, plane: Word, channel: Word, into: Word) -> None:
+    def transform(strip: Strip, phase: Phase, plane: Word, channel: Word, into: Word) -> None:
         inside = (plane > -1) & (plane < images.planes)
         first = choose(inside, strip.row * down - images.top, -high)
+        origin = images.row(phase.image // images.outputs * images.planes + plane, 0) + channel
+        origin = origin + phase.start - phase.left * phase.column_bytes
         with k.loop(high) as line:
             y = first + line.i
             copy = block.private + columns * line.i * vector
-            begin, end = zero_border(k, y, images, columns, copy)
-            row = images.row(item * images.planes + plane, y) + channel
-            row = row - images.left * images.column_stride * FLOAT
+            begin, end = zero_border(k, y, phase, columns, copy)
+            row = origin + y * phase.row_bytes
             with k.loop(end, begin) as column:
-                value = k.load(row + column.i * images.column_stride * FLOAT)
+                value = k.load(row + column.i * phase.column_bytes)
                 k.store(value, copy + column.i * vector)
         with k.loop(block.fields.tile_columns) as tile:
             corner = block.private + tile.i * (across * vector)
@@ -208,9 +243,10 @@ def input_transform(
             times_both(k, matrices, load, store)
 
     with block.each_strip() as strip:
-        item, place = strip.image // images.outputs, strip.image % images.outputs
+        phase = images.phase(strip.image)
+        place = phase.image % images.outputs
         with images.each_vector(k) as (channel, into, tap):
-            transform(strip, item, place - images.front + tap, channel, into)
+            transform(strip, phase, place - images.front + tap, channel, into)
 
 
 class Outputs(NamedTuple):
