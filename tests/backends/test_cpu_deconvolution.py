@@ -120,3 +120,43 @@ def test_windows_of_no_whole_strides_and_a_bias_run_by_implicit_gemm(channels, s
             net.layers[-1].blobs[1].mutable_cpu_data()[...] += 1.5
 
     assert "numpy" not in nets[0].plan.entries[-1].executed_step.code
+
+
+GROUPED = """
+input: "x" input_shape {{ dim: 2 dim: {channels} dim: 9 dim: 7 }} force_backward: {training}
+layer {{ name: "y" type: "Deconvolution" bottom: "x" top: "y" convolution_param {{
+  num_output: {channels} group: {channels} kernel_size: {size} stride: {stride} pad: {pad}
+  weight_filler {{ type: "msra" }} bias_filler {{ type: "uniform" }} bias_term: {bias} }} }}
+"""
+
+
+@pytest.mark.parametrize("bias", ["true", "false"])
+@pytest.mark.parametrize("channels", [16, 21, 40])
+@pytest.mark.parametrize(("size", "stride"), [(4, 2), (8, 4), (3, 2), (5, 3), (3, 1)])
+@pytest.mark.parametrize("training", ["true", "false"])
+def test_channels_by_themselves_are_turned_depthwise_convolutions(
+    training, size, stride, channels, bias
+):
+    text = GROUPED.format(
+        training=training, channels=channels, size=size, stride=stride, pad=size // 4, bias=bias
+    )
+    message, rng = parse_text(text, NetParameter), np.random.default_rng(0)
+    nets = [Net(message, "TEST", device="cpu", seed=1, optimize=fast) for fast in (True, False)]
+    x, found = rng.normal(size=nets[0].blobs["x"].shape), []
+    dy = rng.normal(size=nets[0].blobs["y"].shape)
+    for net in nets:
+        for _ in range(3):  # the last ones are replayed
+            net.blobs["x"].mutable_cpu_data()[...] = x
+            net.forward()
+            if training == "true":
+                net.clear_param_diffs()
+                net.blobs["y"].mutable_cpu_diff()[...] = dy
+                net.backward()
+        grads = [net.blobs["x"], *net.layers[-1].blobs] if training == "true" else []
+        found.append([net.blobs["y"].cpu_data(), *(blob.cpu_diff() for blob in grads)])
+
+    step = nets[0].plan.entries[-1].executed_step
+    assert ("depthwise" in step.code) == (bias == "false")
+    assert training == "false" or "depthwise" in step.backward_code
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)

@@ -198,10 +198,8 @@ class ConvKernels:
         """Return the gradient of the input."""
         raise Declined(OTHER_PASSES)
 
-    def gradients(
-        self, weights: GradientOperands, data: ConvOperands, wanted: tuple[bool, bool]
-    ) -> KernelCall:
-        """Return those gradients that are wanted, in one pass."""
+    def gradients(self, weights: GradientOperands, data: ConvOperands) -> KernelCall:
+        """Return both gradients in one pass."""
         raise Declined(OTHER_PASSES)
 
     def _call(
@@ -347,22 +345,25 @@ class DepthwiseKernels(ConvKernels):
         make = partial(DepthwiseConvolution, self.schedule, x, y, operands.then)
         return self._call(make, operands)
 
-    def gradients(
-        self, weights: GradientOperands, data: ConvOperands, wanted: tuple[bool, bool]
-    ) -> KernelCall:
-        decline_if(not any(wanted), "no gradient is wanted")
-        source, dy, bias = weights.source, weights.dy, weights.bias
-        x, y, dx = self._in_vectors(self.case.x[1], source, dy, data.target)
-        learns, passes = wanted
-        make = partial(
-            DepthwiseGradients, self.schedule, (x, y, dx), weights=learns, data=passes,
-            bias=learns and bias is not None,
-        )  # fmt: skip
-        kernel = PackedKernel(make, update=data.weight if passes else None)
-        read, target = source if learns else dy, data.target if passes else None
-        gradients = (weights.weight, bias) if learns else (None, None)
-        arguments = read, dy, target, *gradients
+    def weights(self, operands: GradientOperands) -> KernelCall:
+        x, y = self._in_vectors(self.case.x[1], operands.source, operands.dy)
+        bias = operands.bias is not None
+        kernel = DepthwiseGradients(self.schedule, (x, y, x), data=False, bias=bias)
+        return self._gradient(kernel, operands)
+
+    def data(self, operands: ConvOperands) -> KernelCall:
+        decline_if(operands.offsets is not None, "offsets; depthwise gradients have none")
+        y, dx = self._in_vectors(self.case.x[1], operands.source, operands.target)
+        make = partial(DepthwiseGradients, self.schedule, (dx, y, dx), weights=False)
+        kernel, dy = PackedKernel(make, update=operands.weight), operands.source
+        arguments = dy, dy, None, None, operands.target
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
+
+    def gradients(self, weights: GradientOperands, data: ConvOperands) -> KernelCall:
+        x, y, dx = self._in_vectors(self.case.x[1], weights.source, weights.dy, data.target)
+        bias = weights.bias is not None
+        make = partial(DepthwiseGradients, self.schedule, (x, y, dx), bias=bias)
+        return self._gradient(PackedKernel(make, update=data.weight), weights, data.target)
 
 
 class NarrowKernels(ConvKernels):
@@ -401,15 +402,13 @@ class WinogradKernels(ConvKernels):
         self.schedule = plan_winograd(case.op, x, y, tuning, case.depth, training=training)
 
     def forward(self, operands: ConvOperands) -> KernelCall:
-        return self._tiled(self.schedule, operands, kept=not self.case.at.backward)
+        return self._tiled(self.schedule, operands)
 
     def data(self, operands: ConvOperands) -> KernelCall:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
         return self._tiled(self.schedule.backward, operands)
 
-    def _tiled(
-        self, tiling: WinogradSchedule, operands: ConvOperands, *, kept: bool = False
-    ) -> KernelCall:
+    def _tiled(self, tiling: WinogradSchedule, operands: ConvOperands) -> KernelCall:
         from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
         from demitasse.backends.kernels.winograd.filters import Filters
 
@@ -417,6 +416,7 @@ class WinogradKernels(ConvKernels):
             filters.update(weights, positions)
 
         filters, size = Filters(tiling), layouts.plain((tiling.filter_size,))
+        kept = not self.case.at.backward
         transformed = DerivedArg(self.engine, size, transform, operands.weight, kept=kept)
         ends = operands.source, operands.target
         x, y = self._in_vectors(tiling.width, *ends)

@@ -30,10 +30,7 @@ LOWERINGS: Lowerings = {
     ops.Crop: (_step("copies", "CropStep"),),
     ops.Deconv: (_step("deconvolution", "DeconvStep"), *NUMPY[ops.Deconv]),
     ops.Dropout: (_step("elementwise", "DropoutStep"),),
-    ops.Eltwise: (
-        _step("elementwise", "SumStep"),
-        _step("elementwise", "CombinationStep"),
-    ),
+    ops.Eltwise: (_step("elementwise", "SumStep"), _step("elementwise", "CombinationStep")),
     ops.Constant: (_step("elementwise", "ConstantStep"),),
     ops.InnerProduct: (_step("products", "InnerProductStep"), *NUMPY[ops.InnerProduct]),
     ops.Interpolation: (_step("pooling", "InterpolationStep"),),

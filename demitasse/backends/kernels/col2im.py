@@ -103,22 +103,12 @@ class Col2Im(BoundKernel):
     ) -> None:
         self._offsets = aligned(stride[1] * top[3])
         values = Col2ImFields.values(
-            offsets=self._offsets,
-            images=top[0],
-            bottom_rows=bottom[1],
-            bottom_columns=bottom[2],
-            rows=top[1],
-            columns=top[2],
-            channels=top[3],
-            row_pad=pad[0],
-            column_pad=pad[1],
-            row_stride=stride[0],
-            column_stride=stride[1],
-            column_windows=-(-kernel[1] // stride[1]),
-            window_rows=kernel[0],
-            window_columns=kernel[1],
-            window_count=kernel[0] * kernel[1] * top[3],
-        )
+            offsets=self._offsets, images=top[0], bottom_rows=bottom[1], bottom_columns=bottom[2],
+            rows=top[1], columns=top[2], channels=top[3], row_pad=pad[0], column_pad=pad[1],
+            row_stride=stride[0], column_stride=stride[1],
+            column_windows=-(-kernel[1] // stride[1]), window_rows=kernel[0],
+            window_columns=kernel[1], window_count=kernel[0] * kernel[1] * top[3],
+        )  # fmt: skip
         whole = kernel[1] % stride[1] == 0
         super().__init__("overlaps", _kernel(tuning.width, whole=whole), values, tuning)
 

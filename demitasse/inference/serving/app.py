@@ -251,11 +251,7 @@ class App:
             raise _busy(message, Connection="close")
 
     async def _infer(
-        self,
-        queue: Queue,
-        body: bytearray,
-        json_length: int | None,
-        headers: Mapping[bytes, bytes],
+        self, queue: Queue, body: bytearray, json_length: int | None, headers: Mapping[bytes, bytes]
     ) -> Response:
         model, images = queue.model, None
         try:

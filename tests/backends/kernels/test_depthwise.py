@@ -161,8 +161,8 @@ def gradients(op, x, dy, filters, tuning, **asked):
     sources = in_memory(x, images[0]), in_memory(dy, images[1])
     for _ in range(2):  # what was summed before is gone
         run(
-            *sources, dx if asks["data"] else None, weight if asks["weights"] else None,
-            bias if asks["bias"] else None,
+            *sources, weight if asks["weights"] else None, bias if asks["bias"] else None,
+            dx if asks["data"] else None,
         )  # fmt: skip
     return (
         out_of_memory(dx, images[0]) if asks["data"] else None,

@@ -150,7 +150,7 @@ def depthwise_gradients(width):
     plan = plan_depthwise(op, op.bottom, op.top, tuned(width))
     run = DepthwiseGradients(plan, images, bias=True)
     run.update(weights)
-    run(x, dy, dx, weight, bias)
+    run(x, dy, weight, bias, dx)
     return weight, bias, dx
 
 

@@ -86,9 +86,10 @@ class WindowStep(CpuStep[C]):
         weights = GradientOperands(*ends, GradArg(at.params[0], layouts.plain(self.w)), bias)
         dy, dx = InputArg(top, self.y, diff=True), OutputArg(bottom, self.x, diff=True)
         data = ConvOperands(dy, dx, self.weight)
-        with suppress(Declined):
-            self.backward_calls = [self.kernels[0].gradients(weights, data, wanted)]
-            return
+        if all(wanted) and not self.transposed:
+            with suppress(Declined):
+                self.backward_calls = [self.kernels[0].gradients(weights, data)]
+                return
         if wanted[0]:
             self.backward_calls.append(self.first_of(lambda one: one.weights(weights)))
         if wanted[1]:

@@ -3,7 +3,6 @@
 The bottom's gradient is that convolution's forward pass.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,14 +10,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.cpu.convolutions import (
-    ConvCase,
-    ConvKernels,
-    ConvOperands,
-    IgemmKernels,
-    WinogradKernels,
-    conv_kernels,
-)
+from demitasse.backends.cpu.convolutions import ConvCase, ConvKernels, ConvOperands, conv_kernels
 from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.images import IMAGE_AXES
 from demitasse.backends.cpu.kernel_calls import KernelCall, PackedKernel, kernel_tuning
@@ -40,23 +32,14 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def __init__(self, engine: Engine, op: ops.Deconv, at: Operands) -> None:
         super().__init__(engine, op, at)
         turned = ops.Conv(**{**vars(op), "bottom": op.top, "top": op.bottom, "bias": False})
-        ends = self.image, self.maps
-        self.kernels = _kernels(op, ConvCase(engine, turned, *ends, replace(at, storage="float")))
+        case = ConvCase(engine, turned, self.image, self.maps, replace(at, storage="float"))
+        self.kernels = conv_kernels(case)[0]
+        with suppress(Declined):
+            self.kernels = [OverlapKernels(op, case), *self.kernels]
 
     def prepare(self) -> None:
         operands = ConvOperands(*self.in_and_out(self.x, self.y), self.weight, self.bias)
         self.forward_calls = [self.first_of(lambda one: one.data(operands))]
-
-
-def _kernels(op: ops.Deconv, case: ConvCase) -> Sequence[ConvKernels]:
-    """Return the kernels that are fast for a deconvolution, a convolution turned round."""
-    kernels: list[ConvKernels] = [IgemmKernels(case)]
-    if case.at.backward:
-        kinds = WinogradKernels, IgemmKernels
-        kernels = [one for one in conv_kernels(case)[0] if isinstance(one, kinds)]
-    with suppress(Declined):
-        kernels.insert(0, OverlapKernels(op, case))
-    return kernels
 
 
 class OverlapKernels(ConvKernels):

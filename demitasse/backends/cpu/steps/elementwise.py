@@ -220,10 +220,7 @@ class CombinationStep(CpuStep[ops.Eltwise]):
         self.backward_calls = [self._gradient(name, self.marks, *targets.values())]
 
     def _gradient(self, name: str, known: Operand, *targets: OutputArg) -> KernelCall:
-        sources = [
-            InputArg(known, self.layout),
-            InputArg(self.at.top[0], self.layout, diff=True),
-        ]
+        sources = [InputArg(known, self.layout), InputArg(self.at.top[0], self.layout, diff=True)]
         return elementwise_call(self.engine, [(name, ())], sources, *targets)
 
 
@@ -358,10 +355,7 @@ class ConstantStep(CpuStep[ops.Constant]):
 
     def prepare(self) -> None:
         row = layouts.plain((self.values.size,))
-        source, target = (
-            BufferArg(row, self.values),
-            OutputArg(self.at.top[0], row),
-        )
+        source, target = (BufferArg(row, self.values), OutputArg(self.at.top[0], row))
         self.forward_calls = [elementwise_call(self.engine, [("sum", ())], [source], target)]
 
     def backward(self) -> None:

@@ -279,22 +279,17 @@ class DepthwiseGradients(DepthwiseFilters):
         self.nbytes += self.sums.nbytes
         tiles = shape.tiles(columns, strips.y[3], op.pad[1])
         self._kernel = _kernel(width, shape, tiles)
-        self._arguments = Arguments(
-            GradientFields.values(
-                **window_values(op, x, y, tiles, gradient=True),
-                dx=OutputFields.of(dx),
-                filters=self.filters,
-                sums=self.sums,
-                vectors=vectors,
-                parts=parts,
-            )
-        )
+        values = GradientFields.values(
+            **window_values(op, x, y, tiles, gradient=True), dx=OutputFields.of(dx),
+            filters=self.filters, sums=self.sums, vectors=vectors, parts=parts,
+        )  # fmt: skip
+        self._arguments = Arguments(values)
 
     def __call__(
-        self, source: np.ndarray, dy: np.ndarray, dx: np.ndarray | None,
-        weight: np.ndarray | None = None, bias: np.ndarray | None = None,
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray | None = None,
+        bias: np.ndarray | None = None, dx: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        """Write the gradients of the input, of the weights in C order, and of the bias, (C,)."""
+        """Write the gradients of the weights in C order, of the bias, (C,), and of the input."""
         each = {"x.at": source, "y.at": dy, "dx.at": self.sums if dx is None else dx}
         self._arguments.run(self._kernel, self.strips.tuning.threads, each)
         if weight is not None:
