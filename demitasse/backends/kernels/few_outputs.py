@@ -52,7 +52,6 @@ class FewOutputsSchedule(WindowSchedule):
 WIDEST = 11
 """Greatest number of taps of a window's row; kernels are unrolled over taps."""
 
-
 MOST_PLANES = 8
 """Greatest number of output channels: a library's kernel computes whole vectors of channels, at
 least as many."""

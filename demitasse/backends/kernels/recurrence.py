@@ -40,7 +40,7 @@ GATES = {"LSTM": 4, "RNN": 1}
 FEWEST_EACH = 1 << 16
 """Multiplications of a step for each thread at least: to meet others takes as long as these."""
 
-MOST_ROWS = {4: {1: 8, 4: 6}, 8: {1: 8, 4: 2}, 16: {1: 8, 4: 6}}
+MOST_ROWS = {4: {1: 8, 2: 12, 4: 6}, 8: {1: 8, 2: 6, 4: 2}, 16: {1: 8, 2: 14, 4: 6}}
 """Floats of a vector -> vectors of a sequence -> sequences whose sums fit into the registers."""
 
 CHAINS = 8
@@ -96,15 +96,11 @@ def _place(k: Kernel, f: StepFields, gates: int, step: Word, row: Word, vector: 
     here, row_bytes, number = vector * k.vector_bytes, f.size * FLOAT, step * f.rows + row
     return Place(
         at=row * row_bytes + here,
-        some=_lanes(k, f, vector),
+        some=k.lane_mask(f.size - vector * k.width),
         cont=k.broadcast(f.cont + number * FLOAT),
         in_all=number * row_bytes + here,
         in_gates=[(number * gates + gate) * row_bytes + here for gate in range(gates)],
     )
-
-
-def _lanes(k: Kernel, f: StepFields, vector: Word) -> Condition:
-    return k.lane_mask(f.size - vector * k.width)
 
 
 Weights = Callable[[Word], Sequence[Vector]]
@@ -114,17 +110,19 @@ Weights = Callable[[Word], Sequence[Vector]]
 @contextmanager
 def _each_row(
     k: Kernel, f: StepFields, step: Word, size: Word, states: tuple[Word, Word],
-    weights: Callable[[Word], Weights], vectors: int, block: int,
+    weights: Callable[[Word, int], Weights], vectors: int, block: int, once: int = 0,
 ) -> Iterator[tuple[Word, Word, Word]]:  # fmt: skip
     """Write a loop over the sequences of the thread's tiles of a step.
 
     The sequences' states are ``size`` numbers each, multiplied by ``vectors`` vectors of weights;
-    those of a ``block`` of vectors of hidden values are ``weights``. ``states`` are the address of
-    the first sequence's, and bytes from one sequence's to the next's.
+    those of a ``block`` of vectors of hidden values are ``weights``, given the first of ``once``
+    that are multiplied at a time, or of all. ``states`` are the address of the first sequence's,
+    and bytes from one sequence's to the next's.
 
     Yields the number of a block, a sequence, and the address of its products.
     """
-    most, (first_state, state_bytes) = MOST_ROWS[k.width][vectors], states
+    once, (first_state, state_bytes) = once or vectors, states
+    most = MOST_ROWS[k.width][once]
     blocks = (f.size + (block * k.width - 1)) // (block * k.width)
     groups = (f.rows + (most - 1)) // most
     few, sums = (f.rows + groups - 1) // groups, k.scratch(most * vectors)
@@ -138,9 +136,11 @@ def _each_row(
             for rows in range(1, most + 1):
                 case(rows)
                 of_rows = [here + state_bytes * place for place in range(rows)]
-                found = _products(k, size, weights(number), of_rows, vectors)
-                for place, total in enumerate(found):
-                    k.store(total, sums + place * k.vector_bytes)
+                for part in range(0, vectors, once):
+                    found = _products(k, size, weights(number, part), of_rows, once)
+                    for place, total in enumerate(found):
+                        at = part + place // once * vectors + place % once
+                        k.store(total, sums + at * k.vector_bytes)
         with k.loop(count) as one:
             yield number, row + one.i, sums + one.i * (vectors * k.vector_bytes)
 
@@ -197,17 +197,17 @@ class ForwardFields(StepFields):
 
 
 @ForwardFields.kernel("recurrence")
-def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
+def _kernel(k: Kernel, f: ForwardFields, cell: str, once: int, *, keeps: bool) -> None:
     gates, row_bytes = GATES[cell], f.size * FLOAT
-    panel_bytes = f.size * k.vector_bytes
     blocks = (f.size + (k.width - 1)) // k.width
 
     def before(step: Word) -> Word:
         """Return the address of the hidden states that a step begins with, of the first row."""
         return f.before + step % f.slots * f.rows * row_bytes
 
-    def weights(block: Word) -> Weights:
-        panels = [f.weight + (blocks * gate + block) * panel_bytes for gate in range(gates)]
+    def weights(block: Word, first: int) -> Weights:
+        of = range(first, first + once)
+        panels = [f.weight + (blocks * gate + block) * (f.size * k.vector_bytes) for gate in of]
         return lambda i: [k.load(panel + i * k.vector_bytes) for panel in panels]
 
     with k.when(f.first < 0), k.parallel_loop(f.rows, blocks) as (row, block):
@@ -219,7 +219,7 @@ def _kernel(k: Kernel, f: ForwardFields, cell: str, *, keeps: bool) -> None:
             k.store(c, f.last_c + place.at, place.some)
     with k.loop(f.last, maximum(f.first, 0)) as loop:
         step, states = loop.i, (before(loop.i), row_bytes)
-        with _each_row(k, f, step, f.size, states, weights, gates, 1) as (block, row, sums):
+        with _each_row(k, f, step, f.size, states, weights, gates, 1, once) as (block, row, sums):
             place = _place(k, f, gates, step, row, block)
             at, some = place.at, place.some
             static = f.static + row * f.static_bytes + block * k.vector_bytes
@@ -259,7 +259,8 @@ def _lstm(
 class BackFields(StepFields):
     """Steps of a cell, from the last to the first.
 
-    ``weight`` has the shape (gates * size, size).
+    ``weight`` has the shape (gates * size, blocks, floats of ``VECTORS`` vectors): blocks of hidden
+    values, the last filled up with zeros. ``packed``, blocks follow each other.
     """
 
     dy: Address
@@ -274,20 +275,15 @@ class BackFields(StepFields):
 
 
 @BackFields.kernel("recurrence_gradient")
-def _gradient_kernel(k: Kernel, f: BackFields, cell: str) -> None:
-    gates, row_bytes = GATES[cell], f.size * FLOAT
-    wide = row_bytes * gates
+def _gradient_kernel(k: Kernel, f: BackFields, cell: str, *, packed: bool) -> None:
+    gates, block_bytes = GATES[cell], VECTORS * k.vector_bytes
+    lines, blocks = f.size * gates, (f.size * FLOAT + (block_bytes - 1)) // block_bytes
+    wide, places = lines * FLOAT, range(0, block_bytes, k.vector_bytes)
+    next_block, next_line = (lines, k.word(1)) if packed else (k.word(1), blocks)
 
-    def weights(block: Word) -> Weights:
-        first = block * VECTORS
-        panel = f.weight + first * k.vector_bytes
-        some = [_lanes(k, f, first + place) for place in range(VECTORS)]
-
-        def of(i: Word) -> list[Vector]:
-            line = panel + i * row_bytes
-            return [k.load(line + k.vector_bytes * n, part) for n, part in enumerate(some)]
-
-        return of
+    def weights(block: Word, _: int) -> Weights:
+        panel = f.weight + block * next_block * block_bytes
+        return lambda i: [k.load(panel + i * next_line * block_bytes + at) for at in places]
 
     with k.loop(f.last, f.first) as loop:
         step = f.steps - 1 - loop.i
@@ -295,7 +291,11 @@ def _gradient_kernel(k: Kernel, f: BackFields, cell: str) -> None:
         size = choose(loop.i > 0, f.size * gates, k.word(0))
         states = f.dz + (step + 1) * f.rows * wide, wide
         with (
-            _each_row(k, f, step, size, states, weights, VECTORS, VECTORS) as (block, row, sums),
+            _each_row(k, f, step, size, states, weights, VECTORS, VECTORS) as (
+                block,
+                row,
+                sums,
+            ),
             k.loop(VECTORS) as vector,
         ):
             place = _place(k, f, gates, step, row, block * VECTORS + vector.i)
@@ -351,6 +351,7 @@ class Recurrence:
     Attributes:
         before: With ``trains``, the hidden states that steps begin with. Shape: (T, N, H).
         state_count: Arrays of a state, of which the first is the hidden state.
+        packed: True if backward reads one block of the weights after the other.
         nbytes: Bytes of the values that are kept.
     """
 
@@ -377,21 +378,19 @@ class Recurrence:
         }  # fmt: skip
         absent = {} if is_lstm else {"first_c": None, "last_c": None}
         values = ForwardFields.values(
-            **shared,
-            **absent,
-            z=z,
+            **shared, **absent, z=z, before=self.before, slots=len(self.before),
             static=aligned(wide) if static is None else static,
             static_bytes=0 if static is None else static.strides[0],
-            before=self.before,
-            slots=len(self.before),
-        )
+        )  # fmt: skip
         threads = threads_for(tuning, rows * wide * size, FEWEST_EACH)
-        kernel = _kernel(tuning.width, cell, keeps=trains)
+        self.packed = MOST_ROWS[tuning.width][VECTORS] < min(rows, VECTORS)  # blocks are read often
+        once = GATES[cell] if rows <= MOST_ROWS[tuning.width][GATES[cell]] else 1 + is_lstm
+        kernel = _kernel(tuning.width, cell, once, keeps=trains)
         self._forward = BoundKernel(cell.lower(), kernel, values, tuning, threads)
         self.code = self._forward.code
         if trains:
             values = BackFields.values(**shared, dc=self._dc)
-            kernel = _gradient_kernel(tuning.width, cell)
+            kernel = _gradient_kernel(tuning.width, cell, packed=self.packed)
             self._backward = BoundKernel(cell.lower(), kernel, values, tuning, threads)
 
     def forward(
@@ -417,7 +416,8 @@ class Recurrence:
         """Compute the gradients of all steps.
 
         Args:
-            weight: Weights of the hidden state. Shape: (G * H, H).
+            weight: Weights of the hidden state, (G * H, H) in blocks of ``VECTORS`` vectors, of
+                each row or, with ``packed``, of all; the last is filled up with zeros.
             cont: Factors of the states before each step. Shape: (T, N).
             dy: Gradients of the hidden states from above. Shape: (T, N, H).
             known: Values of the gates, which are ``z``; of an RNN the hidden states.

@@ -41,7 +41,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.lrn import LocalResponse
 from demitasse.backends.kernels.norm import Normalization, NormalizationGradient, PlaneNorm
 from demitasse.backends.kernels.pooling import Pooling
-from demitasse.backends.kernels.recurrence import Recurrence
+from demitasse.backends.kernels.recurrence import VECTORS, Recurrence
 from demitasse.backends.kernels.resize import Interpolation
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
 from demitasse.backends.kernels.separable import SeparableConvolution, plan_separable
@@ -227,7 +227,11 @@ def recurrent(cell, gates):
         run = Recurrence(cell, z, Tuning(width), trains=True)
         run.forward(packed, cont, states, hidden, states)
         dz, dy, known = np.zeros_like(z), numbers(t, n, h, seed=5), z if gates > 1 else hidden
-        run.backward(weight.reshape(-1, h), cont, dy, known, dz)
+        padded = np.zeros((gates * h, max(h, VECTORS * width)), np.float32)
+        padded[:, :h] = weight.reshape(-1, h)
+        if run.packed:
+            padded = padded.reshape(gates * h, -1, VECTORS * width).swapaxes(0, 1).copy()
+        run.backward(padded, cont, dy, known, dz)
         return hidden, *states, dz
 
     return run

@@ -9,7 +9,7 @@ from stages import WIDTH, normal, where
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import recurrence
-from demitasse.backends.kernels.recurrence import GATES, Recurrence
+from demitasse.backends.kernels.recurrence import GATES, VECTORS, Recurrence
 from demitasse.backends.kernels.tuning import Tuning
 
 CELL = pytest.mark.parametrize("cell", GATES)
@@ -25,6 +25,11 @@ MARK = 7.5
 def few_each(monkeypatch):
     """Let threads divide small steps too."""
     monkeypatch.setattr(recurrence, "FEWEST_EACH", 1)
+
+
+def filled_up(matrix, width):
+    """Return a matrix with columns of zeros behind, to a multiple of the width."""
+    return np.pad(matrix, ((0, 0), (0, -matrix.shape[1] % width)))
 
 
 class Case:
@@ -51,11 +56,9 @@ class Case:
 
     def packed(self, width):
         """Return the weight in blocks of a vector's hidden values."""
-        gates, h = GATES[self.cell], self.sizes[2]
-        blocks = -(-h // width)
-        padded = np.zeros((gates, blocks * width, h), np.float32)
-        padded[:, :h] = self.weight.reshape(gates, h, h)
-        return guarded(padded.reshape(gates, blocks, width, h).transpose(0, 1, 3, 2))
+        h = self.sizes[2]
+        padded = [filled_up(gate.T, width) for gate in self.weight.reshape(-1, h, h)]
+        return guarded(np.stack([each.reshape(h, -1, width).swapaxes(0, 1) for each in padded]))
 
     def defined(self):
         """The same in float64, by the formulas."""
@@ -171,8 +174,12 @@ class Learning(Case):
         run = Recurrence(self.cell, z, Tuning(width=width, threads=threads), trains=True)
         run.forward(self.packed(width), cont, states, hidden, states)
         known = z if self.cell == "LSTM" else hidden
+        weight = filled_up(self.weight, VECTORS * width)
+        if run.packed:
+            weight = weight.reshape(self.wide, -1, VECTORS * width).swapaxes(0, 1)
+        weight = guarded(weight)
         for _ in range(2):  # nothing is left of what was computed before
-            run.backward(guarded(self.weight), cont, self.dy, known, dz)
+            run.backward(weight, cont, self.dy, known, dz)
         for array in (z, hidden, dz, *states):
             expect_guarded(array)
         return hidden, run.before, dz

@@ -16,7 +16,7 @@ from demitasse.backends.cpu.engine import Engine
 from demitasse.backends.cpu.kernel_calls import KernelCall, elementwise_call, kernel_tuning
 from demitasse.backends.cpu.step import CpuStep
 from demitasse.backends.cpu.steps.products import Matrix, Product
-from demitasse.backends.kernels.recurrence import Recurrence
+from demitasse.backends.kernels.recurrence import VECTORS, Recurrence
 from demitasse.backends.step import Operand, Operands, decline_if
 
 
@@ -120,8 +120,11 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
             ends = self.hidden, self.dy, state + 1, self.d_hidden
             tanh = KernelCall(self.engine, self._past_tanh, code="")
             self.backward_calls += [tanh, *self._gradients(self.output, *ends)]
-        plain, code = InputArg(weight, layouts.plain(weight.shape)), self.sequence.code
-        self.backward_calls.append(KernelCall(self.engine, self._run_back, plain, code=code))
+        block, code = VECTORS * kernel_tuning(self.engine).width, self.sequence.code
+        by_row = layouts.blocked(weight.shape, 1, block)
+        packed = layouts.strided(weight.shape, (block, self.wide * block), 1, block)
+        read = InputArg(weight, packed if self.sequence.packed else by_row)
+        self.backward_calls.append(KernelCall(self.engine, self._run_back, read, code=code))
         if at.param_propagate_down[state]:
             every = Product(self.engine, self.many, weight)
             self.backward_calls += every.gradients(self.sequence.before, self.dz, bias=False)
@@ -150,9 +153,7 @@ class RecurrentStep(CpuStep[ops.Recurrent]):
 
     def _past_tanh(self) -> None:
         """Write the gradient that passes the RNN's last tanh: dy * (1 - y^2)."""
-        np.multiply(self.y, self.y, out=self.dy)
-        np.subtract(1, self.dy, out=self.dy)
-        np.multiply(self.dy, self.at.top[0].read_diff(), out=self.dy)
+        self.dy[...] = (1 - self.y * self.y) * self.at.top[0].read_diff()
 
     def backward(self) -> None:
         super().backward()
