@@ -40,7 +40,7 @@ class CaseNet:
         self.inputs = [self.net.blobs[name] for name in self.net.inputs]
         for blob in self.inputs:
             labels = rng.integers(0, 2, blob.shape)
-            values = labels if blob.name == "label" else rng.normal(size=blob.shape)
+            values = labels if blob.name in ("cont", "label") else rng.normal(size=blob.shape)
             blob.mutable_cpu_data()[...] = values
 
     def once(self) -> float:

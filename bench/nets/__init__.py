@@ -9,11 +9,11 @@ from nets.dense import densenet121
 from nets.detection import ssd_mobilenet, tiny_yolo
 from nets.faces import face_units, pfld, rfb_face, slim_face
 from nets.flow import flownet
-from nets.generators import autoencoder, dcgan, srcnn, vdsr
+from nets.generators import autoencoder, dcgan, fsrcnn, srcnn, vdsr
 from nets.googlenet import googlenet
 from nets.inception import inception
 from nets.mobile import mobilenet_v2, shufflenet, shufflenet_v2
-from nets.recurrent import lrcn
+from nets.recurrent import char_rnn, lrcn
 from nets.residual import resnet18, resnet20, resnet26, resnet50
 from nets.resnext import resnext50, senet50
 from nets.segmentation import deeplab, fcn, segnet, unet
@@ -61,7 +61,9 @@ OTHERS = {
     "dcgan": dcgan,
     "autoencoder": autoencoder,
     "srcnn": srcnn,
+    "fsrcnn": fsrcnn,
     "vdsr": vdsr,
+    "char_rnn": char_rnn,
     "text_cnn": text_cnn,
     "resnet26": resnet26,
     "quarter_mobilenet": quarter_mobilenet,

@@ -1,8 +1,8 @@
-"""Nets that make images: DCGAN's generator, an autoencoder, SRCNN and VDSR."""
+"""Nets that make images: DCGAN's generator, an autoencoder, SRCNN, FSRCNN and VDSR."""
 
 from nets.writer import Writer
 
-__all__ = ["autoencoder", "dcgan", "srcnn", "vdsr"]
+__all__ = ["autoencoder", "dcgan", "fsrcnn", "srcnn", "vdsr"]
 
 LAYERS = (1000, 500, 250, 30, 250, 500, 1000, 784)
 """Outputs of each layer of the autoencoder; the middle one is linear."""
@@ -43,6 +43,17 @@ def srcnn(batch: int, train: bool, scale: int = 1) -> str:
         net.relu(f"relu{number}")
     net.conv("prob", 1, 5, pad=2)
     return net.end_image(shape, train)
+
+
+def fsrcnn(batch: int, train: bool, scale: int = 1) -> str:
+    """FSRCNN (56-12-4) on 64x64 brightness, with windows of 8 to double the sides."""
+    net = Writer("FSRCNN", (batch, 1, 64, 64), train=False)
+    layers = ((56, 5), (12, 1), *[(12, 3)] * 4, (56, 1))
+    for number, (outputs, kernel) in enumerate(layers, 1):
+        net.conv(f"conv{number}", max(outputs // scale, 8), kernel, pad=kernel // 2)
+        net.layer("PReLU", f"prelu{number}", top=net.last)
+    net.deconv("prob", 1, 8, 2, pad=3, bias=True)
+    return net.end_image((batch, 1, 128, 128), train)
 
 
 def vdsr(batch: int, train: bool, scale: int = 1) -> str:

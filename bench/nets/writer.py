@@ -12,19 +12,22 @@ class Writer:
     Args:
         name: Of the net.
         shape: Of the input "data", (N, C, H, W).
-        train: Whether the net ends in a loss and has an input "label", (N,).
+        train: Whether the net ends in a loss and has an input "label".
+        labels: Shape of "label"; (N,) where it is not told.
 
     Attributes:
         last: What the next layer reads where it is not told.
         train: As given.
     """
 
-    def __init__(self, name: str, shape: tuple[int, ...], train: bool) -> None:
+    def __init__(
+        self, name: str, shape: tuple[int, ...], train: bool, labels: tuple[int, ...] = ()
+    ) -> None:
         self.train, self.last = train, "data"
         self._lines = [f'name: "{name}"']
         self.input("data", shape)
         if train:
-            self.input("label", shape[:1])
+            self.input("label", labels or shape[:1])
 
     def layer(self, kind: str, name: str, fields: str = "", *bottoms: str, top: str = "") -> str:
         """A layer of any type."""
@@ -125,10 +128,11 @@ class Writer:
 
     def end(self, axis: int = 1) -> str:
         """Finish with probabilities "prob" or a loss "loss", and return the whole text."""
+        fields = f"softmax_param {{ axis: {axis} }}" if axis > 1 else ""
         if self.train:
-            self.layer("SoftmaxWithLoss", "loss", "", self.last, "label")
+            self.layer("SoftmaxWithLoss", "loss", fields, self.last, "label")
         else:
-            self.layer("Softmax", "prob", f"softmax_param {{ axis: {axis} }}" if axis > 1 else "")
+            self.layer("Softmax", "prob", fields)
         return self.text()
 
     def end_image(self, shape: tuple[int, ...], train: bool) -> str:
