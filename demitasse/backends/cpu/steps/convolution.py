@@ -26,6 +26,7 @@ from demitasse.backends.cpu.steps.epilogue import (
     folded_weights,
     rectifier_of,
 )
+from demitasse.backends.kernels.language import call_recorder
 from demitasse.backends.step import Declined, Operands, decline_if
 from demitasse.backends.windows import ConvGeometry
 
@@ -81,14 +82,17 @@ class WindowStep(CpuStep[C]):
         wanted = at.param_propagate_down[0], at.propagate_down[0]
         known, dy = InputArg(bottom, self.x), InputArg(top, self.y, diff=True)
         ends = (dy, known) if self.transposed else (known, dy)
-        adds_bias = self.op.bias and at.param_propagate_down[1] and not self.sums_bias
-        bias = GradArg(at.params[1], self.channels) if adds_bias else None
+        learns_bias = self.op.bias and at.param_propagate_down[1]
+        bias = GradArg(at.params[1], self.channels) if learns_bias else None
+        if bias and (self.transposed or not wanted[0]):  # else it is computed with the weights'
+            self.backward_calls.append(KernelCall(self.engine, self._sum_bias, dy, bias, code=""))
+            bias = None
         weights = GradientOperands(*ends, GradArg(at.params[0], layouts.plain(self.w)), bias)
-        dy, dx = InputArg(top, self.y, diff=True), OutputArg(bottom, self.x, diff=True)
+        dx = OutputArg(bottom, self.x, diff=True)
         data = ConvOperands(dy, dx, self.weight)
         if all(wanted) and not self.transposed:
             with suppress(Declined):
-                self.backward_calls = [self.kernels[0].gradients(weights, data)]
+                self.backward_calls.append(self.kernels[0].gradients(weights, data))
                 return
         if wanted[0]:
             self.backward_calls.append(self.first_of(lambda one: one.weights(weights)))
@@ -97,24 +101,13 @@ class WindowStep(CpuStep[C]):
                 self.first_of(lambda one: one.forward(data) if self.transposed else one.data(data))
             )
 
-    @property
-    def sums_bias(self) -> bool:
-        """True if no kernel computes the gradient of the bias.
+    def _sum_bias(self, dy: np.ndarray, bias: np.ndarray) -> None:
+        def add_up() -> None:
+            n, c, *spatial = self.y.shape
+            rows = dy[: self.y.size].reshape(-1, spatial[-1] if spatial else n, c)
+            np.add.reduce(np.add.reduce(rows, axis=1), axis=0, out=bias[:c])
 
-        The kernels compute that of a map's channels, together with the weight's.
-        """
-        asked = self.at.param_propagate_down
-        return self.op.bias and asked[1] and (self.transposed or not asked[0])
-
-    @property
-    def backward_replayable(self) -> bool:
-        return not self.sums_bias
-
-    def backward(self) -> None:
-        super().backward()
-        if self.sums_bias:
-            dy = self.at.top[0].read_diff().reshape(*self.y.shape[:2], -1)
-            self.at.params[1].add_diff(np.add.reduce(np.add.reduce(dy, axis=2), axis=0))
+        call_recorder.call(add_up)
 
 
 class ConvStep(WindowStep[ops.Conv]):

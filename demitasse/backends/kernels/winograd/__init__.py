@@ -309,7 +309,7 @@ def plan_winograd(
     tuning.require("winograd")
     steps = [step if taps > 1 else 1 for step, taps in zip(op.dilation, op.kernel, strict=True)]
     pads = all(
-        pad % step == 0 and pad // step < taps
+        step and pad % step == 0 and pad // step < taps
         for pad, step, taps in zip(op.pad, steps, op.kernel, strict=True)
     )
     decline_if(
