@@ -259,8 +259,8 @@ def _lstm(
 class BackFields(StepFields):
     """Steps of a cell, from the last to the first.
 
-    ``weight`` has the shape (gates * size, blocks, floats of ``VECTORS`` vectors): blocks of hidden
-    values, the last filled up with zeros. ``packed``, blocks follow each other.
+    ``weight`` has the shape (gates * size, blocks, floats of ``VECTORS`` vectors), the last block
+    filled up with zeros; packed, (blocks, gates * size, floats).
     """
 
     dy: Address
@@ -290,14 +290,8 @@ def _gradient_kernel(k: Kernel, f: BackFields, cell: str, *, packed: bool) -> No
         # the last step has no next step
         size = choose(loop.i > 0, f.size * gates, k.word(0))
         states = f.dz + (step + 1) * f.rows * wide, wide
-        with (
-            _each_row(k, f, step, size, states, weights, VECTORS, VECTORS) as (
-                block,
-                row,
-                sums,
-            ),
-            k.loop(VECTORS) as vector,
-        ):
+        every = _each_row(k, f, step, size, states, weights, VECTORS, VECTORS)
+        with every as (block, row, sums), k.loop(VECTORS) as vector:
             place = _place(k, f, gates, step, row, block * VECTORS + vector.i)
             after = minimum(step + 1, f.steps - 1) * f.rows + row
             total = k.load(sums + vector.i * k.vector_bytes)
@@ -360,7 +354,8 @@ class Recurrence:
         static: np.ndarray | None = None, trains: bool = False,
     ) -> None:  # fmt: skip
         self._steps, rows, wide = z.shape
-        size, is_lstm = wide // GATES[cell], cell == "LSTM"
+        gates, is_lstm = GATES[cell], cell == "LSTM"
+        size = wide // gates
         self.state_count = 2 if is_lstm else 1
 
         def states(count: int) -> np.ndarray:
@@ -384,7 +379,7 @@ class Recurrence:
         )  # fmt: skip
         threads = threads_for(tuning, rows * wide * size, FEWEST_EACH)
         self.packed = MOST_ROWS[tuning.width][VECTORS] < min(rows, VECTORS)  # blocks are read often
-        once = GATES[cell] if rows <= MOST_ROWS[tuning.width][GATES[cell]] else 1 + is_lstm
+        once = gates if rows <= MOST_ROWS[tuning.width][gates] else min(gates, 2)
         kernel = _kernel(tuning.width, cell, once, keeps=trains)
         self._forward = BoundKernel(cell.lower(), kernel, values, tuning, threads)
         self.code = self._forward.code
