@@ -352,10 +352,10 @@ class DepthwiseKernels(ConvKernels):
         return self._gradient(kernel, operands)
 
     def data(self, operands: ConvOperands) -> KernelCall:
-        decline_if(operands.offsets is not None, "offsets; depthwise gradients have none")
         y, dx = self._in_vectors(self.case.x[1], operands.source, operands.target)
         make = partial(DepthwiseGradients, self.schedule, (dx, y, dx), weights=False)
-        kernel, dy = PackedKernel(make, update=operands.weight), operands.source
+        packs = {"update": operands.weight, "take_offsets": operands.offsets}
+        kernel, dy = PackedKernel(make, **packs), operands.source
         arguments = dy, dy, None, None, operands.target
         return KernelCall(self.engine, kernel, *arguments, code=self.schedule.code)
 

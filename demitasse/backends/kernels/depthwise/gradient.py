@@ -114,6 +114,8 @@ class GradientFields(WindowFields):
     """Filters: for each vector, tap after tap."""
     sums: Output
     """Sums: for each part and vector, tap after tap, and the sum of the gradients."""
+    offsets: Address
+    """What is added to the gradient of the input, for each channel."""
     vectors: Word
     parts: Word
     """Parts of the rows of the input, each with sums of its own."""
@@ -218,7 +220,7 @@ def _add_tile(
     with k.loop(last, first, k.vector_bytes) as vector:
         place = minimum(vector.i, last_place)  # begins early where channels fill no whole vectors
         filters, own = f.filters + vector.i * (shape.sums - 1), sums + vector.i * shape.sums
-        gradients = dict.fromkeys(pixels, zero)
+        gradients = dict.fromkeys(pixels, k.load(f.offsets + place) if shape.data else zero)
         numbers = {i: k.load(tile.x + x_step * i + place) for i in pixels if shape.weights}
         for tap_row, row in tile.reached:
             places = [(tap_row * wide + tap) * k.vector_bytes for tap in range(wide)]
@@ -251,7 +253,7 @@ class DepthwiseGradients(DepthwiseFilters):
 
     Attributes:
         sums: The sums of all parts. Shape: (parts, vectors, taps and bias, width).
-        nbytes: Bytes of the filters and the sums.
+        nbytes: Bytes of the filters, the sums and the offsets.
 
     Raises:
         ValueError: Channels are not contiguous.
@@ -276,14 +278,20 @@ class DepthwiseGradients(DepthwiseFilters):
         vectors = len(self.order)
         self.sums = aligned(parts * vectors * shape.sums * width)
         self.sums = self.sums.reshape(parts, vectors, shape.sums, width)
-        self.nbytes += self.sums.nbytes
+        self._offsets = aligned(channels)
+        self.nbytes += self.sums.nbytes + self._offsets.nbytes
         tiles = shape.tiles(columns, strips.y[3], op.pad[1])
         self._kernel = _kernel(width, shape, tiles)
         values = GradientFields.values(
             **window_values(op, x, y, tiles, gradient=True), dx=OutputFields.of(dx),
-            filters=self.filters, sums=self.sums, vectors=vectors, parts=parts,
+            filters=self.filters, offsets=self._offsets, sums=self.sums, vectors=vectors,
+            parts=parts,
         )  # fmt: skip
         self._arguments = Arguments(values)
+
+    def take_offsets(self, offsets: np.ndarray) -> None:
+        """Copy new offsets of the channels of the input's gradient, (C,); the first are zeros."""
+        self._offsets[...] = offsets[: self._offsets.size]
 
     def __call__(
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray | None = None,
