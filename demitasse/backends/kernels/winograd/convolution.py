@@ -46,29 +46,33 @@ STAGES = 3
 
 
 @ConvolutionFields.kernel("convolve")
-def _kernel(k: Kernel, f: ConvolutionFields, of: Filtering, *, limited: bool) -> None:
+def _kernel(
+    k: Kernel, f: ConvolutionFields, of: Filtering, *, limited: bool, dilated: bool
+) -> None:
     tiles, sums, y, (down, across) = f.blocks.tiles, f.blocks.sums, f.y, of.outputs
     matrices = of.down.input, of.across.input
     with each_block(k, f.blocks) as block:
         with block.stage(0):
-            input_transform(k, block, f.x, matrices, of.outputs, tiles)
+            input_transform(k, block, f.x, matrices, of.outputs, tiles, dilated=dilated)
         with block.stage(1):
             multiply_tiles(k, f.products, block, of.positions)
-        with block.stage(2), block.each_strip() as strip, y.each_vector(k) as (channel, *_):
-            phase, row = y.phase(strip.image), strip.row * down
-            target = y.row(phase.image, 0) + phase.start + row * phase.row_bytes + channel
-            offset = k.load(f.offsets + channel)
-            then = rectifying(k, f.rectifier, channel, limited=limited)
-            with k.loop(f.blocks.tile_columns) as tile:
-                column = tile.i * across
-                outputs = Outputs(
-                    target + column * phase.column_bytes, phase.row_bytes, phase.column_bytes,
-                    phase.rows - row, phase.columns - column,
-                )  # fmt: skip
-                first = block.place(sums, 0, strip.tile + tile.i) + channel
-                output_transform(
-                    k, of, first, sums.position_bytes, outputs, lambda total: then(total + offset)
-                )
+        with block.stage(2), block.each_strip() as strip:
+            phase, row = y.phase(strip.image, dilated=dilated), strip.row * down
+            origin = y.row(phase.image, 0) + phase.start + row * phase.row_bytes
+            with y.each_vector(k) as (channel, *_):
+                offset = k.load(f.offsets + channel)
+                then = rectifying(k, f.rectifier, channel, limited=limited)
+                with k.loop(f.blocks.tile_columns) as tile:
+                    at, column = origin + channel, tile.i * across
+                    outputs = Outputs(
+                        at + column * phase.column_bytes, phase.row_bytes, phase.column_bytes,
+                        phase.rows - row, phase.columns - column,
+                    )  # fmt: skip
+                    first = block.place(sums, 0, strip.tile + tile.i) + channel
+                    output_transform(
+                        k, of, first, sums.position_bytes, outputs,
+                        lambda total: then(total + offset),
+                    )  # fmt: skip
 
 
 class WinogradConvolution(BlockedKernel):
@@ -77,11 +81,11 @@ class WinogradConvolution(BlockedKernel):
     def __init__(
         self, tiling: WinogradSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
-        self._offsets = aligned(tiling.sum_stride)
+        self._offsets, dilated = aligned(tiling.sum_stride), tiling.dilation != (1, 1)
         self._rectifier = then.numbers(tiling.sum_stride)
         super().__init__(
             tiling,
-            _kernel(tiling.width, tiling.filtering, limited=then.limited),
+            _kernel(tiling.width, tiling.filtering, limited=then.limited, dilated=dilated),
             ConvolutionFields,
             STAGES,
             products=product_values(tiling),

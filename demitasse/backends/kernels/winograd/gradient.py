@@ -35,13 +35,14 @@ STAGES = 2
 
 
 @GradientFields.kernel("gradient")
-def _kernel(k: Kernel, f: GradientFields, of: Filtering) -> None:
+def _kernel(k: Kernel, f: GradientFields, of: Filtering, *, dilated: bool) -> None:
     x_matrices = of.down.input, of.across.input
     y_matrices = of.down.output.T, of.across.output.T
     with each_block(k, f.blocks) as block:
         with block.stage(0):
-            input_transform(k, block, f.x, x_matrices, of.outputs, f.blocks.tiles)
-            input_transform(k, block, f.y, y_matrices, of.outputs, f.blocks.sums)
+            tiles, sums, step = f.blocks.tiles, f.blocks.sums, of.outputs
+            input_transform(k, block, f.x, x_matrices, step, tiles, dilated=dilated)
+            input_transform(k, block, f.y, y_matrices, step, sums, dilated=dilated)
         with block.stage(1):
             multiply_tiles(k, f.products, block, of.positions, gradient=True)
             _sum_last(k, f, block, of.positions - 1)
@@ -74,7 +75,7 @@ class WinogradGradient(BlockedKernel):
         self._back = filter_gradient(tiling)
         super().__init__(
             tiling,
-            _kernel(tiling.width, tiling.filtering),
+            _kernel(tiling.width, tiling.filtering, dilated=tiling.dilation != (1, 1)),
             GradientFields,
             STAGES,
             products=product_values(tiling, gradient=True),

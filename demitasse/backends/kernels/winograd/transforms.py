@@ -105,8 +105,7 @@ class Phase(NamedTuple):
 
     Attributes:
         image, start: Index of the image; bytes from its first pixel to the phase's.
-        rows, columns: Pixels that lie ``row_bytes`` and ``column_bytes`` apart.
-        left: Zeros before the pixels.
+        rows, columns, left: Pixels ``row_bytes`` and ``column_bytes`` apart; zeros before each row.
     """
 
     image: Word
@@ -164,11 +163,14 @@ class TiledFields(ImageFields):
         with k.loop(self.vectors) as vector:
             yield k.load_words(self.vector_table + vector.i * (COLUMNS * INT), COLUMNS)
 
-    def phase(self, number: Word) -> Phase:
-        """Return a phase of an image; those of an image follow each other."""
+    def phase(self, number: Word, *, dilated: bool) -> Phase:
+        """Return a phase of an image, those of which follow each other, or a whole image."""
+        row_bytes, column_bytes = self.row_stride * FLOAT, self.column_stride * FLOAT
+        if not dilated:
+            sizes = self.rows, self.columns, row_bytes, column_bytes
+            return Phase(number, number.constant(0), *sizes, self.left)
         down, across, phases = self.down, self.across, self.down * self.across
         row, column = number % phases // across, number % across
-        row_bytes, column_bytes = self.row_stride * FLOAT, self.column_stride * FLOAT
         return Phase(
             number // phases, row * row_bytes + column * column_bytes,
             (self.rows - row + down - 1) // down, (self.columns - column + across - 1) // across,
@@ -198,7 +200,7 @@ def zero_border(k: Kernel, y: Word, phase: Phase, columns: Word, copy: Word) -> 
 
 def input_transform(
     k: Kernel, block: Block, images: TiledFields, matrices: tuple[np.ndarray, np.ndarray],
-    step: tuple[int, int], tiles: TileFields,
+    step: tuple[int, int], tiles: TileFields, *, dilated: bool = False,
 ) -> None:  # fmt: skip
     """Write the transform of the tiles of a block's images.
 
@@ -211,6 +213,7 @@ def input_transform(
         matrices: Those for the columns and for the rows of a tile.
         step: Rows and columns by which tiles lie apart.
         tiles: The transformed tiles.
+        dilated: Whether images have several phases.
     """
     (high, wide), (down, across) = (matrix.shape[1] for matrix in matrices), step
     vector, positions_of_row = k.vector_bytes, len(matrices[1])
@@ -243,7 +246,7 @@ def input_transform(
             times_both(k, matrices, load, store)
 
     with block.each_strip() as strip:
-        phase = images.phase(strip.image)
+        phase = images.phase(strip.image, dilated=dilated)
         place = phase.image % images.outputs
         with images.each_vector(k) as (channel, into, tap):
             transform(strip, phase, place - images.front + tap, channel, into)
