@@ -25,7 +25,7 @@ layer { name: "sum" type: "Eltwise" bottom: "data" bottom: "noise" top: "sum"
         include { not_stage: "plain" } }
 layer { name: "sum" type: "Power" bottom: "data" top: "sum" include { stage: "plain" } }
 layer { name: "conv" type: "Convolution" bottom: "sum" top: "conv"
-        convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
+        convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
 layer { name: "norm" type: "BatchNorm" bottom: "conv" top: "conv"
         include { not_stage: "steady" } }
 layer { name: "scale" type: "Scale" bottom: "conv" top: "conv" scale_param { bias_term: true } }
@@ -170,11 +170,13 @@ def test_a_first_pass_that_is_cut_short_changes_no_gradient(backend_with_steps, 
         net.forward()
         net.backward()
 
+    whole(made(backend_with_steps, stages=["plain"]))  # compiled code is found from now on
     net = made(backend_with_steps, stages=["plain"])
     lines, _ = counted(lambda: whole(net))
     wanted = gradients(net)
 
-    for at in chosen(lines, 5):
+    in_norm = [at for at, (file, _) in enumerate(lines, 1) if file.endswith("steps/norm.py")]
+    for at in {*chosen(lines, 5), *in_norm}:  # normalisations in place exchange buffers
         net = made(backend_with_steps, stages=["plain"])
         with interrupted(at, error):
             whole(net)

@@ -137,11 +137,11 @@ class NormStep(CpuStep[Norm]):
     def _keep_input(self, source: np.ndarray) -> None:
         """Keep the input of a pass in place, for its gradient.
 
-        The blob gets the spare buffer and the Step keeps the blob's, as the next spare: several
-        Steps in place on one blob thus rotate buffers, and none writes what another has kept.
+        The blob gets the spare buffer and the Step keeps the blob's, as the next spare: of Steps in
+        place on one blob, none writes what another has kept. A pass cut short leaves both the same.
         """
         spare, memory = self.kept.buffer, self.target.memory
-        spare = aligned(self.layout.size) if spare is None else spare
+        spare = aligned(self.layout.size) if spare is None or spare is source else spare
         if not self.layout.plain and memory.device_array is source:
             call_recorder.call(self._keep, source)
             memory.exchange_private(self.layout, spare)
