@@ -115,7 +115,7 @@ class GradientFields(WindowFields):
     sums: Output
     """Sums: for each part and vector, tap after tap, and the sum of the gradients."""
     offsets: Address
-    """What is added to the gradient of the input, for each channel."""
+    """Addends of the input's gradient, one for each channel."""
     vectors: Word
     parts: Word
     """Parts of the rows of the input, each with sums of its own."""
