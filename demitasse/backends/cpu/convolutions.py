@@ -353,7 +353,8 @@ class DepthwiseKernels(ConvKernels):
 
     def data(self, operands: ConvOperands) -> KernelCall:
         y, dx = self._in_vectors(self.case.x[1], operands.source, operands.target)
-        make = partial(DepthwiseGradients, self.schedule, (dx, y, dx), weights=False)
+        offset = operands.offsets is not None
+        make = partial(DepthwiseGradients, self.schedule, (dx, y, dx), weights=False, offset=offset)
         packs = {"update": operands.weight, "take_offsets": operands.offsets}
         kernel, dy = PackedKernel(make, **packs), operands.source
         arguments = dy, dy, None, None, operands.target

@@ -47,6 +47,7 @@ class Shape(NamedTuple):
         data: True if the gradient of the input is computed.
         weights: True if the gradient of the filters is computed.
         bias: True if the gradient of the bias is computed.
+        offset: True if the gradient of the input has addends.
     """
 
     kernel: tuple[int, ...]
@@ -57,10 +58,12 @@ class Shape(NamedTuple):
     data: bool
     weights: bool
     bias: bool
+    offset: bool
 
     def __str__(self) -> str:
         sizes = *self.kernel, *self.stride, *self.dilation, self.pad, self.pixels
         flags = "_data" * self.data + "_weights" * self.weights + "_bias" * self.bias
+        flags += "_offset" * self.offset
         return "x".join(map(str, sizes)) + flags
 
     @property
@@ -220,7 +223,7 @@ def _add_tile(
     with k.loop(last, first, k.vector_bytes) as vector:
         place = minimum(vector.i, last_place)  # begins early where channels fill no whole vectors
         filters, own = f.filters + vector.i * (shape.sums - 1), sums + vector.i * shape.sums
-        gradients = dict.fromkeys(pixels, k.load(f.offsets + place) if shape.data else zero)
+        gradients = dict.fromkeys(pixels, k.load(f.offsets + place) if shape.offset else zero)
         numbers = {i: k.load(tile.x + x_step * i + place) for i in pixels if shape.weights}
         for tap_row, row in tile.reached:
             places = [(tap_row * wide + tap) * k.vector_bytes for tap in range(wide)]
@@ -250,6 +253,7 @@ class DepthwiseGradients(DepthwiseFilters):
         weights: Whether the gradient of the filters is computed.
         data: Whether the gradient of the input is computed.
         bias: Whether the gradient of the bias is computed.
+        offset: Whether the gradient of the input has addends, which ``take_offsets`` takes.
 
     Attributes:
         sums: The sums of all parts. Shape: (parts, vectors, taps and bias, width).
@@ -261,7 +265,7 @@ class DepthwiseGradients(DepthwiseFilters):
 
     def __init__(
         self, strips: DepthwiseSchedule, images: tuple[Images, Images, Images], *,
-        weights: bool = True, data: bool = True, bias: bool = False,
+        weights: bool = True, data: bool = True, bias: bool = False, offset: bool = False,
     ) -> None:  # fmt: skip
         self.strips, op, width, (x, y, dx) = strips, strips.op, strips.width, images
         (n, channels, height, columns), across = strips.x, op.stride[1]
@@ -271,8 +275,9 @@ class DepthwiseGradients(DepthwiseFilters):
             key=lambda count: (math.ceil(columns / count) * (count + 1), -count),
         )
         shape = Shape(
-            op.kernel, op.stride, op.dilation, op.pad[1] % across, pixels, data, weights, bias
-        )
+            op.kernel, op.stride, op.dilation, op.pad[1] % across, pixels, data, weights, bias,
+            offset,
+        )  # fmt: skip
         parts = max(1, min(PART_CHANNELS // channels, n * height // PART_ROWS))
         super().__init__(strips)
         vectors = len(self.order)
